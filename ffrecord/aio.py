@@ -1,0 +1,220 @@
+"""Linux AIO on numpy arrays: iocbs, contexts, submit, reap.
+
+The libaio package supplies the shared library; its Python objects are not used (each costs some
+10 µs). A batch's iocbs are one structured array, handed to the kernel by address.
+
+io_submit may take fewer requests than asked and io_getevents may be interrupted: both are loops.
+A request that the kernel refuses, or ends short or with an error, is reported to the caller with
+what it got; finishing it is the engine's business. `Flight` keeps memory and context together:
+`close` waits until the kernel has let go of the memory, whatever happened before.
+
+AIO pays only on O_DIRECT descriptors: io_submit is synchronous on buffered ones. That in turn
+makes it a way to copy a whole batch out of the page cache in one system call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections import deque
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Record: TypeAlias = npt.NDArray[np.void]
+
+IOCB = np.dtype(
+    [
+        ("data", "<u8"), ("key", "<u4"), ("rw_flags", "<i4"),
+        ("opcode", "<u2"), ("reqprio", "<i2"), ("fd", "<u4"),
+        ("buf", "<u8"), ("nbytes", "<u8"), ("offset", "<i8"),
+        ("reserved", "<u8"), ("flags", "<u4"), ("resfd", "<u4"),
+    ]
+)  # fmt: skip
+EVENT = np.dtype([("data", "<u8"), ("obj", "<u8"), ("res", "<i8"), ("res2", "<i8")])
+assert (IOCB.itemsize, EVENT.itemsize) == (64, 32)
+
+PREAD = 0
+
+# fs.aio-max-nr (65536 by default) is shared by the whole machine: take what a batch needs, not
+# more, and make do with less when it is used up.
+CAPACITIES = (32, 64, 128, 256, 512, 1024)
+IDLE_EACH = 2
+
+
+def _load() -> Any:
+    """The shared library that the libaio package finds, or None where there is none."""
+    try:
+        from libaio import libaio
+    except (ImportError, OSError):
+        return None
+    return libaio.libaio
+
+
+_lib = _load()
+if _lib is not None:
+    _ptr, _int, _long = ctypes.c_void_p, ctypes.c_int, ctypes.c_long
+    _io_setup = ctypes.CFUNCTYPE(_int, _int, _ptr)(("io_setup", _lib))
+    _io_destroy = ctypes.CFUNCTYPE(_int, _ptr)(("io_destroy", _lib))
+    _io_submit = ctypes.CFUNCTYPE(_int, _ptr, _long, _ptr)(("io_submit", _lib))
+    _io_getevents = ctypes.CFUNCTYPE(_int, _ptr, _long, _long, _ptr, _ptr)(("io_getevents", _lib))
+
+
+class Context:
+    """One kernel AIO context. Belongs to one flight at a time, and to the process that made it."""
+
+    def __init__(self, capacity: int) -> None:
+        if _lib is None:
+            raise OSError(errno.ENOSYS, "libaio is not installed")
+        handle = ctypes.c_void_p()
+        code = _io_setup(capacity, ctypes.addressof(handle))
+        if code < 0:
+            raise OSError(-code, f"io_setup: {os.strerror(-code)}")
+        self.capacity = capacity
+        self._handle = handle
+        self._events = np.zeros(capacity, EVENT)
+        self._events_at = self._events.ctypes.data
+
+    def submit(self, iocbs_at: int, count: int) -> int:
+        """How many of `count` iocb pointers the kernel took, or a negative errno for none."""
+        code = -errno.EINTR
+        while code == -errno.EINTR:
+            code = _io_submit(self._handle, min(count, self.capacity), iocbs_at)
+        return int(code)
+
+    def reap(self, at_least: int) -> Record:
+        """Completions, at least that many. Valid until the next call."""
+        code = -errno.EINTR
+        while code == -errno.EINTR:
+            code = _io_getevents(self._handle, at_least, self.capacity, self._events_at, None)
+        if code < 0:
+            raise OSError(-code, f"io_getevents: {os.strerror(-code)}")
+        return self._events[:code]
+
+    def close(self) -> None:
+        _io_destroy(self._handle)
+
+
+class ContextPool:
+    """Idle contexts of this process. io_destroy waits for an RCU period: reuse is worth it."""
+
+    def __init__(self) -> None:
+        self._idle: dict[int, deque[Context]] = {c: deque() for c in CAPACITIES}
+
+    def borrow(self, wanted: int) -> Context | None:
+        """A context, for `wanted` requests if possible; None when the machine has none left."""
+        fitting = next((c for c in CAPACITIES if c >= wanted), CAPACITIES[-1])
+        for capacity in reversed(CAPACITIES[: CAPACITIES.index(fitting) + 1]):
+            try:
+                return self._idle[capacity].pop()
+            except IndexError:
+                pass
+            try:
+                return Context(capacity)
+            except OSError:  # EAGAIN: used up; ENOSYS: a sandbox, or no libaio
+                continue
+        return None
+
+    def give_back(self, context: Context) -> None:
+        idle = self._idle[context.capacity]
+        if len(idle) < IDLE_EACH:
+            idle.append(context)
+        else:
+            context.close()
+
+    def clear(self) -> None:
+        for idle in self._idle.values():
+            idle.clear()
+
+
+contexts = ContextPool()
+# A context does not survive a fork: the child forgets its parent's.
+os.register_at_fork(after_in_child=contexts.clear)
+
+
+class Flight:
+    """Reads into one piece of memory, submitted in order and landing in any."""
+
+    def __init__(
+        self, context: Context, memory: Bytes, fds: Ints, plan_rows: tuple[Ints, Ints, Ints],
+        rw_flags: int = 0,
+    ) -> None:  # fmt: skip
+        place, offset, length = plan_rows
+        self._context: Context | None = context
+        self._pid = os.getpid()
+        self._memory = memory  # the kernel writes into it: it must live until everything landed
+        self._iocbs = np.zeros(len(fds), IOCB)
+        self._iocbs["data"] = np.arange(len(fds))
+        self._iocbs["rw_flags"] = rw_flags
+        self._iocbs["opcode"] = PREAD
+        self._iocbs["fd"] = fds
+        self._iocbs["buf"] = place + memory.ctypes.data
+        self._iocbs["nbytes"] = length
+        self._iocbs["offset"] = offset
+        self._pointers = self._iocbs.ctypes.data + IOCB.itemsize * np.arange(len(fds))
+        self._pointers_at = self._pointers.ctypes.data
+        self._total = len(fds)
+        self._sent = 0
+        self._landed = 0
+        self._refused: list[tuple[int, int]] = []
+
+    @property
+    def flying(self) -> int:
+        return self._sent - self._landed
+
+    @property
+    def unsent(self) -> int:
+        return self._total - self._sent
+
+    def launch(self, up_to: int) -> None:
+        """Submit reads until `up_to` are in flight or the kernel takes no more for now."""
+        context = self._context
+        assert context is not None
+        while self._sent < self._total and self.flying < up_to:
+            count = min(self._total - self._sent, up_to - self.flying)
+            took = context.submit(self._pointers_at + 8 * self._sent, count)
+            if took > 0:
+                self._sent += took
+            elif took in (0, -errno.EAGAIN) and self.flying:
+                return
+            else:  # this one request is refused: the caller reads it another way
+                self._refused.append((self._sent, took or -errno.EAGAIN))
+                self._sent += 1
+                self._landed += 1
+
+    def land(self, at_least: int) -> tuple[Ints, Ints]:
+        """(read numbers, results) of what has landed: bytes read, or a negative errno."""
+        context = self._context
+        assert context is not None
+        if self._refused:
+            numbers, results = np.array(self._refused, np.int64).T
+            self._refused = []
+            return numbers, results
+        events = context.reap(min(max(at_least, 1), self.flying))
+        self._landed += len(events)
+        return events["data"].astype(np.int64), events["res"].copy()
+
+    @property
+    def done(self) -> bool:
+        return self._landed == self._total and not self._refused
+
+    @property
+    def mine(self) -> bool:
+        """False in a child process: its parent's reads will never land there."""
+        return self._pid == os.getpid()
+
+    def close(self) -> None:
+        """Wait for everything that was submitted, and give the context back."""
+        context, self._context = self._context, None
+        if context is None or not self.mine:
+            return
+        while self.flying:
+            self._landed += len(context.reap(self.flying))
+        contexts.give_back(context)
+
+    def __del__(self) -> None:
+        self.close()

@@ -1,0 +1,114 @@
+"""Every way a record file can be wrong, one class each.
+
+All are `FFRecordError`, which is a `RuntimeError` because that is what the original FFRecord
+raised. A message names the file and, where there is one, the record and both checksums.
+`exit_code` is what the command line exits with; README.md lists them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+
+class FFRecordError(RuntimeError):
+    """Something is wrong with a record file, or with how it is used."""
+
+    exit_code = 1
+
+
+class NotFFRecordError(FFRecordError):
+    """The file is something else: a folder, a device, text, a picture."""
+
+    exit_code = 3
+
+
+class TruncatedError(FFRecordError):
+    """The file ends before its header says it may."""
+
+    exit_code = 4
+
+
+class StructureError(FFRecordError):
+    """The header's checksum holds, but its offsets make no sense."""
+
+    exit_code = 5
+
+
+class HeaderChecksumError(FFRecordError):
+    """The header's bytes are not the ones that were written."""
+
+    exit_code = 6
+
+
+class SampleChecksumError(FFRecordError):
+    """A record's bytes are not the ones that were written."""
+
+    exit_code = 7
+
+    def __init__(self, path: str, record: int, stored: int, computed: int) -> None:
+        super().__init__(path, record, stored, computed)
+        self.path = path
+        self.record = record
+        self.stored = stored
+        self.computed = computed
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: record {self.record} is damaged: its checksum is "
+            f"{self.computed:#010x}, the header says {self.stored:#010x}"
+        )
+
+
+class UnfinishedError(FFRecordError):
+    """The writer never closed this file: its header is still zeros."""
+
+    exit_code = 8
+
+
+class ClosedError(FFRecordError):
+    """A reader or writer was used after it was closed."""
+
+    exit_code = 9
+
+
+class CountError(FFRecordError):
+    """A writer was given more or fewer records than it was opened for."""
+
+    exit_code = 10
+
+
+class NoRoomError(FFRecordError, OSError):
+    """The disk, the quota or the file system's largest file size is used up."""
+
+    exit_code = 11
+    ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+    def __init__(self, path: str, code: int) -> None:
+        super().__init__(code, os.strerror(code), path)
+
+    def __reduce__(self) -> tuple[type[NoRoomError], tuple[str, int]]:
+        return type(self), (self.filename, self.errno)  # type: ignore[return-value]
+
+    def __str__(self) -> str:
+        return f"{self.filename}: no room to write: {self.strerror}"
+
+
+class ReadFailedError(FFRecordError, OSError):
+    """The operating system could not read what the header says is there."""
+
+    exit_code = 12
+
+    def __init__(self, path: str, code: int, offset: int) -> None:
+        super().__init__(code, os.strerror(code), path)
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[type[ReadFailedError], tuple[str, int, int]]:
+        return type(self), (self.filename, self.errno, self.offset)  # type: ignore[return-value]
+
+    def __str__(self) -> str:
+        return f"{self.filename}: reading at byte {self.offset} failed: {self.strerror}"
+
+
+class LegacyFileWarning(UserWarning):
+    """The file is from before header checksums: its header cannot be verified."""

@@ -1,0 +1,107 @@
+"""From the records of a batch to the reads that fetch them: aligned, sorted, coalesced. Pure.
+
+Reads are laid out one after the other in one slab of memory. Records that share a block or lie
+close together share a read. A record asked for twice is read twice, since the caller may write
+into its results and each must be its own. Long stretches are cut into several reads, so that
+the disk works on them in parallel and checksums can begin before the last byte has arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+# One more request costs this disk about as long as 16 to 32 KiB more in one.
+GAP = 16 << 10
+# Longer reads gain nothing; shorter ones cost requests.
+LONGEST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which reads to issue, and where in the slab each record will be.
+
+    One row per read: `file`, `offset` and `length` (aligned), `need` (how many of its bytes hold
+    records; the rest is padding and may lie beyond the end of the file) and `place` in the slab.
+    One row per record, in the order of `order` (file order, as indices into the batch): `start`
+    and `stop` in the slab, and the `first` and `last` read that it needs.
+    """
+
+    file: Ints
+    offset: Ints
+    length: Ints
+    need: Ints
+    place: Ints
+    size: int
+    order: Ints
+    start: Ints
+    stop: Ints
+    first: Ints
+    last: Ints
+    one_to_one: bool  # record k needs read k and nothing else, as with records picked at random
+
+
+def plan(file: Ints | None, begin: Ints, end: Ints, align: int) -> Plan:
+    """The reads for records [begin, end) of the given files (None: all of one file).
+
+    None of the records may be empty. Written for speed: the disk idles while this runs.
+    """
+    order = begin.argsort(kind="stable") if file is None else np.lexsort((begin, file))
+    begin, end = begin[order], end[order]
+    low = begin & -align
+    high = (end + (align - 1)) & -align
+
+    opens = np.empty(len(order), bool)
+    opens[0] = True
+    np.greater(low[1:], high[:-1] + GAP, out=opens[1:])
+    opens[1:] |= begin[1:] == begin[:-1]
+    if file is None:
+        file = np.zeros(len(order), np.int64)
+    else:
+        file = file[order]
+        opens[1:] |= file[1:] != file[:-1]
+    heads = opens.nonzero()[0]
+    if len(heads) == len(order):
+        return _cut(file, low, high, end, order, begin, end, heads)
+    tails = np.empty_like(heads)
+    tails[:-1] = heads[1:] - 1
+    tails[-1] = len(order) - 1
+    extent = opens.cumsum() - 1
+    return _cut(file[heads], low[heads], high[tails], end[tails], order, begin, end, extent)
+
+
+def _cut(
+    file: Ints, low: Ints, high: Ints, last_byte: Ints, order: Ints, begin: Ints, end: Ints,
+    extent: Ints,
+) -> Plan:  # fmt: skip
+    """Lay extents [low, high) out in a slab, and cut the long ones into several reads."""
+    length = high - low
+    until = length.cumsum()
+    place = until - length
+    within = begin - low[extent]
+    start = place[extent] + within
+    stop = start + (end - begin)
+    need = last_byte - low
+    size = int(until[-1])
+    if int(length.max()) <= LONGEST:
+        return Plan(
+            file, low, length, need, place, size, order, start, stop, extent, extent,
+            len(extent) == len(length),
+        )  # fmt: skip
+    pieces = -(-length // LONGEST)
+    piece0 = pieces.cumsum() - pieces
+    of = np.repeat(np.arange(len(length)), pieces)
+    skip = (np.arange(len(of)) - piece0[of]) * LONGEST
+    cut = np.minimum(LONGEST, length[of] - skip)
+    return Plan(
+        file[of], low[of] + skip, cut, np.minimum(cut, need[of] - skip), place[of] + skip, size,
+        order, start, stop,
+        piece0[extent] + within // LONGEST,
+        piece0[extent] + (within + (stop - start) - 1) // LONGEST,
+        False,
+    )  # fmt: skip

@@ -1,0 +1,147 @@
+"""The record file's bytes. Little endian, no padding:
+
+    +-----------+----------+----------------+-----------------+ - - - +--------- - - ---------+
+    | crc   u32 | N    i64 | crc_i  u32 x N | offset_i i64 x N |  gap  | sample 0 … sample N-1 |
+    +-----------+----------+----------------+-----------------+ - - - +--------- - - ---------+
+    0           4          12               12 + 4N           12 + 12N                  end of file
+
+- `crc` is the CRC-32 (the zlib polynomial) of everything from N up to 12 + 12N: the *body*.
+- Sample i starts at offset i and ends at offset i+1, the last one at the end of the file.
+- A gap after the header is legal. The original FFRecord reads such files too.
+- crc 0 with N > 0 marks a file from before header checksums. crc 0 with N = 0 is what a writer
+  that never finished leaves behind (an empty file's crc is 0x6522df69).
+
+Pure functions: bytes in, arrays or one of our errors out. Nothing here reads a file, and nothing
+is allocated that the file's own size does not back.
+"""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.errors import (
+    HeaderChecksumError,
+    LegacyFileWarning,
+    NotFFRecordError,
+    StructureError,
+    TruncatedError,
+    UnfinishedError,
+)
+
+Checksums: TypeAlias = npt.NDArray[np.uint32]
+Offsets: TypeAlias = npt.NDArray[np.int64]
+
+CHECKSUM = np.dtype("<u4")
+OFFSET = np.dtype("<i8")
+PREFIX = struct.Struct("<Iq")
+CRC_SIZE = 4
+PER_RECORD = CHECKSUM.itemsize + OFFSET.itemsize
+
+# A count beyond this is no count: the header alone would be 12 TiB. It tells a truncated record
+# file from a file of another kind, whose bytes 4 to 12 read as some huge or negative number.
+MAX_RECORDS = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A validated header. `offsets` has one entry more than there are records: the file's end."""
+
+    crc: int
+    checksums: Checksums
+    offsets: Offsets
+
+    @property
+    def n(self) -> int:
+        return len(self.checksums)
+
+
+def header_size(n: int) -> int:
+    """Bytes from the start of the file to the end of the offsets of `n` records."""
+    return PREFIX.size + PER_RECORD * n
+
+
+def parse_prefix(path: str, prefix: bytes, size: int) -> int:
+    """The number of records that the file's first 12 bytes claim, if its `size` can hold them."""
+    if len(prefix) < PREFIX.size:
+        raise TruncatedError(
+            f"{path}: {size} bytes are too few for a record file, whose header has at least 12"
+        )
+    crc, n = PREFIX.unpack(prefix)
+    if not 0 <= n <= MAX_RECORDS:
+        raise NotFFRecordError(f"{path}: not an FFRecord file (it would hold {n} records)")
+    if crc == 0 and n == 0:
+        raise UnfinishedError(f"{path}: never finished: its writer was not closed; write it again")
+    if header_size(n) > size:
+        raise TruncatedError(
+            f"{path}: truncated: the header of {n} records needs {header_size(n)} bytes, "
+            f"the file has {size}"
+        )
+    return int(n)
+
+
+def parse(path: str, raw: npt.NDArray[np.uint8], size: int, computed_crc: int | None) -> Header:
+    """The header in `raw` (the file's first `header_size(n)` bytes), checked in every way.
+
+    `computed_crc` is the CRC-32 of the body, computed by the caller; None skips that one check.
+    """
+    n = parse_prefix(path, raw[: PREFIX.size].tobytes(), size)
+    crc = int.from_bytes(raw[:CRC_SIZE].tobytes(), "little")
+    if crc == 0:
+        warnings.warn(
+            f"{path}: written before FFRecord had header checksums, its header cannot be "
+            "verified; write it again to have it checked",
+            LegacyFileWarning,
+            stacklevel=4,
+        )
+    elif computed_crc is not None and computed_crc != crc:
+        raise HeaderChecksumError(
+            f"{path}: the header is damaged: its checksum is {computed_crc:#010x}, "
+            f"the file says {crc:#010x}"
+        )
+    checksums_end = PREFIX.size + CHECKSUM.itemsize * n
+    checksums = raw[PREFIX.size : checksums_end].view(CHECKSUM).copy()
+    offsets = np.empty(n + 1, OFFSET)
+    offsets[:n] = raw[checksums_end : header_size(n)].view(OFFSET)
+    offsets[n] = size
+    _check_offsets(path, offsets, header_size(n))
+    return Header(crc, checksums, offsets)
+
+
+def body(checksums: Checksums, offsets: Offsets) -> bytes:
+    """What the header's crc covers: N, the checksums and the offsets (without the file's end)."""
+    count = struct.pack("<q", len(checksums))
+    return count + checksums.astype(CHECKSUM).tobytes() + offsets.astype(OFFSET).tobytes()
+
+
+def seal(crc: int, header_body: bytes) -> bytes:
+    """The whole header, from the body and the body's CRC-32."""
+    return struct.pack("<I", crc) + header_body
+
+
+def _check_offsets(path: str, offsets: Offsets, lowest: int) -> None:
+    n = len(offsets) - 1
+    if n == 0:
+        return
+    size = int(offsets[n])
+    if offsets[0] < lowest:
+        raise StructureError(
+            f"{path}: record 0 starts at byte {offsets[0]}, inside the header of {lowest} bytes"
+        )
+    backwards = np.flatnonzero(offsets[1:n] < offsets[: n - 1])
+    if backwards.size:
+        i = int(backwards[0])
+        raise StructureError(
+            f"{path}: record {i + 1} starts at byte {offsets[i + 1]}, before record {i} "
+            f"at byte {offsets[i]}"
+        )
+    if offsets[n - 1] > size:
+        raise TruncatedError(
+            f"{path}: truncated: record {n - 1} starts at byte {offsets[n - 1]}, "
+            f"the file has {size}"
+        )

@@ -1,0 +1,314 @@
+"""`FileReader`: random access to the records of one or many files.
+
+Results are uint8 arrays, views into memory that belongs to their batch alone: writable, and valid
+for as long as they are referenced, also after the reader is closed. In mode "mmap" they are
+read-only views of the mapped file. A view keeps its whole batch in memory; `.copy()` what is to
+be kept for long.
+
+A reader may be used from any number of threads at once and after a fork, and pickles as its
+paths and options, so a spawned process opens the files again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import operator
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from typing import Any, SupportsIndex, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord import checksum, layout
+from ffrecord.batch import Batch, PendingRead
+from ffrecord.engine import Source
+from ffrecord.errors import ClosedError, FFRecordError, NotFFRecordError
+
+Path: TypeAlias = "str | os.PathLike[str]"
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Indices: TypeAlias = "Sequence[SupportsIndex] | slice | npt.NDArray[np.integer[Any]] | Any"
+
+MODES = ("auto", "aio", "buffered", "mmap")
+
+# Iteration reads this much at a time, one such step ahead.
+STEP_BYTES = 4 << 20
+STEP_RECORDS = 1024
+
+
+class FileReader:
+    """Reads records from a file, a list of files, or a folder's `*.ffr` in sorted order.
+
+    Args:
+        fname: a path, a list or tuple of paths, or a folder.
+        check_data: verify the header's and every record's CRC-32.
+        mode: "auto" takes what the page cache has and reads the rest with O_DIRECT AIO; "aio"
+            reads everything with O_DIRECT AIO; "buffered" goes through the page cache and fills
+            it; "mmap" returns views of the mapped file, the fastest on cached data, but a file
+            that is truncated under a mapping kills the process.
+    """
+
+    def __init__(
+        self, fname: Path | Sequence[Path], check_data: bool = True, *, mode: str = "auto"
+    ) -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+        self.fnames = _paths(fname)
+        self.check_data = check_data
+        self.mode = mode
+        self._open()
+
+    def _open(self) -> None:
+        direct = self.mode in ("auto", "aio")
+        self._sources: tuple[Source, ...] | None = None
+        sources = tuple(_open_source(path, direct) for path in self.fnames)
+        headers = [_read_header(source, self.check_data) for source in sources]
+        counts = [header.n for header in headers]
+        self._header_crcs = [header.crc for header in headers]
+        self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self._checksums = _joined([header.checksums for header in headers])
+        # One entry more than records in each file: record i of file f begins at entry i + f.
+        self._offsets = _joined([header.offsets for header in headers])
+        self.n = int(self._first[-1])
+        self._align = max(source.align for source in sources) if direct else 1
+        self._maps = [_map(source) for source in sources] if self.mode == "mmap" else []
+        self._fingerprint: str | None = None
+        self._sources = sources
+
+    # ---- reading -------------------------------------------------------------------------
+
+    def read(self, indices: Indices) -> list[Bytes]:
+        """The records at `indices`, in that order, as one batch."""
+        batch = self._batch(indices)
+        if self.mode == "mmap":
+            return batch.mapped(self._maps)
+        if batch.small and self.mode != "aio":
+            return batch.one_by_one()
+        return batch.begin_read(everything=False).result()
+
+    def read_one(self, index: SupportsIndex) -> Bytes:
+        """The record at `index`."""
+        return self.read([operator.index(index)])[0]
+
+    def read_range(self, start: int, stop: int) -> list[Bytes]:
+        """The records from `start` up to `stop`, which lie next to each other, as one read."""
+        if not 0 <= start <= stop <= self.n:
+            raise IndexError(f"range [{start}, {stop}) is not within [0, {self.n})")
+        return self.read(range(start, stop))
+
+    def read_async(self, indices: Indices) -> PendingRead:
+        """Begin to read `indices` and return at once; `.result()` gives what `read` would."""
+        batch = self._batch(indices)
+        if self.mode == "mmap":
+            return PendingRead(batch, results=batch.mapped(self._maps))
+        return batch.begin_read(everything=True)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Bytes: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[SupportsIndex]) -> list[Bytes]: ...
+    def __getitem__(
+        self, index: SupportsIndex | slice | Sequence[SupportsIndex]
+    ) -> Bytes | list[Bytes]:
+        if isinstance(index, SupportsIndex) and not getattr(index, "ndim", 0):
+            return self.read_one(index)
+        return self.read(index)
+
+    def __iter__(self) -> Iterator[Bytes]:
+        pending: PendingRead | None = None
+        for start, stop in self.steps():
+            ahead = self.read_async(range(start, stop))
+            if pending is not None:
+                yield from pending.result()
+            pending = ahead
+        if pending is not None:
+            yield from pending.result()
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """Ranges of records that cover everything in order: a few MiB each, or one record."""
+        start = 0
+        while start < self.n:
+            batch = self._batch(range(start, min(start + STEP_RECORDS, self.n)))
+            fitting = np.searchsorted(np.cumsum(batch.end - batch.begin), STEP_BYTES)
+            stop = start + min(max(1, int(fitting)), len(batch.record))
+            yield start, stop
+            start = stop
+
+    def __len__(self) -> int:
+        return self.n
+
+    # ---- checking ------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Check every file's header again, as it is on disk now. Records are not read."""
+        for source in self._opened():
+            _read_header(source, check=True)
+
+    def find_damaged(self, start: int, stop: int) -> list[tuple[int, FFRecordError]]:
+        """Read records `start` up to `stop`; the number of each that fails, and its error."""
+        damaged: list[tuple[int, FFRecordError]] = []
+        try:
+            self.read(range(start, stop))
+        except ClosedError:
+            raise
+        except FFRecordError:
+            for record in range(start, stop):
+                try:
+                    self.read_one(record)
+                except FFRecordError as error:
+                    damaged.append((record, error))
+        return damaged
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the headers: the same data in the same order has the same fingerprint."""
+        if self._fingerprint is None:
+            digest = hashlib.sha256()
+            for file, crc in enumerate(self._header_crcs):
+                body = layout.body(self.get_checksums(file), self.get_offsets(file)[:-1])
+                digest.update(layout.seal(crc, body))
+            self._fingerprint = digest.hexdigest()
+        return self._fingerprint
+
+    def get_offsets(self, file_index: int) -> Ints:
+        """Where each record of that file starts, and where the last one ends."""
+        file = range(len(self.fnames))[file_index]
+        return self._offsets[self._first[file] + file : self._first[file + 1] + file + 1]
+
+    def get_checksums(self, file_index: int) -> layout.Checksums:
+        """The stored CRC-32 of each record of that file."""
+        file = range(len(self.fnames))[file_index]
+        return self._checksums[self._first[file] : self._first[file + 1]]
+
+    # ---- life ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the files. Records that were read stay valid."""
+        self._sources = None
+        self._maps = []
+
+    def __enter__(self) -> FileReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"fnames": self.fnames, "check_data": self.check_data, "mode": self.mode}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._sources is None else f"{self.n} records"
+        files = self.fnames[0] if len(self.fnames) == 1 else f"{len(self.fnames)} files"
+        return f"<FileReader {files}: {state}>"
+
+    # ---- inside --------------------------------------------------------------------------
+
+    def _opened(self) -> tuple[Source, ...]:
+        if self._sources is None:
+            raise ClosedError(f"{self.fnames[0]}: this reader is closed")
+        return self._sources
+
+    def _batch(self, indices: Indices) -> Batch:
+        sources = self._opened()
+        records = _normalise(indices, self.n)
+        file = None
+        at, record = records, records
+        if len(sources) > 1:
+            file = self._first.searchsorted(records, side="right") - 1
+            at, record = records + file, records - self._first[file]
+        stored = self._checksums[records] if self.check_data else None
+        begin, end = self._offsets[at], self._offsets[at + 1]
+        return Batch(sources, file, record, begin, end, stored, self._align, self.mode)
+
+
+def _paths(fname: Path | Sequence[Path]) -> list[str]:
+    if isinstance(fname, (str, os.PathLike)):
+        path = os.fsdecode(fname)
+        if not os.path.isdir(path):
+            return [path]
+        names = sorted(name for name in os.listdir(path) if name.endswith(".ffr"))
+        if not names:
+            raise FileNotFoundError(f"{path}: no *.ffr file in this folder")
+        return [os.path.join(path, name) for name in names]
+    if not isinstance(fname, (list, tuple)):
+        raise TypeError(
+            f"fname must be a path or a list or tuple of paths, not {type(fname).__name__}"
+        )
+    if not fname:
+        raise ValueError("fname is an empty list: at least one file is needed")
+    return [os.fsdecode(path) for path in fname]
+
+
+def _open_source(path: str, direct: bool) -> Source:
+    # Looked at before it is opened: opening a fifo would wait for its other end.
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+        raise NotFFRecordError(f"{path}: not an FFRecord file but {kind}")
+    return Source(path, direct=direct)
+
+
+def _read_header(source: Source, check: bool) -> layout.Header:
+    size = os.fstat(source.fd).st_size
+    prefix = np.empty(min(size, layout.PREFIX.size), np.uint8)
+    source.read_into(prefix, 0)
+    n = layout.parse_prefix(source.path, prefix.tobytes(), size)
+    raw = np.empty(layout.header_size(n), np.uint8)
+    source.read_into(raw, 0)
+    crc = checksum.crc32(raw[layout.CRC_SIZE :]) if check else None
+    return layout.parse(source.path, raw, size, crc)
+
+
+def _map(source: Source) -> Bytes:
+    return np.frombuffer(mmap.mmap(source.fd, 0, prot=mmap.PROT_READ), np.uint8)
+
+
+def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _normalise(indices: Indices, n: int) -> Ints:
+    """`indices` of any accepted kind as an array of numbers from 0 to n - 1."""
+    if isinstance(indices, slice):
+        indices = range(*indices.indices(n))
+    if isinstance(indices, range):
+        records = np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
+    else:
+        records = _as_integers(indices)
+    if not records.size:
+        return records
+    lowest, highest = records.min(), records.max()
+    if lowest < -n or highest >= n:
+        wrong = lowest if lowest < -n else highest
+        raise IndexError(f"record {wrong} is out of range: there are {n} records")
+    if lowest < 0:
+        records = np.where(records < 0, records + n, records)
+    return records
+
+
+def _as_integers(indices: Any) -> Ints:
+    if not isinstance(indices, np.ndarray) and (
+        isinstance(indices, (int, str, bytes)) or not hasattr(indices, "__len__")
+    ):
+        raise TypeError(
+            f"indices must be a sequence of integers, not {type(indices).__name__}; "
+            "for one record use read_one"
+        )
+    try:
+        array = np.asarray(indices)
+        if array.dtype.kind not in "iu":
+            array = np.fromiter(map(operator.index, indices), np.int64)
+    except OverflowError:
+        raise IndexError("an index does not fit into 64 bits") from None
+    if array.ndim != 1:
+        raise TypeError(f"indices must have one dimension, not {array.ndim}")
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise IndexError(f"record {array.max()} is out of range")
+    return array.astype(np.int64, copy=False)

@@ -1,0 +1,65 @@
+"""The disk's own limit for random reads, as fio measures it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+ALIGNMENT = 4096
+QUEUE_DEPTH = 64
+STARTUP = 60
+"""Seconds beyond its run time after which fio is taken to hang."""
+
+
+class FioError(Exception):
+    """fio is missing or ended with an error."""
+
+
+def block_size(record_size: int) -> int:
+    """The smallest aligned block that holds a record of this size.
+
+    Reads of unaligned records move more than this, and fio's bytes/s count the padding: a reader
+    that matches fio in reads per second gets record_size / block_size of its bytes.
+    """
+    return -(-record_size // ALIGNMENT) * ALIGNMENT
+
+
+def random_read(path: Path, block: int, seconds: int) -> dict[str, float]:
+    """Reads and bytes per second of O_DIRECT libaio random reads at queue depth 64."""
+    if shutil.which("fio") is None:
+        raise FioError("fio is not installed")
+    command = [
+        "fio",
+        "--name=limit",
+        f"--filename={path}",
+        "--rw=randread",
+        "--ioengine=libaio",
+        "--direct=1",
+        f"--iodepth={QUEUE_DEPTH}",
+        f"--bs={block}",
+        "--norandommap",
+        "--randrepeat=0",
+        "--time_based",
+        f"--runtime={seconds}",
+        "--output-format=json",
+        "--readonly",
+    ]
+    timeout = seconds + STARTUP
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        raise FioError(f"no result after {timeout} s") from None
+    if done.returncode:
+        words = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise FioError(words[-1])
+    return _rates(done.stdout)
+
+
+def _rates(output: str) -> dict[str, float]:
+    # fio prints warnings before its JSON.
+    job = json.loads(output[output.index("{") :])["jobs"][0]
+    if job["error"]:
+        raise FioError(f"errno {job['error']}")
+    return {"records_per_s": job["read"]["iops"], "bytes_per_s": float(job["read"]["bw_bytes"])}

@@ -1,0 +1,49 @@
+"""What a benchmark ran on, for its JSON: enough to compare, nothing that names the machine."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+
+def describe(data: Path, packages: Sequence[str]) -> dict[str, object]:
+    """CPU, memory, kernel, file system of the data, versions, and the date."""
+    return {
+        "cpu": _field("/proc/cpuinfo", "model name"),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": _field("/proc/meminfo", "MemTotal"),
+        "kernel": platform.release(),
+        "filesystem": _filesystem(data.resolve()),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in packages},
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _field(path: str, name: str) -> str:
+    for line in Path(path).read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return "unknown"
+
+
+def _filesystem(path: Path) -> str:
+    """The type of the longest mount point above a path."""
+    found = (0, "unknown")
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, point, kind, *_ = line.split()
+        if path.is_relative_to(point):
+            found = max(found, (len(point), kind))
+    return found[1]
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,169 @@
+"""Random batches of records from one file, warm and cold, against peers and the disk's limit."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import datasets, harness, machine, peers, plot, report
+from .read_cases import FIO, FULL, QUICK, SIZES, Plan, Size, samples
+from .results import Goal, Results
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+RECORDS = "records_per_s"
+BYTES = "bytes_per_s"
+OURS = peers.OURS.name
+PACKAGES = (
+    "ffrecord",
+    "numpy",
+    "isal",
+    "libaio",
+    "array_record",
+    "lmdb",
+    "h5py",
+    "granular",
+    "webdataset",
+)
+
+LONGEST_FAILURE = 90
+"""Characters of a failure that a table shows; the JSON has all of it."""
+
+ALL_SIZES = ("110kB", "10kB", "1kB")
+DISK_BOUND = ("110kB", "10kB")
+"""Smaller records than fio's 4096-byte blocks cannot come near its bytes/s."""
+
+GOALS = (
+    *(Goal(f"cold {size}", OURS, FIO, BYTES, 0.7) for size in DISK_BOUND),
+    *(Goal(f"cold {size}", peers.OURS_AHEAD.name, FIO, BYTES, 0.8) for size in DISK_BOUND),
+    Goal("cold 10kB", OURS, peers.ARRAY_RECORD.name, RECORDS, 1.8),
+    *(Goal(f"warm {size}", OURS, peers.ARRAY_RECORD.name, RECORDS, 1.5) for size in ALL_SIZES),
+    *(
+        Goal(f"warm {size}", peers.OURS_MMAP.name, peers.LMDB.name, RECORDS, 1.0)
+        for size in ALL_SIZES
+    ),
+)
+
+
+def add_command(commands: Commands) -> None:
+    """Register `read` and its options."""
+    parser = commands.add_parser("read", help="random batches, warm and cold", description=__doc__)
+    data = os.environ.get("FFRECORD_BENCH_DIR") or harness.ROOT / "bench-data"
+    outputs = harness.ROOT / "docs" / "benchmarks"
+    parser.add_argument("--quick", action="store_true", help="a tenth of the records, 3 repeats")
+    parser.add_argument("--repeats", type=_positive, metavar="N", help="measurements of each kind")
+    parser.add_argument("--data", type=Path, default=Path(data), help="folder of the data sets")
+    parser.add_argument("--json", type=Path, default=outputs / "read.json", metavar="OUT")
+    parser.add_argument("--plot", type=Path, default=outputs / "read.png", metavar="OUT")
+    parser.add_argument("--only-size", nargs="+", choices=ALL_SIZES, default=ALL_SIZES)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Create what is missing, measure, and report."""
+    plan = QUICK if options.quick else FULL
+    plan = replace(plan, repeats=options.repeats or plan.repeats)
+    sizes = [size.scaled(plan.share) for size in SIZES if size.name in options.only_size]
+    data: Path = options.data.resolve()
+    results = Results(samples(sizes, plan, data))
+    goals = [goal for goal in GOALS if goal.case.split()[1] in options.only_size]
+    _print(results, sizes, goals)
+    report.save_json(_document(results, sizes, goals, plan, data), options.json, private=data)
+    plot.grouped_bars(
+        _panels(results, sizes), "Random batches from one file", "records/s", "ours", options.plot
+    )
+    return 0
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _cases(results: Results, sizes: Sequence[Size]) -> list[tuple[Size, str]]:
+    """Size and state of every case that was measured."""
+    measured = results.cases()
+    cases = [(size, state) for state in ("cold", "warm") for size in sizes]
+    return [(size, state) for size, state in cases if size.case(state) in measured]
+
+
+def _print(results: Results, sizes: Sequence[Size], goals: Sequence[Goal]) -> None:
+    for size, state in _cases(results, sizes):
+        print(f"\n### {size.case(state)} × {size.records.count:,}, batches of {size.batch}\n")
+        print(_table(results, size.case(state)))
+    _print_footnotes(results, sizes)
+    print(f"\n### Goals\n\n{report.verdicts(results, goals)}")
+
+
+def _table(results: Results, case: str) -> str:
+    header = ["contestant", "records/s", "MB/s", "× ours", "× fio (bytes)"]
+    rows = [_row(results, case, name) for name in results.contestants(case)]
+    columns = 5 if case.startswith("cold") else 4
+    return report.table(header[:columns], [row[:columns] for row in rows])
+
+
+def _row(results: Results, case: str, name: str) -> list[str]:
+    failure = results.failure(case, name)
+    speed = results.median(case, name, BYTES)
+    return [
+        f"{name} {failure[:LONGEST_FAILURE]}" if failure else name,
+        report.number(results.median(case, name, RECORDS)),
+        report.number(speed / 1e6 if speed is not None else None),
+        report.number(results.ratio(case, name, OURS, RECORDS), 2),
+        report.number(results.ratio(case, name, FIO, BYTES), 2),
+    ]
+
+
+def _print_footnotes(results: Results, sizes: Sequence[Size]) -> None:
+    """What a reader of the tables has to know to read them right."""
+    print("\nRatios are medians of each repeat's own ratio. MB/s count payload.")
+    if any(FIO in results.contestants(case) for case in results.cases()):
+        print("fio's records/s are reads of the mean size rounded up to 4096 bytes.")
+    files = peers.PLAIN_FILES
+    for size in sizes:
+        kept = datasets.stored(files, size.records).count
+        if kept < size.records.count:
+            print(f"{files.name}, {size.name}: only the first {kept:,} records are files.")
+
+
+def _document(
+    results: Results, sizes: Sequence[Size], goals: Sequence[Goal], plan: Plan, data: Path
+) -> dict[str, Any]:
+    """Everything a reader needs to check the tables or to run this again."""
+    parameters = {
+        **asdict(plan),
+        "sizes": [{**asdict(size.records), "batch": size.batch} for size in sizes],
+        "sigma": datasets.SIGMA,
+        "seed": datasets.SEED,
+    }
+    return {
+        "benchmark": "read",
+        "machine": machine.describe(data, PACKAGES),
+        "parameters": parameters,
+        **report.as_document(results, goals, (OURS, FIO), (RECORDS, BYTES)),
+    }
+
+
+def _panels(results: Results, sizes: Sequence[Size]) -> list[plot.Panel]:
+    cases = _cases(results, sizes)
+    return [
+        _panel(results, state, [size for size, its in cases if its == state])
+        for state in dict.fromkeys(state for _, state in cases)
+    ]
+
+
+def _panel(results: Results, state: str, sizes: Sequence[Size]) -> plot.Panel:
+    names = results.contestants(sizes[0].case(state))
+    groups = [f"{size.name}, batches of {size.batch}" for size in sizes]
+    series = {
+        name: [results.median(size.case(state), name, RECORDS) for size in sizes] for name in names
+    }
+    title = {"cold": "Cold: page cache dropped", "warm": "Warm: file in the page cache"}[state]
+    return plot.Panel(title, groups, series)

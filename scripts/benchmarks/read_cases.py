@@ -1,0 +1,150 @@
+"""What `read` measures, and the loop over it in the parent process.
+
+Each repeat measures all contestants one after another, beginning with another one each time. Warm
+comes before cold within a size, because dropping caches undoes the warming of every file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from . import datasets, fio, harness, peers
+from .datasets import RecordSet
+from .read_worker import measure, rehearsal
+from .results import Sample
+
+FIO = f"fio, O_DIRECT, depth {fio.QUEUE_DEPTH}"
+
+CREATE_TIMEOUT = 1800.0
+MEASURE_TIMEOUT = 120.0
+
+Values = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A set of records and the batch size it is read with."""
+
+    records: RecordSet
+    batch: int
+
+    @property
+    def name(self) -> str:
+        return self.records.name
+
+    def scaled(self, share: float) -> Size:
+        """The same with a part of the records."""
+        return Size(self.records.first(int(self.records.count * share)), self.batch)
+
+    def case(self, state: str) -> str:
+        """The name of a table: state and size."""
+        return f"{state} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured: a measurement ends after `budget` seconds or `most_batches`."""
+
+    repeats: int
+    budget: float
+    most_batches: int
+    fio_seconds: int
+    share: float
+
+
+SIZES = (
+    Size(RecordSet("110kB", 110_000, 20_000), 64),
+    Size(RecordSet("10kB", 10_000, 200_000), 256),
+    Size(RecordSet("1kB", 1_000, 500_000), 512),
+)
+FULL = Plan(repeats=7, budget=1.5, most_batches=4000, fio_seconds=2, share=1.0)
+QUICK = Plan(repeats=3, budget=0.5, most_batches=1000, fio_seconds=1, share=0.1)
+
+
+def samples(sizes: Sequence[Size], plan: Plan, data: Path) -> Iterator[Sample]:
+    """Make the files that are missing and measure everything."""
+    states = ["warm", "cold"] if harness.can_drop_caches() else ["warm"]
+    if "cold" not in states:
+        _say("cold is skipped: dropping the page cache needs root")
+    for size in sizes:
+        unwritten = _create(size, data)
+        for state in states:
+            contestants = _contestants(size, state, plan, data, unwritten)
+            for repeat in range(plan.repeats):
+                _say(f"{size.case(state)}: repeat {repeat + 1} of {plan.repeats}")
+                for name, take in harness.rotated(contestants, repeat):
+                    yield _sample(size.case(state), name, repeat, take)
+
+
+def _create(size: Size, data: Path) -> dict[str, str]:
+    """Make every layout of a set and of its rehearsal; what went wrong, by layout."""
+    unwritten: dict[str, str] = {}
+    for peer in {peer.layout: peer for peer in peers.CONTESTANTS}.values():
+        _say(f"{size.name}: files of {peer.layout}")
+        for records in (rehearsal(size.records, size.batch), datasets.stored(peer, size.records)):
+            arguments = {"peer": peer.name, "root": str(data), **asdict(records)}
+            try:
+                harness.call_fresh(datasets.create, CREATE_TIMEOUT, **arguments)
+            except harness.ChildError as error:
+                unwritten[peer.layout] = f"could not be written: {error}"
+    return unwritten
+
+
+def _contestants(
+    size: Size, state: str, plan: Plan, data: Path, unwritten: dict[str, str]
+) -> list[tuple[str, Callable[[int], Values]]]:
+    """Name and measurement, a function of the repeat, of all who take part in a case."""
+    contestants: list[tuple[str, Callable[[int], Values]]] = []
+    for peer in peers.CONTESTANTS:
+        if peer.layout in unwritten:
+            contestants.append((peer.name, partial(_give_up, unwritten[peer.layout])))
+        else:
+            contestants.append((peer.name, partial(_measure, peer, size, state, plan, data)))
+    if state == "cold":
+        contestants.append((FIO, partial(_disk_limit, size, plan, data)))
+    return contestants
+
+
+def _sample(case: str, name: str, repeat: int, take: Callable[[int], Values]) -> Sample:
+    try:
+        return Sample(case, name, repeat, take(repeat))
+    except (harness.ChildError, fio.FioError) as error:
+        return Sample(case, name, repeat, error=str(error))
+
+
+def _measure(
+    peer: peers.Peer, size: Size, state: str, plan: Plan, data: Path, repeat: int
+) -> Values:
+    values: Values = harness.call_fresh(
+        measure,
+        MEASURE_TIMEOUT,
+        peer=peer.name,
+        root=str(data),
+        **asdict(size.records),
+        batch=size.batch,
+        cold=state == "cold",
+        seed=repeat,
+        budget=plan.budget,
+        most_batches=plan.most_batches,
+    )
+    return values
+
+
+def _disk_limit(size: Size, plan: Plan, data: Path, repeat: int) -> Values:
+    """fio on our own file: the same disk, the same extents."""
+    del repeat  # fio draws new offsets by itself
+    file = size.records.folder(data, peers.OURS.layout) / peers.OURS.file
+    return fio.random_read(file, fio.block_size(size.records.mean), plan.fio_seconds)
+
+
+def _give_up(reason: str, repeat: int) -> Values:
+    del repeat
+    raise harness.ChildError(reason)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,122 @@
+"""One measurement of batched reading, inside its fresh process.
+
+Cold: the code is warmed on a small file of the same format (otherwise the first batch would pay
+for pages of libraries that drop_caches took away), the file is opened, caches are dropped, and the
+clock starts; no record is read twice. Warm: the file is read through, a few batches are not
+counted, then the clock starts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from . import harness, peers
+from .datasets import RecordSet, stored
+
+UNTIMED_BATCHES = 3
+REHEARSAL_BATCHES = 2
+
+
+class WrongRecordsError(Exception):
+    """A contestant returned something else than was written."""
+
+
+def measure(
+    *,
+    peer: str,
+    root: str,
+    name: str,
+    mean: int,
+    count: int,
+    batch: int,
+    cold: bool,
+    seed: int,
+    budget: float,
+    most_batches: int,
+) -> dict[str, float]:
+    """Records and payload bytes per second of one contestant."""
+    contestant = peers.PEERS[peer]
+    whole = RecordSet(name, mean, count)
+    records = stored(contestant, whole)
+    order = _order(contestant, records.count, batch, seed)
+    batches = order.tolist()
+    if cold:
+        _rehearse(contestant, rehearsal(whole, batch), batch, Path(root))
+        stream = contestant.stream(_file(contestant, records, Path(root)))
+        harness.drop_caches()
+        timed = iter(batches)
+    else:
+        harness.read_through(records.folder(Path(root), contestant.layout))
+        stream = contestant.stream(_file(contestant, records, Path(root)))
+        _exhaust(stream(batches[:UNTIMED_BATCHES]))
+        # In file order there is one pass: a second one would begin in the middle of a batch.
+        timed = iter(batches) if contestant.sequential else itertools.cycle(batches)
+    done, seconds, last = _clock(stream(itertools.islice(timed, most_batches)), budget)
+    _check(last, batches[(done - 1) % len(batches)], records)
+    return _rates(np.resize(order, (done, batch)), seconds, records)
+
+
+def rehearsal(records: RecordSet, batch: int) -> RecordSet:
+    """The small set on which a contestant's code is warmed before a cold measurement."""
+    return records.first(REHEARSAL_BATCHES * batch)
+
+
+def _order(contestant: peers.Peer, count: int, batch: int, seed: int) -> npt.NDArray[np.int64]:
+    """Every record at most once, in whole batches: one batch per row."""
+    indices = np.arange(count, dtype=np.int64)
+    if not contestant.sequential:
+        np.random.default_rng(seed).shuffle(indices)
+    return indices[: count - count % batch].reshape(-1, batch)
+
+
+def _rehearse(contestant: peers.Peer, records: RecordSet, batch: int, root: Path) -> None:
+    order = _order(contestant, records.count, batch, seed=0)
+    _exhaust(contestant.stream(_file(contestant, records, root))(order.tolist()))
+
+
+def _file(contestant: peers.Peer, records: RecordSet, root: Path) -> Path:
+    return records.folder(root, contestant.layout) / contestant.file
+
+
+def _exhaust(batches: Iterable[peers.Batch]) -> None:
+    for _ in batches:
+        pass
+
+
+def _clock(batches: Iterable[peers.Batch], budget: float) -> tuple[int, float, peers.Batch]:
+    """Take batches as a training loop does, each kept until the next one is there.
+
+    Returns their number, the time they took, and the last one.
+    """
+    start = now = time.perf_counter()
+    done = 0
+    last: peers.Batch = ()
+    for batch in batches:
+        last = batch
+        done += 1
+        now = time.perf_counter()
+        if now - start >= budget:
+            break
+    return done, now - start, last
+
+
+def _check(batch: peers.Batch, indices: list[int], records: RecordSet) -> None:
+    """Compare a batch with what was written: every size, and the bytes of its first record."""
+    sizes = records.lengths()[indices].tolist()
+    if [len(record) for record in batch] != sizes or bytes(batch[0]) != records.record(indices[0]):
+        raise WrongRecordsError(f"records {indices[:3]}… are not what was written")
+
+
+def _rates(read: npt.NDArray[np.int64], seconds: float, records: RecordSet) -> dict[str, float]:
+    return {
+        "records": read.size,
+        "seconds": seconds,
+        "records_per_s": read.size / seconds,
+        "bytes_per_s": float(records.lengths()[read].sum()) / seconds,
+    }
