@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord import checksum, extents
-from ffrecord.engine import Fetch, Source
+from ffrecord.engine import Fetch, Source, SourceSet
 from ffrecord.errors import SampleChecksumError
 from ffrecord.slabs import SlabPool
 
@@ -33,13 +33,12 @@ _slabs = SlabPool()
 class Batch:
     """One row per record asked for: its file, its number there, its bytes and its checksum."""
 
-    sources: tuple[Source, ...]
+    sources: SourceSet
     file: Ints | None  # None: all of one file
     record: Ints
     begin: Ints
     end: Ints
     stored: npt.NDArray[np.uint32] | None  # None: do not check
-    align: int
     mode: str
 
     @property
@@ -76,11 +75,11 @@ class Batch:
             self.verify(np.arange(len(empty)), empty)
             return PendingRead(self, results=empty)
         if len(full) == len(self.record):
-            plan = extents.plan(self.file, self.begin, self.end, self.align)
+            plan = extents.plan(self.file, self.begin, self.end, self.sources.align)
             rows = plan.order
         else:
             file = None if self.file is None else self.file[full]
-            plan = extents.plan(file, self.begin[full], self.end[full], self.align)
+            plan = extents.plan(file, self.begin[full], self.end[full], self.sources.align)
             rows = full[plan.order]
         memory = _slabs.take(plan.size)
         fetch = Fetch(self.sources, plan, memory, self.mode)

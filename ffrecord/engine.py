@@ -54,25 +54,13 @@ class Source:
     def __init__(self, path: str, *, direct: bool) -> None:
         self.path = path
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.size = os.fstat(self.fd).st_size
         self.align = _direct_alignment(self.fd)
         self.direct_fd = -1
-        self._direct_works = False
         if direct and self.align:
             # By descriptor, not by path: it must be the same file. EINVAL: no O_DIRECT there.
             with contextlib.suppress(OSError):
                 again = f"/proc/self/fd/{self.fd}"
                 self.direct_fd = os.open(again, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-                self._direct_works = True
-
-    @property
-    def direct(self) -> bool:
-        """Whether `direct_fd` can be read from."""
-        return self._direct_works
-
-    def give_up_direct(self) -> None:
-        """O_DIRECT opened but does not read (EINVAL): use the page cache from now on."""
-        self._direct_works = False
 
     def read_into(self, memory: Bytes, offset: int) -> None:
         """Fill `memory` from `offset`, by plain buffered reads."""
@@ -96,10 +84,32 @@ class Source:
                 os.close(fd)
 
 
+class SourceSet:
+    """The open files of one reader, with their descriptors as arrays."""
+
+    def __init__(self, paths: Sequence[str], *, direct: bool) -> None:
+        self.each = tuple(Source(path, direct=direct) for path in paths)
+        self.fds = np.array([source.fd for source in self.each])
+        self.direct_fds = np.array([source.direct_fd for source in self.each])
+        self.direct = bool((self.direct_fds >= 0).all())
+        # Without O_DIRECT nothing need be aligned, and padding is only copied for nothing.
+        self.align = max(source.align for source in self.each) if self.direct else 1
+
+    def __getitem__(self, file: int) -> Source:
+        return self.each[file]
+
+    def __len__(self) -> int:
+        return len(self.each)
+
+    def give_up_direct(self) -> None:
+        """O_DIRECT opened but does not read (EINVAL): use the page cache from now on."""
+        self.direct = False
+
+
 class Fetch:
     """One plan's reads, into `memory`: `start`, then the `waves` as they arrive, then `close`."""
 
-    def __init__(self, sources: Sequence[Source], plan: Plan, memory: Bytes, mode: str) -> None:
+    def __init__(self, sources: SourceSet, plan: Plan, memory: Bytes, mode: str) -> None:
         self._sources = sources
         self._plan = plan
         self._memory = memory
@@ -112,8 +122,8 @@ class Fetch:
     def start(self, *, everything: bool) -> None:
         """Begin: take what is cached, put the rest on its way (all of it, or one window)."""
         plan = self._plan
-        cached_fds = np.array([s.fd for s in self._sources])[plan.file]
         reads = np.arange(len(plan.file))
+        cached_fds = self._sources.fds[plan.file]
         if self._mode == "auto":
             hot = pagecache.resident(cached_fds, plan.offset, plan.need)
             if hot.any():
@@ -121,12 +131,11 @@ class Fetch:
                 reads = np.sort(np.concatenate([reads[~hot], self._left]))
         if not reads.size:
             return
-        if self._mode != "buffered" and all(s.direct for s in self._sources):
-            fds = np.array([s.direct_fd for s in self._sources])[plan.file]
-        else:
-            fds = cached_fds
-            self._advise(reads)
+        direct = self._mode != "buffered" and self._sources.direct
+        fds = self._sources.direct_fds[plan.file] if direct else cached_fds
         self._set_out(fds, reads, 0)
+        if self._flight is None or not direct:
+            self._advise(reads)
         if self._flight is not None:
             self._flight.launch(self._window(everything=everything))
 
@@ -216,7 +225,7 @@ class Fetch:
     def _recover(self, read: int, result: int) -> None:
         """Finish a read that was refused, failed or came back short."""
         if result == -errno.EINVAL:
-            self._sources[self._plan.file[read]].give_up_direct()
+            self._sources.give_up_direct()
         self._read_by_hand(read, max(result, 0))
 
     def _read_by_hand(self, read: int, have: int) -> None:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from ffrecord import checksum, layout
 from ffrecord.batch import Batch, PendingRead
-from ffrecord.engine import Source
+from ffrecord.engine import Source, SourceSet
 from ffrecord.errors import ClosedError, FFRecordError, NotFFRecordError
 
 Path: TypeAlias = "str | os.PathLike[str]"
@@ -62,10 +62,11 @@ class FileReader:
         self._open()
 
     def _open(self) -> None:
-        direct = self.mode in ("auto", "aio")
-        self._sources: tuple[Source, ...] | None = None
-        sources = tuple(_open_source(path, direct) for path in self.fnames)
-        headers = [_read_header(source, self.check_data) for source in sources]
+        self._sources: SourceSet | None = None
+        for path in self.fnames:
+            _refuse_other_kinds(path)
+        sources = SourceSet(self.fnames, direct=self.mode in ("auto", "aio"))
+        headers = [_read_header(source, self.check_data) for source in sources.each]
         counts = [header.n for header in headers]
         self._header_crcs = [header.crc for header in headers]
         self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
@@ -73,8 +74,7 @@ class FileReader:
         # One entry more than records in each file: record i of file f begins at entry i + f.
         self._offsets = _joined([header.offsets for header in headers])
         self.n = int(self._first[-1])
-        self._align = max(source.align for source in sources) if direct else 1
-        self._maps = [_map(source) for source in sources] if self.mode == "mmap" else []
+        self._maps = [_map(source) for source in sources.each] if self.mode == "mmap" else []
         self._fingerprint: str | None = None
         self._sources = sources
 
@@ -113,9 +113,9 @@ class FileReader:
     def __getitem__(
         self, index: SupportsIndex | slice | Sequence[SupportsIndex]
     ) -> Bytes | list[Bytes]:
-        if isinstance(index, SupportsIndex) and not getattr(index, "ndim", 0):
-            return self.read_one(index)
-        return self.read(index)
+        if isinstance(index, (slice, Sequence)) or getattr(index, "ndim", 0) > 0:
+            return self.read(index)
+        return self.read_one(index)
 
     def __iter__(self) -> Iterator[Bytes]:
         pending: PendingRead | None = None
@@ -144,7 +144,7 @@ class FileReader:
 
     def validate(self) -> None:
         """Check every file's header again, as it is on disk now. Records are not read."""
-        for source in self._opened():
+        for source in self._opened().each:
             _read_header(source, check=True)
 
     def find_damaged(self, start: int, stop: int) -> list[tuple[int, FFRecordError]]:
@@ -210,7 +210,7 @@ class FileReader:
 
     # ---- inside --------------------------------------------------------------------------
 
-    def _opened(self) -> tuple[Source, ...]:
+    def _opened(self) -> SourceSet:
         if self._sources is None:
             raise ClosedError(f"{self.fnames[0]}: this reader is closed")
         return self._sources
@@ -225,7 +225,7 @@ class FileReader:
             at, record = records + file, records - self._first[file]
         stored = self._checksums[records] if self.check_data else None
         begin, end = self._offsets[at], self._offsets[at + 1]
-        return Batch(sources, file, record, begin, end, stored, self._align, self.mode)
+        return Batch(sources, file, record, begin, end, stored, self.mode)
 
 
 def _paths(fname: Path | Sequence[Path]) -> list[str]:
@@ -246,13 +246,12 @@ def _paths(fname: Path | Sequence[Path]) -> list[str]:
     return [os.fsdecode(path) for path in fname]
 
 
-def _open_source(path: str, direct: bool) -> Source:
-    # Looked at before it is opened: opening a fifo would wait for its other end.
+def _refuse_other_kinds(path: str) -> None:
+    """Before opening: opening a fifo would wait for its other end."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         raise NotFFRecordError(f"{path}: not an FFRecord file but {kind}")
-    return Source(path, direct=direct)
 
 
 def _read_header(source: Source, check: bool) -> layout.Header:
@@ -278,25 +277,29 @@ def _normalise(indices: Indices, n: int) -> Ints:
     """`indices` of any accepted kind as an array of numbers from 0 to n - 1."""
     if isinstance(indices, slice):
         indices = range(*indices.indices(n))
-    if isinstance(indices, range):
+    if not isinstance(indices, range):
+        indices = _as_integers(indices)
+    if not len(indices):
+        return np.empty(0, np.int64)
+    if isinstance(indices, range):  # looked at before it is spelled out: it may be endless
+        lowest, highest = sorted((indices[0], indices[-1]))
+        _check_bounds(lowest, highest, n)
         records = np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
     else:
-        records = _as_integers(indices)
-    if not records.size:
-        return records
-    lowest, highest = records.min(), records.max()
+        records = indices
+        lowest, highest = records.min(), records.max()
+        _check_bounds(lowest, highest, n)
+    return np.where(records < 0, records + n, records) if lowest < 0 else records
+
+
+def _check_bounds(lowest: int, highest: int, n: int) -> None:
     if lowest < -n or highest >= n:
         wrong = lowest if lowest < -n else highest
         raise IndexError(f"record {wrong} is out of range: there are {n} records")
-    if lowest < 0:
-        records = np.where(records < 0, records + n, records)
-    return records
 
 
 def _as_integers(indices: Any) -> Ints:
-    if not isinstance(indices, np.ndarray) and (
-        isinstance(indices, (int, str, bytes)) or not hasattr(indices, "__len__")
-    ):
+    if isinstance(indices, (int, str, bytes)) or not hasattr(indices, "__len__"):
         raise TypeError(
             f"indices must be a sequence of integers, not {type(indices).__name__}; "
             "for one record use read_one"
@@ -304,6 +307,8 @@ def _as_integers(indices: Any) -> Ints:
     try:
         array = np.asarray(indices)
         if array.dtype.kind not in "iu":
+            if array.dtype.kind == "b":
+                raise TypeError("indices must be integers, not booleans: use numpy.flatnonzero")
             array = np.fromiter(map(operator.index, indices), np.int64)
     except OverflowError:
         raise IndexError("an index does not fit into 64 bits") from None

@@ -42,7 +42,7 @@ class SlabPool:
 
     @property
     def idle_bytes(self) -> int:
-        return sum(size * len(slabs) for size, slabs in self._idle.items())
+        return sum(size * len(slabs) for size, slabs in list(self._idle.items()))
 
     def take(self, size: int) -> Bytes:
         """`size` bytes at an address that is a multiple of 4096, contents undefined."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import io
 import os
 import secrets
+import warnings
 from array import array
 from collections.abc import Iterable
 from typing import Any, BinaryIO, TypeAlias
@@ -32,6 +32,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 WRITE_BUFFER = 1 << 20
 COPY_CHUNK = 1 << 20
+_NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
 _FALLOC_FL_INSERT_RANGE = 0x20
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = ctypes.CFUNCTYPE(
@@ -60,6 +61,8 @@ class FileWriter:
         self._temporary: _TemporaryFile | None = None
         # Through a symlink to what it points at: replacing the link would orphan the file.
         self._path = os.path.realpath(os.fsdecode(fname))
+        if os.path.isdir(self._path):
+            raise IsADirectoryError(errno.EISDIR, "a folder is in the way", self._path)
         self._checksums = array("I")
         self._offsets = array("q")
         self._position = 0 if n is None else layout.header_size(n)
@@ -130,6 +133,8 @@ class FileWriter:
         if self.n is not None and self.count == self.n:
             self.close()
         else:
+            message = f"{self._path}: the writer was dropped without close(); nothing was kept"
+            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
             self.discard()
 
     def _opened(self) -> None:
@@ -191,24 +196,37 @@ class _TemporaryFile:
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                 raise
             self._name = self._free_name()
-            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
-            fd = os.open(self._name, flags, 0o666)
-        self.file = io.BufferedRandom(io.FileIO(fd, "r+b"), WRITE_BUFFER)
+            fd = os.open(self._name, _NEW_FILE, 0o666)
+        self.file = os.fdopen(fd, "wb", WRITE_BUFFER)
 
     def publish(self) -> None:
         """Make the content durable and give it the target's name."""
         self.file.flush()
         os.fsync(self.file.fileno())
         if self._name is None:
-            name = self._free_name()
-            fd = self.file.fileno()
-            # With a folder descriptor Python calls linkat, which follows /proc's link; plain
-            # link would try to link the link itself. An absolute path does not use the folder.
-            os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, follow_symlinks=True)
-            self._name = name
+            self._link()
+        assert self._name is not None
         os.rename(self._name, self._target)
         self._name = None
         _sync_folder(self._folder)
+
+    def _link(self) -> None:
+        """Give the unnamed file a name that nothing reads."""
+        name = self._free_name()
+        fd = self.file.fileno()
+        try:
+            # With a folder descriptor Python calls linkat, which follows /proc's link; plain
+            # link would try to link the link itself. An absolute path does not use the folder.
+            os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, follow_symlinks=True)
+        except OSError:  # no /proc, or a file system that does not link unnamed files: copy it
+            self._name = name
+            copy = os.open(name, _NEW_FILE, 0o666)
+            try:
+                _copy(fd, copy, os.fstat(fd).st_size, 0)
+                os.fsync(copy)
+            finally:
+                os.close(copy)
+        self._name = name
 
     def discard(self) -> None:
         """Close it, and remove it unless it was published."""

@@ -15,11 +15,11 @@ import warnings
 from collections.abc import Sequence
 
 from ffrecord.cli import cat, info, verify
+from ffrecord.cli.verify import EXIT_SYSTEM
 from ffrecord.errors import FFRecordError
 from ffrecord.version import __version__
 
 EXIT_USAGE = 2
-EXIT_SYSTEM = 13
 EXIT_INTERRUPTED = 130
 
 

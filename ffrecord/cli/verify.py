@@ -18,6 +18,7 @@ from ffrecord.reader import FileReader
 Damage: TypeAlias = "tuple[int, FFRecordError]"
 
 EXIT_DAMAGED = 1
+EXIT_SYSTEM = 13
 
 
 def add_command(commands: Any) -> None:
@@ -34,8 +35,11 @@ def run(options: argparse.Namespace) -> int:
         try:
             worst = max(worst, _verify(path, options.no_progress))
         except FFRecordError as error:
-            print(f"{path}: BAD: {error}")
-            worst = EXIT_DAMAGED
+            print(f"BAD: {error}")
+            worst = max(worst, EXIT_DAMAGED)
+        except OSError as error:
+            print(f"{path}: NOT READ: {error.strerror or error}")
+            worst = max(worst, EXIT_SYSTEM)
     return worst
 
 
@@ -43,7 +47,7 @@ def _verify(path: str, no_progress: bool) -> int:
     with FileReader(path) as reader:
         damaged = 0
         for _, error in _damage(reader, quiet=no_progress or not sys.stderr.isatty()):
-            print(f"{path}: BAD: {error}", flush=True)
+            print(f"BAD: {error}", flush=True)
             damaged += 1
         verdict = f"{damaged} damaged of" if damaged else "OK,"
         print(f"{path}: {verdict} {reader.n} records")

@@ -22,6 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 
+def data_folder() -> Path:
+    """Where data sets are kept between runs, unless told otherwise."""
+    return Path(os.environ.get("FFRECORD_BENCH_DIR") or ROOT / "bench-data")
+
+
 class ChildError(Exception):
     """A fresh process ended without a result; the message is its last words in one line."""
 

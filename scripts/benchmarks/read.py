@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -53,11 +52,12 @@ GOALS = (
 def add_command(commands: Commands) -> None:
     """Register `read` and its options."""
     parser = commands.add_parser("read", help="random batches, warm and cold", description=__doc__)
-    data = os.environ.get("FFRECORD_BENCH_DIR") or harness.ROOT / "bench-data"
     outputs = harness.ROOT / "docs" / "benchmarks"
     parser.add_argument("--quick", action="store_true", help="a tenth of the records, 3 repeats")
     parser.add_argument("--repeats", type=_positive, metavar="N", help="measurements of each kind")
-    parser.add_argument("--data", type=Path, default=Path(data), help="folder of the data sets")
+    parser.add_argument(
+        "--data", type=Path, default=harness.data_folder(), help="folder of the data sets"
+    )
     parser.add_argument("--json", type=Path, default=outputs / "read.json", metavar="OUT")
     parser.add_argument("--plot", type=Path, default=outputs / "read.png", metavar="OUT")
     parser.add_argument("--only-size", nargs="+", choices=ALL_SIZES, default=ALL_SIZES)

@@ -1,0 +1,102 @@
+"""Where the time of a warm `read` goes: samples of `perf`, by what was running.
+
+The interpreter's share is an upper bound for Python bytecode: it counts everything that the
+interpreter does, memory allocation and calls into C included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import datasets, harness, peers, report
+from .read_cases import SIZES, Size
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+SECONDS = 4
+PARTS = {
+    "kernel: copies out of the page cache, io_submit": r"\[",
+    "isal: CRC-32": r"isal",
+    "numpy: planning the reads, views": r"multiarray|umath|numpy|openblas",
+    "Python interpreter": r"python",
+}
+
+
+def add_command(commands: Commands) -> None:
+    """Register `profile` and its options."""
+    parser = commands.add_parser("profile", help="where a warm read's time goes (needs perf)")
+    parser.add_argument("--data", type=Path, default=harness.data_folder())
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print one column per record size."""
+    columns = [_profile(size, options.data.resolve()) for size in SIZES]
+    header = ["share of the time", *(f"{size.batch} × {size.name}" for size in SIZES)]
+    parts = [*PARTS, "other"]
+    print(report.table(header, [[part, *(f"{c[part]:.1f} %" for c in columns)] for part in parts]))
+    return 0
+
+
+def _profile(size: Size, data: Path) -> Counter[str]:
+    """Percent of the samples in each part, while a process reads batches."""
+    harness.call_fresh(
+        datasets.create, 1800.0, peer=peers.OURS.name, root=str(data), **_arguments(size)
+    )
+    file = size.records.folder(data, peers.OURS.layout) / peers.OURS.file
+    command = [sys.executable, "-m", __name__, str(file), str(size.batch)]
+    with (
+        tempfile.NamedTemporaryFile() as samples,
+        subprocess.Popen(command, stdout=subprocess.PIPE, cwd=harness.ROOT) as child,
+    ):
+        assert child.stdout is not None
+        child.stdout.readline()  # it is warm now
+        perf = ["perf", "record", "-q", "-F", "4999", "-e", "cpu-clock", "-p", str(child.pid)]
+        subprocess.run([*perf, "-o", samples.name, "sleep", str(SECONDS / 2)], check=True)
+        return _shares(samples.name)
+
+
+def _arguments(size: Size) -> dict[str, str | int]:
+    return {"name": size.name, "mean": size.records.mean, "count": size.records.count}
+
+
+def _shares(samples: str) -> Counter[str]:
+    command = ["perf", "report", "-i", samples, "--sort", "dso", "--stdio", "-t", ","]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shares: Counter[str] = Counter()
+    for line in output.splitlines():
+        if match := re.match(r"\s*([\d.]+)%?,(.*)", line):
+            kinds = (part for part, pattern in PARTS.items() if re.search(pattern, match[2]))
+            shares[next(kinds, "other")] += float(match[1])  # type: ignore[assignment]
+    return shares
+
+
+def _read_batches(path: str, batch: int) -> None:
+    import numpy as np
+
+    from ffrecord import FileReader
+
+    harness.read_through(Path(path).parent)
+    reader = FileReader(path)
+    random = np.random.default_rng(0)
+    batches = [random.integers(0, reader.n, batch).tolist() for _ in range(500)]
+    for indices in batches[:50]:
+        reader.read(indices)
+    print("warm", flush=True)
+    end = time.perf_counter() + SECONDS
+    while time.perf_counter() < end:
+        for indices in batches:
+            reader.read(indices)
+
+
+if __name__ == "__main__":
+    _read_batches(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,171 @@
+"""The command line as a user runs it: output, exit codes, one line per error."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ffrecord import FileReader, FileWriter, errors
+
+RECORDS = [b"zero", b"", b"x" * 5000, b"last\n"]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "sample.ffr"
+    with FileWriter(path, len(RECORDS)) as writer:
+        writer.write(RECORDS)
+    return path
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "ffrecord", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, timeout=60, check=False)
+
+
+def damage(path: Path, record: int) -> None:
+    with FileReader(path) as reader:
+        offset = int(reader.get_offsets(0)[record])
+    with open(path, "r+b") as handle:
+        handle.seek(offset)
+        byte = handle.read(1)
+        handle.seek(offset)
+        handle.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize("index", [0, 1, 2, 3, -1])
+def test_cat_writes_exactly_the_record(file: Path, index: int) -> None:
+    result = run("cat", file, "--record", str(index))
+    assert (result.returncode, result.stdout) == (0, RECORDS[index])
+
+
+def test_cat_of_a_missing_record_says_how_many_there_are(file: Path) -> None:
+    result = run("cat", file, "--record", "4")
+    assert result.returncode == 2
+    assert result.stderr.decode() == "ffrecord: record 4 is out of range: there are 4 records\n"
+
+
+def test_info_json_has_the_facts(file: Path) -> None:
+    facts = json.loads(run("info", file, "--json").stdout)
+    sizes = [len(record) for record in RECORDS]
+    with FileReader(file) as reader:
+        assert facts["fingerprint"] == reader.fingerprint
+    assert facts["records"] == 4
+    assert facts["data_bytes"] == sum(sizes)
+    assert facts["file_bytes"] == os.path.getsize(file)
+    assert facts["record_bytes"]["largest"] == 5000
+    for each in facts["histogram"]:
+        expected = sum(each["from"] <= size < each["below"] for size in sizes)
+        assert each["records"] == expected
+    assert sum(each["records"] for each in facts["histogram"]) == 4
+
+
+def test_info_draws_a_histogram(file: Path) -> None:
+    output = run("info", file).stdout.decode()
+    assert "█" in output
+    assert "4.1 kB – 8.2 kB" in output
+
+
+def test_info_of_an_empty_file_works(tmp_path: Path) -> None:
+    FileWriter(tmp_path / "empty.ffr", 0).close()
+    result = run("info", tmp_path / "empty.ffr")
+    assert result.returncode == 0
+    assert b"records          0" in result.stdout
+
+
+def test_verify_of_good_files_says_ok(file: Path) -> None:
+    result = run("verify", file, file)
+    assert result.returncode == 0
+    assert result.stdout.decode() == f"{file}: OK, 4 records\n" * 2
+
+
+def test_verify_lists_every_bad_record_and_goes_on(file: Path, tmp_path: Path) -> None:
+    good = tmp_path / "good.ffr"
+    good.write_bytes(file.read_bytes())
+    text = tmp_path / "text.ffr"
+    text.write_text("certainly not a record file\n")
+    damage(file, 0)
+    damage(file, 3)
+    result = run("verify", file, text, tmp_path, good)
+    lines = result.stdout.decode().splitlines()
+    assert result.returncode == 1
+    assert "record 0 is damaged" in lines[0]
+    assert "record 3 is damaged" in lines[1]
+    assert lines[2] == f"{file}: 2 damaged of 4 records"
+    assert "not an FFRecord file" in lines[3]
+    assert lines[-1] == f"{good}: OK, 4 records"
+    assert not result.stderr
+
+
+def test_verify_goes_on_after_a_missing_file(file: Path, tmp_path: Path) -> None:
+    result = run("verify", tmp_path / "nope.ffr", file)
+    lines = result.stdout.decode().splitlines()
+    assert result.returncode == 13
+    assert lines == [
+        f"{tmp_path}/nope.ffr: NOT READ: No such file or directory",
+        f"{file}: OK, 4 records",
+    ]
+
+
+def exit_codes() -> dict[str, int]:
+    classes = [c for c in vars(errors).values() if isinstance(c, type)]
+    ours = [c for c in classes if issubclass(c, errors.FFRecordError)]
+    return {c.__name__: c.exit_code for c in ours}
+
+
+def test_every_error_has_its_own_exit_code_and_the_readme_lists_it() -> None:
+    codes = exit_codes()
+    assert len(set(codes.values())) == len(codes)
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    for name, code in codes.items():
+        if name != "FFRecordError":
+            assert f"| {code} | `{name}` |" in readme
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(b"", 4), (b"short", 4), (b"text " * 10, 3), (bytes(12), 8), (b"abcd" + bytes(8), 6)],
+)
+def test_a_bad_file_is_one_line_and_its_exit_code(
+    tmp_path: Path, content: bytes, code: int
+) -> None:
+    path = tmp_path / "bad.ffr"
+    path.write_bytes(content)
+    result = run("info", path)
+    assert result.returncode == code
+    assert result.stderr.decode().startswith(f"ffrecord: {path}: ")
+    assert result.stderr.count(b"\n") == 1
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    result = run("info", tmp_path / "nope.ffr")
+    assert result.returncode == 13
+    assert result.stderr.decode() == f"ffrecord: {tmp_path}/nope.ffr: No such file or directory\n"
+
+
+def test_a_name_with_a_newline_cannot_forge_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "a\nffrecord: all is well"
+    path.write_bytes(b"short")
+    assert run("info", path).stderr.count(b"\n") == 1
+
+
+def test_a_reader_of_the_output_may_leave_early(file: Path) -> None:
+    command = f"{sys.executable} -m ffrecord cat {file} --record 2 | head -c 1"
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=60, check=False
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"x", b"")
+
+
+def test_a_legacy_file_warns_in_one_line(file: Path) -> None:
+    with open(file, "r+b") as handle:
+        handle.write(bytes(4))
+    result = run("verify", file)
+    assert result.returncode == 0
+    assert result.stderr.decode().startswith("ffrecord: warning: ")
+    assert result.stderr.count(b"\n") == 1

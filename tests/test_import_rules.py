@@ -1,0 +1,108 @@
+"""The import table of the design, as data: who may import whom. Breaking it is a failing test.
+
+Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what it calls `aio` and
+`reader`, split into one job each; `fsalign`, `version` stand alone (docs/architecture.md).
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+READ_SIDE = {"errors", "layout", "checksum", "extents", "aio", "slabs", "pagecache", "engine"}
+
+# module -> (modules of ours, packages from outside) that it may import
+ALLOWED: dict[str, tuple[set[str], set[str]]] = {
+    "ffrecord.errors": (set(), set()),
+    "ffrecord.version": (set(), set()),
+    "ffrecord.fsalign": (set(), set()),
+    "ffrecord.layout": ({"errors"}, {"numpy"}),
+    "ffrecord.checksum": ({"errors"}, {"numpy", "isal"}),
+    "ffrecord.extents": (set(), {"numpy"}),
+    "ffrecord.slabs": (set(), {"numpy"}),
+    "ffrecord.pagecache": (set(), {"numpy"}),
+    "ffrecord.aio": ({"errors"}, {"numpy", "libaio"}),
+    "ffrecord.engine": ({"errors", "extents", "aio", "pagecache"}, {"numpy"}),
+    "ffrecord.batch": (READ_SIDE, {"numpy"}),
+    "ffrecord.reader": (READ_SIDE | {"batch"}, {"numpy"}),
+    "ffrecord.writer": ({"errors", "layout", "checksum"}, {"numpy"}),
+    "ffrecord.utils": ({"writer"}, {"tqdm"}),
+    "ffrecord.cli": (READ_SIDE | {"reader", "writer", "version", "cli"}, {"numpy", "tqdm"}),
+    "ffrecord.__main__": ({"cli"}, set()),
+    "ffrecord.__init__": ({"errors", "fsalign", "reader", "version", "writer"}, set()),
+    "ffrecord_fuse.__init__": (set(), set()),
+}
+
+
+def modules() -> list[Path]:
+    return sorted(
+        path for package in ("ffrecord", "ffrecord_fuse") for path in (ROOT / package).rglob("*.py")
+    )
+
+
+def imports_of(source: str) -> Iterator[str]:
+    """Full names of everything a module imports, anywhere in it."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide who imports whom"
+            assert node.module is not None
+            # `from ffrecord import aio` imports the module ffrecord.aio.
+            if node.module in ("ffrecord", "ffrecord_fuse"):
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+def rule_for(path: Path) -> tuple[set[str], set[str]]:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for known in (name, name.rsplit(".", 1)[0]):  # a package's rule covers its modules
+        if known in ALLOWED:
+            return ALLOWED[known]
+    raise AssertionError(f"{name} is not in the import table: decide what it may import")
+
+
+def breaches(source: str, rule: tuple[set[str], set[str]]) -> list[str]:
+    ours, outside = rule
+    wrong = []
+    for name in imports_of(source):
+        top, *rest = name.split(".")
+        if top in ("ffrecord", "ffrecord_fuse"):
+            allowed = bool(rest) and rest[0] in ours
+        else:
+            allowed = top in sys.stdlib_module_names or top in outside
+        if not allowed:
+            wrong.append(name)
+    return wrong
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_module_imports_only_what_the_design_allows(path: Path) -> None:
+    assert breaches(path.read_text(), rule_for(path)) == []
+
+
+def test_the_table_names_no_module_that_is_gone() -> None:
+    for name in ALLOWED:
+        stem = ROOT / name.replace(".", "/")
+        assert stem.with_suffix(".py").exists() or (stem / "__init__.py").exists(), name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import torch",
+        "from torch.utils import data",
+        "from ffrecord import reader",
+        "from ffrecord.reader import FileReader",
+        "def f():\n    import ffrecord.reader",
+    ],
+)
+def test_a_breach_is_found(line: str) -> None:
+    assert breaches(line, ALLOWED["ffrecord.layout"])

@@ -1,0 +1,102 @@
+"""`dump`: one file or many, whole or not at all."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ffrecord import FileReader, SampleChecksumError
+from ffrecord.utils import dump
+
+RECORDS = [pickle.dumps(i * 2) for i in range(200)]
+
+
+class FailsAt:
+    """A dataset with one item that cannot be had."""
+
+    def __init__(self, bad: int) -> None:
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> bytes:
+        if index == self.bad:
+            raise SampleChecksumError("source", index, 1, 2)
+        return b"x" * index
+
+
+def everything(path: Path) -> list[bytes]:
+    with FileReader(path) as reader:
+        return [record.tobytes() for record in reader]
+
+
+def test_one_file_holds_all_records(tmp_path: Path) -> None:
+    dump(RECORDS, tmp_path / "one.ffr", 1)
+    assert everything(tmp_path / "one.ffr") == RECORDS
+
+
+@pytest.mark.parametrize("nfiles", [2, 8, 64])
+def test_shards_hold_all_records_in_order(tmp_path: Path, nfiles: int) -> None:
+    with pytest.warns(UserWarning, match="files rather") if nfiles == 64 else _no_warning():
+        dump(RECORDS, tmp_path / "out", nfiles, max_workers=2)
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == [f"PART_{k:05d}.ffr" for k in range(len(names))]
+    assert len(names) <= nfiles
+    assert everything(tmp_path / "out") == RECORDS
+
+
+def test_more_files_than_records_warns_and_writes_fewer(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="10 records make 10 files rather than 16"):
+        dump(RECORDS[:10], tmp_path / "out", 16, max_workers=2)
+    assert everything(tmp_path / "out") == RECORDS[:10]
+
+
+def test_no_records_at_all_make_one_empty_shard(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="0 records"):
+        dump([], tmp_path / "out", 3, max_workers=1)
+    assert everything(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor])
+def test_any_executor_is_accepted(tmp_path: Path, kind: type[Executor]) -> None:
+    with kind() as executor:
+        dump(RECORDS, tmp_path / "out", 4, executor=executor)
+    assert everything(tmp_path / "out") == RECORDS
+
+
+@pytest.mark.parametrize("with_executor", [False, True])
+def test_a_failing_item_is_raised_here_and_leaves_the_folder_as_it_was(
+    tmp_path: Path, with_executor: bool
+) -> None:
+    out = tmp_path / "out"
+    dump(RECORDS[:40], out, 4, max_workers=2)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with ThreadPoolExecutor(2) as executor, pytest.raises(SampleChecksumError, match="record 33"):
+        dump(FailsAt(33), out, 4, max_workers=2, executor=executor if with_executor else None)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_a_folder_with_other_shards_is_refused(tmp_path: Path) -> None:
+    dump(RECORDS, tmp_path / "out", 8, max_workers=2)
+    with pytest.raises(FileExistsError, match=r"PART_00004\.ffr"):
+        dump(RECORDS, tmp_path / "out", 4, max_workers=2)
+    assert everything(tmp_path / "out") == RECORDS
+
+
+def test_verbose_shows_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    dump(RECORDS, tmp_path / "out", 2, True, max_workers=1)
+    assert "PART_00001" in capfd.readouterr().err
+
+
+def test_nfiles_below_one_is_a_value_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        dump(RECORDS, tmp_path / "out", 0)
+
+
+class _no_warning:  # noqa: N801 - stands beside pytest.warns
+    def __enter__(self) -> None: ...
+    def __exit__(self, *exc: object) -> None: ...
