@@ -14,7 +14,7 @@ from ffrecord.errors import (
     TruncatedError,
     UnfinishedError,
 )
-from ffrecord.fsalign import checkFsAlign
+from ffrecord.fileio import checkFsAlign
 from ffrecord.reader import FileReader
 from ffrecord.version import __version__
 from ffrecord.writer import FileWriter

@@ -14,17 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord import checksum, extents
-from ffrecord.engine import Fetch, Source, SourceSet
+from ffrecord.engine import Fetch, SourceSet
 from ffrecord.errors import SampleChecksumError
 from ffrecord.slabs import SlabPool
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
 CrcMany: TypeAlias = Callable[[Sequence[Bytes]], list[int]]
-
-# A record or two are one plain read each: setting up a batch costs more than it brings.
-SMALL_BATCH = 2
-SMALL_BYTES = 1 << 20
 
 _slabs = SlabPool()
 
@@ -40,20 +36,6 @@ class Batch:
     end: Ints
     stored: npt.NDArray[np.uint32] | None  # None: do not check
     mode: str
-
-    @property
-    def small(self) -> bool:
-        return len(self.record) <= SMALL_BATCH and int((self.end - self.begin).sum()) <= SMALL_BYTES
-
-    def one_by_one(self) -> list[Bytes]:
-        """Each record by a plain read into memory of its own."""
-        results = [np.empty(length, np.uint8) for length in (self.end - self.begin).tolist()]
-        for source, begin, record in zip(
-            map(self._source_of, range(len(results))), self.begin.tolist(), results, strict=True
-        ):
-            source.read_into(record, begin)
-        self.verify(np.arange(len(results)), results)
-        return results
 
     def mapped(self, maps: list[Bytes]) -> list[Bytes]:
         """Each record as a view of its mapped file."""
@@ -86,9 +68,6 @@ class Batch:
         fetch.start(everything=everything)
         return PendingRead(self, arrival=_Arrival(fetch, plan, memory, rows))
 
-    def _source_of(self, row: int) -> Source:
-        return self.sources[0 if self.file is None else self.file[row]]
-
     def verify(
         self, rows: Ints, records: list[Bytes], crc32_many: CrcMany = checksum.crc32_many
     ) -> None:
@@ -101,7 +80,7 @@ class Batch:
             return
         bad = next(k for k, (a, b) in enumerate(zip(stored, computed, strict=True)) if a != b)
         row = int(rows[bad])
-        path = self._source_of(row).path
+        path = self.sources[0 if self.file is None else int(self.file[row])].path
         raise SampleChecksumError(path, int(self.record[row]), stored[bad], computed[bad])
 
 

@@ -38,7 +38,10 @@ def crc32_many_shared(buffers: Sequence[Bytes]) -> list[int]:
     if total < max(SHARE_TOTAL, SHARE_RECORD * len(buffers)) or len(os.sched_getaffinity(0)) < 2:
         return crc32_many(buffers)
     half = len(buffers) // 2
-    theirs = _the_helper().submit(crc32_many, buffers[half:])
+    try:
+        theirs = _the_helper().submit(crc32_many, buffers[half:])
+    except RuntimeError:  # the interpreter is shutting down and starts no more threads
+        return crc32_many(buffers)
     return crc32_many(buffers[:half]) + theirs.result()
 
 

@@ -25,7 +25,12 @@ import numpy.typing as npt
 from ffrecord import checksum, layout
 from ffrecord.batch import Batch, PendingRead
 from ffrecord.engine import Source, SourceSet
-from ffrecord.errors import ClosedError, FFRecordError, NotFFRecordError
+from ffrecord.errors import (
+    ClosedError,
+    FFRecordError,
+    NotFFRecordError,
+    SampleChecksumError,
+)
 
 Path: TypeAlias = "str | os.PathLike[str]"
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -34,6 +39,9 @@ Indices: TypeAlias = "Sequence[SupportsIndex] | slice | npt.NDArray[np.integer[A
 
 MODES = ("auto", "aio", "buffered", "mmap")
 
+# A record or two of at most this size are a plain read each.
+SMALL_BATCH = 2
+SMALL_BYTES = 1 << 20
 # Iteration reads this much at a time, one such step ahead.
 STEP_BYTES = 4 << 20
 STEP_RECORDS = 1024
@@ -82,16 +90,20 @@ class FileReader:
 
     def read(self, indices: Indices) -> list[Bytes]:
         """The records at `indices`, in that order, as one batch."""
-        batch = self._batch(indices)
+        self._opened()
+        records = _normalise(indices, self.n)
+        if len(records) <= SMALL_BATCH:
+            return [self._read_single(record) for record in records.tolist()]
+        batch = self._batch(records)
         if self.mode == "mmap":
             return batch.mapped(self._maps)
-        if batch.small and self.mode != "aio":
-            return batch.one_by_one()
         return batch.begin_read(everything=False).result()
 
     def read_one(self, index: SupportsIndex) -> Bytes:
         """The record at `index`."""
-        return self.read([operator.index(index)])[0]
+        record = operator.index(index)
+        _check_bounds(record, record, self.n)
+        return self._read_single(record + self.n if record < 0 else record)
 
     def read_range(self, start: int, stop: int) -> list[Bytes]:
         """The records from `start` up to `stop`, which lie next to each other, as one read."""
@@ -101,7 +113,7 @@ class FileReader:
 
     def read_async(self, indices: Indices) -> PendingRead:
         """Begin to read `indices` and return at once; `.result()` gives what `read` would."""
-        batch = self._batch(indices)
+        batch = self._batch(_normalise(indices, self.n))
         if self.mode == "mmap":
             return PendingRead(batch, results=batch.mapped(self._maps))
         return batch.begin_read(everything=True)
@@ -131,7 +143,7 @@ class FileReader:
         """Ranges of records that cover everything in order: a few MiB each, or one record."""
         start = 0
         while start < self.n:
-            batch = self._batch(range(start, min(start + STEP_RECORDS, self.n)))
+            batch = self._batch(np.arange(start, min(start + STEP_RECORDS, self.n)))
             fitting = np.searchsorted(np.cumsum(batch.end - batch.begin), STEP_BYTES)
             stop = start + min(max(1, int(fitting)), len(batch.record))
             yield start, stop
@@ -215,9 +227,27 @@ class FileReader:
             raise ClosedError(f"{self.fnames[0]}: this reader is closed")
         return self._sources
 
-    def _batch(self, indices: Indices) -> Batch:
+    def _read_single(self, index: int) -> Bytes:
+        """One record by a plain read: setting up a batch would cost more than it brings."""
         sources = self._opened()
-        records = _normalise(indices, self.n)
+        file = 0 if len(sources) == 1 else int(self._first.searchsorted(index, side="right")) - 1
+        begin, end = self._offsets[index + file : index + file + 2].tolist()
+        if self.mode == "mmap":
+            record = self._maps[file][begin:end]
+        elif self.mode == "aio" or end - begin > SMALL_BYTES:
+            return self._batch(np.array([index])).begin_read(everything=False).result()[0]
+        else:
+            record = np.empty(end - begin, np.uint8)
+            sources[file].read_into(record, begin)
+        if self.check_data:
+            stored, computed = int(self._checksums[index]), checksum.crc32(record)
+            if stored != computed:
+                number = index - int(self._first[file])
+                raise SampleChecksumError(sources[file].path, number, stored, computed)
+        return record
+
+    def _batch(self, records: Ints) -> Batch:
+        sources = self._opened()
         file = None
         at, record = records, records
         if len(sources) > 1:

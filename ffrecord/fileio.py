@@ -1,9 +1,14 @@
-"""`checkFsAlign`, which users of the original FFRecord import."""
+"""The module by which users of the original FFRecord import its classes, and `checkFsAlign`."""
 
 from __future__ import annotations
 
 import fcntl
 import struct
+
+from ffrecord.reader import FileReader
+from ffrecord.writer import FileWriter
+
+__all__ = ["FileReader", "FileWriter", "checkFsAlign"]
 
 _IOC_CHECK_FS_ALIGN = 2147772004  # an ioctl of the file system that FFRecord was first made for
 
