@@ -6,7 +6,7 @@ collects them. `FileReader.read` is the same without the time in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,7 +20,8 @@ from ffrecord.slabs import SlabPool
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
-CrcMany: TypeAlias = Callable[[Sequence[Bytes]], list[int]]
+
+EMPTY_CRC = 0
 
 _slabs = SlabPool()
 
@@ -46,40 +47,43 @@ class Batch:
         else:
             rows = zip(self.file.tolist(), self.begin.tolist(), self.end.tolist(), strict=True)
             results = [maps[file][begin:end] for file, begin, end in rows]
-        self.verify(np.arange(len(results)), results, checksum.crc32_many_shared)
+        if self.stored is not None:
+            computed = checksum.crc32_many_shared(results)
+            self.compare(range(len(results)), self.stored.tolist(), computed)
         return results
 
     def begin_read(self, *, everything: bool) -> PendingRead:
         """Put the reads on their way: all of them, or as many as a plain read keeps in flight."""
-        full = (self.end > self.begin).nonzero()[0]
-        if not full.size:
-            empty = [np.empty(0, np.uint8) for _ in self.record]
-            self.verify(np.arange(len(empty)), empty)
-            return PendingRead(self, results=empty)
-        if len(full) == len(self.record):
+        full = self.end > self.begin
+        if full.size and full.all():
             plan = extents.plan(self.file, self.begin, self.end, self.sources.align)
-            rows = plan.order
-        else:
-            file = None if self.file is None else self.file[full]
-            plan = extents.plan(file, self.begin[full], self.end[full], self.sources.align)
-            rows = full[plan.order]
+            return self._set_out(plan, plan.order, everything)
+        rows = full.nonzero()[0]
+        if not rows.size:
+            return PendingRead(self, results=self.empty())
+        file = None if self.file is None else self.file[rows]
+        plan = extents.plan(file, self.begin[rows], self.end[rows], self.sources.align)
+        return self._set_out(plan, rows[plan.order], everything)
+
+    def _set_out(self, plan: extents.Plan, rows: Ints, everything: bool) -> PendingRead:
         memory = _slabs.take(plan.size)
         fetch = Fetch(self.sources, plan, memory, self.mode)
         fetch.start(everything=everything)
         return PendingRead(self, arrival=_Arrival(fetch, plan, memory, rows))
 
-    def verify(
-        self, rows: Ints, records: list[Bytes], crc32_many: CrcMany = checksum.crc32_many
-    ) -> None:
-        """Raise for the first of these records whose checksum is not the stored one."""
-        if self.stored is None:
-            return
-        stored = self.stored[rows].tolist()
-        computed = crc32_many(records)
+    def empty(self) -> list[Bytes]:
+        """An empty result for every record, after a check of those that are to be empty."""
+        rows = (self.end == self.begin).nonzero()[0]
+        if self.stored is not None:
+            self.compare(rows.tolist(), self.stored[rows].tolist(), [EMPTY_CRC] * len(rows))
+        return [np.empty(0, np.uint8) for _ in self.record]
+
+    def compare(self, rows: Sequence[int], stored: list[int], computed: list[int]) -> None:
+        """Raise for the first of these rows whose checksum is not the stored one."""
         if computed == stored:
             return
-        bad = next(k for k, (a, b) in enumerate(zip(stored, computed, strict=True)) if a != b)
-        row = int(rows[bad])
+        bad = next(k for k, crc in enumerate(computed) if crc != stored[k])
+        row = rows[bad]
         path = self.sources[0 if self.file is None else int(self.file[row])].path
         raise SampleChecksumError(path, int(self.record[row]), stored[bad], computed[bad])
 
@@ -116,41 +120,49 @@ class PendingRead:
 
     def _collect(self, arrival: _Arrival) -> list[Bytes]:
         batch, plan, memory = self._batch, arrival.plan, arrival.memory
-        results = [memory[:0]] * len(batch.record)
-        empty = np.flatnonzero(batch.end == batch.begin)
-        batch.verify(empty, [memory[:0]] * len(empty))
-        ready = _Readiness(plan)
         try:
+            # Lists, not arrays: what a wave does with a few records is faster in plain Python.
+            start, stop, rows = plan.start.tolist(), plan.stop.tolist(), arrival.rows.tolist()
+            stored = None if batch.stored is None else batch.stored.tolist()
+            results = [memory] * len(batch.record)
+            if len(rows) < len(results):
+                results = batch.empty()
+            completion = None if plan.first is None else _Completion(plan)
             for reads in arrival.fetch.waves():
-                which = ready.after(reads)
-                spans = zip(plan.start[which].tolist(), plan.stop[which].tolist(), strict=True)
-                records = [memory[start:stop] for start, stop in spans]
-                rows = arrival.rows[which]
-                batch.verify(rows, records)
-                for row, record in zip(rows.tolist(), records, strict=True):
+                which = reads if completion is None else completion.after(reads)
+                records = [memory[start[k] : stop[k]] for k in which]
+                places = [rows[k] for k in which]
+                if stored is not None:
+                    due = [stored[row] for row in places]
+                    batch.compare(places, due, checksum.crc32_many(records))
+                for row, record in zip(places, records, strict=True):
                     results[row] = record
         finally:
             arrival.fetch.close()
         return results
 
 
-class _Readiness:
-    """Which records are whole, given the reads that have arrived so far."""
+class _Completion:
+    """Which records are whole, given the reads that have arrived so far.
+
+    Reads and records are both in file order, so the records that need a read are neighbours.
+    """
 
     def __init__(self, plan: extents.Plan) -> None:
-        self._plan = plan
-        self._one_to_one = plan.one_to_one
-        self._arrived = np.zeros(len(plan.offset) + 1, np.int64)
-        self._waiting = np.ones(len(plan.order), bool)
+        assert plan.first is not None
+        assert plan.last is not None
+        reads = np.arange(len(plan.offset))
+        self._from = plan.last.searchsorted(reads, side="left").tolist()
+        self._to = plan.first.searchsorted(reads, side="right").tolist()
+        self._missing = (plan.last - plan.first + 1).tolist()
 
-    def after(self, reads: Ints) -> Ints:
-        """The records that these reads completed."""
-        if self._one_to_one:
-            return reads
-        self._arrived[reads + 1] = 1
-        so_far = np.cumsum(self._arrived)
-        first, last = self._plan.first, self._plan.last
-        whole = so_far[last + 1] - so_far[first] == last - first + 1
-        which = np.flatnonzero(whole & self._waiting)
-        self._waiting[which] = False
-        return which
+    def after(self, reads: list[int]) -> list[int]:
+        """The records that these reads complete."""
+        complete = []
+        missing = self._missing
+        for read in reads:
+            for record in range(self._from[read], self._to[read]):
+                missing[record] -= 1
+                if not missing[record]:
+                    complete.append(record)
+        return complete

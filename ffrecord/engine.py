@@ -107,51 +107,54 @@ class SourceSet:
 
 
 class Fetch:
-    """One plan's reads, into `memory`: `start`, then the `waves` as they arrive, then `close`."""
+    """One plan's reads, into `memory`: `start`, then the `waves` as they arrive, then `close`.
+
+    The disk idles until `start` has submitted, and again between waves: both do little, and what
+    can wait (lists for the waves) is made after the first submission.
+    """
 
     def __init__(self, sources: SourceSet, plan: Plan, memory: Bytes, mode: str) -> None:
         self._sources = sources
         self._plan = plan
         self._memory = memory
         self._mode = mode
-        self._arrived: list[Ints] = []
+        self._arrived: list[int] = []  # before the flight set out
         self._flight: aio.Flight | None = None
-        self._flight_reads: Ints = np.empty(0, np.int64)
-        self._left: Ints = np.empty(0, np.int64)
+        self._left: Ints | None = None  # the flight's reads, or without one those still to do
 
     def start(self, *, everything: bool) -> None:
         """Begin: take what is cached, put the rest on its way (all of it, or one window)."""
-        plan = self._plan
-        reads = np.arange(len(plan.file))
-        cached_fds = self._sources.fds[plan.file]
+        reads: Ints | None = None  # all of them
+        cached_fds = self._descriptors(self._sources.fds)
         if self._mode == "auto":
-            hot = pagecache.resident(cached_fds, plan.offset, plan.need)
+            hot = pagecache.resident(cached_fds, self._plan.offset, self._plan.need)
             if hot.any():
-                self._copy_cached(cached_fds, reads[hot])
-                reads = np.sort(np.concatenate([reads[~hot], self._left]))
-        if not reads.size:
-            return
+                reads = self._copy_cached(cached_fds, hot)
+                if not reads.size:
+                    self._left = reads
+                    return
         direct = self._mode != "buffered" and self._sources.direct
-        fds = self._sources.direct_fds[plan.file] if direct else cached_fds
-        self._set_out(fds, reads, 0)
+        fds = self._descriptors(self._sources.direct_fds) if direct else cached_fds
+        self._flight = self._flight_for(fds, reads, 0)
+        self._left = reads
         if self._flight is None or not direct:
             self._advise(reads)
         if self._flight is not None:
-            self._flight.launch(self._window(everything=everything))
+            self._flight.launch(self._flight.unsent if everything else self._window())
 
-    def waves(self) -> Iterator[Ints]:
+    def waves(self) -> Iterator[list[int]]:
         """Read numbers, in groups as they become complete."""
-        while self._arrived:
-            yield self._arrived.pop()
-        flight = self._flight
-        if flight is None:
-            for at in range(0, len(self._left), BLOCKING_WAVE):
-                wave = self._left[at : at + BLOCKING_WAVE]
-                for read in wave.tolist():
+        if self._arrived:
+            yield self._arrived
+        left = range(len(self._plan.offset)) if self._left is None else self._left.tolist()
+        if self._flight is None:
+            for at in range(0, len(left), BLOCKING_WAVE):
+                wave = list(left[at : at + BLOCKING_WAVE])
+                for read in wave:
                     self._read_by_hand(read, 0)
                 yield wave
             return
-        window = self._window(everything=False)
+        flight, window, need = self._flight, self._window(), self._plan.need.tolist()
         while not flight.done:
             began = time.perf_counter()
             numbers, results = flight.land(1)
@@ -159,9 +162,10 @@ class Fetch:
                 if time.perf_counter() - began > SLOW_WINDOW:
                     window *= 2
                 flight.launch(window)
-            reads = self._flight_reads[numbers]
-            for k in np.flatnonzero(results < self._plan.need[reads]).tolist():
-                self._recover(int(reads[k]), int(results[k]))
+            reads = numbers if self._left is None else [left[number] for number in numbers]
+            for read, result in zip(reads, results, strict=True):
+                if result < need[read]:
+                    self._recover(read, result)
             yield reads
 
     @property
@@ -174,53 +178,54 @@ class Fetch:
         if self._flight is not None:
             self._flight.close()
 
-    def _copy_cached(self, fds: Ints, reads: Ints) -> None:
-        """Copy these reads out of the page cache; `_left` are those it did not have after all."""
-        self._set_out(fds, reads, os.RWF_NOWAIT)
-        flight, self._flight = self._flight, None
-        self._left = reads
-        if flight is None:
-            return
-        landed = np.zeros(len(self._plan.file), bool)
-        try:
-            while not flight.done:
-                flight.launch(len(reads))
-                numbers, results = flight.land(flight.flying)
-                arrived = reads[numbers]
-                landed[arrived] = results >= self._plan.need[arrived]
-        finally:
-            flight.close()
-        self._arrived.append(reads[landed[reads]])
-        self._left = reads[~landed[reads]]
+    def _copy_cached(self, fds: Ints | int, hot: npt.NDArray[np.bool_]) -> Ints:
+        """Copy the hot reads out of the page cache; the reads that are left to do."""
+        reads = hot.nonzero()[0]
+        flight = self._flight_for(fds, reads, os.RWF_NOWAIT)
+        left = np.ones(len(hot), bool)
+        if flight is not None:
+            try:
+                while not flight.done:
+                    flight.launch(len(reads))
+                    numbers, results = flight.land(flight.flying)
+                    landed = reads[numbers]
+                    left[landed] = np.array(results) < self._plan.need[landed]
+            finally:
+                flight.close()
+        self._arrived = (~left).nonzero()[0].tolist()
+        return left.nonzero()[0]
 
-    def _set_out(self, fds: Ints, reads: Ints, rw_flags: int) -> None:
-        """Make the flight for these reads; without a context they are left for plain reads."""
-        context = aio.contexts.borrow(len(reads))
-        if context is None:
-            self._flight, self._left = None, reads
-            return
+    def _flight_for(self, fds: Ints | int, reads: Ints | None, rw_flags: int) -> aio.Flight | None:
+        """A flight for these reads (None: all), or None when there is no context for it."""
         plan = self._plan
-        rows = (plan.place[reads], plan.offset[reads], plan.length[reads])
-        self._flight = aio.Flight(context, self._memory, fds[reads], rows, rw_flags)
-        self._flight_reads = reads
+        place, offset, length = plan.place, plan.offset, plan.length
+        if reads is not None:
+            place, offset, length = place[reads], offset[reads], length[reads]
+            fds = fds if isinstance(fds, int) else fds[reads]
+        context = aio.contexts.borrow(len(offset))
+        if context is None:
+            return None
+        return aio.Flight(context, self._memory, fds, place, offset, length, rw_flags)
 
-    def _window(self, *, everything: bool) -> int:
-        """How many reads may be in flight at once."""
-        reads = self._flight_reads
-        if everything:
-            return len(reads)
-        mean = max(1, int(self._plan.length[reads].mean()))
+    def _descriptors(self, each: Ints) -> Ints | int:
+        """The descriptor of every read, or the one of all."""
+        return int(each[0]) if self._plan.file is None else each[self._plan.file]
+
+    def _source_of(self, read: int) -> Source:
+        return self._sources[0 if self._plan.file is None else int(self._plan.file[read])]
+
+    def _window(self) -> int:
+        """How many reads a plain read keeps in flight."""
+        mean = max(1, self._plan.size // len(self._plan.offset))
         return min(WINDOW_READS, max(1, WINDOW_BYTES // mean))
 
-    def _advise(self, reads: Ints) -> None:
+    def _advise(self, reads: Ints | None) -> None:
         """Let the disk begin on reads that will go through the page cache one after the other."""
-        plan = self._plan
-        for file, offset, length in zip(
-            plan.file[reads].tolist(), plan.offset[reads].tolist(), plan.length[reads].tolist(),
-            strict=True,
-        ):  # fmt: skip
+        offset, length = self._plan.offset.tolist(), self._plan.length.tolist()
+        for read in range(len(offset)) if reads is None else reads.tolist():
             with contextlib.suppress(OSError):
-                os.posix_fadvise(self._sources[file].fd, offset, length, os.POSIX_FADV_WILLNEED)
+                fd = self._source_of(read).fd
+                os.posix_fadvise(fd, offset[read], length[read], os.POSIX_FADV_WILLNEED)
 
     def _recover(self, read: int, result: int) -> None:
         """Finish a read that was refused, failed or came back short."""
@@ -232,7 +237,7 @@ class Fetch:
         plan = self._plan
         place, need = int(plan.place[read]), int(plan.need[read])
         target = self._memory[place + have : place + need]
-        self._sources[plan.file[read]].read_into(target, int(plan.offset[read]) + have)
+        self._source_of(read).read_into(target, int(plan.offset[read]) + have)
 
 
 def _direct_alignment(fd: int) -> int:

@@ -85,7 +85,7 @@ class NoRoomError(FFRecordError, OSError):
     ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
     def __init__(self, path: str, code: int) -> None:
-        super().__init__(code, os.strerror(code), path)
+        OSError.__init__(self, code, os.strerror(code), path)  # RuntimeError's would stop there
 
     def __reduce__(self) -> tuple[type[NoRoomError], tuple[str, int]]:
         return type(self), (self.filename, self.errno)  # type: ignore[return-value]
@@ -100,7 +100,7 @@ class ReadFailedError(FFRecordError, OSError):
     exit_code = 12
 
     def __init__(self, path: str, code: int, offset: int) -> None:
-        super().__init__(code, os.strerror(code), path)
+        OSError.__init__(self, code, os.strerror(code), path)  # RuntimeError's would stop there
         self.offset = offset
 
     def __reduce__(self) -> tuple[type[ReadFailedError], tuple[str, int, int]]:

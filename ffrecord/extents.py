@@ -32,7 +32,7 @@ class Plan:
     and `stop` in the slab, and the `first` and `last` read that it needs.
     """
 
-    file: Ints
+    file: Ints | None  # None: all of one file
     offset: Ints
     length: Ints
     need: Ints
@@ -41,9 +41,8 @@ class Plan:
     order: Ints
     start: Ints
     stop: Ints
-    first: Ints
-    last: Ints
-    one_to_one: bool  # record k needs read k and nothing else, as with records picked at random
+    first: Ints | None  # None: record k needs read k and nothing else, as with records
+    last: Ints | None  # picked at random
 
 
 def plan(file: Ints | None, begin: Ints, end: Ints, align: int) -> Plan:
@@ -59,49 +58,54 @@ def plan(file: Ints | None, begin: Ints, end: Ints, align: int) -> Plan:
     opens = np.empty(len(order), bool)
     opens[0] = True
     np.greater(low[1:], high[:-1] + GAP, out=opens[1:])
-    opens[1:] |= begin[1:] == begin[:-1]
-    if file is None:
-        file = np.zeros(len(order), np.int64)
-    else:
+    if file is not None:
         file = file[order]
         opens[1:] |= file[1:] != file[:-1]
+    if opens.all():
+        return _cut(file, low, high, end, order, begin, end, None)
+    opens[1:] |= begin[1:] == begin[:-1]
     heads = opens.nonzero()[0]
-    if len(heads) == len(order):
-        return _cut(file, low, high, end, order, begin, end, heads)
     tails = np.empty_like(heads)
     tails[:-1] = heads[1:] - 1
     tails[-1] = len(order) - 1
     extent = opens.cumsum() - 1
-    return _cut(file[heads], low[heads], high[tails], end[tails], order, begin, end, extent)
+    if file is not None:
+        file = file[heads]
+    return _cut(file, low[heads], high[tails], end[tails], order, begin, end, extent)
 
 
 def _cut(
-    file: Ints, low: Ints, high: Ints, last_byte: Ints, order: Ints, begin: Ints, end: Ints,
-    extent: Ints,
+    file: Ints | None, low: Ints, high: Ints, data_end: Ints, order: Ints, begin: Ints, end: Ints,
+    extent: Ints | None,
 ) -> Plan:  # fmt: skip
-    """Lay extents [low, high) out in a slab, and cut the long ones into several reads."""
+    """Lay extents [low, high) out in a slab, and cut the long ones into several reads.
+
+    `extent` is the number of each record's extent; None: record k has extent k to itself.
+    """
     length = high - low
     until = length.cumsum()
     place = until - length
-    within = begin - low[extent]
-    start = place[extent] + within
+    need = data_end - low
+    shift = place - low
+    start = begin + (shift if extent is None else shift[extent])
     stop = start + (end - begin)
-    need = last_byte - low
     size = int(until[-1])
     if int(length.max()) <= LONGEST:
         return Plan(
             file, low, length, need, place, size, order, start, stop, extent, extent,
-            len(extent) == len(length),
         )  # fmt: skip
+    if extent is None:
+        extent = np.arange(len(order))
+    within = begin - low[extent]
     pieces = -(-length // LONGEST)
     piece0 = pieces.cumsum() - pieces
     of = np.repeat(np.arange(len(length)), pieces)
     skip = (np.arange(len(of)) - piece0[of]) * LONGEST
     cut = np.minimum(LONGEST, length[of] - skip)
     return Plan(
-        file[of], low[of] + skip, cut, np.minimum(cut, need[of] - skip), place[of] + skip, size,
+        None if file is None else file[of],
+        low[of] + skip, cut, np.minimum(cut, need[of] - skip), place[of] + skip, size,
         order, start, stop,
         piece0[extent] + within // LONGEST,
         piece0[extent] + (within + (stop - start) - 1) // LONGEST,
-        False,
     )  # fmt: skip

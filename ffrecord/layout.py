@@ -18,7 +18,6 @@ is allocated that the file's own size does not back.
 from __future__ import annotations
 
 import struct
-import warnings
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -27,7 +26,6 @@ import numpy.typing as npt
 
 from ffrecord.errors import (
     HeaderChecksumError,
-    LegacyFileWarning,
     NotFFRecordError,
     StructureError,
     TruncatedError,
@@ -59,6 +57,11 @@ class Header:
     @property
     def n(self) -> int:
         return len(self.checksums)
+
+    @property
+    def legacy(self) -> bool:
+        """Whether it is from before header checksums, so that it could not be verified."""
+        return self.crc == 0
 
 
 def header_size(n: int) -> int:
@@ -92,14 +95,7 @@ def parse(path: str, raw: npt.NDArray[np.uint8], size: int, computed_crc: int | 
     """
     n = parse_prefix(path, raw[: PREFIX.size].tobytes(), size)
     crc = int.from_bytes(raw[:CRC_SIZE].tobytes(), "little")
-    if crc == 0:
-        warnings.warn(
-            f"{path}: written before FFRecord had header checksums, its header cannot be "
-            "verified; write it again to have it checked",
-            LegacyFileWarning,
-            stacklevel=4,
-        )
-    elif computed_crc is not None and computed_crc != crc:
+    if crc != 0 and computed_crc is not None and computed_crc != crc:
         raise HeaderChecksumError(
             f"{path}: the header is damaged: its checksum is {computed_crc:#010x}, "
             f"the file says {crc:#010x}"

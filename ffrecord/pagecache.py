@@ -15,8 +15,10 @@ An answer is a hint: pages come and go. The engine is right whatever is said her
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import numpy as np
@@ -25,7 +27,7 @@ import numpy.typing as npt
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-SAMPLE = 8
+SAMPLE = 4
 _Two, _Five = ctypes.c_uint64 * 2, ctypes.c_uint64 * 5
 _SYS_CACHESTAT = 451  # the same on every architecture
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -36,13 +38,14 @@ _syscall = ctypes.CFUNCTYPE(
 )(("syscall", _libc))  # fmt: skip
 
 
-def resident(fds: Ints, offsets: Ints, lengths: Ints) -> Mask:
-    """For each read, whether all its pages are in the page cache."""
-    n = len(fds)
-    picks = slice(0, n, max(1, n // SAMPLE))
-    answers = _cachestat(fds[picks], offsets[picks], lengths[picks])
+def resident(fds: Ints | int, offsets: Ints, lengths: Ints) -> Mask:
+    """For each read, whether all its pages are in the page cache. `fds` may be one for all."""
+    n = len(offsets)
+    some = slice(0, n, max(1, n // SAMPLE))
+    few = fds if isinstance(fds, int) else fds[some]
+    answers = _cachestat(few, offsets[some], lengths[some])
     if answers is None:
-        hits = list(map(_has_first_page, fds[picks].tolist(), offsets[picks].tolist()))
+        hits = list(map(_has_first_page, _each(few), offsets[some].tolist()))
         return np.full(n, 2 * sum(hits) > len(hits))
     if all(answers) or not any(answers):
         return np.full(n, answers[0])
@@ -50,18 +53,22 @@ def resident(fds: Ints, offsets: Ints, lengths: Ints) -> Mask:
     return np.zeros(n, bool) if everything is None else np.array(everything)
 
 
-def _cachestat(fds: Ints, offsets: Ints, lengths: Ints) -> list[bool] | None:
+def _cachestat(fds: Ints | int, offsets: Ints, lengths: Ints) -> list[bool] | None:
     """As `resident`, one system call per read; None where the kernel does not answer."""
     span, answer = _Two(), _Five()
     span_at, answer_at = ctypes.addressof(span), ctypes.addressof(answer)
     cached = []
-    for fd, offset, length in zip(fds.tolist(), offsets.tolist(), lengths.tolist(), strict=True):
+    for fd, offset, length in zip(_each(fds), offsets.tolist(), lengths.tolist(), strict=False):
         span[0], span[1] = offset, length
         if _syscall(_SYS_CACHESTAT, fd, span_at, answer_at, 0) < 0:
             return None
         pages = (offset + length - 1) // mmap.PAGESIZE - offset // mmap.PAGESIZE + 1
         cached.append(answer[0] >= pages)
     return cached
+
+
+def _each(fds: Ints | int) -> Iterable[int]:
+    return itertools.repeat(fds) if isinstance(fds, int) else fds.tolist()
 
 
 def _has_first_page(fd: int, offset: int) -> bool:

@@ -16,6 +16,7 @@ import mmap
 import operator
 import os
 import stat
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex, TypeAlias, overload
 
@@ -28,6 +29,7 @@ from ffrecord.engine import Source, SourceSet
 from ffrecord.errors import (
     ClosedError,
     FFRecordError,
+    LegacyFileWarning,
     NotFFRecordError,
     SampleChecksumError,
 )
@@ -75,6 +77,8 @@ class FileReader:
             _refuse_other_kinds(path)
         sources = SourceSet(self.fnames, direct=self.mode in ("auto", "aio"))
         headers = [_read_header(source, self.check_data) for source in sources.each]
+        for path, header in zip(self.fnames, headers, strict=True):
+            _warn_if_legacy(path, header, stacklevel=4)
         counts = [header.n for header in headers]
         self._header_crcs = [header.crc for header in headers]
         self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
@@ -157,7 +161,7 @@ class FileReader:
     def validate(self) -> None:
         """Check every file's header again, as it is on disk now. Records are not read."""
         for source in self._opened().each:
-            _read_header(source, check=True)
+            _warn_if_legacy(source.path, _read_header(source, check=True), stacklevel=3)
 
     def find_damaged(self, start: int, stop: int) -> list[tuple[int, FFRecordError]]:
         """Read records `start` up to `stop`; the number of each that fails, and its error."""
@@ -295,6 +299,16 @@ def _read_header(source: Source, check: bool) -> layout.Header:
     return layout.parse(source.path, raw, size, crc)
 
 
+def _warn_if_legacy(path: str, header: layout.Header, stacklevel: int) -> None:
+    if header.legacy:
+        warnings.warn(
+            f"{path}: written before FFRecord had header checksums, its header cannot be "
+            "verified; write it again to have it checked",
+            LegacyFileWarning,
+            stacklevel=stacklevel,
+        )
+
+
 def _map(source: Source) -> Bytes:
     return np.frombuffer(mmap.mmap(source.fd, 0, prot=mmap.PROT_READ), np.uint8)
 
@@ -308,18 +322,17 @@ def _normalise(indices: Indices, n: int) -> Ints:
     if isinstance(indices, slice):
         indices = range(*indices.indices(n))
     if not isinstance(indices, range):
-        indices = _as_integers(indices)
-    if not len(indices):
-        return np.empty(0, np.int64)
-    if isinstance(indices, range):  # looked at before it is spelled out: it may be endless
-        lowest, highest = sorted((indices[0], indices[-1]))
-        _check_bounds(lowest, highest, n)
+        records = _as_integers(indices)
+    elif not indices:
+        records = np.empty(0, np.int64)
+    else:  # looked at before it is spelled out: it may be endless
+        _check_bounds(min(indices[0], indices[-1]), max(indices[0], indices[-1]), n)
         records = np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
-    else:
-        records = indices
-        lowest, highest = records.min(), records.max()
-        _check_bounds(lowest, highest, n)
-    return np.where(records < 0, records + n, records) if lowest < 0 else records
+    # As unsigned numbers negative ones are huge: one look finds that nothing is out of range.
+    if not records.size or int(records.view(np.uint64).max()) < n:
+        return records
+    _check_bounds(int(records.min()), int(records.max()), n)
+    return np.where(records < 0, records + n, records)
 
 
 def _check_bounds(lowest: int, highest: int, n: int) -> None:

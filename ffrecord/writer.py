@@ -18,8 +18,8 @@ import os
 import secrets
 import warnings
 from array import array
-from collections.abc import Iterable
-from typing import Any, BinaryIO, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -58,18 +58,14 @@ class FileWriter:
         self.n = n
         self.count = 0
         self._pid = os.getpid()
-        self._temporary: _TemporaryFile | None = None
         # Through a symlink to what it points at: replacing the link would orphan the file.
         self._path = os.path.realpath(os.fsdecode(fname))
         if os.path.isdir(self._path):
             raise IsADirectoryError(errno.EISDIR, "a folder is in the way", self._path)
         self._checksums = array("I")
         self._offsets = array("q")
-        self._position = 0 if n is None else layout.header_size(n)
-        with self._no_room_is_ours():
-            self._temporary = _TemporaryFile(self._path)
-            self._file = self._temporary.file
-            self._file.seek(self._position)
+        self._file = _TemporaryFile(self._path)
+        self._file.rewind(0 if n is None else layout.header_size(n))
 
     def write_one(self, data: Any) -> None:
         """Add one record: anything with the buffer protocol, or a file object that is read to
@@ -77,16 +73,14 @@ class FileWriter:
         self._opened()
         if self.n is not None and self.count >= self.n:
             raise CountError(f"{self._path}: already holds all of its {self.n} records")
-        if hasattr(data, "read") and not isinstance(data, np.ndarray):
-            crc, length = self._copy_stream(data)
-        else:
-            buffer = _as_bytes(data)
-            with self._no_room_is_ours():
-                self._file.write(buffer.data)
-            crc, length = crc32(buffer), len(buffer)
+        begin = self._file.position
+        try:
+            crc = self._append(data)
+        except BaseException:  # also an interrupt: take back what was written of it
+            self._file.rewind(begin)
+            raise
         self._checksums.append(crc)
-        self._offsets.append(self._position)
-        self._position += length
+        self._offsets.append(begin)
         self.count += 1
 
     def write(self, records: Iterable[Any]) -> None:
@@ -96,8 +90,7 @@ class FileWriter:
 
     def close(self) -> None:
         """Finish the file and put it under its name. Without that, nothing is there."""
-        temporary, self._temporary = self._temporary, None
-        if temporary is None or self._pid != os.getpid():
+        if self._file.closed or not self._mine:
             return
         try:
             if self.n is not None and self.count != self.n:
@@ -106,16 +99,15 @@ class FileWriter:
                     "the file is not kept"
                 )
             with self._no_room_is_ours():
-                temporary = self._with_header(temporary)
-                temporary.publish()
+                self._put_header()
+                self._file.publish()
         finally:
-            temporary.discard()
+            self._file.discard()
 
     def discard(self) -> None:
         """Give up: leave the target as it is."""
-        temporary, self._temporary = self._temporary, None
-        if temporary is not None and self._pid == os.getpid():
-            temporary.discard()
+        if self._mine:
+            self._file.discard()
 
     def __enter__(self) -> FileWriter:
         return self
@@ -128,7 +120,7 @@ class FileWriter:
 
     def __del__(self) -> None:
         # The original finishes a file whose writer is dropped: do so when it is certainly whole.
-        if getattr(self, "_temporary", None) is None:
+        if not hasattr(self, "_file") or self._file.closed or not self._mine:
             return
         if self.n is not None and self.count == self.n:
             self.close()
@@ -137,72 +129,126 @@ class FileWriter:
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
             self.discard()
 
+    @property
+    def _mine(self) -> bool:
+        """False in a forked child: the file is its parent's."""
+        return self._pid == os.getpid()
+
     def _opened(self) -> None:
-        if self._temporary is None:
+        if self._file.closed:
             raise ClosedError(f"{self._path}: this writer is closed")
+        if not self._mine:
+            raise ClosedError(f"{self._path}: this writer belongs to the process that opened it")
 
-    def _copy_stream(self, stream: BinaryIO) -> tuple[int, int]:
-        crc = length = 0
-        try:
-            while chunk := stream.read(COPY_CHUNK):
-                buffer = _as_bytes(chunk)
-                with self._no_room_is_ours():
-                    self._file.write(buffer.data)
-                crc = crc32(buffer, crc)
-                length += len(buffer)
-        except BaseException:
-            if self._temporary is not None:  # the source failed, not the disk: take its part back
-                self._file.seek(self._position)
-                self._file.truncate()
-            raise
-        return crc, length
+    def _append(self, data: Any) -> int:
+        """Write a record's bytes and return their checksum."""
+        buffer = _as_bytes(data)
+        if buffer is not None:
+            with self._no_room_is_ours():
+                self._file.write(buffer)
+            return crc32(buffer)
+        crc = 0
+        while (chunk := data.read(COPY_CHUNK)) != b"":
+            buffer = None if chunk is None else _as_bytes(chunk)
+            if buffer is None:  # a non-blocking stream, or not a stream of bytes
+                raise TypeError(f"read() gave {type(chunk).__name__} where bytes were due")
+            if not len(buffer):
+                break
+            with self._no_room_is_ours():
+                self._file.write(buffer)
+            crc = crc32(buffer, crc)
+        return crc
 
-    def _with_header(self, temporary: _TemporaryFile) -> _TemporaryFile:
-        """Put the header in its place; the file that holds everything is returned."""
+    def _put_header(self) -> None:
         checksums = np.frombuffer(self._checksums, np.uint32)
         offsets = np.frombuffer(self._offsets, np.int64)
         if self.n is None:
-            size = layout.header_size(self.count)
-            temporary, shift = _make_room_in_front(temporary, size, self._position)
+            room = layout.header_size(self.count)
+            moved, shift = _make_room_in_front(self._file, room)
+            if moved is not self._file:
+                self._file.discard()
+                self._file = moved
             offsets = offsets + shift
         body = layout.body(checksums, offsets)
-        temporary.file.seek(0)
-        temporary.file.write(layout.seal(crc32(body), body))
-        return temporary
+        self._file.write_at(0, layout.seal(crc32(body), body))
 
     @contextlib.contextmanager
-    def _no_room_is_ours(self) -> Any:
-        """Turn a full disk into our error. After any failed write the file is given up: what a
-        buffered file has on disk by then is not known."""
+    def _no_room_is_ours(self) -> Iterator[None]:
+        """Turn a full disk into our error; after any failed write the file is given up."""
         try:
             yield
         except OSError as error:
-            self.discard()
+            self._file.discard()
             if error.errno in NoRoomError.ERRNOS:
                 raise NoRoomError(self._path, error.errno) from error
             raise
 
 
 class _TemporaryFile:
-    """A file beside its target, without a name for as long as the file system allows."""
+    """A file beside its target, without a name for as long as the file system allows.
+
+    Small writes are gathered here and not in a buffered file object, for two reasons: those flush
+    when a forked child drops its copy, at an offset shared with the parent, and what such an
+    object has on disk after a failed write is not known. Every write says where it goes.
+    """
 
     def __init__(self, target: str) -> None:
         self._target = target
         self._folder = os.path.dirname(target)
         self._name: str | None = None
+        self._pending = bytearray()
+        self._flushed = 0  # where the pending bytes go
         try:
-            fd = os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            self.fd = os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                 raise
             self._name = self._free_name()
-            fd = os.open(self._name, _NEW_FILE, 0o666)
-        self.file = os.fdopen(fd, "wb", WRITE_BUFFER)
+            self.fd = os.open(self._name, _NEW_FILE, 0o666)
+
+    @property
+    def closed(self) -> bool:
+        return self.fd < 0
+
+    @property
+    def position(self) -> int:
+        """Where the next write goes."""
+        return self._flushed + len(self._pending)
+
+    def write(self, buffer: Bytes) -> None:
+        if len(buffer) >= WRITE_BUFFER:
+            self.flush()
+            self.write_at(self._flushed, buffer.data)
+            self._flushed += len(buffer)
+            return
+        self._pending += buffer.data
+        if len(self._pending) >= WRITE_BUFFER:
+            self.flush()
+
+    def rewind(self, position: int) -> None:
+        """Go on writing from there; what is beyond is overwritten, or cut off at the end."""
+        if position >= self._flushed and self._pending:
+            del self._pending[position - self._flushed :]
+        else:
+            self._pending.clear()
+            self._flushed = position
+
+    def flush(self) -> None:
+        self.write_at(self._flushed, self._pending)
+        self._flushed += len(self._pending)
+        self._pending.clear()
+
+    def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        done = 0
+        with memoryview(data) as view:
+            while done < len(view):
+                done += os.pwrite(self.fd, view[done:], offset + done)
 
     def publish(self) -> None:
         """Make the content durable and give it the target's name."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        self.flush()
+        os.ftruncate(self.fd, self._flushed)
+        os.fsync(self.fd)
         if self._name is None:
             self._link()
         assert self._name is not None
@@ -210,10 +256,25 @@ class _TemporaryFile:
         self._name = None
         _sync_folder(self._folder)
 
+    def discard(self) -> None:
+        """Close it, and remove it unless it was published."""
+        name, self._name = self._name, None
+        if name is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        # Only the descriptor: in a forked child the name is the parent's.
+        if getattr(self, "fd", -1) >= 0:
+            os.close(self.fd)
+
     def _link(self) -> None:
         """Give the unnamed file a name that nothing reads."""
         name = self._free_name()
-        fd = self.file.fileno()
+        fd = self.fd
         try:
             # With a folder descriptor Python calls linkat, which follows /proc's link; plain
             # link would try to link the link itself. An absolute path does not use the folder.
@@ -228,40 +289,31 @@ class _TemporaryFile:
                 os.close(copy)
         self._name = name
 
-    def discard(self) -> None:
-        """Close it, and remove it unless it was published."""
-        name, self._name = self._name, None
-        if name is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
-        with contextlib.suppress(OSError):  # flushing what is not wanted may fail
-            self.file.close()
-
     def _free_name(self) -> str:
-        base = os.path.basename(self._target)[:200]
+        base = os.fsdecode(os.fsencode(os.path.basename(self._target))[:200])
         return os.path.join(self._folder, f".{base}.{secrets.token_hex(6)}.tmp")
 
     def sibling(self) -> _TemporaryFile:
         return _TemporaryFile(self._target)
 
 
-def _make_room_in_front(
-    temporary: _TemporaryFile, room: int, data_size: int
-) -> tuple[_TemporaryFile, int]:
-    """Shift a file's content back by at least `room` bytes: the new file, and by how much."""
-    temporary.file.flush()
-    fd = temporary.file.fileno()
-    block = os.fstat(fd).st_blksize
+def _make_room_in_front(file: _TemporaryFile, room: int) -> tuple[_TemporaryFile, int]:
+    """Shift the content back by at least `room` bytes: the file that has it, and by how much."""
+    file.flush()
+    size = file.position
+    os.ftruncate(file.fd, size)
+    block = os.fstat(file.fd).st_blksize
     shift = -(-room // block) * block
-    if data_size and _fallocate(fd, _FALLOC_FL_INSERT_RANGE, 0, shift) == 0:
-        return temporary, shift
-    moved = temporary.sibling()
+    if size and _fallocate(file.fd, _FALLOC_FL_INSERT_RANGE, 0, shift) == 0:
+        file.rewind(size + shift)
+        return file, shift
+    moved = file.sibling()
     try:
-        _copy(fd, moved.file.fileno(), data_size, room)
+        _copy(file.fd, moved.fd, size, room)
     except BaseException:
         moved.discard()
         raise
-    temporary.discard()
+    moved.rewind(size + room)
     return moved, room
 
 
@@ -292,17 +344,26 @@ def _sync_folder(folder: str) -> None:
         os.close(fd)
 
 
-def _as_bytes(data: Any) -> Bytes:
-    """Any contiguous buffer as an array of its bytes, without a copy."""
-    if isinstance(data, str):
-        raise TypeError("a record is bytes, not str: encode it first")
-    if not isinstance(data, np.ndarray):
+def _as_bytes(data: Any) -> Bytes | None:
+    """Any contiguous buffer as an array of its bytes, without a copy; None for a file object."""
+    if isinstance(data, np.ndarray):
+        return _array_as_bytes(np.asarray(data))  # a matrix or a masked array is its data
+    try:
         view = memoryview(data)
-        if not view.c_contiguous:
-            raise ValueError("the record's buffer is not C-contiguous; copy it first")
-        return np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
-    if data.dtype.hasobject:
+    except TypeError:
+        if isinstance(data, str):
+            raise TypeError("a record is bytes, not str: encode it first") from None
+        if not hasattr(data, "read"):
+            raise
+        return None
+    if not view.c_contiguous:
+        raise ValueError("the record's buffer is not C-contiguous; copy it first")
+    return np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
+
+
+def _array_as_bytes(array: npt.NDArray[Any]) -> Bytes:
+    if array.dtype.hasobject:
         raise TypeError("an array of Python objects has no bytes to store; serialise it first")
-    if not data.flags.c_contiguous:
+    if not array.flags.c_contiguous:
         raise ValueError("the array is not C-contiguous: use numpy.ascontiguousarray")
-    return data.reshape(-1).view(np.uint8)
+    return array.reshape(-1).view(np.uint8)
