@@ -84,8 +84,10 @@ class Context:
         return int(code)
 
     def reap(self, at_least: int) -> Record:
-        """Completions, at least that many. Valid until the next call."""
+        """Completions, at least that many, or `capacity` if that is less. Valid until the next
+        call. (More may be in flight: the kernel rounds a context's size up.)"""
         code = -errno.EINTR
+        at_least = min(at_least, self.capacity)
         while code == -errno.EINTR:
             code = _io_getevents(self._handle, at_least, self.capacity, self._events_at, None)
         if code < 0:

@@ -38,8 +38,9 @@ class Batch:
     stored: npt.NDArray[np.uint32] | None  # None: do not check
     mode: str
 
-    def mapped(self, maps: list[Bytes]) -> list[Bytes]:
+    def mapped(self) -> list[Bytes]:
         """Each record as a view of its mapped file."""
+        maps = self.sources.maps
         if self.file is None:
             whole = maps[0]
             spans = zip(self.begin.tolist(), self.end.tolist(), strict=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import mmap
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -78,6 +79,10 @@ class Source:
                 )
             got += count
 
+    def map(self) -> Bytes:
+        """The whole file as one read-only array."""
+        return np.frombuffer(mmap.mmap(self.fd, 0, prot=mmap.PROT_READ), np.uint8)
+
     def __del__(self) -> None:
         for fd in (getattr(self, "fd", -1), getattr(self, "direct_fd", -1)):
             if fd >= 0:
@@ -85,13 +90,14 @@ class Source:
 
 
 class SourceSet:
-    """The open files of one reader, with their descriptors as arrays."""
+    """The open files of one reader: their descriptors as arrays, and their mappings if any."""
 
-    def __init__(self, paths: Sequence[str], *, direct: bool) -> None:
+    def __init__(self, paths: Sequence[str], *, direct: bool, mapped: bool) -> None:
         self.each = tuple(Source(path, direct=direct) for path in paths)
         self.fds = np.array([source.fd for source in self.each])
         self.direct_fds = np.array([source.direct_fd for source in self.each])
         self.direct = bool((self.direct_fds >= 0).all())
+        self.maps = [source.map() for source in self.each] if mapped else []
         # Without O_DIRECT nothing need be aligned, and padding is only copied for nothing.
         self.align = max(source.align for source in self.each) if self.direct else 1
 

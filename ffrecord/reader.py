@@ -12,7 +12,6 @@ paths and options, so a spawned process opens the files again.
 from __future__ import annotations
 
 import hashlib
-import mmap
 import operator
 import os
 import stat
@@ -75,7 +74,8 @@ class FileReader:
         self._sources: SourceSet | None = None
         for path in self.fnames:
             _refuse_other_kinds(path)
-        sources = SourceSet(self.fnames, direct=self.mode in ("auto", "aio"))
+        direct, mapped = self.mode in ("auto", "aio"), self.mode == "mmap"
+        sources = SourceSet(self.fnames, direct=direct, mapped=mapped)
         headers = [_read_header(source, self.check_data) for source in sources.each]
         for path, header in zip(self.fnames, headers, strict=True):
             _warn_if_legacy(path, header, stacklevel=4)
@@ -86,7 +86,8 @@ class FileReader:
         # One entry more than records in each file: record i of file f begins at entry i + f.
         self._offsets = _joined([header.offsets for header in headers])
         self.n = int(self._first[-1])
-        self._maps = [_map(source) for source in sources.each] if self.mode == "mmap" else []
+        # Handed out by get_offsets and get_checksums: the reader relies on them.
+        self._offsets.flags.writeable = self._checksums.flags.writeable = False
         self._fingerprint: str | None = None
         self._sources = sources
 
@@ -100,7 +101,7 @@ class FileReader:
             return [self._read_single(record) for record in records.tolist()]
         batch = self._batch(records)
         if self.mode == "mmap":
-            return batch.mapped(self._maps)
+            return batch.mapped()
         return batch.begin_read(everything=False).result()
 
     def read_one(self, index: SupportsIndex) -> Bytes:
@@ -119,7 +120,7 @@ class FileReader:
         """Begin to read `indices` and return at once; `.result()` gives what `read` would."""
         batch = self._batch(_normalise(indices, self.n))
         if self.mode == "mmap":
-            return PendingRead(batch, results=batch.mapped(self._maps))
+            return PendingRead(batch, results=batch.mapped())
         return batch.begin_read(everything=True)
 
     @overload
@@ -204,7 +205,6 @@ class FileReader:
     def close(self) -> None:
         """Close the files. Records that were read stay valid."""
         self._sources = None
-        self._maps = []
 
     def __enter__(self) -> FileReader:
         return self
@@ -237,7 +237,7 @@ class FileReader:
         file = 0 if len(sources) == 1 else int(self._first.searchsorted(index, side="right")) - 1
         begin, end = self._offsets[index + file : index + file + 2].tolist()
         if self.mode == "mmap":
-            record = self._maps[file][begin:end]
+            record = sources.maps[file][begin:end]
         elif self.mode == "aio" or end - begin > SMALL_BYTES:
             return self._batch(np.array([index])).begin_read(everything=False).result()[0]
         else:
@@ -309,10 +309,6 @@ def _warn_if_legacy(path: str, header: layout.Header, stacklevel: int) -> None:
         )
 
 
-def _map(source: Source) -> Bytes:
-    return np.frombuffer(mmap.mmap(source.fd, 0, prot=mmap.PROT_READ), np.uint8)
-
-
 def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
@@ -322,7 +318,7 @@ def _normalise(indices: Indices, n: int) -> Ints:
     if isinstance(indices, slice):
         indices = range(*indices.indices(n))
     if not isinstance(indices, range):
-        records = _as_integers(indices)
+        records = _as_integers(indices, n)
     elif not indices:
         records = np.empty(0, np.int64)
     else:  # looked at before it is spelled out: it may be endless
@@ -341,22 +337,20 @@ def _check_bounds(lowest: int, highest: int, n: int) -> None:
         raise IndexError(f"record {wrong} is out of range: there are {n} records")
 
 
-def _as_integers(indices: Any) -> Ints:
+def _as_integers(indices: Any, n: int) -> Ints:
     if isinstance(indices, (int, str, bytes)) or not hasattr(indices, "__len__"):
         raise TypeError(
             f"indices must be a sequence of integers, not {type(indices).__name__}; "
             "for one record use read_one"
         )
-    try:
-        array = np.asarray(indices)
-        if array.dtype.kind not in "iu":
-            if array.dtype.kind == "b":
-                raise TypeError("indices must be integers, not booleans: use numpy.flatnonzero")
-            array = np.fromiter(map(operator.index, indices), np.int64)
-    except OverflowError:
-        raise IndexError("an index does not fit into 64 bits") from None
+    array = np.asarray(indices)
     if array.ndim != 1:
         raise TypeError(f"indices must have one dimension, not {array.ndim}")
-    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
-        raise IndexError(f"record {array.max()} is out of range")
+    if array.dtype.kind == "b":
+        raise TypeError("indices must be integers, not booleans: use numpy.flatnonzero")
+    if array.dtype.kind != "i":  # unsigned, or objects: tensors, numbers of any size, nothing
+        numbers = [operator.index(index) for index in indices]
+        if numbers:
+            _check_bounds(min(numbers), max(numbers), n)
+        array = np.array(numbers, np.int64)
     return array.astype(np.int64, copy=False)

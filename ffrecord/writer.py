@@ -64,7 +64,8 @@ class FileWriter:
             raise IsADirectoryError(errno.EISDIR, "a folder is in the way", self._path)
         self._checksums = array("I")
         self._offsets = array("q")
-        self._file = _TemporaryFile(self._path)
+        with self._no_room_is_ours():
+            self._file = _TemporaryFile(self._path)
         self._file.rewind(0 if n is None else layout.header_size(n))
 
     def write_one(self, data: Any) -> None:
@@ -178,7 +179,8 @@ class FileWriter:
         try:
             yield
         except OSError as error:
-            self._file.discard()
+            if hasattr(self, "_file"):
+                self._file.discard()
             if error.errno in NoRoomError.ERRNOS:
                 raise NoRoomError(self._path, error.errno) from error
             raise
