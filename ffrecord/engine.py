@@ -92,7 +92,7 @@ class Source:
 class SourceSet:
     """The open files of one reader: their descriptors as arrays, and their mappings if any."""
 
-    def __init__(self, paths: Sequence[str], *, direct: bool, mapped: bool) -> None:
+    def __init__(self, paths: Sequence[str], *, direct: bool, mapped: bool = False) -> None:
         self.each = tuple(Source(path, direct=direct) for path in paths)
         self.fds = np.array([source.fd for source in self.each])
         self.direct_fds = np.array([source.direct_fd for source in self.each])
