@@ -38,7 +38,7 @@ class Batch:
     stored: npt.NDArray[np.uint32] | None  # None: do not check
     mode: str
 
-    def mapped(self) -> list[Bytes]:
+    def views(self) -> list[Bytes]:
         """Each record as a view of its mapped file."""
         maps = self.sources.maps
         if self.file is None:
@@ -55,6 +55,8 @@ class Batch:
 
     def begin_read(self, *, everything: bool) -> PendingRead:
         """Put the reads on their way: all of them, or as many as a plain read keeps in flight."""
+        if self.mode == "mmap":
+            return PendingRead(self)
         full = self.end > self.begin
         if full.size and full.all():
             plan = extents.plan(self.file, self.begin, self.end, self.sources.align)
@@ -111,7 +113,9 @@ class PendingRead:
 
     def result(self) -> list[Bytes]:
         """The records, in the order asked for. Waits for those that are not there yet."""
-        if self._results is None:
+        if self._results is None and self._batch.mode == "mmap":
+            self._results = self._batch.views()
+        elif self._results is None:
             arrival, self._arrival = self._arrival, None
             if arrival is None or not arrival.fetch.mine:
                 # A second try after an error, or a forked child, where nothing ever arrives.

@@ -92,12 +92,12 @@ class Source:
 class SourceSet:
     """The open files of one reader: their descriptors as arrays, and their mappings if any."""
 
-    def __init__(self, paths: Sequence[str], *, direct: bool, mapped: bool = False) -> None:
+    def __init__(self, paths: Sequence[str], *, direct: bool) -> None:
         self.each = tuple(Source(path, direct=direct) for path in paths)
         self.fds = np.array([source.fd for source in self.each])
         self.direct_fds = np.array([source.direct_fd for source in self.each])
         self.direct = bool((self.direct_fds >= 0).all())
-        self.maps = [source.map() for source in self.each] if mapped else []
+        self.maps: list[Bytes] = []
         # Without O_DIRECT nothing need be aligned, and padding is only copied for nothing.
         self.align = max(source.align for source in self.each) if self.direct else 1
 
@@ -106,6 +106,10 @@ class SourceSet:
 
     def __len__(self) -> int:
         return len(self.each)
+
+    def map_all(self) -> None:
+        """Map every file whole, for the mode that returns views of them."""
+        self.maps = [source.map() for source in self.each]
 
     def give_up_direct(self) -> None:
         """O_DIRECT opened but does not read (EINVAL): use the page cache from now on."""

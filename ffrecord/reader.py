@@ -74,8 +74,7 @@ class FileReader:
         self._sources: SourceSet | None = None
         for path in self.fnames:
             _refuse_other_kinds(path)
-        direct, mapped = self.mode in ("auto", "aio"), self.mode == "mmap"
-        sources = SourceSet(self.fnames, direct=direct, mapped=mapped)
+        sources = SourceSet(self.fnames, direct=self.mode in ("auto", "aio"))
         headers = [_read_header(source, self.check_data) for source in sources.each]
         for path, header in zip(self.fnames, headers, strict=True):
             _warn_if_legacy(path, header, stacklevel=4)
@@ -88,6 +87,8 @@ class FileReader:
         self.n = int(self._first[-1])
         # Handed out by get_offsets and get_checksums: the reader relies on them.
         self._offsets.flags.writeable = self._checksums.flags.writeable = False
+        if self.mode == "mmap":
+            sources.map_all()
         self._fingerprint: str | None = None
         self._sources = sources
 
@@ -99,10 +100,7 @@ class FileReader:
         records = _normalise(indices, self.n)
         if len(records) <= SMALL_BATCH:
             return [self._read_single(record) for record in records.tolist()]
-        batch = self._batch(records)
-        if self.mode == "mmap":
-            return batch.mapped()
-        return batch.begin_read(everything=False).result()
+        return self._batch(records).begin_read(everything=False).result()
 
     def read_one(self, index: SupportsIndex) -> Bytes:
         """The record at `index`."""
@@ -118,10 +116,8 @@ class FileReader:
 
     def read_async(self, indices: Indices) -> PendingRead:
         """Begin to read `indices` and return at once; `.result()` gives what `read` would."""
-        batch = self._batch(_normalise(indices, self.n))
-        if self.mode == "mmap":
-            return PendingRead(batch, results=batch.mapped())
-        return batch.begin_read(everything=True)
+        self._opened()
+        return self._batch(_normalise(indices, self.n)).begin_read(everything=True)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Bytes: ...
@@ -267,7 +263,8 @@ def _paths(fname: Path | Sequence[Path]) -> list[str]:
         path = os.fsdecode(fname)
         if not os.path.isdir(path):
             return [path]
-        names = sorted(name for name in os.listdir(path) if name.endswith(".ffr"))
+        # As a shell's *.ffr: without hidden files, such as those that macOS leaves behind.
+        names = sorted(n for n in os.listdir(path) if n.endswith(".ffr") and n[0] != ".")
         if not names:
             raise FileNotFoundError(f"{path}: no *.ffr file in this folder")
         return [os.path.join(path, name) for name in names]

@@ -1,0 +1,41 @@
+"""Options and fixtures for all tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests import handmade
+
+# Timing never decides a test, and nothing is kept between runs.
+settings.register_profile(
+    "tests", deadline=None, database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+settings.load_profile("tests")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also run what takes minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes: --long runs it"))
+
+
+@pytest.fixture(scope="session")
+def sample_records() -> list[bytes]:
+    """Records of many sizes: empty, one byte, around a block, around a page, large."""
+    sizes = [0, 1, 511, 512, 513, 4095, 4096, 4097, 0, 12_000, 100_000, 3, 0]
+    return handmade.random_records(sizes + [700 + 37 * i for i in range(60)])
+
+
+@pytest.fixture
+def sample_file(tmp_path: Path, sample_records: list[bytes]) -> Path:
+    return handmade.write_records(tmp_path / "sample.ffr", sample_records)

@@ -1,0 +1,108 @@
+"""Record files made by hand, with `struct` and `zlib` only, and other things tests are checked by.
+
+Nothing here may use the package: what it computes is compared with what the package does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import os
+import random
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def header_bytes(records: Sequence[bytes], gap: int = 0) -> bytes:
+    """The header of a file that holds `records`, with `gap` unused bytes after it."""
+    n = len(records)
+    at = 4 + 8 + 4 * n + 8 * n + gap
+    body = struct.pack("<q", n)
+    for record in records:
+        body += struct.pack("<I", zlib.crc32(record))
+    for record in records:
+        body += struct.pack("<q", at)
+        at += len(record)
+    return struct.pack("<I", zlib.crc32(body)) + body
+
+
+def record_bytes(records: Sequence[bytes], gap: int = 0) -> bytes:
+    """A whole file that holds `records`."""
+    return header_bytes(records, gap) + b"\xa5" * gap + b"".join(records)
+
+
+def sealed(n: int, checksums: Sequence[int], offsets: Sequence[int]) -> bytes:
+    """A header with these numbers, right or wrong, under a checksum that is right."""
+    body = struct.pack(f"<q{len(checksums)}I{len(offsets)}q", n, *checksums, *offsets)
+    return struct.pack("<I", zlib.crc32(body)) + body
+
+
+def random_records(sizes: Iterable[int], seed: int = 0) -> list[bytes]:
+    """Records of these sizes, different for every seed, the same in every run."""
+    generator = random.Random(seed)
+    return [generator.randbytes(size) for size in sizes]
+
+
+def write_records(path: Path, records: Sequence[bytes], gap: int = 0) -> Path:
+    path.write_bytes(record_bytes(records, gap))
+    return path
+
+
+def as_bytes(arrays: Iterable[Any]) -> list[bytes]:
+    return [array.tobytes() for array in arrays]
+
+
+def evict(path: Path) -> None:
+    """Put a file out of the page cache, as far as the file system knows how."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def cached_pages(path: Path) -> list[bool]:
+    """Which pages of a file are in the page cache, as mincore(2) tells."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+    size = path.stat().st_size
+    pages = -(-size // mmap.PAGESIZE)
+    answer = ctypes.create_string_buffer(pages)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapping:
+        start = ctypes.c_char.from_buffer(mapping)
+        code = libc.mincore(ctypes.addressof(start), size, answer)
+        del start
+    if code != 0:
+        raise OSError(ctypes.get_errno(), "mincore")
+    return [bool(byte & 1) for byte in answer.raw]
+
+
+def open_descriptors() -> int:
+    gc.collect()  # what earlier tests left in cycles is not counted
+    return len(os.listdir("/proc/self/fd"))
+
+
+def aio_contexts() -> int:
+    """How many AIO contexts this process has: the kernel maps a ring for each."""
+    return Path("/proc/self/maps").read_text().count("/[aio]")
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def python(script: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start `script` in a fresh interpreter that finds the same packages as this one."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=environment,
+    )  # fmt: skip
