@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import math
 import mmap
 import os
 import time
@@ -30,10 +31,10 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 # How much a plain read keeps in flight. A virtual disk reports completions when its queue runs
-# empty, so with everything submitted at once no checksum overlaps with the disk: 64 x 110 kB
-# took 2.0 ms that way and 1.7 ms in windows of 2 MiB. Requests are limited too, but small ones
-# need many in flight. On a disk that takes long to answer the window grows.
-WINDOW_BYTES = 2 << 20
+# empty: with everything submitted at once no checksum overlaps with the disk, with little in
+# flight it idles often. Between the two, the best number of waves grows as the root of the batch:
+# 3 for 7 MB. On a disk that takes long to answer the window grows.
+WINDOW_UNIT = 3 << 18
 WINDOW_READS = 256
 SLOW_WINDOW = 0.004  # seconds
 
@@ -226,8 +227,8 @@ class Fetch:
 
     def _window(self) -> int:
         """How many reads a plain read keeps in flight."""
-        mean = max(1, self._plan.size // len(self._plan.offset))
-        return min(WINDOW_READS, max(1, WINDOW_BYTES // mean))
+        waves = max(1, round(math.sqrt(self._plan.size / WINDOW_UNIT)))
+        return min(WINDOW_READS, -(-len(self._plan.offset) // waves))
 
     def _advise(self, reads: Ints | None) -> None:
         """Let the disk begin on reads that will go through the page cache one after the other."""
