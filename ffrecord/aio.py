@@ -1,12 +1,15 @@
 """Linux AIO on numpy arrays: iocbs, contexts, submit, reap.
 
 The libaio package supplies the shared library; its Python objects are not used (each costs some
-10 µs). A batch's iocbs are one structured array, handed to the kernel by address.
+10 µs). A batch's iocbs are one array, handed to the kernel by address.
 
 io_submit may take fewer requests than asked and io_getevents may be interrupted: both are loops.
 A request that the kernel refuses, or ends short or with an error, is reported to the caller with
 what it got; finishing it is the engine's business. `Flight` keeps memory and context together:
-`close` waits until the kernel has let go of the memory, whatever happened before.
+`close` waits until the kernel has let go of the memory, whatever happened before. That includes a
+signal handler that raises, Ctrl-C for one: it may do so between a system call and the line that
+notes its result, so that nobody knows what is in flight. Such a context is destroyed, not reused;
+io_destroy waits for everything, and no signal cuts it short.
 
 AIO pays only on O_DIRECT descriptors: io_submit is synchronous on buffered ones. That in turn
 makes it a way to copy a whole batch out of the page cache in one system call.
@@ -25,7 +28,7 @@ import numpy.typing as npt
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Record: TypeAlias = npt.NDArray[np.void]
+Events: TypeAlias = npt.NDArray[np.void]
 
 # struct iocb is 64 bytes. As eight 64-bit words each column is one plain assignment, a third of
 # the time that named fields of a structured array take. What is not set is 0; so is the opcode of
@@ -72,7 +75,8 @@ class Context:
         if code < 0:
             raise OSError(-code, f"io_setup: {os.strerror(-code)}")
         self.capacity = capacity
-        self._handle = handle
+        self._handle: ctypes.c_void_p | None = handle
+        self._pid = os.getpid()
         self._events = np.zeros(capacity, EVENT)
         self._events_at = self._events.ctypes.data
 
@@ -83,7 +87,7 @@ class Context:
             code = _io_submit(self._handle, min(count, self.capacity), iocbs_at)
         return int(code)
 
-    def reap(self, at_least: int) -> Record:
+    def reap(self, at_least: int) -> Events:
         """Completions, at least that many, or `capacity` if that is less. Valid until the next
         call. (More may be in flight: the kernel rounds a context's size up.)"""
         code = -errno.EINTR
@@ -95,7 +99,14 @@ class Context:
         return self._events[:code]
 
     def close(self) -> None:
-        _io_destroy(self._handle)
+        """Wait for everything in flight and destroy it. In a forked child there is nothing to."""
+        if self._handle is not None and self._pid == os.getpid():
+            _io_destroy(self._handle)
+        self._handle = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.close()
 
 
 class ContextPool:
@@ -143,6 +154,9 @@ class Flight:
         place: Ints, offset: Ints, length: Ints, rw_flags: int = 0,
     ) -> None:  # fmt: skip
         self._context: Context | None = context
+        self._settled = True  # what is in flight is known
+        self._total = self._sent = self._landed = 0
+        self._refused: list[tuple[int, int]] = []
         self._pid = os.getpid()
         self._memory = memory  # the kernel writes into it: it must live until everything landed
         count = len(offset)
@@ -158,9 +172,6 @@ class Flight:
         self._pointers = numbers * iocbs.strides[0] + iocbs.ctypes.data
         self._pointers_at = self._pointers.ctypes.data
         self._total = count
-        self._sent = 0
-        self._landed = 0
-        self._refused: list[tuple[int, int]] = []
 
     @property
     def flying(self) -> int:
@@ -174,17 +185,19 @@ class Flight:
         """Submit reads until `up_to` are in flight or the kernel takes no more for now."""
         context = self._context
         assert context is not None
+        self._settled = False
         while self._sent < self._total and self.flying < up_to:
             count = min(self._total - self._sent, up_to - self.flying)
             took = context.submit(self._pointers_at + 8 * self._sent, count)
             if took > 0:
                 self._sent += took
             elif took in (0, -errno.EAGAIN) and self.flying:
-                return
+                break
             else:  # this one request is refused: the caller reads it another way
                 self._refused.append((self._sent, took or -errno.EAGAIN))
                 self._sent += 1
                 self._landed += 1
+        self._settled = True
 
     def land(self, at_least: int) -> tuple[list[int], list[int]]:
         """(read numbers, results) of what has landed: bytes read, or a negative errno."""
@@ -193,8 +206,10 @@ class Flight:
         if self._refused:
             refused, self._refused = self._refused, []
             return [number for number, _ in refused], [result for _, result in refused]
+        self._settled = False
         events = context.reap(min(max(at_least, 1), self.flying))
         self._landed += len(events)
+        self._settled = True
         return events["data"].tolist(), events["res"].tolist()
 
     @property
@@ -207,13 +222,19 @@ class Flight:
         return self._pid == os.getpid()
 
     def close(self) -> None:
-        """Wait for everything that was submitted, and give the context back."""
-        context, self._context = self._context, None
+        """Wait for everything that was submitted, and give the context back if it can be."""
+        context = self._context
         if context is None or not self.mine:
             return
-        while self.flying:
-            self._landed += len(context.reap(self.flying))
-        contexts.give_back(context)
+        while self._settled and self.flying:
+            self.land(self.flying)
+        if self._settled:
+            self._context = None
+            contexts.give_back(context)
+        else:
+            context.close()
+            self._context = None
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_pid"):
+            self.close()

@@ -119,8 +119,9 @@ class PendingRead:
             arrival, self._arrival = self._arrival, None
             if arrival is None or not arrival.fetch.mine:
                 # A second try after an error, or a forked child, where nothing ever arrives.
-                return self._batch.begin_read(everything=False).result()
-            self._results = self._collect(arrival)
+                self._results = self._batch.begin_read(everything=False).result()
+            else:
+                self._results = self._collect(arrival)
         return self._results
 
     def _collect(self, arrival: _Arrival) -> list[Bytes]:

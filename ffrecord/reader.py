@@ -167,12 +167,14 @@ class FileReader:
             self.read(range(start, stop))
         except ClosedError:
             raise
-        except FFRecordError:
+        except FFRecordError as problem:
             for record in range(start, stop):
                 try:
                     self.read_one(record)
                 except FFRecordError as error:
                     damaged.append((record, error))
+            if not damaged:  # it came and went: still not a file to trust
+                damaged.append((start, problem))
         return damaged
 
     @property

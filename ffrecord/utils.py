@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from ffrecord.writer import FileWriter
+from ffrecord.writer import FileWriter, sync_folder
 
 MOST_WORKERS = 16
 
@@ -64,6 +64,7 @@ def dump(
         _write_all(dataset, parts, verbose, max_workers, executor)
         for part, shard in zip(parts, shards, strict=True):
             os.rename(part.path, shard.path)
+        sync_folder(str(folder))
     finally:
         for part in parts:
             with contextlib.suppress(FileNotFoundError):

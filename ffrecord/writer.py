@@ -14,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import operator
 import os
 import secrets
+import stat
 import warnings
 from array import array
 from collections.abc import Iterable, Iterator
@@ -53,15 +55,14 @@ class FileWriter:
     def __init__(self, fname: str | os.PathLike[str], n: int | None = None) -> None:
         if not isinstance(fname, (str, os.PathLike)):
             raise TypeError(f"fname must be a path, not {type(fname).__name__}")
-        if n is not None and not 0 <= n <= layout.MAX_RECORDS:
+        if n is not None and not 0 <= operator.index(n) <= layout.MAX_RECORDS:
             raise ValueError(f"n must be between 0 and {layout.MAX_RECORDS}, not {n}")
-        self.n = n
+        self.n = None if n is None else operator.index(n)
         self.count = 0
         self._pid = os.getpid()
         # Through a symlink to what it points at: replacing the link would orphan the file.
         self._path = os.path.realpath(os.fsdecode(fname))
-        if os.path.isdir(self._path):
-            raise IsADirectoryError(errno.EISDIR, "a folder is in the way", self._path)
+        _check_target(self._path)
         self._checksums = array("I")
         self._offsets = array("q")
         with self._no_room_is_ours():
@@ -74,15 +75,16 @@ class FileWriter:
         self._opened()
         if self.n is not None and self.count >= self.n:
             raise CountError(f"{self._path}: already holds all of its {self.n} records")
-        begin = self._file.position
+        begin, count = self._file.position, self.count
         try:
-            crc = self._append(data)
-        except BaseException:  # also an interrupt: take back what was written of it
-            self._file.rewind(begin)
+            self._checksums.append(self._append(data))
+            self._offsets.append(begin)
+            self.count += 1
+        except BaseException:  # also an interrupt: all of a record is there, or nothing of it
+            if self.count == count:
+                del self._checksums[count:], self._offsets[count:]
+                self._file.rewind(begin)
             raise
-        self._checksums.append(crc)
-        self._offsets.append(begin)
-        self.count += 1
 
     def write(self, records: Iterable[Any]) -> None:
         """Add each record of an iterable."""
@@ -250,13 +252,15 @@ class _TemporaryFile:
         """Make the content durable and give it the target's name."""
         self.flush()
         os.ftruncate(self.fd, self._flushed)
+        with contextlib.suppress(FileNotFoundError):  # a file that is replaced keeps its mode
+            os.fchmod(self.fd, stat.S_IMODE(os.stat(self._target).st_mode))
         os.fsync(self.fd)
         if self._name is None:
             self._link()
         assert self._name is not None
         os.rename(self._name, self._target)
         self._name = None
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
 
     def discard(self) -> None:
         """Close it, and remove it unless it was published."""
@@ -275,21 +279,19 @@ class _TemporaryFile:
 
     def _link(self) -> None:
         """Give the unnamed file a name that nothing reads."""
-        name = self._free_name()
+        name = self._name = self._free_name()
         fd = self.fd
         try:
             # With a folder descriptor Python calls linkat, which follows /proc's link; plain
             # link would try to link the link itself. An absolute path does not use the folder.
             os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, follow_symlinks=True)
         except OSError:  # no /proc, or a file system that does not link unnamed files: copy it
-            self._name = name
             copy = os.open(name, _NEW_FILE, 0o666)
             try:
                 _copy(fd, copy, os.fstat(fd).st_size, 0)
                 os.fsync(copy)
             finally:
                 os.close(copy)
-        self._name = name
 
     def _free_name(self) -> str:
         base = os.fsdecode(os.fsencode(os.path.basename(self._target))[:200])
@@ -297,6 +299,16 @@ class _TemporaryFile:
 
     def sibling(self) -> _TemporaryFile:
         return _TemporaryFile(self._target)
+
+
+def _check_target(path: str) -> None:
+    """Say at once, not after hours of writing, that the file could not get its name."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "a folder is in the way", path)
+        if not stat.S_ISREG(mode):  # a rename would replace the device, not write to it
+            raise OSError(errno.EINVAL, "not a regular file, and will not be replaced", path)
 
 
 def _make_room_in_front(file: _TemporaryFile, room: int) -> tuple[_TemporaryFile, int]:
@@ -323,20 +335,26 @@ def _copy(source: int, target: int, size: int, to: int) -> None:
     """Copy `size` bytes from the start of one file to offset `to` of another, in the kernel."""
     done = 0
     while done < size:
+        count = 0
         try:
             count = os.copy_file_range(source, target, size - done, done, to + done)
         except OSError as error:
             if error.errno in NoRoomError.ERRNOS:
                 raise
+        if not count:  # some file systems cannot, and some of those say so by copying nothing
             chunk = os.pread(source, COPY_CHUNK, done)
+            if not chunk:
+                raise OSError(errno.EIO, "a temporary file became shorter while it was copied")
             count = os.pwrite(target, chunk, to + done)
-        if count == 0:
-            raise OSError(errno.EIO, "a temporary file became shorter while it was copied")
         done += count
 
 
-def _sync_folder(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync_folder(folder: str) -> None:
+    """Make the names in a folder durable, where that can be done."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:  # a folder that may be written to but not read
+        return
     try:
         os.fsync(fd)
     except OSError as error:
