@@ -16,6 +16,7 @@ import errno
 import math
 import mmap
 import os
+import resource
 import time
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
@@ -38,6 +39,8 @@ WINDOW_UNIT = 3 << 18
 WINDOW_READS = 256
 SLOW_WINDOW = 0.004  # seconds
 
+DESCRIPTORS_EACH = 2
+SPARE_DESCRIPTORS = 256
 DEFAULT_ALIGN = 4096
 BLOCKING_WAVE = 16
 _AT_EMPTY_PATH = 0x1000
@@ -94,11 +97,13 @@ class SourceSet:
     """The open files of one reader: their descriptors as arrays, and their mappings if any."""
 
     def __init__(self, paths: Sequence[str], *, direct: bool) -> None:
+        _allow_descriptors(DESCRIPTORS_EACH * len(paths))
         self.each = tuple(Source(path, direct=direct) for path in paths)
         self.fds = np.array([source.fd for source in self.each])
         self.direct_fds = np.array([source.direct_fd for source in self.each])
         self.direct = bool((self.direct_fds >= 0).all())
         self.maps: list[Bytes] = []
+        self.use_cachestat = True
         # Without O_DIRECT nothing need be aligned, and padding is only copied for nothing.
         self.align = max(source.align for source in self.each) if self.direct else 1
 
@@ -107,6 +112,10 @@ class SourceSet:
 
     def __len__(self) -> int:
         return len(self.each)
+
+    def ask_about_the_cache(self) -> None:
+        """Find out how, after the headers were read (see `pagecache.tells`)."""
+        self.use_cachestat = all(pagecache.tells(source.fd) for source in self.each)
 
     def map_all(self) -> None:
         """Map every file whole, for the mode that returns views of them."""
@@ -138,7 +147,10 @@ class Fetch:
         reads: Ints | None = None  # all of them
         cached_fds = self._descriptors(self._sources.fds)
         if self._mode == "auto":
-            hot = pagecache.resident(cached_fds, self._plan.offset, self._plan.need)
+            hot = pagecache.resident(
+                cached_fds, self._plan.offset, self._plan.need,
+                use_cachestat=self._sources.use_cachestat,
+            )  # fmt: skip
             if hot.any():
                 reads = self._copy_cached(cached_fds, hot)
                 if not reads.size:
@@ -249,6 +261,18 @@ class Fetch:
         place, need = int(plan.place[read]), int(plan.need[read])
         target = self._memory[place + have : place + need]
         self._source_of(read).read_into(target, int(plan.offset[read]) + have)
+
+
+def _allow_descriptors(count: int) -> None:
+    """Raise the soft limit on open files if many shards need it, as far as the hard one allows.
+
+    The usual soft limit of 1024 is there for select(2), which nothing here uses.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + SPARE_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def _direct_alignment(fd: int) -> int:

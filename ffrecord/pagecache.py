@@ -5,9 +5,9 @@ read of the missing pages before it says EAGAIN, so each cold record would be re
 6.18 in the disk's own counters). `cachestat` (Linux 6.5) asks without touching anything.
 
 Data sets are mostly either cached or not, so a few reads spread over the batch are asked about
-first, and the rest only if those differ. Where `cachestat` is missing or not allowed (a file that
-is neither ours nor writable), a one-byte NOWAIT read of those few decides for all of them: the
-few pages it may fetch are the price.
+first, and the rest only if those differ. Where `cachestat` is missing, blind (overlayfs) or not
+allowed (a file that is neither ours nor writable), a one-byte NOWAIT read of those few decides for
+all of them: the few pages it may fetch are the price.
 
 An answer is a hint: pages come and go. The engine is right whatever is said here.
 """
@@ -38,12 +38,21 @@ _syscall = ctypes.CFUNCTYPE(
 )(("syscall", _libc))  # fmt: skip
 
 
-def resident(fds: Ints | int, offsets: Ints, lengths: Ints) -> Mask:
+def tells(fd: int) -> bool:
+    """Whether `cachestat` sees this file's pages; its first bytes must just have been read.
+
+    On overlayfs it sees none: they belong to the file below.
+    """
+    first = np.array([0]), np.array([1])
+    return _cachestat(fd, *first) == [True]
+
+
+def resident(fds: Ints | int, offsets: Ints, lengths: Ints, *, use_cachestat: bool = True) -> Mask:
     """For each read, whether all its pages are in the page cache. `fds` may be one for all."""
     n = len(offsets)
     some = slice(0, n, max(1, n // SAMPLE))
     few = fds if isinstance(fds, int) else fds[some]
-    answers = _cachestat(few, offsets[some], lengths[some])
+    answers = _cachestat(few, offsets[some], lengths[some]) if use_cachestat else None
     if answers is None:
         hits = list(map(_has_first_page, _each(few), offsets[some].tolist()))
         return np.full(n, 2 * sum(hits) > len(hits))

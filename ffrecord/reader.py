@@ -89,6 +89,8 @@ class FileReader:
         self._offsets.flags.writeable = self._checksums.flags.writeable = False
         if self.mode == "mmap":
             sources.map_all()
+        elif self.mode == "auto":
+            sources.ask_about_the_cache()
         self._fingerprint: str | None = None
         self._sources = sources
 

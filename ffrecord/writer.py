@@ -303,7 +303,7 @@ class _TemporaryFile:
 
 def _check_target(path: str) -> None:
     """Say at once, not after hours of writing, that the file could not get its name."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError):  # a name that is too long is an error here
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, "a folder is in the way", path)

@@ -154,6 +154,42 @@ def test_a_name_with_a_newline_cannot_forge_a_line(tmp_path: Path) -> None:
     assert run("info", path).stderr.count(b"\n") == 1
 
 
+def test_verify_reports_damage_although_another_file_is_missing(file: Path, tmp_path: Path) -> None:
+    damage(file, 2)
+    assert run("verify", tmp_path / "nope.ffr", file).returncode == 1
+
+
+@pytest.mark.parametrize("command", [["info"], ["verify"], ["cat", "--record", "0"]])
+def test_a_closed_standard_output_is_no_traceback(file: Path, command: list[str]) -> None:
+    words = " ".join([sys.executable, "-m", "ffrecord", *command, str(file)])
+    result = subprocess.run(["bash", "-c", f"{words} >&-"], capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_any_name_and_any_encoding_can_be_printed(
+    file: Path, tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    odd = tmp_path / os.fsdecode(b"odd\xfe\x1b\n.ffr")
+    odd.write_bytes(file.read_bytes())
+    for command in ("info", "verify"):
+        result = run(command, odd)
+        assert (result.returncode, result.stderr) == (0, b"")
+        assert b"\x1b" not in result.stdout
+    assert run("verify", odd).stdout.count(b"\n") == 1
+
+
+def test_a_header_larger_than_memory_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.ffr"
+    with open(path, "wb") as handle:
+        handle.write(b"crc!" + (1 << 38).to_bytes(8, "little"))
+        handle.truncate(1 << 42)
+    result = run("info", path)
+    assert result.returncode == 13
+    assert result.stderr.count(b"\n") == 1
+
+
 def test_a_reader_of_the_output_may_leave_early(file: Path) -> None:
     command = f"{sys.executable} -m ffrecord cat {file} --record 2 | head -c 1"
     result = subprocess.run(

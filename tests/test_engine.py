@@ -41,7 +41,7 @@ def change_completions(monkeypatch: pytest.MonkeyPatch, change: Callable[[int], 
     reap = aio.Context.reap
     given: list[int] = []
 
-    def changed(self: aio.Context, at_least: int) -> aio.Record:
+    def changed(self: aio.Context, at_least: int) -> aio.Events:
         events = reap(self, at_least)
         for event in events:
             result = int(event["res"])
@@ -406,7 +406,7 @@ def test_contexts_that_are_too_small_for_the_batch_serve_it_in_turns(
 # ---- the page cache's answer is a hint -------------------------------------------------------
 
 
-def random_mask(_fds: object, offsets: Sequence[int], _lengths: object) -> pagecache.Mask:
+def random_mask(_fds: object, offsets: Sequence[int], *_: object, **__: object) -> pagecache.Mask:
     return np.random.default_rng(len(offsets)).random(len(offsets)) < 0.5
 
 
@@ -414,8 +414,8 @@ def random_mask(_fds: object, offsets: Sequence[int], _lengths: object) -> pagec
 @pytest.mark.parametrize(
     "answer",
     [
-        lambda _fds, offsets, _lengths: np.ones(len(offsets), bool),
-        lambda _fds, offsets, _lengths: np.zeros(len(offsets), bool),
+        lambda _fds, offsets, *_, **__: np.ones(len(offsets), bool),
+        lambda _fds, offsets, *_, **__: np.zeros(len(offsets), bool),
         random_mask,
     ],
     ids=["all", "none", "some"],

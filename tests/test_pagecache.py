@@ -161,3 +161,18 @@ def test_a_second_question_that_fails_means_not_cached(monkeypatch: pytest.Monke
     replies: list[list[bool] | None] = [[True, False] * 4, None]
     monkeypatch.setattr(pagecache, "_cachestat", lambda *_args: replies.pop(0))
     assert pagecache.resident(*rows(-1, [0] * 8)).tolist() == [False] * 8
+
+
+def test_cachestat_is_not_trusted_where_it_does_not_see_what_was_just_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on overlayfs. Then a read of one byte tells, and a cached file is still found to be."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(100_000))
+    path.read_bytes()
+    with open(path, "rb") as handle:
+        assert pagecache.tells(handle.fileno())
+        monkeypatch.setattr(pagecache, "_cachestat", lambda fds, offsets, lengths: [False])
+        assert not pagecache.tells(handle.fileno())
+        rows = np.array([0, 4096, 50_000]), np.array([100, 100, 100])
+        assert pagecache.resident(handle.fileno(), *rows, use_cachestat=False).all()

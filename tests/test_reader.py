@@ -7,7 +7,9 @@ import operator
 import os
 import pickle
 import random
+import resource
 import struct
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -875,3 +877,21 @@ def test_a_failed_opening_leaves_nothing_to_complain_about(
         with pytest.raises((FFRecordError, OSError)):
             FileReader(wrong)
     assert complaints == []
+
+
+def test_more_shards_than_the_usual_limit_of_open_files(tmp_path: Path) -> None:
+    """In a process of its own: it starts with a soft limit of 1024."""
+    for i in range(600):
+        (tmp_path / f"{i:03d}.ffr").write_bytes(handmade.record_bytes([b"%d" % i]))
+    script = (
+        "import resource, sys\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))\n"
+        "from ffrecord import FileReader\n"
+        "for mode in ('auto', 'mmap', 'buffered'):\n"
+        "    records = FileReader(sys.argv[1], mode=mode).read(range(600))\n"
+        "    assert [bytes(r) for r in records] == [b'%d' % i for i in range(600)]\n"
+    )
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 1500:
+        pytest.skip("the hard limit of open files is too low")
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)

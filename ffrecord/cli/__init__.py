@@ -2,52 +2,70 @@
 
 Exit codes: 0 done; 1 `verify` found damage; 2 the command line is wrong, or names a record that is
 not there; 3 to 12 one of our errors (`ffrecord.errors` has the numbers, README.md the list); 13
-the operating system said no (no such file, no permission); 130 interrupted. An error is one line
-on stderr, never a traceback.
+the operating system said no (no such file, no permission); 130 interrupted; 141 the reader of our
+output has gone. An error is one line on stderr, never a traceback.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import warnings
 from collections.abc import Sequence
 
 from ffrecord.cli import cat, info, verify
-from ffrecord.cli.verify import EXIT_SYSTEM
-from ffrecord.errors import FFRecordError
+from ffrecord.cli.terminal import (
+    EXIT_BROKEN_PIPE,
+    EXIT_INTERRUPTED,
+    EXIT_SYSTEM,
+    EXIT_USAGE,
+    printable,
+)
+from ffrecord.errors import FFRecordError, LegacyFileWarning
 from ffrecord.version import __version__
-
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     options = _parser().parse_args(arguments)
-    warnings.showwarning = _one_line_warning
+    _prepare_output()
     try:
         code: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does. Nothing is left to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
-        print("ffrecord: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return _fail("interrupted", EXIT_INTERRUPTED)
     except FFRecordError as error:
-        print(f"ffrecord: {_printable(str(error))}", file=sys.stderr)
-        return error.exit_code
+        return _fail(error, error.exit_code)
     except IndexError as error:
-        print(f"ffrecord: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return _fail(error, EXIT_USAGE)
+    except MemoryError as error:
+        return _fail(f"not enough memory: {error}", EXIT_SYSTEM)
     except OSError as error:
         what = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-        print(f"ffrecord: {_printable(str(what or error))}", file=sys.stderr)
-        return EXIT_SYSTEM
+        return _fail(what or error, EXIT_SYSTEM)
     return code
+
+
+def _fail(what: object, code: int) -> int:
+    print(f"ffrecord: {printable(what)}", file=sys.stderr)
+    return code
+
+
+def _prepare_output() -> None:
+    """Whatever standard output is, printing to it is no error of ours."""
+    if sys.stdout is None:  # closed by the shell: `>&-`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    warnings.simplefilter("always", LegacyFileWarning)
+    warnings.showwarning = _one_line_warning
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,10 +79,5 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _printable(text: str) -> str:
-    """File names may hold anything; a terminal should see one line and no control characters."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def _one_line_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"ffrecord: warning: {_printable(str(message))}", file=sys.stderr)
+    print(f"ffrecord: warning: {printable(message)}", file=sys.stderr)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord.cli.terminal import human
 from ffrecord.reader import FileReader
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -96,13 +97,3 @@ def bar(share: float, width: int) -> str:
     if share and not eighths:
         eighths = 1
     return EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
-
-
-def human(size: int) -> str:
-    """1234567 as `1.2 MB`."""
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 1000 or unit == "TB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    raise AssertionError("unreachable")

@@ -12,13 +12,11 @@ from typing import Any, TypeAlias
 
 from tqdm import tqdm
 
+from ffrecord.cli.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable
 from ffrecord.errors import FFRecordError
 from ffrecord.reader import FileReader
 
 Damage: TypeAlias = "tuple[int, FFRecordError]"
-
-EXIT_DAMAGED = 1
-EXIT_SYSTEM = 13
 
 
 def add_command(commands: Any) -> None:
@@ -30,28 +28,33 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """All files are looked at, also after one that is damaged."""
-    worst = 0
-    for path in options.file:
-        try:
-            worst = max(worst, _verify(path, options.no_progress))
-        except FFRecordError as error:
-            print(f"BAD: {error}")
-            worst = max(worst, EXIT_DAMAGED)
-        except OSError as error:
-            print(f"{path}: NOT READ: {error.strerror or error}")
-            worst = max(worst, EXIT_SYSTEM)
-    return worst
+    codes = {_verify(path, options.no_progress) for path in options.file}
+    # Damage is what was asked for: it is not hidden by a file that could not be read.
+    return next((code for code in (EXIT_DAMAGED, EXIT_SYSTEM) if code in codes), 0)
 
 
 def _verify(path: str, no_progress: bool) -> int:
-    with FileReader(path) as reader:
-        damaged = 0
-        for _, error in _damage(reader, quiet=no_progress or not sys.stderr.isatty()):
-            print(f"BAD: {error}", flush=True)
-            damaged += 1
-        verdict = f"{damaged} damaged of" if damaged else "OK,"
-        print(f"{path}: {verdict} {reader.n} records")
+    damaged = 0
+    try:
+        with FileReader(path) as reader:
+            for _, error in _damage(reader, quiet=no_progress or not sys.stderr.isatty()):
+                _say(f"BAD: {error}")
+                damaged += 1
+            verdict = f"{damaged} damaged of" if damaged else "OK,"
+            _say(f"{path}: {verdict} {reader.n} records")
+    except BrokenPipeError:
+        raise
+    except FFRecordError as error:
+        _say(f"BAD: {error}")
+        return EXIT_DAMAGED
+    except OSError as error:
+        _say(f"{path}: NOT READ: {error.strerror or error}")
+        return EXIT_SYSTEM
     return EXIT_DAMAGED if damaged else 0
+
+
+def _say(line: str) -> None:
+    print(printable(line), flush=True)
 
 
 def _damage(reader: FileReader, quiet: bool) -> Iterator[Damage]:
