@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -89,7 +88,3 @@ def test_an_interrupted_batch_does_not_spoil_the_next_one(mode: str, tmp_path: P
 
 def test_a_writer_that_is_interrupted_keeps_whole_records(tmp_path: Path) -> None:
     assert interrupted_times(WRITER, str(tmp_path / "kept.ffr")) > 20
-
-
-def test_the_alarm_used_here_is_free() -> None:
-    assert signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, None)
