@@ -30,9 +30,9 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Events: TypeAlias = npt.NDArray[np.void]
 
-# struct iocb is 64 bytes. Eight 64-bit words are filled faster than the named fields of a structured
-# array: a flight of 64 was made in 21 µs instead of 27. What is not set is 0; so is the opcode of a
-# read.
+# struct iocb is 64 bytes. Eight 64-bit words are filled faster than a structured array's named
+# fields: a flight of 64 was made in 21 µs instead of 27. What is not set is 0; so is the opcode of
+# a read.
 #   word  0 data | 1 key u32, rw_flags i32 | 2 opcode u16, reqprio i16, fd u32
 #         3 buf  | 4 nbytes | 5 offset | 6 reserved | 7 flags u32, resfd u32
 IOCB_WORDS = 8
