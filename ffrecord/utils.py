@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from ffrecord.writer import FileWriter, sync_folder
+from ffrecord.newfile import sync_folder
+from ffrecord.writer import FileWriter
 
 MOST_WORKERS = 16
 

@@ -12,15 +12,12 @@ A writer belongs to one thread and to the process that made it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import operator
 import os
-import secrets
-import stat
 import warnings
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,17 +26,11 @@ import numpy.typing as npt
 from ffrecord import layout
 from ffrecord.checksum import crc32
 from ffrecord.errors import ClosedError, CountError, NoRoomError
+from ffrecord.newfile import NewFile, check_target, make_room_in_front
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-WRITE_BUFFER = 1 << 20
 COPY_CHUNK = 1 << 20
-_NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
-_FALLOC_FL_INSERT_RANGE = 0x20
-_libc = ctypes.CDLL(None, use_errno=True)
-_fallocate = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64, use_errno=True
-)(("fallocate64" if hasattr(_libc, "fallocate64") else "fallocate", _libc))
 
 
 class FileWriter:
@@ -62,12 +53,13 @@ class FileWriter:
         self._pid = os.getpid()
         # Through a symlink to what it points at: replacing the link would orphan the file.
         self._path = os.path.realpath(os.fsdecode(fname))
-        _check_target(self._path)
+        check_target(self._path)
         self._checksums = array("I")
         self._offsets = array("q")
         with self._no_room_is_ours():
-            self._file = _TemporaryFile(self._path)
-        self._file.rewind(0 if n is None else layout.header_size(n))
+            self._file = NewFile(self._path)
+        self._sealed = 0 if n is None else layout.header_size(n)  # where the last record ended
+        self._file.rewind(self._sealed)
 
     def write_one(self, data: Any) -> None:
         """Add one record: anything with the buffer protocol, or a file object that is read to
@@ -75,15 +67,18 @@ class FileWriter:
         self._opened()
         if self.n is not None and self.count >= self.n:
             raise CountError(f"{self._path}: already holds all of its {self.n} records")
-        begin, count = self._file.position, self.count
+        begin, count = self._sealed, self.count
+        self._require_sealed()
         try:
             self._checksums.append(self._append(data))
             self._offsets.append(begin)
+            self._sealed = self._file.position
             self.count += 1
         except BaseException:  # also an interrupt: all of a record is there, or nothing of it
             if self.count == count:
                 del self._checksums[count:], self._offsets[count:]
                 self._file.rewind(begin)
+                self._sealed = begin
             raise
 
     def write(self, records: Iterable[Any]) -> None:
@@ -91,11 +86,36 @@ class FileWriter:
         for record in records:
             self.write_one(record)
 
+    def append(self, data: memoryview) -> None:
+        """Add bytes of which `seal` will say what records they are."""
+        self._opened()
+        with self._no_room_is_ours():
+            self._file.write(np.frombuffer(data, np.uint8))
+
+    def seal(self, lengths: Iterable[int], checksums: Iterable[int]) -> None:
+        """Make records of the bytes appended since the last record: lengths and CRC-32s of each.
+
+        For one who has computed the checksums already, which are not looked at again.
+        """
+        self._opened()
+        offsets = array("q", accumulate(lengths, initial=self._sealed))
+        added = array("I", checksums)
+        end = offsets.pop()
+        if end != self._file.position or len(offsets) != len(added):
+            raise CountError(f"{self._path}: the records do not add up to what was appended")
+        if self.n is not None and self.count + len(offsets) > self.n:
+            raise CountError(f"{self._path}: more than its {self.n} records")
+        self._offsets += offsets
+        self._checksums += added
+        self.count += len(offsets)
+        self._sealed = end
+
     def close(self) -> None:
         """Finish the file and put it under its name. Without that, nothing is there."""
         if self._file.closed or not self._mine:
             return
         try:
+            self._require_sealed()
             if self.n is not None and self.count != self.n:
                 raise CountError(
                     f"{self._path}: {self.count} records were written, {self.n} were announced; "
@@ -143,6 +163,10 @@ class FileWriter:
         if not self._mine:
             raise ClosedError(f"{self._path}: this writer belongs to the process that opened it")
 
+    def _require_sealed(self) -> None:
+        if self._file.position != self._sealed:
+            raise CountError(f"{self._path}: bytes were appended that are no record yet")
+
     def _append(self, data: Any) -> int:
         """Write a record's bytes and return their checksum."""
         buffer = _as_bytes(data)
@@ -167,7 +191,7 @@ class FileWriter:
         offsets = np.frombuffer(self._offsets, np.int64)
         if self.n is None:
             room = layout.header_size(self.count)
-            moved, shift = _make_room_in_front(self._file, room)
+            moved, shift = make_room_in_front(self._file, room)
             if moved is not self._file:
                 self._file.discard()
                 self._file = moved
@@ -186,182 +210,6 @@ class FileWriter:
             if error.errno in NoRoomError.ERRNOS:
                 raise NoRoomError(self._path, error.errno) from error
             raise
-
-
-class _TemporaryFile:
-    """A file beside its target, without a name for as long as the file system allows.
-
-    Small writes are gathered here and not in a buffered file object, for two reasons: those flush
-    when a forked child drops its copy, at an offset shared with the parent, and what such an
-    object has on disk after a failed write is not known. Every write says where it goes.
-    """
-
-    def __init__(self, target: str) -> None:
-        self._target = target
-        self._folder = os.path.dirname(target)
-        self._name: str | None = None
-        self._pending = bytearray()
-        self._flushed = 0  # where the pending bytes go
-        try:
-            self.fd = os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-                raise
-            self._name = self._free_name()
-            self.fd = os.open(self._name, _NEW_FILE, 0o666)
-
-    @property
-    def closed(self) -> bool:
-        return self.fd < 0
-
-    @property
-    def position(self) -> int:
-        """Where the next write goes."""
-        return self._flushed + len(self._pending)
-
-    def write(self, buffer: Bytes) -> None:
-        if len(buffer) >= WRITE_BUFFER:
-            self.flush()
-            self.write_at(self._flushed, buffer.data)
-            self._flushed += len(buffer)
-            return
-        self._pending += buffer.data
-        if len(self._pending) >= WRITE_BUFFER:
-            self.flush()
-
-    def rewind(self, position: int) -> None:
-        """Go on writing from there; what is beyond is overwritten, or cut off at the end."""
-        if position >= self._flushed and self._pending:
-            del self._pending[position - self._flushed :]
-        else:
-            self._pending.clear()
-            self._flushed = position
-
-    def flush(self) -> None:
-        self.write_at(self._flushed, self._pending)
-        self._flushed += len(self._pending)
-        self._pending.clear()
-
-    def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        done = 0
-        with memoryview(data) as view:
-            while done < len(view):
-                done += os.pwrite(self.fd, view[done:], offset + done)
-
-    def publish(self) -> None:
-        """Make the content durable and give it the target's name."""
-        self.flush()
-        os.ftruncate(self.fd, self._flushed)
-        with contextlib.suppress(FileNotFoundError):  # a file that is replaced keeps its mode
-            os.fchmod(self.fd, stat.S_IMODE(os.stat(self._target).st_mode))
-        os.fsync(self.fd)
-        if self._name is None:
-            self._link()
-        assert self._name is not None
-        os.rename(self._name, self._target)
-        self._name = None
-        sync_folder(self._folder)
-
-    def discard(self) -> None:
-        """Close it, and remove it unless it was published."""
-        name, self._name = self._name, None
-        if name is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        # Only the descriptor: in a forked child the name is the parent's.
-        if getattr(self, "fd", -1) >= 0:
-            os.close(self.fd)
-
-    def _link(self) -> None:
-        """Give the unnamed file a name that nothing reads."""
-        name = self._name = self._free_name()
-        fd = self.fd
-        try:
-            # With a folder descriptor Python calls linkat, which follows /proc's link; plain
-            # link would try to link the link itself. An absolute path does not use the folder.
-            os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, follow_symlinks=True)
-        except OSError:  # no /proc, or a file system that does not link unnamed files: copy it
-            copy = os.open(name, _NEW_FILE, 0o666)
-            try:
-                _copy(fd, copy, os.fstat(fd).st_size, 0)
-                os.fsync(copy)
-            finally:
-                os.close(copy)
-
-    def _free_name(self) -> str:
-        base = os.fsdecode(os.fsencode(os.path.basename(self._target))[:200])
-        return os.path.join(self._folder, f".{base}.{secrets.token_hex(6)}.tmp")
-
-    def sibling(self) -> _TemporaryFile:
-        return _TemporaryFile(self._target)
-
-
-def _check_target(path: str) -> None:
-    """Say at once, not after hours of writing, that the file could not get its name."""
-    with contextlib.suppress(FileNotFoundError):  # a name that is too long is an error here
-        mode = os.stat(path).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, "a folder is in the way", path)
-        if not stat.S_ISREG(mode):  # a rename would replace the device, not write to it
-            raise OSError(errno.EINVAL, "not a regular file, and will not be replaced", path)
-
-
-def _make_room_in_front(file: _TemporaryFile, room: int) -> tuple[_TemporaryFile, int]:
-    """Shift the content back by at least `room` bytes: the file that has it, and by how much."""
-    file.flush()
-    size = file.position
-    os.ftruncate(file.fd, size)
-    block = os.fstat(file.fd).st_blksize
-    shift = -(-room // block) * block
-    if size and _fallocate(file.fd, _FALLOC_FL_INSERT_RANGE, 0, shift) == 0:
-        file.rewind(size + shift)
-        return file, shift
-    moved = file.sibling()
-    try:
-        _copy(file.fd, moved.fd, size, room)
-    except BaseException:
-        moved.discard()
-        raise
-    moved.rewind(size + room)
-    return moved, room
-
-
-def _copy(source: int, target: int, size: int, to: int) -> None:
-    """Copy `size` bytes from the start of one file to offset `to` of another, in the kernel."""
-    done = 0
-    while done < size:
-        count = 0
-        try:
-            count = os.copy_file_range(source, target, size - done, done, to + done)
-        except OSError as error:
-            if error.errno in NoRoomError.ERRNOS:
-                raise
-        if not count:  # some file systems cannot, and some of those say so by copying nothing
-            chunk = os.pread(source, COPY_CHUNK, done)
-            if not chunk:
-                raise OSError(errno.EIO, "a temporary file became shorter while it was copied")
-            count = os.pwrite(target, chunk, to + done)
-        done += count
-
-
-def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable, where that can be done."""
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except PermissionError:  # a folder that may be written to but not read
-        return
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
-            raise
-    finally:
-        os.close(fd)
 
 
 def _as_bytes(data: Any) -> Bytes | None:

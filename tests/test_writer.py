@@ -26,8 +26,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffrecord import ClosedError, CountError, FileReader, FileWriter, NoRoomError, layout
-from ffrecord import writer as writer_module
+from ffrecord import ClosedError, CountError, FileReader, FileWriter, NoRoomError, layout, newfile
 from tests import handmade
 
 OLD = handmade.record_bytes([b"what was there before"])
@@ -65,7 +64,7 @@ def without_tmpfile(monkeypatch: pytest.MonkeyPatch, code: int = errno.EOPNOTSUP
 
 
 def without_insert_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "_fallocate", lambda *_args: -1)
+    monkeypatch.setattr(newfile, "_fallocate", lambda *_args: -1)
 
 
 # ---- what a record may be ------------------------------------------------------------------

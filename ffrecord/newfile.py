@@ -1,0 +1,305 @@
+"""A file that appears under its name when it is whole and on disk, or not at all.
+
+See `ffrecord.writer` for what that means to users. A `NewFile` belongs to one thread and to the
+process that made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import secrets
+import stat
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.errors import NoRoomError
+from ffrecord.slabs import SlabPool
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+ALIGN = 4096
+SMALL_BUFFER = 1 << 20
+DIRECT_BUFFER = 8 << 20
+DIRECT_FROM = 64 << 20
+"""Smaller files stay in the page cache: they are often read right after."""
+
+COPY_CHUNK = 1 << 20
+_slabs = SlabPool(idle_limit=4 * DIRECT_BUFFER)
+_NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+_FALLOC_FL_INSERT_RANGE = 0x20
+_libc = ctypes.CDLL(None, use_errno=True)
+_fallocate = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64, use_errno=True
+)(("fallocate64" if hasattr(_libc, "fallocate64") else "fallocate", _libc))
+
+
+class NewFile:
+    """A file beside its target, without a name for as long as the file system allows.
+
+    Writes are gathered here and not in a buffered file object, for two reasons: those flush when
+    a forked child drops its copy, at an offset shared with the parent, and what such an object
+    has on disk after a failed write is not known. Every write says where it goes.
+
+    Large files are written with O_DIRECT, from huge pages: they would push everything else out of
+    the page cache, and getting pages for it costs more than the disk does (3.0 to 3.5 GB/s,
+    against 0.25 to 1.2 through the cache, fsync included; 2.0 from small pages).
+    """
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._folder = os.path.dirname(target)
+        self._name: str | None = None
+        # Bytes `lead` to `fill` of the memory wait to be written; its byte 0 is the file's byte
+        # `base`, a multiple of the alignment.
+        self._memory = _slabs.take(SMALL_BUFFER).data
+        self._base = self._lead = self._fill = 0
+        self._direct: _DirectWriter | None = None
+        self._may_be_direct = True
+        try:
+            self.fd = os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
+            self._name = self._free_name()
+            self.fd = os.open(self._name, _NEW_FILE, 0o666)
+
+    @property
+    def closed(self) -> bool:
+        return self.fd < 0
+
+    @property
+    def position(self) -> int:
+        """Where the next write goes."""
+        return self._base + self._fill
+
+    def write(self, buffer: Bytes) -> None:
+        data = buffer.data
+        while len(data):
+            room = len(self._memory) - self._fill
+            part, data = data[:room], data[room:]
+            self._memory[self._fill : self._fill + len(part)] = part
+            self._fill += len(part)
+            if len(part) == room:
+                self._write_out()
+
+    def rewind(self, position: int) -> None:
+        """Go on writing from there; what is beyond is overwritten, or cut off at the end."""
+        if self._base + self._lead <= position <= self._base + self._fill:
+            self._fill = position - self._base
+        else:
+            self._base = position - position % ALIGN
+            self._lead = self._fill = position - self._base
+
+    def flush(self) -> None:
+        """Write what waits; the part of a block at the end through the page cache."""
+        if self._direct is not None:
+            self._direct.wait()
+        self.write_at(self._base + self._lead, self._memory[self._lead : self._fill])
+        self._lead = self._fill
+
+    def write_at(self, offset: int, data: bytes | memoryview) -> None:
+        _write_all(self.fd, data, offset)
+
+    def _write_out(self) -> None:
+        """Write the memory, which is full, and begin it anew."""
+        if self._direct is None or self._lead:
+            self.flush()
+        else:
+            self._memory = self._direct.swap(self._memory, self._base)
+        self._base += self._fill
+        self._lead = self._fill = 0
+        if self._direct is None and self._may_be_direct and self._base >= DIRECT_FROM:
+            self._may_be_direct = False  # if it cannot be now, it will not be later
+            self._direct = _DirectWriter.open(self.fd)
+            if self._direct is not None:
+                self._memory = self._direct.spare
+
+    def publish(self) -> None:
+        """Make the content durable and give it the target's name."""
+        self.flush()
+        os.ftruncate(self.fd, self.position)
+        with contextlib.suppress(FileNotFoundError):  # a file that is replaced keeps its mode
+            os.fchmod(self.fd, stat.S_IMODE(os.stat(self._target).st_mode))
+        os.fsync(self.fd)
+        if self._name is None:
+            self._link()
+        assert self._name is not None
+        os.rename(self._name, self._target)
+        self._name = None
+        sync_folder(self._folder)
+
+    def discard(self) -> None:
+        """Close it, and remove it unless it was published."""
+        if self._direct is not None:
+            self._direct.close()
+        name, self._name = self._name, None
+        if name is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        # Only the descriptor: in a forked child the name is the parent's.
+        if getattr(self, "fd", -1) >= 0:
+            os.close(self.fd)
+
+    def _link(self) -> None:
+        """Give the unnamed file a name that nothing reads."""
+        name = self._name = self._free_name()
+        fd = self.fd
+        try:
+            # With a folder descriptor Python calls linkat, which follows /proc's link; plain
+            # link would try to link the link itself. An absolute path does not use the folder.
+            os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, follow_symlinks=True)
+        except OSError:  # no /proc, or a file system that does not link unnamed files: copy it
+            copy = os.open(name, _NEW_FILE, 0o666)
+            try:
+                _copy(fd, copy, os.fstat(fd).st_size, 0)
+                os.fsync(copy)
+            finally:
+                os.close(copy)
+
+    def _free_name(self) -> str:
+        base = os.fsdecode(os.fsencode(os.path.basename(self._target))[:200])
+        return os.path.join(self._folder, f".{base}.{secrets.token_hex(6)}.tmp")
+
+    def sibling(self) -> NewFile:
+        return NewFile(self._target)
+
+
+class _DirectWriter:
+    """Writes whole buffers with O_DIRECT, each while the next one is filled.
+
+    In a thread: Linux AIO waits when a write makes a file longer, so it is no help here.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.spare = _slabs.take(DIRECT_BUFFER).data
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ffrecord-write")
+        self._writing: Future[None] | None = None
+
+    @classmethod
+    def open(cls, fd: int) -> _DirectWriter | None:
+        """For the file behind `fd`; None where it cannot be written that way."""
+        try:
+            again = f"/proc/self/fd/{fd}"
+            return cls(os.open(again, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC))
+        except OSError:  # no O_DIRECT on this file system, or no /proc
+            return None
+
+    def swap(self, full: memoryview, offset: int) -> memoryview:
+        """Begin to write a buffer, and return another one that may be filled."""
+        self.wait()
+        other, self.spare = self.spare, full
+        if other is full:  # the first time
+            other = _slabs.take(DIRECT_BUFFER).data
+        try:
+            self._writing = self._thread.submit(_write_all, self._fd, full, offset)
+        except RuntimeError:  # the interpreter is shutting down and starts no more threads
+            _write_all(self._fd, full, offset)
+        return other
+
+    def wait(self) -> None:
+        """Until the last buffer is written; raises what went wrong."""
+        writing = self._writing
+        if writing is not None:
+            try:
+                writing.result()
+            finally:
+                if writing.done():  # else it was this wait that was interrupted
+                    self._writing = None
+
+    def close(self) -> None:
+        """Not before the last write has ended: the descriptor's number may go to another file."""
+        if self._writing is not None:
+            self._writing.exception()
+            self._writing = None
+        self._thread.shutdown()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        # Of a forked child, which has no such thread: nothing is written here, so nothing to wait
+        # for. In the parent `close` was called.
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+def check_target(path: str) -> None:
+    """Say at once, not after hours of writing, that the file could not get its name."""
+    with contextlib.suppress(FileNotFoundError):  # a name that is too long is an error here
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "a folder is in the way", path)
+        if not stat.S_ISREG(mode):  # a rename would replace the device, not write to it
+            raise OSError(errno.EINVAL, "not a regular file, and will not be replaced", path)
+
+
+def make_room_in_front(file: NewFile, room: int) -> tuple[NewFile, int]:
+    """Shift the content back by at least `room` bytes: the file that has it, and by how much."""
+    file.flush()
+    size = file.position
+    os.ftruncate(file.fd, size)
+    block = os.fstat(file.fd).st_blksize
+    shift = -(-room // block) * block
+    if size and _fallocate(file.fd, _FALLOC_FL_INSERT_RANGE, 0, shift) == 0:
+        file.rewind(size + shift)
+        return file, shift
+    moved = file.sibling()
+    try:
+        _copy(file.fd, moved.fd, size, room)
+    except BaseException:
+        moved.discard()
+        raise
+    moved.rewind(size + room)
+    return moved, room
+
+
+def _write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
+    done = 0
+    with memoryview(data) as view:
+        while done < len(view):
+            done += os.pwrite(fd, view[done:], offset + done)
+
+
+def _copy(source: int, target: int, size: int, to: int) -> None:
+    """Copy `size` bytes from the start of one file to offset `to` of another, in the kernel."""
+    done = 0
+    while done < size:
+        count = 0
+        try:
+            count = os.copy_file_range(source, target, size - done, done, to + done)
+        except OSError as error:
+            if error.errno in NoRoomError.ERRNOS:
+                raise
+        if not count:  # some file systems cannot, and some of those say so by copying nothing
+            chunk = os.pread(source, COPY_CHUNK, done)
+            if not chunk:
+                raise OSError(errno.EIO, "a temporary file became shorter while it was copied")
+            count = os.pwrite(target, chunk, to + done)
+        done += count
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in a folder durable, where that can be done."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:  # a folder that may be written to but not read
+        return
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
+            raise
+    finally:
+        os.close(fd)
