@@ -20,6 +20,7 @@ from isal import isal_zlib
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 crc32 = isal_zlib.crc32
+crc32_combine = isal_zlib.crc32_combine
 
 SHARE_RECORD = 32 << 10  # records at least this large on average, and
 SHARE_TOTAL = 2 << 20  # batches of at least this many bytes, are worth a second core

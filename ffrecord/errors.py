@@ -1,4 +1,4 @@
-"""Every way a record file can be wrong, one class each.
+"""Every way a record file or a packed folder can be wrong, one class each.
 
 All are `FFRecordError`, which is a `RuntimeError` because that is what the original FFRecord
 raised. A message names the file and, where there is one, the record and both checksums.
@@ -56,7 +56,7 @@ class SampleChecksumError(FFRecordError):
     def __str__(self) -> str:
         return (
             f"{self.path}: record {self.record} is damaged: its checksum is "
-            f"{self.computed:#010x}, the header says {self.stored:#010x}"
+            f"{self.computed:#010x}, the file says {self.stored:#010x}"
         )
 
 
@@ -108,6 +108,38 @@ class ReadFailedError(FFRecordError, OSError):
 
     def __str__(self) -> str:
         return f"{self.filename}: reading at byte {self.offset} failed: {self.strerror}"
+
+
+class NotPackedFolderError(FFRecordError, ValueError):
+    """The records are not a packed folder: there is no index among them."""
+
+    exit_code = 14
+
+
+class IndexChecksumError(FFRecordError):
+    """The index of a packed folder is not the one that was written."""
+
+    exit_code = 15
+
+
+class IndexStructureError(FFRecordError):
+    """The index of a packed folder contradicts itself, or asks for what no folder has."""
+
+    exit_code = 16
+
+
+class ChangedError(FFRecordError):
+    """A file changed, or went away, while its folder was packed."""
+
+    exit_code = 17
+
+
+class ChangedWarning(UserWarning):
+    """As `ChangedError`, where such files were to be packed as they were found."""
+
+
+class SkippedWarning(UserWarning):
+    """A packed folder holds sockets, fifos or devices, which an archive does not keep."""
 
 
 class LegacyFileWarning(UserWarning):

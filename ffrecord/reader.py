@@ -16,6 +16,7 @@ import operator
 import os
 import stat
 import warnings
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex, TypeAlias, overload
 
@@ -46,6 +47,8 @@ SMALL_BYTES = 1 << 20
 # Iteration reads this much at a time, one such step ahead.
 STEP_BYTES = 4 << 20
 STEP_RECORDS = 1024
+# A record larger than this is checked piece by piece: it may not fit into memory.
+STREAM_BYTES = 64 << 20
 
 
 class FileReader:
@@ -121,6 +124,38 @@ class FileReader:
         self._opened()
         return self._batch(_normalise(indices, self.n)).begin_read(everything=True)
 
+    def read_pieces(
+        self, index: int, begin: Ints, end: Ints, checksums: layout.Checksums | None
+    ) -> list[Bytes]:
+        """Parts of one record, each with a checksum of its own (None: unchecked)."""
+        file, start = self._locate(index)
+        which = np.full(len(begin), file) if len(self.fnames) > 1 else None
+        record = np.full(len(begin), index - int(self._first[file]))
+        sources = self._opened()
+        stored = checksums if self.check_data else None
+        batch = Batch(sources, which, record, begin + start, end + start, stored, self.mode)
+        return batch.begin_read(everything=False).result()
+
+    def read_unchecked(self, index: int, offset: int, memory: Bytes) -> None:
+        """Fill `memory` from a record's byte `offset` on, as it is on disk."""
+        file, start = self._locate(index)
+        self._opened()[file].read_into(memory, start + offset)
+
+    def stream(self, index: int, chunk: int = STEP_BYTES) -> Iterator[Bytes]:
+        """A record in chunks that follow each other in the same memory, for one of any size.
+
+        Whether it is whole shows at the end: SampleChecksumError comes after the last chunk.
+        """
+        size, crc = self.record_size(index), 0
+        memory = np.empty(min(chunk, size), np.uint8)
+        for offset in range(0, size, chunk):
+            piece = memory[: size - offset]
+            self.read_unchecked(index, offset, piece)
+            crc = checksum.crc32(piece, crc)
+            yield piece
+        if self.check_data:
+            self._compare(index, crc)
+
     @overload
     def __getitem__(self, index: SupportsIndex) -> Bytes: ...
     @overload
@@ -165,6 +200,14 @@ class FileReader:
     def find_damaged(self, start: int, stop: int) -> list[tuple[int, FFRecordError]]:
         """Read records `start` up to `stop`; the number of each that fails, and its error."""
         damaged: list[tuple[int, FFRecordError]] = []
+        if stop - start == 1 and self.record_size(start) > STREAM_BYTES:
+            try:
+                deque(self.stream(start), maxlen=0)
+            except ClosedError:
+                raise
+            except FFRecordError as error:
+                damaged.append((start, error))
+            return damaged
         try:
             self.read(range(start, stop))
         except ClosedError:
@@ -190,6 +233,17 @@ class FileReader:
             self._fingerprint = digest.hexdigest()
         return self._fingerprint
 
+    def record_size(self, index: int) -> int:
+        """How many bytes a record has."""
+        _check_bounds(index, index, self.n)
+        at = index + self._file_of(index)
+        return int(self._offsets[at + 1] - self._offsets[at])
+
+    def record_sizes(self) -> Ints:
+        """How many bytes each record has."""
+        each = [np.diff(self.get_offsets(file)) for file in range(len(self.fnames))]
+        return _joined(each)
+
     def get_offsets(self, file_index: int) -> Ints:
         """Where each record of that file starts, and where the last one ends."""
         file = range(len(self.fnames))[file_index]
@@ -199,6 +253,10 @@ class FileReader:
         """The stored CRC-32 of each record of that file."""
         file = range(len(self.fnames))[file_index]
         return self._checksums[self._first[file] : self._first[file + 1]]
+
+    def header_crc(self, file_index: int) -> int:
+        """The stored checksum of that file's header; 0 if it has none."""
+        return self._header_crcs[file_index]
 
     # ---- life ----------------------------------------------------------------------------
 
@@ -234,7 +292,7 @@ class FileReader:
     def _read_single(self, index: int) -> Bytes:
         """One record by a plain read: setting up a batch would cost more than it brings."""
         sources = self._opened()
-        file = 0 if len(sources) == 1 else int(self._first.searchsorted(index, side="right")) - 1
+        file = self._file_of(index)
         begin, end = self._offsets[index + file : index + file + 2].tolist()
         if self.mode == "mmap":
             record = sources.maps[file][begin:end]
@@ -244,11 +302,26 @@ class FileReader:
             record = np.empty(end - begin, np.uint8)
             sources[file].read_into(record, begin)
         if self.check_data:
-            stored, computed = int(self._checksums[index]), checksum.crc32(record)
-            if stored != computed:
-                number = index - int(self._first[file])
-                raise SampleChecksumError(sources[file].path, number, stored, computed)
+            self._compare(index, checksum.crc32(record))
         return record
+
+    def _file_of(self, index: int) -> int:
+        if len(self.fnames) == 1:
+            return 0
+        return int(self._first.searchsorted(index, side="right")) - 1
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        """The file that a record is in, and the byte that it begins at."""
+        _check_bounds(index, index, self.n)
+        file = self._file_of(index)
+        return file, int(self._offsets[index + file])
+
+    def _compare(self, index: int, computed: int) -> None:
+        stored = int(self._checksums[index])
+        if stored != computed:
+            file = self._file_of(index)
+            number = index - int(self._first[file])
+            raise SampleChecksumError(self.fnames[file], number, stored, computed)
 
     def _batch(self, records: Ints) -> Batch:
         sources = self._opened()

@@ -48,8 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 def describe(reader: FileReader) -> tuple[dict[str, Any], Ints]:
     """The facts about a file, ready for JSON, and the size of each record."""
-    files = range(len(reader.fnames))
-    sizes = np.concatenate([np.diff(reader.get_offsets(file)) for file in files])
+    sizes = reader.record_sizes()
     facts: dict[str, Any] = {
         "files": len(reader.fnames),
         "records": reader.n,
