@@ -1,0 +1,271 @@
+"""`Index`: names to inodes, inodes to attributes and records.
+
+Inodes are numbers from 0, the root, in breadth-first order; names are bytes. A whole path is found
+by its hash, a batch of paths in a few numpy operations; what the hash finds is compared byte by
+byte, and a name that it does not find is looked for by binary search in its folder's sorted
+names. So a wrong hash in an archive costs time and nothing else.
+
+Nothing here changes after it was made, but for a cache of folders' paths: an `Index` may be used
+by any number of threads.
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.checksum import crc32
+from ffrecord.errors import IndexStructureError
+from ffrecord.index import layout
+from ffrecord.index.check import check
+from ffrecord.index.layout import BLOCK, Buffer
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+ROOT = 0
+MISSING = -1
+
+FOLDERS_REMEMBERED = 1 << 16
+_INODE = struct.Struct("<QQqII")
+_ENTRY = struct.Struct("<QII")
+_ATTRIBUTES = struct.Struct("<6I")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What stat(2) would say of an inode, as far as an archive knows."""
+
+    inode: int
+    mode: int
+    links: int
+    uid: int
+    gid: int
+    size: int
+    mtime_ns: int
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.mode)
+
+    @property
+    def is_symlink(self) -> bool:
+        return stat.S_ISLNK(self.mode)
+
+
+class Index:
+    """A checked index over the bytes of an image, which must not change.
+
+    Args:
+        path: the archive, for messages.
+        image: bytes, or anything whose slices are bytes, such as a `mmap`.
+        record_sizes: of every record that can be a file.
+    """
+
+    def __init__(self, path: str, image: Buffer, record_sizes: Ints) -> None:
+        self._path = path
+        self._raw = image
+        self.tables = tables = layout.parse(path, image)
+        check(path, tables, record_sizes)
+        self._inodes_at = layout.section_offset(tables, "inodes")
+        self._entries_at = layout.section_offset(tables, "entries")
+        self._attributes_at = layout.section_offset(tables, "attributes")
+        self._names_at = layout.section_offset(tables, "names")
+        self._hashes = tables.hashes.data
+        self._regular = (tables.attributes["mode"] & np.uint32(0o170000)) == stat.S_IFREG
+        self._folder_paths = _FolderPaths(self)
+
+    def __len__(self) -> int:
+        """How many inodes there are."""
+        return len(self.tables.inodes)
+
+    # ---- inodes --------------------------------------------------------------------------
+
+    def status(self, inode: int) -> Status:
+        """The inode's attributes."""
+        _, length, mtime, row, _ = self._inode(inode)
+        mode, uid, gid, links, _, _ = self._attributes(row)
+        size = 4096 if stat.S_ISDIR(mode) else length
+        return Status(inode, mode, links, uid, gid, size, mtime)
+
+    def mode(self, inode: int) -> int:
+        return self._attributes(self._inode(inode)[3])[0]
+
+    def record(self, inode: int) -> int:
+        """The record that holds a regular file."""
+        return self._inode(inode)[0]
+
+    def target(self, inode: int) -> bytes:
+        """Where a symlink points."""
+        begin, length, *_ = self._inode(inode)
+        target = self.tables.texts[begin : begin + length].tobytes()
+        if b"\0" in target:
+            raise IndexStructureError(f"{self._path}: a symlink's target has a NUL in it")
+        return target
+
+    def xattrs(self, inode: int) -> dict[bytes, bytes]:
+        """The inode's extended attributes, by name."""
+        *_, first, count = self._attributes(self._inode(inode)[3])
+        found = {}
+        for text, name_length, length in self.tables.xattrs[first : first + count].tolist():
+            both = self.tables.texts[text : text + name_length + length].tobytes()
+            name = both[:name_length]
+            if not name.startswith(b"user.") or b"\0" in name or name in found:
+                raise IndexStructureError(f"{self._path}: an extended attribute's name is {name!r}")
+            found[name] = both[name_length:]
+        return found
+
+    def block_checksums(self, inode: int) -> npt.NDArray[np.uint32] | None:
+        """The CRC-32 of each block of a file; None if it has one block, whose checksum is its
+        record's, or if the archive has none, as those of the original."""
+        size = self._inode(inode)[1]
+        if size <= BLOCK:
+            return None
+        large = self.tables.large
+        if not len(large):
+            return None
+        row = int(large["inode"].searchsorted(np.uint32(inode)))
+        first = int(large["first"][row])
+        return self.tables.blocks[first : first + -(-size // BLOCK)]
+
+    def inode_path(self, inode: int) -> bytes:
+        """The path from the root, without a slash in front; empty for the root."""
+        names: list[bytes] = []
+        while inode != ROOT:
+            entry = self._inode(inode)[4]
+            names.append(self.name(entry))
+            inode = self._entry(entry)[2]
+        return b"/".join(reversed(names))
+
+    def parent(self, inode: int) -> int:
+        """The folder of an inode's first name; the root's is the root."""
+        return ROOT if inode == ROOT else self._entry(self._inode(inode)[4])[2]
+
+    # ---- folders -------------------------------------------------------------------------
+
+    def entries(self, folder: int) -> range:
+        """The numbers of a folder's entries, in the order of their names."""
+        first, count, *_ = self._inode(folder)
+        return range(first, first + count)
+
+    def name(self, entry: int) -> bytes:
+        end = self._entry(entry)[0]
+        begin = self._entry(entry - 1)[0] if entry else 0
+        return self._raw[self._names_at + begin : self._names_at + end]
+
+    def children(self, folder: int) -> Iterator[tuple[bytes, int]]:
+        """Names in a folder and their inodes, sorted by name."""
+        entries = self.entries(folder)
+        rows = self.tables.entries[entries.start : entries.stop]
+        at = self._entry(entries.start - 1)[0] if entries.start else 0
+        for end, inode in zip(rows["name_end"].tolist(), rows["inode"].tolist(), strict=True):
+            yield self._raw[self._names_at + at : self._names_at + end], inode
+            at = end
+
+    def child(self, folder: int, name: bytes) -> int:
+        """The inode of a name in a folder; MISSING if there is none."""
+        wanted = crc32(name, self._folder_paths[folder].crc)
+        at = bisect_left(self._hashes, wanted)
+        if at < len(self._hashes):
+            entry = int(self.tables.hashed[at])
+            _, inode, parent = self._entry(entry)
+            if parent == folder and self.name(entry) == name:
+                return inode
+        return self._search(folder, name)
+
+    def _search(self, folder: int, name: bytes) -> int:
+        entries = self.entries(folder)
+        entry = bisect_left(entries, name, key=self.name)
+        if entry == len(entries) or self.name(entries[entry]) != name:
+            return MISSING
+        return self._entry(entries[entry])[1]
+
+    # ---- batches of paths ----------------------------------------------------------------
+
+    def find(self, paths: list[bytes]) -> Ints:
+        """The inode of each path, or MISSING: `resolve` then knows whether it is there.
+
+        A path here is names joined by single slashes, taken as they are: no symlink is followed,
+        and ".." is a name that no folder has.
+        """
+        tables = self.tables
+        if not len(tables.entries):
+            return np.full(len(paths), MISSING)
+        wanted = np.fromiter(map(crc32, paths), np.uint32, len(paths))
+        place = tables.hashes.searchsorted(wanted)
+        np.minimum(place, len(tables.hashes) - 1, out=place)
+        entry = tables.hashed[place].astype(np.int64)
+        rows = tables.entries[entry]
+        before = tables.entries["name_end"][entry - 1]
+        before[entry == 0] = 0
+        raw, at, folders = self._raw, np.uint64(self._names_at), self._folder_paths
+        spans = zip(
+            rows["parent"].tolist(), (before + at).tolist(), (rows["name_end"] + at).tolist(),
+            strict=True,
+        )  # fmt: skip
+        there = [folders[folder].prefix + raw[begin:end] for folder, begin, end in spans]
+        inodes = rows["inode"].astype(np.int64)
+        if there != paths:
+            inodes[[row for row, path in enumerate(paths) if there[row] != path]] = MISSING
+        return inodes
+
+    def records(self, inodes: Ints) -> Ints:
+        """The record of each inode, MISSING where that is not a regular file."""
+        rows = self.tables.inodes
+        regular = self._regular[rows["attributes"][inodes]]
+        return np.where(regular, rows["data"][inodes].astype(np.int64), MISSING)
+
+    # ---- rows ----------------------------------------------------------------------------
+
+    def _inode(self, inode: int) -> tuple[int, int, int, int, int]:
+        if not 0 <= inode < len(self.tables.inodes):
+            raise IndexError(f"{self._path}: there is no inode {inode}")
+        row: tuple[int, int, int, int, int] = _INODE.unpack_from(
+            self._raw, self._inodes_at + _INODE.size * inode
+        )
+        return row
+
+    def _entry(self, entry: int) -> tuple[int, int, int]:
+        row: tuple[int, int, int] = _ENTRY.unpack_from(
+            self._raw, self._entries_at + _ENTRY.size * entry
+        )
+        return row
+
+    def _attributes(self, row: int) -> tuple[int, int, int, int, int, int]:
+        found: tuple[int, int, int, int, int, int] = _ATTRIBUTES.unpack_from(
+            self._raw, self._attributes_at + _ATTRIBUTES.size * row
+        )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _FolderPath:
+    prefix: bytes  # what stands in front of the names in it
+    crc: int  # of the prefix
+
+
+class _FolderPaths(dict[int, _FolderPath]):
+    """Prefixes of folders, made when they are first needed."""
+
+    def __init__(self, index: Index) -> None:
+        super().__init__()
+        self._index = index
+
+    def __missing__(self, folder: int) -> _FolderPath:
+        path = self._index.inode_path(folder)
+        prefix = path + b"/" if path else b""
+        found = _FolderPath(prefix, crc32(prefix))
+        if len(self) >= FOLDERS_REMEMBERED:
+            self.clear()
+        self[folder] = found
+        return found

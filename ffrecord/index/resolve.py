@@ -1,0 +1,56 @@
+"""From a path as a user writes it to an inode: slashes, dots, and symlinks inside the archive.
+
+Errors are those that `open()` raises for such a path on a disk. The archive is the whole world: an
+absolute path begins at its root, and ".." of the root is the root. A symlink that leaves the
+archive is an error, EXDEV, as openat2(2) gives with RESOLVE_BENEATH.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from ffrecord.index.lookup import MISSING, ROOT, Index
+
+MOST_SYMLINKS = 40
+
+
+def resolve(index: Index, path: bytes, *, follow: bool = True, start: int = ROOT) -> int:
+    """The inode of a path from the folder `start`; with `follow` what a symlink at its end is."""
+    inode, links = ROOT if path.startswith(b"/") else start, 0
+    waiting = [(name, False) for name in reversed(path.split(b"/"))]
+    while waiting:
+        name, linked = waiting.pop()
+        if not stat.S_ISDIR(index.mode(inode)):
+            raise _error(errno.ENOTDIR, path)
+        if name in (b"", b"."):
+            continue
+        if name == b"..":
+            if linked and inode == ROOT:
+                raise _leaves(path)
+            inode = index.parent(inode)
+            continue
+        found = index.child(inode, name)
+        if found == MISSING:
+            raise _error(errno.ENOENT, path)
+        if stat.S_ISLNK(index.mode(found)) and (waiting or follow):
+            links += 1
+            if links > MOST_SYMLINKS:
+                raise _error(errno.ELOOP, path)
+            target = index.target(found)
+            if target.startswith(b"/"):
+                raise _leaves(path)
+            waiting += [(part, True) for part in reversed(target.split(b"/"))]
+        else:
+            inode = found
+    return inode
+
+
+def _error(code: int, path: bytes) -> OSError:
+    return OSError(code, os.strerror(code), path.decode("utf-8", "surrogateescape"))
+
+
+def _leaves(path: bytes) -> OSError:
+    name = path.decode("utf-8", "surrogateescape")
+    return OSError(errno.EXDEV, "a symlink points out of the archive", name)
