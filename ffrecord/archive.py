@@ -1,0 +1,158 @@
+"""`Archive`: a packed folder by inode numbers. Records and index together, and verified reads.
+
+`PackedFolder`, extraction and the mount are made of this. The index is copied out of the archive
+into memory of our own, checked there, and never read from the file again: whoever truncates or
+overwrites an archive that is in use gets errors for its files, not a dead process.
+
+An archive may be used by any number of threads and after a fork.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.checksum import crc32
+from ffrecord.errors import IndexChecksumError, IndexStructureError, NotPackedFolderError
+from ffrecord.index import Index, layout, legacy
+from ffrecord.index.build import build
+from ffrecord.index.layout import BLOCK
+from ffrecord.reader import FileReader
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Path: TypeAlias = "str | os.PathLike[str]"
+
+STEP_BLOCKS = 32  # that a large file is read by, from end to end
+
+
+class Archive:
+    """An open packed folder: a file, the folder of its shards, or the list of those."""
+
+    def __init__(
+        self, ffr_file: Path | Sequence[Path], check_data: bool = True, *, mode: str = "auto"
+    ) -> None:
+        self.reader = FileReader(ffr_file, check_data, mode=mode)
+        self.path = self.reader.fnames[-1]
+        try:
+            self.index = self._open_index()
+        except BaseException:
+            self.reader.close()
+            raise
+        # Of large files in an archive of the original's, which does not store them.
+        self._derived: dict[int, npt.NDArray[np.uint32]] = {}
+
+    def read(self, inodes: Ints) -> list[Bytes]:
+        """The contents of regular files, each checked, as one batch."""
+        return self.reader.read(self.index.records(inodes))
+
+    def read_range(self, inode: int, offset: int, length: int) -> Bytes:
+        """Bytes of a regular file, checked; fewer where it ends before that."""
+        size = self.index.status(inode).size
+        stop = min(offset + length, size)
+        if offset >= stop:
+            return np.empty(0, np.uint8)
+        record = self.index.record(inode)
+        if size <= BLOCK:
+            return self.reader.read_one(record)[offset:stop]
+        first, last = offset // BLOCK, -(-stop // BLOCK)
+        begin = np.arange(first, last) * BLOCK
+        end = np.minimum(begin + BLOCK, size)
+        checksums = self.block_checksums(inode)[first:last] if self.reader.check_data else None
+        pieces = self.reader.read_pieces(record, begin, end, checksums)
+        whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return whole[offset - first * BLOCK : stop - first * BLOCK]
+
+    def stream(self, inode: int) -> Iterator[Bytes]:
+        """A regular file of any size, in pieces that are checked before they are yielded."""
+        size = self.index.status(inode).size
+        for offset in range(0, size, STEP_BLOCKS * BLOCK):
+            yield self.read_range(inode, offset, STEP_BLOCKS * BLOCK)
+
+    def block_checksums(self, inode: int) -> npt.NDArray[np.uint32]:
+        """The CRC-32 of every block of a file that has more than one."""
+        stored = self.index.block_checksums(inode)
+        if stored is not None:
+            return stored
+        record = self.index.record(inode)
+        if record not in self._derived:
+            # The record's own checksum is compared at the end: what was derived can be trusted.
+            blocks = [crc32(block) for block in self.reader.stream(record, BLOCK)]
+            self._derived[record] = np.array(blocks, np.uint32)
+        return self._derived[record]
+
+    def close(self) -> None:
+        self.reader.close()
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _open_index(self) -> Index:
+        reader = self.reader
+        record = reader.n - 1
+        size = reader.record_size(record) if reader.n else 0
+        end = np.empty(min(size, layout.TRAILER.size), np.uint8)
+        if size:
+            reader.read_unchecked(record, size - len(end), end)
+        trailer = layout.parse_trailer(self.path, end.tobytes(), size)
+        if trailer is None:
+            return self._open_legacy_index(record, size)
+        # Shared, so that forked workers have one copy; it is not the file that is mapped.
+        image = mmap.mmap(-1, trailer.length)
+        memory = np.frombuffer(image, np.uint8)
+        reader.read_unchecked(record, size - len(end) - trailer.length, memory)
+        if reader.check_data and (computed := crc32(memory)) != trailer.crc:
+            raise IndexChecksumError(
+                f"{self.path}: its index is damaged: the checksum is {computed:#010x}, "
+                f"the file says {trailer.crc:#010x}"
+            )
+        self._compare_shards(layout.parse(self.path, image))
+        index = Index(self.path, image, reader.record_sizes()[:-1])
+        # It stays in memory, but what only the checks had to touch need not stay mapped.
+        image.madvise(mmap.MADV_DONTNEED)
+        return index
+
+    def _open_legacy_index(self, record: int, size: int) -> Index:
+        start = np.empty(min(size, len(layout.LEGACY_MAGIC)), np.uint8)
+        if size:
+            self.reader.read_unchecked(record, 0, start)
+        if start.tobytes() != layout.LEGACY_MAGIC:
+            raise NotPackedFolderError(f"{self.path}: not a packed folder: it has no index")
+        raw = self.reader.read_one(record).tobytes()
+        sizes = self.reader.record_sizes()[:-1]
+        owner = os.stat(self.path)
+        tree = legacy.read_tree(self.path, raw, sizes.tolist(), owner)
+        return Index(self.path, build(tree), sizes)
+
+    def _compare_shards(self, tables: layout.Image) -> None:
+        """The index names its shards: others in their place are found here, not as wrong data."""
+        found = [
+            (os.fsencode(os.path.basename(name)), len(self.reader.get_checksums(file)),
+             self.reader.header_crc(file))
+            for file, name in enumerate(self.reader.fnames[:-1])
+        ]  # fmt: skip
+        due = [
+            (tables.texts[text : text + length].tobytes(), records, crc)
+            for records, text, length, crc in tables.shards.tolist()
+        ]
+        if found == due:
+            return
+        if not due:
+            raise IndexStructureError(
+                f"{self.path}: is one whole archive, but was opened with {len(found)} other files"
+            )
+        names = [name for name, *_ in found]
+        for shard in due:
+            if shard not in found:
+                what = "another file than the one" if shard[0] in names else "missing, a shard"
+                name = os.fsdecode(shard[0])
+                raise IndexStructureError(f"{self.path}: {name} is {what} that it was packed with")
+        raise IndexStructureError(f"{self.path}: has other files beside it than its shards")

@@ -1,0 +1,357 @@
+"""`PackedFolder`: a packed folder by names, as if it lay on disk.
+
+Names are paths inside the archive, "train/n01440764/1.jpg"; a leading slash, "." and ".." mean what
+they mean below a root directory, and symlinks inside the archive are followed. Errors are those
+of `open()`: FileNotFoundError, IsADirectoryError, NotADirectoryError and so on.
+
+A folder may be used by any number of threads and after a fork, and pickles as its path and
+options, so a spawned process opens it again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import io
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.archive import Archive
+from ffrecord.index import ROOT, Index
+from ffrecord.index.layout import BLOCK
+from ffrecord.index.lookup import MISSING
+from ffrecord.index.resolve import resolve
+from ffrecord.packedfile import PackedFile
+from ffrecord.reader import FileReader
+
+Name: TypeAlias = "str | os.PathLike[str]"
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Names: TypeAlias = list[str]  # in the class below `list` is the method
+Arrays: TypeAlias = list[Bytes]
+Listing: TypeAlias = list[Any]
+
+
+class PackedFolder:
+    """Reads a folder that `pack_folder`, here or in the original FFRecord, has packed.
+
+    Args:
+        ffr_file: the archive: a file, or the folder of its shards.
+        check_data: verify the CRC-32 of the index and of everything that is read.
+        mode: how records are read, as `FileReader` has it.
+    """
+
+    def __init__(
+        self, ffr_file: Name | Sequence[Name], check_data: bool = True, *, mode: str = "auto"
+    ) -> None:
+        self._options = (ffr_file, check_data, mode)
+        self.archive = Archive(ffr_file, check_data, mode=mode)
+
+    @property
+    def reader(self) -> FileReader:
+        """The reader of the archive's records."""
+        return self.archive.reader
+
+    # ---- contents ------------------------------------------------------------------------
+
+    @overload
+    def read(self, names: Name) -> Bytes: ...  # type: ignore[overload-overlap]
+    @overload
+    def read(self, names: Sequence[Name]) -> Arrays: ...
+    def read(self, names: Name | Sequence[Name]) -> Bytes | Arrays:
+        """The contents of files, in the order of `names`, as one batch; of one file for one name.
+
+        Arrays of bytes, as `FileReader.read` returns.
+        """
+        if isinstance(names, (str, os.PathLike)):
+            return self.read_one(names)
+        return self.reader.read(self._records(names))
+
+    def read_one(self, name: Name) -> Bytes:
+        """The contents of a file."""
+        return self.reader.read_one(int(self._records([name])[0]))
+
+    def read_range(self, name: Name, offset: int, length: int) -> Bytes:
+        """`length` bytes of a file from `offset` on, or fewer where it ends before that.
+
+        Checked like everything else: of a large file only the blocks of 128 KiB are read that
+        hold these bytes.
+        """
+        if offset < 0 or length < 0:
+            raise ValueError(f"offset and length must not be negative: {offset}, {length}")
+        return self.archive.read_range(self._file(name), offset, length)
+
+    def open(
+        self,
+        name: Name,
+        mode: str = "rb",
+        *,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> Any:
+        """A seekable file object; binary unless mode is "r" or "rt"."""
+        if mode not in ("rb", "r", "rt"):
+            raise ValueError(f"mode must be 'rb', 'r' or 'rt' in an archive, not {mode!r}")
+        raw = PackedFile(self.archive, self._file(name), os.fspath(name))
+        file = io.BufferedReader(raw, BLOCK)
+        if mode == "rb":
+            return file
+        return io.TextIOWrapper(file, encoding, errors, newline)
+
+    # ---- names ---------------------------------------------------------------------------
+
+    def list(
+        self,
+        path: Name | None = None,
+        list_file: bool = True,
+        list_dir: bool = True,
+        recursive: bool = False,
+    ) -> Listing:
+        """What is in a folder, sorted by name.
+
+        As in the original, names in the folder itself are `str`, those further down, relative to
+        it, `pathlib.Path`. A symlink counts as what it points to, and is not descended into.
+        """
+        found: Listing = []
+        for item in self._descend(self._folder("" if path is None else path), recursive):
+            if list_dir if self._leads_to_folder(item) else list_file:
+                found.append(Path(item.path) if "/" in item.path else item.path)
+        return found
+
+    def exists(self, path: Name) -> bool:
+        """Whether there is a file or folder; False for a symlink that leads nowhere."""
+        return self._mode(path) != 0
+
+    def is_file(self, path: Name) -> bool:
+        return stat.S_ISREG(self._mode(path))
+
+    def is_dir(self, path: Name) -> bool:
+        return stat.S_ISDIR(self._mode(path))
+
+    def is_symlink(self, path: Name) -> bool:
+        return stat.S_ISLNK(self._mode(path, follow=False))
+
+    def stat(self, name: Name, *, follow_symlinks: bool = True) -> os.stat_result:
+        """As `os.stat`; times other than st_mtime are the same as that."""
+        status = self._index.status(self._inode(name, follow=follow_symlinks))
+        seconds = status.mtime_ns // 1_000_000_000
+        mtime = status.mtime_ns / 1e9
+        return os.stat_result(
+            (status.mode, status.inode + 1, 0, status.links, status.uid, status.gid, status.size)
+            + (seconds,) * 3,
+            {
+                "st_atime": mtime, "st_mtime": mtime, "st_ctime": mtime,
+                "st_atime_ns": status.mtime_ns, "st_mtime_ns": status.mtime_ns,
+                "st_ctime_ns": status.mtime_ns,
+                "st_blksize": BLOCK, "st_blocks": -(-status.size // 512),
+            },
+        )  # fmt: skip
+
+    def readlink(self, name: Name) -> str:
+        """Where a symlink points, as it was written."""
+        inode = self._inode(name, follow=False)
+        if not stat.S_ISLNK(self._index.mode(inode)):
+            raise OSError(errno.EINVAL, "not a symlink", os.fspath(name))
+        return _text(self._index.target(inode))
+
+    def xattrs(self, name: Name, *, follow_symlinks: bool = True) -> dict[str, bytes]:
+        """The extended attributes of a file or folder, by name."""
+        found = self._index.xattrs(self._inode(name, follow=follow_symlinks))
+        return {_text(key): value for key, value in found.items()}
+
+    def walk(self, top: Name = "") -> Iterator[tuple[str, Names, Names]]:
+        """As `os.walk`: each folder's path, the folders and the files in it; `top` is "".
+
+        A caller may take folders out of the list to skip them. Symlinks are not followed: those
+        to folders stand among the folders, as with os.walk.
+        """
+        waiting = [(os.fspath(top).rstrip("/"), self._folder(top))]
+        while waiting:
+            path, inode = waiting.pop()
+            names: tuple[Names, Names] = ([], [])
+            inodes = {}
+            for item in self._descend(inode, recursive=False):
+                names[not self._leads_to_folder(item)].append(item.path)
+                if stat.S_ISDIR(self._index.mode(item.inode)):
+                    inodes[item.path] = item.inode
+            folders, files = names
+            yield path, folders, files
+            waiting += [
+                (_joined(path, name), inodes[name]) for name in reversed(folders) if name in inodes
+            ]
+
+    def glob(self, pattern: str) -> Names:
+        """Paths that match, sorted by folder: `*`, `?` and `[a-z]` within a name, and `**` for any
+        number of folders. Names that begin with a dot are no exception."""
+        parts = [part for part in pattern.split("/") if part not in ("", ".")]
+        if not parts:
+            return []
+        return list(dict.fromkeys(self._matching("", ROOT, parts)))  # ** may find a path twice
+
+    def num_files(self) -> int:
+        """How many names of regular files there are; hard links count each."""
+        return len(self._file_entries())
+
+    def __len__(self) -> int:
+        return self.num_files()
+
+    def __iter__(self) -> Iterator[str]:
+        """The paths of all regular files, a folder's own before those of the folders in it."""
+        index = self._index
+        prefixes: dict[int, bytes] = {}
+        parents = index.tables.entries["parent"]
+        for entry in self._file_entries().tolist():
+            parent = int(parents[entry])
+            if parent not in prefixes:
+                path = index.inode_path(parent)
+                prefixes = {parent: path + b"/" if path else b""}
+            yield _text(prefixes[parent] + index.name(entry))
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, (str, os.PathLike)) and self.exists(name)
+
+    # ---- life ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the archive's files. What was read stays valid."""
+        self.archive.close()
+
+    def __enter__(self) -> PackedFolder:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> Any:
+        return self._options
+
+    def __setstate__(self, state: Any) -> None:
+        ffr_file, check_data, mode = state
+        PackedFolder.__init__(self, ffr_file, check_data, mode=mode)
+
+    def __repr__(self) -> str:
+        return f"<PackedFolder {self.archive.path}: {len(self._index)} files and folders>"
+
+    # ---- inside --------------------------------------------------------------------------
+
+    @property
+    def _index(self) -> Index:
+        return self.archive.index
+
+    def _records(self, names: Sequence[Name]) -> Ints:
+        """The record of each file: by hash where the name is a plain path, else step by step."""
+        try:
+            paths = [name.encode() for name in names]  # type: ignore[union-attr]
+        except (AttributeError, UnicodeEncodeError):  # a Path; a name that is not UTF-8
+            paths = [_bytes(name) for name in names]
+        index = self._index
+        inodes = index.find(paths)
+        records = index.records(inodes)
+        for row in ((inodes == MISSING) | (records == MISSING)).nonzero()[0].tolist():
+            records[row] = index.record(self._file(names[row]))
+        return records
+
+    def _inode(self, name: Name, *, follow: bool = True) -> int:
+        return resolve(self._index, _bytes(name), follow=follow)
+
+    def _file(self, name: Name) -> int:
+        inode = self._inode(name)
+        if not stat.S_ISREG(self._index.mode(inode)):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(name))
+        return inode
+
+    def _folder(self, name: Name) -> int:
+        inode = self._inode(name)
+        if not stat.S_ISDIR(self._index.mode(inode)):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(name))
+        return inode
+
+    def _mode(self, name: Name, *, follow: bool = True) -> int:
+        """Its mode; 0 if there is no such thing."""
+        try:
+            return self._index.mode(self._inode(name, follow=follow))
+        except OSError:
+            return 0
+
+    def _leads_to_folder(self, item: _Item) -> bool:
+        mode = self._index.mode(item.inode)
+        if stat.S_ISLNK(mode):
+            try:
+                mode = self._index.mode(resolve(self._index, item.name, start=item.folder))
+            except OSError:
+                return False
+        return stat.S_ISDIR(mode)
+
+    def _descend(self, top: int, recursive: bool) -> Iterator[_Item]:
+        """What is in a folder; with `recursive` each folder's contents after the folder."""
+        index = self._index
+        opened = [("", top, index.children(top))]
+        while opened:
+            path, folder, children = opened[-1]
+            name, inode = next(children, (b"", MISSING))
+            if inode == MISSING:
+                opened.pop()
+                continue
+            item = _Item(_joined(path, _text(name)), name, inode, folder)
+            yield item
+            if recursive and stat.S_ISDIR(index.mode(inode)):
+                opened.append((item.path, inode, index.children(inode)))
+
+    def _matching(self, path: str, folder: int, parts: Sequence[str]) -> Iterator[str]:
+        """Paths below `path`, which is `folder`, that the parts of a pattern match."""
+        part, rest = parts[0], parts[1:]
+        if part == "**" and rest:
+            yield from self._matching(path, folder, rest)
+        if part == "**":
+            for item in self._descend(folder, recursive=True):
+                if not rest:
+                    yield _joined(path, item.path)
+                elif stat.S_ISDIR(self._index.mode(item.inode)):
+                    yield from self._matching(_joined(path, item.path), item.inode, rest)
+            return
+        matches = re.compile(fnmatch.translate(part)).match
+        for item in self._descend(folder, recursive=False):
+            if not matches(item.path):
+                continue
+            if not rest:
+                yield _joined(path, item.path)
+            elif self._leads_to_folder(item):
+                inside = resolve(self._index, item.name, start=folder)
+                yield from self._matching(_joined(path, item.path), inside, rest)
+
+    def _file_entries(self) -> Ints:
+        entries = self._index.tables.entries["inode"].astype(np.int64)
+        found: Ints = (self._index.records(entries) != MISSING).nonzero()[0]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """An entry found below some folder."""
+
+    path: str  # from there
+    name: bytes
+    inode: int
+    folder: int  # the inode of the one that it is in
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _bytes(name: Name) -> bytes:
+    """Names are bytes; as text they are UTF-8, and what is not is escaped as Python's `os` does."""
+    return os.fspath(name).encode("utf-8", "surrogateescape")
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
