@@ -1,7 +1,9 @@
 """The import table of the design, as data: who may import whom. Breaking it is a failing test.
 
 Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what it calls `aio` and
-`reader`, split into one job each; `fileio` has the name of the original's module.
+`reader`, `newfile` is a part of `writer`, `scan` and `readahead` of `pack`, `archive` and
+`packedfile` of `folder`, split into one job each; `fileio` and `package` have the names of the
+original's modules.
 """
 
 from __future__ import annotations
@@ -31,11 +33,30 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.engine": ({"errors", "extents", "aio", "pagecache"}, {"numpy"}),
     "ffrecord.batch": (READ_SIDE, {"numpy"}),
     "ffrecord.reader": (READ_SIDE | {"batch"}, {"numpy"}),
-    "ffrecord.writer": ({"errors", "layout", "checksum"}, {"numpy"}),
-    "ffrecord.utils": ({"writer"}, {"tqdm"}),
-    "ffrecord.cli": (READ_SIDE | {"reader", "writer", "version", "cli"}, {"numpy", "tqdm"}),
+    "ffrecord.newfile": ({"errors", "slabs"}, {"numpy"}),
+    "ffrecord.writer": ({"errors", "layout", "checksum", "newfile"}, {"numpy"}),
+    "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
+    "ffrecord.archive": ({"errors", "checksum", "index", "reader"}, {"numpy"}),
+    "ffrecord.packedfile": ({"archive", "index"}, set()),
+    "ffrecord.folder": ({"archive", "index", "packedfile", "reader"}, {"numpy"}),
+    "ffrecord.scan": ({"errors", "index"}, set()),
+    "ffrecord.readahead": ({"checksum", "index", "scan"}, {"numpy"}),
+    "ffrecord.pack": (
+        {"errors", "checksum", "index", "newfile", "readahead", "scan", "writer"},
+        {"numpy", "tqdm"},
+    ),
+    "ffrecord.extract": ({"archive", "errors", "index"}, {"numpy"}),
+    "ffrecord.package": ({"folder", "pack"}, set()),
+    "ffrecord.utils": ({"newfile", "writer"}, {"tqdm"}),
+    "ffrecord.cli": (
+        READ_SIDE
+        | {"archive", "cli", "extract", "folder", "index", "pack", "reader", "version", "writer"},
+        {"numpy", "tqdm"},
+    ),
     "ffrecord.__main__": ({"cli"}, set()),
-    "ffrecord.__init__": ({"errors", "fileio", "reader", "version", "writer"}, set()),
+    "ffrecord.__init__": (
+        {"errors", "fileio", "folder", "pack", "reader", "version", "writer"}, set()
+    ),
     "ffrecord_fuse.__init__": (set(), set()),
 }
 

@@ -1,0 +1,345 @@
+"""`pack_folder`: a whole directory tree into one archive, or into a folder of shards.
+
+The contents of the files become records in the order of their paths, each file once however many
+hard links it has; the last record is the index. The same tree gives the same bytes. As with every
+writer here the archive appears under its name when it is whole and on disk, or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+import stat
+import warnings
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from tqdm import tqdm
+
+from ffrecord.checksum import crc32, crc32_combine
+from ffrecord.errors import ChangedError, ChangedWarning, SkippedWarning
+from ffrecord.index import Index, layout, legacy
+from ffrecord.index.build import Shard, Tree, build
+from ffrecord.index.layout import BLOCK
+from ffrecord.index.resolve import resolve
+from ffrecord.newfile import check_target, sync_folder
+from ffrecord.readahead import read_ahead
+from ffrecord.scan import Scan
+from ffrecord.writer import FileWriter
+
+Path: TypeAlias = "str | os.PathLike[str]"
+
+INDEX_NAME = "index.ffr"
+MOST_SHARDS = 100_000  # PART_00000.ffr to PART_99999.ffr sort by number
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far packing is: files and bytes done, and how many there are."""
+
+    files: int
+    total_files: int
+    bytes: int
+    total_bytes: int
+
+
+@dataclass(slots=True)
+class PackReport:
+    """What was packed."""
+
+    files: int = 0
+    folders: int = 0
+    symlinks: int = 0
+    hard_links: int = 0
+    bytes: int = 0
+    shards: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Sockets, fifos and devices by kind."""
+    changed: list[str] = field(default_factory=list)
+    """With `ignore_changed`: what changed or went away."""
+
+
+def pack_folder(
+    folder: Path,
+    out_file: Path,
+    verbose: bool = False,
+    *,
+    jobs: int | None = None,
+    dereference: bool = False,
+    exclude: Iterable[str] = (),
+    progress: Callable[[Progress], None] | None = None,
+    legacy_index: bool = True,
+    ignore_changed: bool = False,
+    shard_size: int | str | None = None,
+) -> PackReport:
+    """Pack a folder into an archive that `PackedFolder` reads and `ffrecord mount` mounts.
+
+    Args:
+        folder: the folder to pack.
+        out_file: the archive; it is replaced when the new one is whole. With `shard_size` a new
+            folder.
+        verbose: show a progress bar.
+        jobs: how many files to read at once, at most; 8 if left out.
+        dereference: pack what symlinks point to, as the original did, instead of symlinks.
+        exclude: patterns of names (`*.tmp`) or paths (`logs/*`) to leave out.
+        progress: called now and then with a `Progress`.
+        legacy_index: also write the index that the original FFRecord reads.
+        ignore_changed: a file that changes or goes away meanwhile is a warning, not an error;
+            it is packed as it was found, or left out.
+        shard_size: write PART_00000.ffr … of about this size ("10GB") and one index, which open
+            as one archive.
+    """
+    top = os.path.abspath(os.fsdecode(folder))
+    if not stat.S_ISDIR(os.stat(top).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "not a folder", top)
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs must be at least 1, not {jobs}")
+    target = os.path.abspath(os.fsdecode(out_file))
+    largest = None if shard_size is None else parse_size(shard_size)
+    existing = _check_out(target, sharded=largest is not None)
+    scan = Scan(
+        top, dereference=dereference, exclude=exclude, leave_out=existing,
+        ignore_changed=ignore_changed,
+    )  # fmt: skip
+    if scan.skipped:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(scan.skipped.items()))
+        warnings.warn(f"{top}: not packed: {kinds}", SkippedWarning, stacklevel=2)
+    packer = _Packer(scan, ignore_changed, legacy_index, jobs)
+    with _reporting(packer.total, verbose, progress) as packer.tell:
+        if largest is None:
+            packer.write_file(target)
+        else:
+            packer.write_shards(target, largest)
+    return packer.report
+
+
+def parse_size(size: int | str) -> int:
+    """10, "10", "10kB", "1.5 GiB" in bytes."""
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?\s*", size, re.IGNORECASE)
+        if match is None:
+            raise ValueError(f"not a size: {size!r}; write 500MB or 10GB")
+        number, prefix, binary = match.groups()
+        step = 1024 if binary else 1000
+        size = int(float(number) * step ** " kmgt".index(prefix.lower() or " "))
+    if size < 1:
+        raise ValueError(f"a shard must be at least 1 byte, not {size}")
+    return size
+
+
+def _check_out(target: str, *, sharded: bool) -> os.stat_result | None:
+    """What is there already; an error if it will not be replaced."""
+    if not sharded:
+        check_target(target)
+    elif os.path.lexists(target) and not (os.path.isdir(target) and not os.listdir(target)):
+        raise FileExistsError(errno.EEXIST, "is there already; shards want a new folder", target)
+    with contextlib.suppress(FileNotFoundError):
+        return os.stat(target)
+    return None
+
+
+class _Packer:
+    """Writes what a scan has found."""
+
+    def __init__(
+        self, scan: Scan, ignore_changed: bool, legacy_index: bool, jobs: int | None
+    ) -> None:
+        self._scan = scan
+        self._ignore_changed = ignore_changed
+        self._legacy_index = legacy_index
+        self._jobs = jobs
+        self._gone: set[int] = set()
+        tree = scan.tree
+        first, self._files = set(), array("I")
+        for entry, _ in tree.in_path_order():
+            inode = tree.inode[entry]
+            if tree.is_file(inode) and inode not in first:
+                first.add(inode)
+                tree.record[inode] = len(self._files)
+                self._files.append(inode)
+        self.report = _report(scan)
+        self.total = Progress(0, len(self._files), 0, self.report.bytes)
+        self.tell: Callable[[int, int], None] = lambda files, size: None
+
+    def write_file(self, target: str) -> None:
+        """Everything, and the index, into one file."""
+        with FileWriter(target, len(self._files) + 1) as writer:
+            self._write(writer, self._files)
+            writer.write_one(self._index(target, []))
+
+    def write_shards(self, target: str, largest: int) -> None:
+        """A folder of files of about the given size, and the index in one more."""
+        parts = self._parts(largest)
+        if len(parts) > MOST_SHARDS:
+            raise ValueError(f"{len(parts)} shards are too many: shard_size is too small")
+        self.report.shards = len(parts)
+        with _new_folder(target) as folder:
+            shards = []
+            for number, part in enumerate(parts):
+                name = f"PART_{number:05d}.ffr"
+                path = os.path.join(folder, name)
+                with FileWriter(path, len(part)) as writer:
+                    self._write(writer, part)
+                shards.append(Shard(name.encode(), len(part), _header_crc(path)))
+            with FileWriter(os.path.join(folder, INDEX_NAME), 1) as writer:
+                writer.write_one(self._index(target, shards))
+
+    def _parts(self, largest: int) -> list[array[int]]:
+        """The files of each shard: as many as fit, and at least one."""
+        parts = [array("I")]
+        size = 0
+        for inode in self._files:
+            length = self._scan.tree.length[inode]
+            if parts[-1] and size + length > largest:
+                parts.append(array("I"))
+                size = 0
+            parts[-1].append(inode)
+            size += length
+        return parts
+
+    def _write(self, writer: FileWriter, inodes: Iterable[int]) -> None:
+        """The contents of files, one record each, with what is only known once they are read."""
+        tree = self._scan.tree
+        begun: list[int] = []  # checksums of a large file's first blocks
+        for batch in read_ahead(self._scan, inodes, self._jobs):
+            piece, size = batch.piece, sum(batch.piece.lengths)
+            writer.append(batch.memory[:size])
+            for inode in batch.changed + batch.gone:
+                self._note_change(inode, gone=inode in batch.gone)
+            tree.xattrs.update(batch.xattrs)
+            if not piece.is_last:
+                begun += batch.checksums[0]
+                self.tell(0, size)
+                continue
+            checksums, lengths = batch.checksums, piece.lengths
+            if begun:
+                checksums, lengths = [begun + checksums[0]], [tree.length[piece.inodes[0]]]
+                begun = []
+            joined = [blocks[0] for blocks in checksums]
+            for k, (inode, blocks) in enumerate(zip(piece.inodes, checksums, strict=True)):
+                if len(blocks) > 1:
+                    joined[k] = _joined_checksum(blocks, lengths[k])
+                    tree.blocks[inode] = array("I", blocks)
+            writer.seal(lengths, joined)
+            self.tell(len(lengths), size)
+
+    def _note_change(self, inode: int, *, gone: bool) -> None:
+        path = os.fsdecode(self._scan.path(inode))
+        what = "went away" if gone else "changed"
+        message = f"{path}: {what} while its folder was packed"
+        if not self._ignore_changed:
+            raise ChangedError(f"{message}; pack it again, or with ignore_changed")
+        if gone:
+            self._gone.add(inode)
+        if path not in self.report.changed:
+            self.report.changed.append(path)
+            warnings.warn(message, ChangedWarning, stacklevel=5)
+
+    def _index(self, target: str, shards: list[Shard]) -> bytes:
+        """The last record."""
+        tree = self._scan.tree
+        sizes = np.array([tree.length[inode] for inode in self._files], np.int64)
+        if self._gone:
+            tree = tree.without(self._gone)
+        image = build(tree, shards)
+        # What is written is read back with all of a reader's checks before it is believed.
+        index = Index(target, image, sizes)
+        before = legacy.dump(tree, _readable(tree, index)) if self._legacy_index else b""
+        return before + image + layout.trailer(image, crc32(image))
+
+
+def _joined_checksum(blocks: list[int], length: int) -> int:
+    """The CRC-32 of a file from those of its blocks."""
+    crc = blocks[0]
+    for number in range(1, len(blocks)):
+        crc = crc32_combine(crc, blocks[number], min(BLOCK, length - number * BLOCK))
+    return crc
+
+
+def _readable(tree: Tree, index: Index) -> dict[int, int]:
+    """Inodes that read as a file, and their record: the files, and symlinks to files in here."""
+    records = {inode: tree.record[inode] for inode in range(len(tree)) if tree.is_file(inode)}
+    for inode in tree.targets:
+        with contextlib.suppress(OSError):  # it leads nowhere, or out of the folder
+            file = resolve(index, index.inode_path(inode))
+            if tree.is_file(file):
+                records[inode] = tree.record[file]
+    return records
+
+
+def _report(scan: Scan) -> PackReport:
+    tree = scan.tree
+    kinds = Counter(map(stat.S_IFMT, tree.mode))
+    lengths = [tree.length[inode] for inode in range(len(tree)) if tree.is_file(inode)]
+    return PackReport(
+        files=kinds[stat.S_IFREG],
+        folders=kinds[stat.S_IFDIR] - 1,
+        symlinks=kinds[stat.S_IFLNK],
+        hard_links=len(tree.names) - len(tree) + 1,
+        bytes=sum(lengths),
+        skipped=dict(scan.skipped),
+    )
+
+
+@contextlib.contextmanager
+def _reporting(
+    total: Progress, verbose: bool, progress: Callable[[Progress], None] | None
+) -> Iterator[Callable[[int, int], None]]:
+    """Gives a function that takes how many files and bytes have been added."""
+    done = Progress(0, total.total_files, 0, total.total_bytes)
+    bar = tqdm(
+        total=total.total_bytes, unit="B", unit_scale=True, desc="packing", disable=not verbose
+    )
+
+    def tell(files: int, size: int) -> None:
+        done.files += files
+        done.bytes += size
+        bar.set_postfix_str(f"{done.files:,} of {done.total_files:,} files", refresh=False)
+        bar.update(size)
+        if progress is not None:
+            progress(done)
+
+    with bar:
+        yield tell
+
+
+@contextlib.contextmanager
+def _new_folder(target: str) -> Iterator[str]:
+    """A folder beside the target that gets its name at the end, when all went well.
+
+    The lock tells one that is in use from what a killed process has left, which is removed.
+    """
+    parent, name = os.path.split(target)
+    folder = os.path.join(parent, f".{name}.packing")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileExistsError(errno.EEXIST, "is being packed already", target) from None
+        for left in os.scandir(folder):
+            os.unlink(left)
+        try:
+            yield folder
+            os.rename(folder, target)
+            sync_folder(parent)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    finally:
+        os.close(lock)
+
+
+def _header_crc(path: str) -> int:
+    with open(path, "rb") as file:
+        return int.from_bytes(file.read(4), "little")

@@ -1,0 +1,216 @@
+"""Walking a folder that is to be packed: what is there, and what each file was like.
+
+Breadth first, each folder's names sorted by bytes, so that the same folder gives the same `Tree`.
+Nothing is opened but folders.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import os
+import re
+import stat
+import warnings
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
+
+from ffrecord.errors import ChangedError, ChangedWarning
+from ffrecord.index.build import Tree, Xattrs
+from ffrecord.index.layout import DEEPEST
+
+Excluded: TypeAlias = Callable[[str, bool], bool]
+
+_SKIPPED_KINDS = {
+    stat.S_IFSOCK: "socket",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFBLK: "block device",
+    stat.S_IFCHR: "character device",
+}
+_NO_XATTRS = (errno.ENOTSUP, errno.ENODATA, errno.EPERM)
+
+
+class Scan:
+    """A folder's tree, and beside it what tells whether a file is still the one that was seen.
+
+    Args:
+        top: the folder.
+        dereference: take symlinks for what they point to.
+        exclude: patterns of what to leave out, as `excluder` takes them.
+        leave_out: a file that is not packed wherever it is met: the archive that is replaced.
+        ignore_changed: what goes away while it is looked at is left out with a warning.
+    """
+
+    def __init__(
+        self,
+        top: str,
+        *,
+        dereference: bool = False,
+        exclude: Iterable[str] = (),
+        leave_out: os.stat_result | None = None,
+        ignore_changed: bool = False,
+    ) -> None:
+        self.tree = Tree()
+        self.skipped: Counter[str] = Counter()
+        self._top = os.fsencode(top).rstrip(b"/") or b"/."
+        self._dereference = dereference
+        self._excluded = excluder(exclude)
+        self._leave_out = leave_out and (leave_out.st_dev, leave_out.st_ino)
+        self._ignore_changed = ignore_changed
+        self.open_flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        if not dereference:
+            self.open_flags |= os.O_NOFOLLOW
+        self._device = array("Q")
+        self._number = array("Q")
+        self._ctime = array("q")
+        self._first_entry = array("I")  # of each inode
+        self._linked: dict[tuple[int, int], int] = {}
+        self._folders: dict[int, bytes] = {}  # the paths of those that have something in them
+        self._run()
+
+    def path(self, inode: int) -> bytes:
+        """Where on disk an inode was found."""
+        if inode == 0:
+            return self._top
+        entry = self._first_entry[inode]
+        return self._folders[self.tree.parent[entry]] + b"/" + self.tree.names[entry]
+
+    def is_unchanged(self, inode: int, now: os.stat_result) -> bool:
+        """Whether a file is the one that was seen, with the bytes that it had."""
+        return (
+            now.st_ctime_ns == self._ctime[inode]
+            and now.st_mtime_ns == self.tree.mtime[inode]
+            and now.st_size == self.tree.length[inode]
+            and now.st_ino == self._number[inode]
+            and now.st_dev == self._device[inode]
+        )
+
+    def _run(self) -> None:
+        """Fill the tree. The folders of one level are gone through before those below them."""
+        self._add_inode(os.stat(self._top), 0)
+        level = [(0, self._top)]
+        depth = 0
+        while level:
+            if depth > DEEPEST:
+                raise OSError(errno.ENAMETOOLONG, f"more than {DEEPEST} levels deep", level[0][1])
+            below: list[tuple[int, bytes]] = []
+            for folder, path in level:
+                below += self._folder(folder, path)
+            level, depth = below, depth + 1
+
+    def _folder(self, folder: int, path: bytes) -> Iterator[tuple[int, bytes]]:
+        """Add what is in a folder; yield the folders among it and their paths."""
+        self._folders[folder] = path
+        if xattrs := read_xattrs(path):
+            self.tree.xattrs[folder] = xattrs
+        try:
+            with os.scandir(path) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except FileNotFoundError:
+            self._gone(path)
+            return
+        for entry in entries:
+            try:
+                now = entry.stat(follow_symlinks=self._dereference)
+            except FileNotFoundError:
+                self._gone(entry.path)
+                continue
+            is_folder = stat.S_ISDIR(now.st_mode)
+            if self._excluded is not None:
+                below = os.fsdecode(entry.path[len(self._top) + 1 :])
+                if self._excluded(below, is_folder):
+                    continue
+            inode = self._add(entry, now)
+            if inode is None:
+                continue
+            self.tree.add_entry(folder, entry.name, inode)
+            if is_folder:
+                if entry.is_symlink():
+                    self._refuse_loop(folder, now, entry.path)
+                yield inode, entry.path
+
+    def _add(self, entry: os.DirEntry[bytes], now: os.stat_result) -> int | None:
+        """The inode of an entry, a new one unless it is a hard link; None if it is not packed."""
+        kind = stat.S_IFMT(now.st_mode)
+        if kind in _SKIPPED_KINDS:
+            self.skipped[_SKIPPED_KINDS[kind]] += 1
+            return None
+        identity = (now.st_dev, now.st_ino)
+        if identity == self._leave_out:
+            return None
+        if now.st_nlink > 1 and kind != stat.S_IFDIR and identity in self._linked:
+            return self._linked[identity]
+        inode = self._add_inode(now, len(self.tree.names))
+        if kind == stat.S_IFLNK:
+            target = os.readlink(entry.path)
+            self.tree.targets[inode] = target
+            self.tree.length[inode] = len(target)
+        if now.st_nlink > 1 and kind != stat.S_IFDIR:
+            self._linked[identity] = inode
+        return inode
+
+    def _add_inode(self, now: os.stat_result, entry: int) -> int:
+        self._device.append(now.st_dev)
+        self._number.append(now.st_ino)
+        self._ctime.append(now.st_ctime_ns)
+        self._first_entry.append(entry)
+        return self.tree.add_inode(
+            now.st_mode, now.st_uid, now.st_gid, now.st_mtime_ns, now.st_size
+        )
+
+    def _refuse_loop(self, folder: int, now: os.stat_result, path: bytes) -> None:
+        """A symlink to a folder above it would be followed for ever."""
+        while True:
+            if (self._device[folder], self._number[folder]) == (now.st_dev, now.st_ino):
+                raise OSError(errno.ELOOP, "a symlink to a folder that it is in", path)
+            if folder == 0:
+                return
+            folder = self.tree.parent[self._first_entry[folder]]
+
+    def _gone(self, path: bytes) -> None:
+        what = f"{os.fsdecode(path)}: went away while its folder was packed"
+        if os.path.islink(path):
+            what = f"{os.fsdecode(path)}: a symlink that leads nowhere"
+        if not self._ignore_changed:
+            raise ChangedError(what)
+        warnings.warn(what, ChangedWarning, stacklevel=2)
+
+
+def read_xattrs(file: bytes | int) -> Xattrs:
+    """The user.* extended attributes of a path or descriptor, sorted by name."""
+    try:
+        names = os.listxattr(file)
+        found = [name for name in names if name.startswith("user.")] if names else []
+        return tuple(sorted((os.fsencode(name), os.getxattr(file, name)) for name in found))
+    except OSError as error:
+        if error.errno in _NO_XATTRS:  # the file system has none, or one has just been removed
+            return ()
+        raise
+
+
+def excluder(patterns: Iterable[str]) -> Excluded | None:
+    """Whether a path below the top, a folder or not, matches one of the patterns.
+
+    A pattern with a slash in it is matched against the whole path, one without against the name;
+    one that ends in a slash matches folders only. `*` also matches slashes.
+    """
+    if isinstance(patterns, str):
+        raise TypeError("exclude must be a list of patterns, not one str")
+    rules = []
+    for pattern in patterns:
+        bare = pattern.strip("/")
+        by_path = "/" in bare or pattern.startswith("/")
+        rules.append((re.compile(fnmatch.translate(bare)).match, by_path, pattern.endswith("/")))
+    if not rules:
+        return None
+
+    def excluded(path: str, is_folder: bool) -> bool:
+        name = path.rpartition("/")[2]
+        return any(
+            (is_folder or not folders_only) and match(path if by_path else name)
+            for match, by_path, folders_only in rules
+        )
+
+    return excluded
