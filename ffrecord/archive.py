@@ -28,6 +28,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Path: TypeAlias = "str | os.PathLike[str]"
 
+COPY_CHUNK = 1 << 20
 STEP_BLOCKS = 32  # that a large file is read by, from end to end
 
 
@@ -39,6 +40,7 @@ class Archive:
     ) -> None:
         self.reader = FileReader(ffr_file, check_data, mode=mode)
         self.path = self.reader.fnames[-1]
+        self.legacy_size = 0  # of what the index's record has for the original FFRecord
         try:
             self.index = self._open_index()
         except BaseException:
@@ -103,22 +105,36 @@ class Archive:
         if size:
             reader.read_unchecked(record, size - len(end), end)
         trailer = layout.parse_trailer(self.path, end.tobytes(), size)
+        self.legacy_size = size if trailer is None else size - len(end) - trailer.length
         if trailer is None:
             return self._open_legacy_index(record, size)
-        # Shared, so that forked workers have one copy; it is not the file that is mapped.
-        image = mmap.mmap(-1, trailer.length)
-        memory = np.frombuffer(image, np.uint8)
-        reader.read_unchecked(record, size - len(end) - trailer.length, memory)
-        if reader.check_data and (computed := crc32(memory)) != trailer.crc:
-            raise IndexChecksumError(
-                f"{self.path}: its index is damaged: the checksum is {computed:#010x}, "
-                f"the file says {trailer.crc:#010x}"
-            )
+        image = self._copy_image(record, trailer)
         self._compare_shards(layout.parse(self.path, image))
         index = Index(self.path, image, reader.record_sizes()[:-1])
         # It stays in memory, but what only the checks had to touch need not stay mapped.
         image.madvise(mmap.MADV_DONTNEED)
         return index
+
+    def _copy_image(self, record: int, trailer: layout.Trailer) -> mmap.mmap:
+        """The index's image in memory that nobody else can write to, and that forks share."""
+        memory = os.memfd_create("ffrecord index")
+        try:
+            crc = 0
+            chunk = np.empty(min(COPY_CHUNK, trailer.length), np.uint8)
+            for offset in range(0, trailer.length, COPY_CHUNK):
+                piece = chunk[: trailer.length - offset]
+                self.reader.read_unchecked(record, self.legacy_size + offset, piece)
+                crc = crc32(piece, crc)
+                if os.write(memory, piece.data) != len(piece):
+                    raise MemoryError(f"{self.path}: no room for its index in memory")
+            if self.reader.check_data and crc != trailer.crc:
+                raise IndexChecksumError(
+                    f"{self.path}: its index is damaged: the checksum is {crc:#010x}, "
+                    f"the file says {trailer.crc:#010x}"
+                )
+            return mmap.mmap(memory, trailer.length, prot=mmap.PROT_READ)
+        finally:
+            os.close(memory)
 
     def _open_legacy_index(self, record: int, size: int) -> Index:
         start = np.empty(min(size, len(layout.LEGACY_MAGIC)), np.uint8)

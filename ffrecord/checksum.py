@@ -20,7 +20,6 @@ from isal import isal_zlib
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 crc32 = isal_zlib.crc32
-crc32_combine = isal_zlib.crc32_combine
 
 SHARE_RECORD = 32 << 10  # records at least this large on average, and
 SHARE_TOTAL = 2 << 20  # batches of at least this many bytes, are worth a second core
@@ -44,6 +43,14 @@ def crc32_many_shared(buffers: Sequence[Bytes]) -> list[int]:
     except RuntimeError:  # the interpreter is shutting down and starts no more threads
         return crc32_many(buffers)
     return crc32_many(buffers[:half]) + theirs.result()
+
+
+def crc32_joined(blocks: Sequence[int], block: int, length: int) -> int:
+    """The CRC-32 of `length` bytes from those of their blocks, all but the last of one size."""
+    crc = blocks[0]
+    for number in range(1, len(blocks)):
+        crc = isal_zlib.crc32_combine(crc, blocks[number], min(block, length - number * block))
+    return crc
 
 
 def _the_helper() -> ThreadPoolExecutor:

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.archive import Archive
+from ffrecord.extract import ExtractReport, extract
 from ffrecord.index import ROOT, Index
 from ffrecord.index.layout import BLOCK
 from ffrecord.index.lookup import MISSING
@@ -88,6 +89,20 @@ class PackedFolder:
         if offset < 0 or length < 0:
             raise ValueError(f"offset and length must not be negative: {offset}, {length}")
         return self.archive.read_range(self._file(name), offset, length)
+
+    def stream(self, name: Name) -> Iterator[Bytes]:
+        """A file of any size in pieces of a few megabytes, each checked."""
+        return self.archive.stream(self._file(name))
+
+    def record(self, name: Name) -> int:
+        """The number of the record that holds a file."""
+        return self._index.record(self._file(name))
+
+    def extract(
+        self, dest: Name, names: Sequence[str] | None = None, *, overwrite: bool = False
+    ) -> ExtractReport:
+        """Restore files and folders, or all of them, below the folder `dest`."""
+        return extract(self.archive, dest, names, overwrite=overwrite)
 
     def open(
         self,
@@ -250,14 +265,14 @@ class PackedFolder:
     def _records(self, names: Sequence[Name]) -> Ints:
         """The record of each file: by hash where the name is a plain path, else step by step."""
         try:
-            paths = [name.encode() for name in names]  # type: ignore[union-attr]
-        except (AttributeError, UnicodeEncodeError):  # a Path; a name that is not UTF-8
+            paths = list(map(str.encode, names))  # type: ignore[arg-type]
+        except (TypeError, UnicodeEncodeError):  # a Path; a name that is not UTF-8
             paths = [_bytes(name) for name in names]
         index = self._index
-        inodes = index.find(paths)
-        records = index.records(inodes)
-        for row in ((inodes == MISSING) | (records == MISSING)).nonzero()[0].tolist():
-            records[row] = index.record(self._file(names[row]))
+        records = index.records(index.find(paths))
+        if records.min(initial=0) == MISSING:
+            for row in (records == MISSING).nonzero()[0].tolist():
+                records[row] = index.record(self._file(names[row]))
         return records
 
     def _inode(self, name: Name, *, follow: bool = True) -> int:

@@ -24,7 +24,7 @@ from typing import TypeAlias
 import numpy as np
 from tqdm import tqdm
 
-from ffrecord.checksum import crc32, crc32_combine
+from ffrecord.checksum import crc32, crc32_joined
 from ffrecord.errors import ChangedError, ChangedWarning, SkippedWarning
 from ffrecord.index import Index, layout, legacy
 from ffrecord.index.build import Shard, Tree, build
@@ -226,7 +226,7 @@ class _Packer:
             joined = [blocks[0] for blocks in checksums]
             for k, (inode, blocks) in enumerate(zip(piece.inodes, checksums, strict=True)):
                 if len(blocks) > 1:
-                    joined[k] = _joined_checksum(blocks, lengths[k])
+                    joined[k] = crc32_joined(blocks, BLOCK, lengths[k])
                     tree.blocks[inode] = array("I", blocks)
             writer.seal(lengths, joined)
             self.tell(len(lengths), size)
@@ -254,14 +254,6 @@ class _Packer:
         index = Index(target, image, sizes)
         before = legacy.dump(tree, _readable(tree, index)) if self._legacy_index else b""
         return before + image + layout.trailer(image, crc32(image))
-
-
-def _joined_checksum(blocks: list[int], length: int) -> int:
-    """The CRC-32 of a file from those of its blocks."""
-    crc = blocks[0]
-    for number in range(1, len(blocks)):
-        crc = crc32_combine(crc, blocks[number], min(BLOCK, length - number * BLOCK))
-    return crc
 
 
 def _readable(tree: Tree, index: Index) -> dict[int, int]:

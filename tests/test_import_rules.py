@@ -37,8 +37,9 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.writer": ({"errors", "layout", "checksum", "newfile"}, {"numpy"}),
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
     "ffrecord.archive": ({"errors", "checksum", "index", "reader"}, {"numpy"}),
+    "ffrecord.audit": ({"archive", "checksum", "errors", "index"}, {"numpy"}),
     "ffrecord.packedfile": ({"archive", "index"}, set()),
-    "ffrecord.folder": ({"archive", "index", "packedfile", "reader"}, {"numpy"}),
+    "ffrecord.folder": ({"archive", "extract", "index", "packedfile", "reader"}, {"numpy"}),
     "ffrecord.scan": ({"errors", "index"}, set()),
     "ffrecord.readahead": ({"checksum", "index", "scan"}, {"numpy"}),
     "ffrecord.pack": (
@@ -50,7 +51,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.utils": ({"newfile", "writer"}, {"tqdm"}),
     "ffrecord.cli": (
         READ_SIDE
-        | {"archive", "cli", "extract", "folder", "index", "pack", "reader", "version", "writer"},
+        | {"archive", "audit", "cli", "extract", "folder", "index", "pack", "reader", "version", "writer"},
         {"numpy", "tqdm"},
     ),
     "ffrecord.__main__": ({"cli"}, set()),

@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from ffrecord.cli import cat, info, verify
+from ffrecord.cli import cat, extract, info, ls, pack, verify
 from ffrecord.cli.terminal import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
@@ -23,13 +23,13 @@ from ffrecord.cli.terminal import (
     EXIT_USAGE,
     printable,
 )
-from ffrecord.errors import FFRecordError, LegacyFileWarning
+from ffrecord.errors import ChangedWarning, FFRecordError, LegacyFileWarning, SkippedWarning
 from ffrecord.version import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     _prepare_output()
     try:
         code: int = options.run(options)
@@ -52,6 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """argparse takes paths only before or only after the options; commands with paths want both."""
+    parser = _parser()
+    options, more = parser.parse_known_args(arguments)
+    if more and (not hasattr(options, "path") or any(each.startswith("-") for each in more)):
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    if more:
+        options.path = [*options.path, *more]
+    return options
+
+
 def _fail(what: object, code: int) -> int:
     print(f"ffrecord: {printable(what)}", file=sys.stderr)
     return code
@@ -64,17 +75,18 @@ def _prepare_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    warnings.simplefilter("always", LegacyFileWarning)
+    for kind in (LegacyFileWarning, ChangedWarning, SkippedWarning):
+        warnings.simplefilter("always", kind)
     warnings.showwarning = _one_line_warning
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="ffrecord", description="Look into, check and take apart FFRecord files."
+        prog="ffrecord", description="Pack folders; look into, check and take apart FFRecord files."
     )
     parser.add_argument("--version", action="version", version=f"ffrecord {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (info, verify, cat):
+    for module in (pack, ls, cat, extract, info, verify):
         module.add_command(commands)
     return parser
 

@@ -1,4 +1,8 @@
-"""`ffrecord verify FILE…`: every checksum of every file, on all cores."""
+"""`ffrecord verify FILE…`: every checksum of every file, on all cores.
+
+Of a packed folder also its index: that it makes sense, that its checksums of blocks belong to its
+records, and that the index for the original FFRecord, if there is one, says the same.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,13 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeAlias
 
+import numpy as np
 from tqdm import tqdm
 
+from ffrecord.archive import Archive
+from ffrecord.audit import audit
 from ffrecord.cli.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable
-from ffrecord.errors import FFRecordError
+from ffrecord.errors import FFRecordError, NotPackedFolderError
 from ffrecord.reader import FileReader
 
 Damage: TypeAlias = "tuple[int, FFRecordError]"
@@ -21,7 +28,7 @@ Damage: TypeAlias = "tuple[int, FFRecordError]"
 
 def add_command(commands: Any) -> None:
     parser = commands.add_parser("verify", help="check every checksum; exit 1 if one is wrong")
-    parser.add_argument("file", nargs="+", help="record files, or folders of them")
+    parser.add_argument("file", nargs="+", help="record files, packed folders, folders of shards")
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
     parser.set_defaults(run=run)
 
@@ -37,11 +44,15 @@ def _verify(path: str, no_progress: bool) -> int:
     damaged = 0
     try:
         with FileReader(path) as reader:
-            for _, error in _damage(reader, quiet=no_progress or not sys.stderr.isatty()):
-                _say(f"BAD: {error}")
+            names = _Names(path)
+            if names.problem is not None:
+                _say(f"BAD: {names.problem}")
+                damaged += 1
+            for record, error in _damage(reader, quiet=no_progress or not sys.stderr.isatty()):
+                _say(f"BAD: {error}{names.of(record)}")
                 damaged += 1
             verdict = f"{damaged} damaged of" if damaged else "OK,"
-            _say(f"{path}: {verdict} {reader.n} records")
+            _say(f"{path}: {verdict} {reader.n} records{names.summary}")
     except BrokenPipeError:
         raise
     except FFRecordError as error:
@@ -51,6 +62,34 @@ def _verify(path: str, no_progress: bool) -> int:
         _say(f"{path}: NOT READ: {error.strerror or error}")
         return EXIT_SYSTEM
     return EXIT_DAMAGED if damaged else 0
+
+
+class _Names:
+    """What a packed folder's index adds: which files a record is, and its own checks."""
+
+    def __init__(self, path: str) -> None:
+        self.problem: FFRecordError | None = None
+        self.summary = ""
+        self._archive: Archive | None = None
+        try:
+            with Archive(path) as archive:
+                self._archive = archive
+                self.summary = f", {len(archive.index.tables.entries)} names"
+                audit(archive)
+        except NotPackedFolderError:
+            pass
+        except FFRecordError as error:
+            self.problem = error
+
+    def of(self, record: int) -> str:
+        """` (its/path)` for a file's record."""
+        if self._archive is None:
+            return ""
+        index = self._archive.index
+        records = index.records(np.arange(len(index)))
+        inodes = (records == record).nonzero()[0].tolist()
+        paths = [os.fsdecode(index.inode_path(inode)) for inode in inodes]
+        return f" ({', '.join(paths)})" if paths else ""
 
 
 def _say(line: str) -> None:

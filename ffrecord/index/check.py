@@ -2,7 +2,7 @@
 
 An archive may be damaged, or made to harm. After these checks every number in the tables is in
 range, the folders form a tree, every name is one that a folder can hold, and no two entries of a
-folder have the same name. Each check is a few numpy operations over whole columns: a million
+folder have the same name. Each check is a few numpy operations over thousands of rows: a million
 files take some tens of milliseconds.
 
 Not checked here: the hashes (a wrong one is only slow, see `lookup`), the names of extended
@@ -27,14 +27,18 @@ from ffrecord.index.layout import (
     LONGEST_TARGET,
     NO_ENTRY,
     Image,
+    Rows,
 )
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Column: TypeAlias = npt.NDArray[Any]
 
-NAMES_AT_A_TIME = 1 << 16
+AT_A_TIME = 1 << 15
+"""Rows. Results of this many fit into memory that is used again; fresh memory costs more."""
+
 LARGEST_XATTR = 1 << 16
+_FOLDER, _FILE, _SYMLINK = (kind >> 12 for kind in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK))
 
 
 def check(path: str, image: Image, record_sizes: Ints) -> None:
@@ -45,10 +49,9 @@ def check(path: str, image: Image, record_sizes: Ints) -> None:
     checks = _Checks(path, image)
     checks.attributes()
     checks.inodes(record_sizes)
-    checks.entries()
     checks.folders()
+    checks.entries()
     checks.links()
-    checks.names()
     checks.large_files()
 
 
@@ -57,17 +60,17 @@ class _Checks:
         self._path = path
         self._image = image
 
-    def _require(self, right: Any, what: str) -> None:
+    def _require(self, right: Any, what: str, start: int = 0) -> None:
         """All of `right`, or the error that `what` names with the first row that is wrong."""
         if not np.all(right):
-            row = "" if np.ndim(right) == 0 else f" (row {int(np.argmin(right))})"
+            row = "" if np.ndim(right) == 0 else f" (row {start + int(np.argmin(right))})"
             raise IndexStructureError(f"{self._path}: its index is wrong: {what}{row}")
 
     def attributes(self) -> None:
         rows, xattrs = self._image.attributes, self._image.xattrs
-        kinds = rows["mode"] & ~np.uint32(0o7777)
-        allowed = np.array([stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK], np.uint32)
-        self._require(np.isin(kinds, allowed), "a mode that is no file, folder or symlink")
+        allowed = np.array([_FOLDER, _FILE, _SYMLINK], np.uint32)
+        self._require(np.isin(rows["mode"] >> 12, allowed), "a mode of no file, folder or symlink")
+        self._kinds = (rows["mode"] >> 12).astype(np.uint8)
         last = rows["xattr"].astype(np.uint64) + rows["xattrs"]
         self._require(last <= len(xattrs), "extended attributes that are not there")
         self._require(xattrs["name"] <= LONGEST_NAME, "an extended attribute's name is too long")
@@ -75,62 +78,95 @@ class _Checks:
         self._within_texts(xattrs["text"], xattrs["name"] + xattrs["value"], "attributes")
 
     def inodes(self, record_sizes: Ints) -> None:
-        """Also sorts the inodes into kinds, for the checks that follow."""
+        """Also finds out which are folders, files larger than a block, or have several names."""
         rows = self._image.inodes
         self._require(len(rows) > 0, "there is no root")
-        self._require(rows["attributes"] < len(self._image.attributes), "attributes not there")
-        # The kind's four bits as one byte: a column of a million takes no time to sort out.
-        kind = (self._image.attributes["mode"] >> 12).astype(np.uint8)[rows["attributes"]]
-        self._is_folder: Mask = kind == stat.S_IFDIR >> 12
+        self._is_folder = np.empty(len(rows), bool)
+        self._is_linked = np.empty(len(rows), bool)
+        large = []
+        for start in range(0, len(rows), AT_A_TIME):
+            large.append(start + self._some_inodes(start, rows[start:][:AT_A_TIME], record_sizes))
+        self._large = np.concatenate(large)
         self._folders: Ints = self._is_folder.nonzero()[0]
-        self._files: Ints = (kind == stat.S_IFREG >> 12).nonzero()[0]
         self._require(self._is_folder[0], "the root is not a folder")
         self._require(rows["entry"][0] == NO_ENTRY, "the root has a name")
 
-        record = rows["data"][self._files]
+    def _some_inodes(self, start: int, rows: Rows, record_sizes: Ints) -> Ints:
+        attributes, data, length = rows["attributes"], rows["data"], rows["length"]
+        self._require(attributes < len(self._kinds), "attributes that are not there", start)
+        kind = self._kinds[attributes]
+        links = self._image.attributes["links"][attributes]
+        self._is_folder[start : start + len(rows)] = kind == _FOLDER
+        self._is_linked[start : start + len(rows)] = (kind != _FOLDER) & (links > 1)
+        self._require(links > 0, "a file without links", start)
+
+        files = (kind == _FILE).nonzero()[0]
+        record, size = data[files], length[files]
         self._require(record < len(record_sizes), "a file's record is not there")
-        size = rows["length"][self._files]
         self._require(size == record_sizes[record.view(np.int64)], "a size is not its record's")
 
-        links = (kind == stat.S_IFLNK >> 12).nonzero()[0]
-        length = rows["length"][links]
-        self._require((length > 0) & (length <= LONGEST_TARGET), "a symlink's target is too long")
-        self._within_texts(rows["data"][links], length, "symlinks")
+        symlinks = (kind == _SYMLINK).nonzero()[0]
+        target = length[symlinks]
+        self._require((target > 0) & (target <= LONGEST_TARGET), "a symlink's target is too long")
+        self._within_texts(data[symlinks], target, "symlinks")
+        large: Ints = files[size > BLOCK]
+        return large
+
+    def folders(self) -> None:
+        """They share the entries out among them, in order."""
+        inodes, entries = self._image.inodes, self._image.entries
+        count = inodes["length"][self._folders]
+        self._require(count <= len(entries), "a folder has more entries than there are")
+        self._until = np.cumsum(count.astype(np.int64))
+        self._require(self._until[-1] == len(entries), "folders leave entries over, or want more")
+        first = self._until - count.astype(np.int64)
+        self._require(inodes["data"][self._folders] == first, "folders overlap")
 
     def entries(self) -> None:
+        """They name what is there, and the folders form a tree of bearable depth."""
         inodes, entries = self._image.inodes, self._image.entries
-        self._require(entries["inode"] < len(inodes), "an entry's inode is not there")
-        self._require(self._image.hashed < len(entries), "a hash's entry is not there")
         self._require(
             len(self._image.hashes) == len(entries), "there are more or fewer hashes than entries"
         )
-        first = inodes["entry"][1:]
-        self._require(first < len(entries), "an inode's entry is not there")
-        named = entries["inode"][first]
-        self._require(named == np.arange(1, len(inodes)), "an inode's entry names another inode")
+        ends = entries["name_end"]
+        total = int(ends[-1]) if len(ends) else 0
+        self._require(total == len(self._image.names), "names are left over, or not there")
+        inner = []
+        for start in range(0, len(entries), AT_A_TIME):
+            rows = entries[start:][:AT_A_TIME]
+            inner.append(start + self._some_entries(start, rows))
+            self._some_names(start, start + len(rows))
+        for start in range(1, len(inodes), AT_A_TIME):
+            first = inodes["entry"][start:][:AT_A_TIME]
+            self._require(first < len(entries), "an inode's entry is not there", start)
+            due = np.arange(start, start + len(first))
+            self._require(entries["inode"][first] == due, "an inode's entry is another's", start)
+        self._tree(entries[np.concatenate(inner) if inner else np.empty(0, np.int64)])
 
-    def folders(self) -> None:
-        """They share the entries out among them, in order, and form a tree of bearable depth."""
-        inodes, entries, folders = self._image.inodes, self._image.entries, self._folders
-        count = inodes["length"][folders]
-        self._require(count <= len(entries), "a folder has more entries than there are")
-        until = np.cumsum(count)
-        self._require(until[-1] == len(entries), "folders leave entries over, or want more")
-        self._require(inodes["data"][folders] == until - count, "folders overlap")
-        self._require(
-            entries["parent"] == np.repeat(folders, count.astype(np.int64)),
-            "an entry is in another folder than it says",
+    def _some_entries(self, start: int, rows: Rows) -> Ints:
+        """The places of folders among them."""
+        inode = rows["inode"]
+        self._require(inode < len(self._image.inodes), "an entry's inode is not there", start)
+        hashed = self._image.hashed[start : start + len(rows)]
+        self._require(hashed < len(self._image.entries), "a hash's entry is not there", start)
+        stop = start + len(rows)
+        folders = slice(
+            int(np.searchsorted(self._until, start, "right")),
+            int(np.searchsorted(self._until, stop - 1, "right")) + 1,
         )
-        # Breadth first: each folder but the root is named once, in order, after its parent.
-        self._inner = self._is_folder[entries["inode"]].nonzero()[0]
-        inner = entries["inode"][self._inner]
-        self._require(len(inner) == len(folders) - 1, "a folder has no name, or two")
-        self._require(inner == folders[1:], "folders are not numbered breadth first")
-        self._parents: Column = entries["parent"][self._inner]
-        self._require(inner > self._parents, "a folder is inside itself")
-        self._require_depth()
+        until = np.minimum(self._until[folders], stop) - start
+        count = np.diff(until, prepend=0)
+        due = np.repeat(self._folders[folders], count)
+        self._require(rows["parent"] == due, "an entry is in another folder than it says", start)
+        inner: Ints = self._is_folder[inode].nonzero()[0]
+        return inner
 
-    def _require_depth(self) -> None:
+    def _tree(self, rows: Rows) -> None:
+        """Breadth first: each folder but the root is named once, in order, after its parent."""
+        inode, self._parents = rows["inode"], rows["parent"]
+        self._require(len(rows) == len(self._folders) - 1, "a folder has no name, or two")
+        self._require(inode == self._folders[1:], "folders are not numbered breadth first")
+        self._require(inode > self._parents, "a folder is inside itself")
         # Folders of one level lie next to each other, so do those of the next.
         parents = np.searchsorted(self._folders, self._parents)
         until, depth = 1, 0
@@ -140,50 +176,49 @@ class _Checks:
             self._require(depth <= DEEPEST, f"folders are more than {DEEPEST} levels deep")
 
     def links(self) -> None:
+        """Every inode has a name; so if those with several have as many as they say, and the
+        total is right, then the others have one."""
         inodes, entries = self._image.inodes, self._image.entries
-        due = np.bincount(entries["inode"], minlength=len(inodes))
-        due[self._folders] = 2
-        due += np.bincount(self._parents, minlength=len(inodes))
-        links = self._image.attributes["links"][inodes["attributes"]]
-        self._require(links == due, "a count of links is wrong")
-
-    def names(self) -> None:
-        entries, names = self._image.entries, self._image.names
-        end = entries["name_end"]
-        self._require(end <= len(names), "a name is not there")
-        self._require(len(names) == (int(end[-1]) if len(end) else 0), "names are left over")
-        self._require(end[1:] > end[:-1], "a name is empty")
-        self._require(not len(end) or end[0] > 0, "a name is empty")
-        for start in range(0, len(entries), NAMES_AT_A_TIME):
-            self._some_names(start, min(start + NAMES_AT_A_TIME, len(entries)))
+        links = self._image.attributes["links"]
+        inner = np.searchsorted(self._folders, self._parents)
+        due = 2 + np.bincount(inner, minlength=len(self._folders))
+        self._require(links[inodes["attributes"][self._folders]] == due, "a folder's links")
+        several = self._is_linked.nonzero()[0]
+        stated = links[inodes["attributes"][several]].astype(np.int64)
+        names = len(inodes) - 1 - len(several) + int(stated.sum())
+        self._require(names == len(entries), "more or fewer names than links")
+        if several.size:
+            named = entries["inode"][self._is_linked[entries["inode"]]]
+            counted = np.bincount(np.searchsorted(several, named), minlength=len(several))
+            self._require(counted == stated, "a count of links is wrong")
 
     def _some_names(self, start: int, stop: int) -> None:
         """Names of entries `start` up to `stop`, and how the first compares with the one before."""
         start = max(0, start - 1)
         rows = self._image.entries[start:stop]
-        end = rows["name_end"].astype(np.int64)
         low = int(self._image.entries["name_end"][start - 1]) if start else 0
+        end = rows["name_end"].astype(np.int64)
+        self._require(rows["name_end"] <= len(self._image.names), "a name is not there", start)
         begin = np.concatenate([[low], end[:-1]])
         length = end - begin
-        self._require(length <= LONGEST_NAME, "a name is too long")
+        self._require((length > 0) & (length <= LONGEST_NAME), "an empty or too long name", start)
         raw = self._image.names[low : int(end[-1])].tobytes()
         self._require(b"\0" not in raw, "a name has a NUL in it")
         self._require(b"/" not in raw, "a name has a slash in it")
         for row in (length <= 2).nonzero()[0].tolist():
             name = raw[begin[row] - low : end[row] - low]
-            self._require(name not in (b".", b".."), f"an entry is called {name.decode()!r}")
+            self._require(name not in (b".", b".."), f"an entry is called {name!r}")
         siblings = rows["parent"][1:] == rows["parent"][:-1]
         self._require(
             _in_order(raw, begin - low, length, siblings),
-            "names are not in order, or two of a folder are the same",
+            f"names from entry {start} on are not in order, or two of a folder are the same",
         )
 
     def large_files(self) -> None:
         inodes, large = self._image.inodes, self._image.large
         if not len(large) and not len(self._image.blocks):  # as the original's: for none, then
             return
-        length = inodes["length"][self._files]
-        due = self._files[length > BLOCK]
+        due = self._large
         self._require(len(large) == len(due), "large files without checksums, or more than those")
         self._require(large["inode"] == due, "checksums for other files than the large ones")
         blocks = -(-inodes["length"][due].astype(np.int64) // BLOCK)

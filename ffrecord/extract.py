@@ -1,0 +1,342 @@
+"""Taking an archive apart into files again, and never writing outside the folder that was named.
+
+Whatever an archive says, and whoever changes the folder meanwhile: every file and folder is made
+relative to an open folder, which was opened one name at a time without following symlinks. So a
+symlink that comes out of the archive, or was there before, never leads a later file elsewhere.
+Names were checked when the archive was opened.
+
+Contents are verified before a file gets its name where that replaces another one; a file that
+turns out damaged is not left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ffrecord.archive import Archive, Bytes
+from ffrecord.errors import FFRecordError
+from ffrecord.index import ROOT, Status
+from ffrecord.index.resolve import resolve
+
+BATCH_FILES = 256
+BATCH_BYTES = 8 << 20
+FOLDERS_OPEN = 128
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_SET_IDS = stat.S_ISUID | stat.S_ISGID
+# A file system without hard links, or at its limit of them.
+_NO_LINKS = (errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOTSUP)
+
+
+@dataclass(slots=True)
+class ExtractReport:
+    """What was extracted."""
+
+    files: int = 0
+    folders: int = 0
+    symlinks: int = 0
+    hard_links: int = 0
+    bytes: int = 0
+    damaged: int = 0
+
+
+def extract(
+    archive: Archive,
+    dest: str | os.PathLike[str],
+    paths: Iterable[str] | None = None,
+    *,
+    overwrite: bool = False,
+    on_damage: Callable[[str, FFRecordError], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ExtractReport:
+    """Restore files, folders, symlinks and hard links below `dest`, with modes, times, user.*
+    attributes and, for root, owners.
+
+    Args:
+        archive: where from.
+        dest: the folder; it is made if it is not there. It gets the packed folder's own attributes
+            only if it was empty and everything is extracted.
+        paths: which files and folders; all if left out. They keep their whole path below `dest`.
+        overwrite: replace what is there. Otherwise that is a FileExistsError; folders that are
+            there are added to either way.
+        on_damage: called with the path and error of each damaged file, which is then left out;
+            without it the error is raised.
+        progress: called with how many files and bytes have been added.
+    """
+    dest = os.fspath(dest)
+    os.makedirs(dest, exist_ok=True)
+    root = os.open(dest, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        work = _Extraction(archive, dest, root, overwrite, on_damage, progress)
+        work.run(paths)
+        return work.report
+    finally:
+        os.close(root)
+
+
+class _Extraction:
+    def __init__(
+        self, archive: Archive, dest: str, root: int, overwrite: bool,
+        on_damage: Callable[[str, FFRecordError], None] | None,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:  # fmt: skip
+        self.report = ExtractReport()
+        self._archive = archive
+        self._index = archive.index
+        self._dest = dest
+        self._root = root
+        self._overwrite = overwrite
+        self._on_damage = on_damage
+        self._progress = progress or (lambda files, size: None)
+        self._opened: OrderedDict[int, int] = OrderedDict()
+        self._made: dict[int, tuple[int, bytes]] = {}  # where a file with several names is
+        self._finish: dict[int, None] = {}  # folders, whose attributes come last
+        self._named: set[tuple[int, bytes]] = set()  # what was asked for and made
+        self._owners = os.geteuid() == 0
+        self._warned = False
+
+    def run(self, paths: Iterable[str] | None) -> None:
+        try:
+            if paths is None:
+                if not os.listdir(self._root):
+                    self._finish[ROOT] = None
+                queue = [ROOT]
+            else:
+                queue = list(self._begin(paths))
+            # Folders of a level before those below it: the list grows while it is gone through.
+            for folder in queue:
+                queue += self._fill(folder, self._index.children(folder))
+            for folder in reversed(self._finish):
+                with self._naming(folder, b""):
+                    self._set_attributes(self._folder(folder), self._index.status(folder))
+        finally:
+            for fd in self._opened.values():
+                os.close(fd)
+
+    def _begin(self, paths: Iterable[str]) -> Iterator[int]:
+        """Make what was named, and the folders that it is in; the folders to go on with."""
+        for path in paths:
+            folder, name = self._locate(path.encode("utf-8", "surrogateescape"))
+            above, inode = [], folder
+            while inode != ROOT:
+                above.append(inode)
+                inode = self._index.parent(inode)
+            for inode in reversed(above):
+                if inode not in self._finish:
+                    self._make_folder(inode)
+            if name is None:
+                yield folder
+            else:
+                yield from self._fill(folder, [(name, self._index.child(folder, name))])
+                self._named.add((folder, name))
+
+    def _locate(self, path: bytes) -> tuple[int, bytes | None]:
+        """A path's folder and its last name; the folder itself if the last name is a dot."""
+        before, _, name = path.rstrip(b"/").rpartition(b"/")
+        if name in (b"", b".", b".."):
+            return resolve(self._index, path), None
+        folder = resolve(self._index, before)
+        resolve(self._index, name, follow=False, start=folder)  # it is there, or this raises
+        return folder, name
+
+    def _fill(self, folder: int, children: Iterable[tuple[bytes, int]]) -> list[int]:
+        """Make children of a folder; the folders among them."""
+        inner = []
+        batch: list[tuple[bytes, Status]] = []
+        size = 0
+        for name, inode in children:
+            if (folder, name) in self._named:
+                continue
+            status = self._index.status(inode)
+            if status.is_folder:
+                self._make_folder(inode)
+                inner.append(inode)
+            elif inode in self._made and self._hard_link(folder, name, inode):
+                pass
+            elif status.is_symlink:
+                self._symlink(folder, name, status)
+            elif status.size > BATCH_BYTES:
+                self._file(folder, name, status, self._archive.stream(inode))
+            else:
+                batch.append((name, status))
+                size += status.size
+                # The next name may be one for the same file, which must be there by then.
+                if size > BATCH_BYTES or len(batch) == BATCH_FILES or status.links > 1:
+                    self._files(folder, batch)
+                    batch, size = [], 0
+        self._files(folder, batch)
+        return inner
+
+    # ---- one kind each -------------------------------------------------------------------
+
+    def _files(self, folder: int, files: list[tuple[bytes, Status]]) -> None:
+        """Small files, read as one batch."""
+        if not files:
+            return
+        try:
+            contents = self._archive.read(np.array([status.inode for _, status in files]))
+        except FFRecordError:  # one by one: the others are to be had
+            for name, status in files:
+                self._file(folder, name, status, self._archive.stream(status.inode))
+            return
+        for (name, status), content in zip(files, contents, strict=True):
+            self._file(folder, name, status, [content])
+
+    def _file(self, folder: int, name: bytes, status: Status, content: Iterable[Bytes]) -> None:
+        try:
+            with self._place(folder, name) as (parent, place):
+                fd = os.open(place, _NEW_FILE, 0o600, dir_fd=parent)
+                try:
+                    for piece in content:
+                        _write_all(fd, piece.data)
+                    self._set_attributes(fd, status)
+                finally:
+                    os.close(fd)
+        except FFRecordError as error:
+            if self._on_damage is None:
+                raise
+            self.report.damaged += 1
+            self._on_damage(self._path(folder, name), error)
+            return
+        if status.links > 1:
+            self._made[status.inode] = (folder, name)
+        self.report.files += 1
+        self.report.bytes += status.size
+        self._progress(1, status.size)
+
+    def _symlink(self, folder: int, name: bytes, status: Status) -> None:
+        target = self._index.target(status.inode)
+        with self._place(folder, name) as (parent, place):
+            os.symlink(target, place, dir_fd=parent)
+            if self._owners:
+                os.chown(place, status.uid, status.gid, dir_fd=parent, follow_symlinks=False)
+            times = (status.mtime_ns, status.mtime_ns)
+            os.utime(place, ns=times, dir_fd=parent, follow_symlinks=False)
+        if status.links > 1:
+            self._made[status.inode] = (folder, name)
+        self.report.symlinks += 1
+
+    def _hard_link(self, folder: int, name: bytes, inode: int) -> bool:
+        """Another name for a file that was made; False if that needs a second copy."""
+        its_folder, first = self._made[inode]
+        with self._place(folder, name) as (parent, place):
+            source = self._folder(its_folder)
+            try:
+                os.link(first, place, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                return False
+        self.report.hard_links += 1
+        return True
+
+    def _make_folder(self, inode: int) -> None:
+        """Make a folder, or take the one that is there."""
+        folder, name = self._index.parent(inode), self._index.inode_path(inode).rpartition(b"/")[2]
+        with self._naming(folder, name):
+            parent = self._folder(folder)
+            try:
+                os.mkdir(name, 0o700, dir_fd=parent)
+            except FileExistsError:
+                now = os.stat(name, dir_fd=parent, follow_symlinks=False)
+                if not stat.S_ISDIR(now.st_mode):
+                    if not self._overwrite:
+                        raise
+                    os.unlink(name, dir_fd=parent)
+                    os.mkdir(name, 0o700, dir_fd=parent)
+        self.report.folders += 1
+        self._finish[inode] = None
+
+    # ---- how -----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _place(self, folder: int, name: bytes) -> Iterator[tuple[int, bytes]]:
+        """An open folder and a name in it that is free: the file's, or if that is to be replaced
+        one from which it is moved there at the end. Nothing is left there after an error."""
+        with self._naming(folder, name):
+            parent = self._folder(folder)
+            place = name
+            with contextlib.suppress(FileNotFoundError):
+                now = os.stat(name, dir_fd=parent, follow_symlinks=False)
+                if stat.S_ISDIR(now.st_mode):
+                    raise IsADirectoryError(errno.EISDIR, "a folder is in the way")
+                if not self._overwrite:
+                    raise FileExistsError(errno.EEXIST, "is there already, not to be replaced")
+                place = b".ffrecord-" + secrets.token_hex(8).encode()
+            try:
+                yield parent, place
+                if place != name:
+                    os.replace(place, name, src_dir_fd=parent, dst_dir_fd=parent)
+            except FileExistsError:  # made by someone else a moment ago: theirs, not ours
+                raise
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(place, dir_fd=parent)
+                raise
+
+    def _folder(self, inode: int) -> int:
+        """A folder's descriptor, opened name by name from the top or from one that is open."""
+        if inode == ROOT:
+            return self._root
+        if inode in self._opened:
+            self._opened.move_to_end(inode)
+            return self._opened[inode]
+        way = [inode]
+        while way[-1] != ROOT and way[-1] not in self._opened:
+            way.append(self._index.parent(way[-1]))
+        fd = self._opened.get(way[-1], self._root)
+        for folder in reversed(way[:-1]):
+            name = self._index.inode_path(folder).rpartition(b"/")[2]
+            self._opened[folder] = fd = os.open(name, _FOLDER, dir_fd=fd)
+            if len(self._opened) > FOLDERS_OPEN:
+                os.close(self._opened.popitem(last=False)[1])
+        return fd
+
+    def _set_attributes(self, fd: int, status: Status) -> None:
+        mode = stat.S_IMODE(status.mode)
+        if self._owners:
+            os.fchown(fd, status.uid, status.gid)
+        elif status.uid != os.geteuid() or status.gid != os.getegid():
+            mode &= ~_SET_IDS  # it would run as another user than the one it was made for
+        for name, value in self._index.xattrs(status.inode).items():
+            try:
+                os.setxattr(fd, name, value)
+            except OSError as error:
+                if error.errno not in (errno.ENOTSUP, errno.EPERM):
+                    raise
+                if not self._warned:
+                    self._warned = True
+                    warnings.warn(f"{self._dest}: takes no extended attributes", stacklevel=2)
+        os.fchmod(fd, mode)
+        os.utime(fd, ns=(status.mtime_ns, status.mtime_ns))
+
+    @contextlib.contextmanager
+    def _naming(self, folder: int, name: bytes) -> Iterator[None]:
+        """Errors of the operating system name the whole path."""
+        try:
+            yield
+        except FFRecordError:
+            raise
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path(folder, name)) from error
+
+    def _path(self, folder: int, name: bytes) -> str:
+        return os.path.join(
+            self._dest, os.fsdecode(self._index.inode_path(folder)), os.fsdecode(name)
+        )
+
+
+def _write_all(fd: int, data: memoryview) -> None:
+    while len(data):
+        data = data[os.write(fd, data) :]
