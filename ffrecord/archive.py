@@ -33,21 +33,27 @@ STEP_BLOCKS = 32  # that a large file is read by, from end to end
 
 
 class Archive:
-    """An open packed folder: a file, the folder of its shards, or the list of those."""
+    """The packed folder that a reader's records are. Closing the reader closes it."""
 
-    def __init__(
-        self, ffr_file: Path | Sequence[Path], check_data: bool = True, *, mode: str = "auto"
-    ) -> None:
-        self.reader = FileReader(ffr_file, check_data, mode=mode)
+    def __init__(self, reader: FileReader) -> None:
+        self.reader = reader
         self.path = self.reader.fnames[-1]
         self.legacy_size = 0  # of what the index's record has for the original FFRecord
-        try:
-            self.index = self._open_index()
-        except BaseException:
-            self.reader.close()
-            raise
+        self.index = self._open_index()
         # Of large files in an archive of the original's, which does not store them.
         self._derived: dict[int, npt.NDArray[np.uint32]] = {}
+
+    @classmethod
+    def open(
+        cls, ffr_file: Path | Sequence[Path], check_data: bool = True, *, mode: str = "auto"
+    ) -> Archive:
+        """From a file, the folder of its shards, or the list of those."""
+        reader = FileReader(ffr_file, check_data, mode=mode)
+        try:
+            return cls(reader)
+        except BaseException:
+            reader.close()
+            raise
 
     def read(self, inodes: Ints) -> list[Bytes]:
         """The contents of regular files, each checked, as one batch."""

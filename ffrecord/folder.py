@@ -54,7 +54,7 @@ class PackedFolder:
         self, ffr_file: Name | Sequence[Name], check_data: bool = True, *, mode: str = "auto"
     ) -> None:
         self._options = (ffr_file, check_data, mode)
-        self.archive = Archive(ffr_file, check_data, mode=mode)
+        self.archive = Archive.open(ffr_file, check_data, mode=mode)
 
     @property
     def reader(self) -> FileReader:

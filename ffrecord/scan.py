@@ -57,7 +57,7 @@ class Scan:
         self._top = os.fsencode(top).rstrip(b"/") or b"/."
         self._dereference = dereference
         self._excluded = excluder(exclude)
-        self._leave_out = leave_out and (leave_out.st_dev, leave_out.st_ino)
+        self._leave_out = (leave_out.st_dev, leave_out.st_ino) if leave_out else (-1, -1)
         self._ignore_changed = ignore_changed
         self.open_flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         if not dereference:
@@ -66,6 +66,7 @@ class Scan:
         self._number = array("Q")
         self._ctime = array("q")
         self._first_entry = array("I")  # of each inode
+        self._rows: list[tuple[int, ...]] = []
         self._linked: dict[tuple[int, int], int] = {}
         self._folders: dict[int, bytes] = {}  # the paths of those that have something in them
         self._run()
@@ -90,6 +91,7 @@ class Scan:
     def _run(self) -> None:
         """Fill the tree. The folders of one level are gone through before those below them."""
         self._add_inode(os.stat(self._top), 0)
+        self._keep_rows()
         level = [(0, self._top)]
         depth = 0
         while level:
@@ -98,6 +100,7 @@ class Scan:
             below: list[tuple[int, bytes]] = []
             for folder, path in level:
                 below += self._folder(folder, path)
+                self._keep_rows()
             level, depth = below, depth + 1
 
     def _folder(self, folder: int, path: bytes) -> Iterator[tuple[int, bytes]]:
@@ -137,28 +140,35 @@ class Scan:
         if kind in _SKIPPED_KINDS:
             self.skipped[_SKIPPED_KINDS[kind]] += 1
             return None
-        identity = (now.st_dev, now.st_ino)
-        if identity == self._leave_out:
+        inode: int | None = None
+        if now.st_ino == self._leave_out[1] and now.st_dev == self._leave_out[0]:
             return None
-        if now.st_nlink > 1 and kind != stat.S_IFDIR and identity in self._linked:
-            return self._linked[identity]
-        inode = self._add_inode(now, len(self.tree.names))
-        if kind == stat.S_IFLNK:
-            target = os.readlink(entry.path)
-            self.tree.targets[inode] = target
-            self.tree.length[inode] = len(target)
-        if now.st_nlink > 1 and kind != stat.S_IFDIR:
-            self._linked[identity] = inode
+        several = now.st_nlink > 1 and kind != stat.S_IFDIR
+        if several:
+            inode = self._linked.get((now.st_dev, now.st_ino))
+        if inode is None:
+            inode = self._add_inode(now, len(self.tree.names))
+            if kind == stat.S_IFLNK:
+                self.tree.targets[inode] = os.readlink(entry.path)
+            if several:
+                self._linked[now.st_dev, now.st_ino] = inode
         return inode
 
     def _add_inode(self, now: os.stat_result, entry: int) -> int:
-        self._device.append(now.st_dev)
-        self._number.append(now.st_ino)
-        self._ctime.append(now.st_ctime_ns)
-        self._first_entry.append(entry)
-        return self.tree.add_inode(
-            now.st_mode, now.st_uid, now.st_gid, now.st_mtime_ns, now.st_size
-        )
+        self._rows.append((
+            now.st_mode, now.st_uid, now.st_gid, now.st_mtime_ns, now.st_size, 0,
+            now.st_dev, now.st_ino, now.st_ctime_ns, entry,
+        ))  # fmt: skip
+        return len(self.tree) + len(self._rows) - 1
+
+    def _keep_rows(self) -> None:
+        """Put the inodes of a folder into columns, which is much faster than one by one."""
+        columns = (
+            *self.tree.columns, self._device, self._number, self._ctime, self._first_entry
+        )  # fmt: skip
+        for column, values in zip(columns, zip(*self._rows, strict=True), strict=False):
+            column.extend(values)
+        self._rows.clear()
 
     def _refuse_loop(self, folder: int, now: os.stat_result, path: bytes) -> None:
         """A symlink to a folder above it would be followed for ever."""

@@ -29,7 +29,7 @@ def add_command(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     quiet = options.no_progress or not sys.stderr.isatty()
     with (
-        Archive(options.archive) as archive,
+        Archive.open(options.archive) as archive,
         tqdm(unit="B", unit_scale=True, desc="extracting", leave=False, disable=quiet) as bar,
     ):
         report = extract(

@@ -31,11 +31,10 @@ def add_command(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    try:
-        with Archive(options.file) as archive:
-            what, facts = "file", describe_folder(archive)
-    except NotPackedFolderError:
-        with FileReader(options.file) as reader:
+    with FileReader(options.file) as reader:
+        try:
+            what, facts = "file", describe_folder(Archive(reader))
+        except NotPackedFolderError:
             what, facts = "record", describe(reader)
     if options.json:
         print(json.dumps(facts, indent=2))

@@ -44,7 +44,7 @@ def _verify(path: str, no_progress: bool) -> int:
     damaged = 0
     try:
         with FileReader(path) as reader:
-            names = _Names(path)
+            names = _Names(reader)
             if names.problem is not None:
                 _say(f"BAD: {names.problem}")
                 damaged += 1
@@ -67,15 +67,14 @@ def _verify(path: str, no_progress: bool) -> int:
 class _Names:
     """What a packed folder's index adds: which files a record is, and its own checks."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, reader: FileReader) -> None:
         self.problem: FFRecordError | None = None
         self.summary = ""
         self._archive: Archive | None = None
         try:
-            with Archive(path) as archive:
-                self._archive = archive
-                self.summary = f", {len(archive.index.tables.entries)} names"
-                audit(archive)
+            self._archive = archive = Archive(reader)
+            self.summary = f", {len(archive.index.tables.entries)} names"
+            audit(archive)
         except NotPackedFolderError:
             pass
         except FFRecordError as error:

@@ -40,7 +40,7 @@ class Tree:
         self.uid = array("I")
         self.gid = array("I")
         self.mtime = array("q")
-        self.length = array("Q")  # of files and symlinks' targets
+        self.length = array("Q")  # of files
         self.record = array("Q")  # of files
         self.targets: dict[int, bytes] = {}
         self.xattrs: dict[int, Xattrs] = {}
@@ -52,14 +52,18 @@ class Tree:
     def __len__(self) -> int:
         return len(self.mode)
 
-    def add_inode(self, mode: int, uid: int, gid: int, mtime: int, length: int = 0) -> int:
+    @property
+    def columns(self) -> tuple[array[int], ...]:
+        """What there is one of for each inode."""
+        return self.mode, self.uid, self.gid, self.mtime, self.length, self.record
+
+    def add_inode(
+        self, mode: int, uid: int, gid: int, mtime: int, length: int = 0, record: int = 0
+    ) -> int:
         """A new inode's number."""
-        self.mode.append(mode)
-        self.uid.append(uid)
-        self.gid.append(gid)
-        self.mtime.append(mtime)
-        self.length.append(length)
-        self.record.append(0)
+        values = (mode, uid, gid, mtime, length, record)
+        for column, value in zip(self.columns, values, strict=True):
+            column.append(value)
         return len(self.mode) - 1
 
     def add_entry(self, parent: int, name: bytes, inode: int) -> None:
@@ -100,11 +104,7 @@ class Tree:
         for inode in range(len(self)):
             if inode in gone:
                 continue
-            number[inode] = new = kept.add_inode(
-                self.mode[inode], self.uid[inode], self.gid[inode], self.mtime[inode],
-                self.length[inode],
-            )  # fmt: skip
-            kept.record[new] = self.record[inode]
+            number[inode] = new = kept.add_inode(*(column[inode] for column in self.columns))
             for column in ("targets", "xattrs", "blocks"):
                 if inode in getattr(self, column):
                     getattr(kept, column)[new] = getattr(self, column)[inode]
@@ -128,6 +128,7 @@ def build(tree: Tree, shards: Sequence[Shard] = ()) -> bytes:
     inodes["mtime"] = tree.mtime
     symlinks = is_symlink.nonzero()[0].tolist()
     inodes["data"][symlinks] = [texts.add(tree.targets[inode]) for inode in symlinks]
+    inodes["length"][symlinks] = [len(tree.targets[inode]) for inode in symlinks]
     inodes["entry"] = NO_ENTRY
     # Backwards, so that of several entries for one inode the first is what remains.
     inodes["entry"][entries["inode"][::-1]] = np.arange(len(entries) - 1, -1, -1)

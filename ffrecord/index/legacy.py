@@ -49,8 +49,7 @@ def read_tree(path: str, record: bytes, record_sizes: list[int], archive: os.sta
                 else:
                     if not 0 <= value < len(record_sizes):
                         raise _wrong(path, f"{name!r} is record {value} of {len(record_sizes)}")
-                    inode = tree.add_inode(FILE_MODE, *owned, record_sizes[value])
-                    tree.record[inode] = value
+                    inode = tree.add_inode(FILE_MODE, *owned, record_sizes[value], value)
                 tree.add_entry(parent, name, inode)
         level, depth = below, depth + 1
     return tree
@@ -85,14 +84,16 @@ def _pickled(tree: Tree, records: Mapping[int, int]) -> Iterator[bytes]:
             waiting[-1] = 0
             yield b"u("
         waiting[-1] += 1
-        name = os.fsdecode(tree.names[entry]).encode("utf-8", "surrogatepass")
-        yield b"X" + _U32.pack(len(name)) + name
+        name = tree.names[entry]
+        if not name.isascii():
+            name = os.fsdecode(name).encode("utf-8", "surrogatepass")
         if is_folder:
             waiting.append(0)
-            yield b"h\x00)R("
+            yield b"X%b%bh\x00)R(" % (_U32.pack(len(name)), name)
+        elif records[inode] < 1 << 31:
+            yield b"X%b%bJ%b" % (_U32.pack(len(name)), name, _I32.pack(records[inode]))
         else:
-            record = records[inode]
-            yield b"J" + _I32.pack(record) if record < 1 << 31 else b"\x8a\x08" + _U64.pack(record)
+            yield b"X%b%b\x8a\x08%b" % (_U32.pack(len(name)), name, _U64.pack(records[inode]))
     yield b"u" * len(waiting) + b"."
 
 
