@@ -90,7 +90,11 @@ class Archive:
         record = self.index.record(inode)
         if record not in self._derived:
             # The record's own checksum is compared at the end: what was derived can be trusted.
-            blocks = [crc32(block) for block in self.reader.stream(record, BLOCK)]
+            blocks = [
+                crc32(piece[at : at + BLOCK])
+                for piece in self.reader.stream(record, STEP_BLOCKS * BLOCK)
+                for at in range(0, len(piece), BLOCK)
+            ]
             self._derived[record] = np.array(blocks, np.uint32)
         return self._derived[record]
 

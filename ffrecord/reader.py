@@ -142,15 +142,14 @@ class FileReader:
         self._opened()[file].read_into(memory, start + offset)
 
     def stream(self, index: int, chunk: int = STEP_BYTES) -> Iterator[Bytes]:
-        """A record in chunks that follow each other in the same memory, for one of any size.
+        """A record of any size, in chunks.
 
         Whether it is whole shows at the end: SampleChecksumError comes after the last chunk.
         """
         size, crc = self.record_size(index), 0
-        memory = np.empty(min(chunk, size), np.uint8)
         for offset in range(0, size, chunk):
-            piece = memory[: size - offset]
-            self.read_unchecked(index, offset, piece)
+            begin, end = np.array([offset]), np.array([min(offset + chunk, size)])
+            (piece,) = self.read_pieces(index, begin, end, None)
             crc = checksum.crc32(piece, crc)
             yield piece
         if self.check_data:

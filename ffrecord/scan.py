@@ -79,10 +79,12 @@ class Scan:
         return self._folders[self.tree.parent[entry]] + b"/" + self.tree.names[entry]
 
     def is_unchanged(self, inode: int, now: os.stat_result) -> bool:
-        """Whether a file is the one that was seen, with the bytes that it had."""
+        """Whether a file is the one that was seen, with the bytes that it had.
+
+        Whatever changes a file's bytes or attributes changes its ctime.
+        """
         return (
             now.st_ctime_ns == self._ctime[inode]
-            and now.st_mtime_ns == self.tree.mtime[inode]
             and now.st_size == self.tree.length[inode]
             and now.st_ino == self._number[inode]
             and now.st_dev == self._device[inode]
@@ -192,7 +194,9 @@ def read_xattrs(file: bytes | int) -> Xattrs:
     """The user.* extended attributes of a path or descriptor, sorted by name."""
     try:
         names = os.listxattr(file)
-        found = [name for name in names if name.startswith("user.")] if names else []
+        if not names:
+            return ()
+        found = [name for name in names if name.startswith("user.")]
         return tuple(sorted((os.fsencode(name), os.getxattr(file, name)) for name in found))
     except OSError as error:
         if error.errno in _NO_XATTRS:  # the file system has none, or one has just been removed

@@ -9,7 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ffrecord.archive import Archive
-from ffrecord.cli.terminal import human, printable
+from ffrecord.cli.terminal import counted, human, printable
 from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.extract import extract
 
@@ -36,10 +36,15 @@ def run(options: argparse.Namespace) -> int:
             archive, options.directory, options.path or None, overwrite=options.overwrite,
             on_damage=_say, progress=lambda files, size: bar.update(size),
         )  # fmt: skip
-    counts = f"{report.files:,} files, {report.folders:,} folders, {report.symlinks:,} symlinks"
-    print(printable(f"{options.directory}: {counts}, {human(report.bytes)}"))
+    counts = [
+        counted(report.files, "file"),
+        counted(report.folders, "folder"),
+        counted(report.symlinks, "symlink"),
+        human(report.bytes),
+    ]
+    print(printable(f"{options.directory}: {', '.join(counts)}"))
     if report.damaged:
-        print(f"ffrecord: {report.damaged:,} damaged files were left out", file=sys.stderr)
+        print(f"ffrecord: left out: {counted(report.damaged, 'damaged file')}", file=sys.stderr)
         return SampleChecksumError.exit_code
     return 0
 

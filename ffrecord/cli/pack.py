@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from ffrecord.cli.terminal import human, printable
+from ffrecord.cli.terminal import counted, human, printable
 from ffrecord.pack import PackReport, pack_folder, parse_size
 
 
@@ -63,11 +63,7 @@ def summary(report: PackReport) -> str:
         "hard link": report.hard_links,
         "shard": report.shards,
     }
-    parts = [
-        f"{count:,} {kind}{'' if count == 1 else 's'}"
-        for kind, count in counts.items()
-        if count or kind == "file"
-    ]
+    parts = [counted(count, kind) for kind, count in counts.items() if count or kind == "file"]
     return ", ".join([*parts, human(report.bytes)])
 
 

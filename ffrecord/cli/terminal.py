@@ -14,6 +14,11 @@ def printable(text: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
+def counted(count: int, what: str) -> str:
+    """`1 file`, `2,000 files`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def human(size: int) -> str:
     """1234567 as `1.2 MB`."""
     value = float(size)

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from ffrecord.archive import Archive
 from ffrecord.audit import audit
-from ffrecord.cli.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable
+from ffrecord.cli.terminal import EXIT_DAMAGED, EXIT_SYSTEM, counted, printable
 from ffrecord.errors import FFRecordError, NotPackedFolderError
 from ffrecord.reader import FileReader
 
@@ -73,7 +73,7 @@ class _Names:
         self._archive: Archive | None = None
         try:
             self._archive = archive = Archive(reader)
-            self.summary = f", {len(archive.index.tables.entries)} names"
+            self.summary = f", {counted(len(archive.index.tables.entries), 'name')}"
             audit(archive)
         except NotPackedFolderError:
             pass

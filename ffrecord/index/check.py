@@ -41,8 +41,8 @@ LARGEST_XATTR = 1 << 16
 _FOLDER, _FILE, _SYMLINK = (kind >> 12 for kind in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK))
 
 
-def check(path: str, image: Image, record_sizes: Ints) -> None:
-    """Raise IndexStructureError unless all of an image makes sense.
+def check(path: str, image: Image, record_sizes: Ints) -> Ints:
+    """Raise IndexStructureError unless all of an image makes sense; which inodes are folders.
 
     `record_sizes` are the bytes of each record that a file may be (so without the index's own).
     """
@@ -53,6 +53,7 @@ def check(path: str, image: Image, record_sizes: Ints) -> None:
     checks.entries()
     checks.links()
     checks.large_files()
+    return checks.folder_inodes
 
 
 class _Checks:
@@ -87,7 +88,7 @@ class _Checks:
         for start in range(0, len(rows), AT_A_TIME):
             large.append(start + self._some_inodes(start, rows[start:][:AT_A_TIME], record_sizes))
         self._large = np.concatenate(large)
-        self._folders: Ints = self._is_folder.nonzero()[0]
+        self.folder_inodes: Ints = self._is_folder.nonzero()[0]
         self._require(self._is_folder[0], "the root is not a folder")
         self._require(rows["entry"][0] == NO_ENTRY, "the root has a name")
 
@@ -115,12 +116,12 @@ class _Checks:
     def folders(self) -> None:
         """They share the entries out among them, in order."""
         inodes, entries = self._image.inodes, self._image.entries
-        count = inodes["length"][self._folders]
+        count = inodes["length"][self.folder_inodes]
         self._require(count <= len(entries), "a folder has more entries than there are")
         self._until = np.cumsum(count.astype(np.int64))
         self._require(self._until[-1] == len(entries), "folders leave entries over, or want more")
         first = self._until - count.astype(np.int64)
-        self._require(inodes["data"][self._folders] == first, "folders overlap")
+        self._require(inodes["data"][self.folder_inodes] == first, "folders overlap")
 
     def entries(self) -> None:
         """They name what is there, and the folders form a tree of bearable depth."""
@@ -156,7 +157,7 @@ class _Checks:
         )
         until = np.minimum(self._until[folders], stop) - start
         count = np.diff(until, prepend=0)
-        due = np.repeat(self._folders[folders], count)
+        due = np.repeat(self.folder_inodes[folders], count)
         self._require(rows["parent"] == due, "an entry is in another folder than it says", start)
         inner: Ints = self._is_folder[inode].nonzero()[0]
         return inner
@@ -164,13 +165,13 @@ class _Checks:
     def _tree(self, rows: Rows) -> None:
         """Breadth first: each folder but the root is named once, in order, after its parent."""
         inode, self._parents = rows["inode"], rows["parent"]
-        self._require(len(rows) == len(self._folders) - 1, "a folder has no name, or two")
-        self._require(inode == self._folders[1:], "folders are not numbered breadth first")
+        self._require(len(rows) == len(self.folder_inodes) - 1, "a folder has no name, or two")
+        self._require(inode == self.folder_inodes[1:], "folders are not numbered breadth first")
         self._require(inode > self._parents, "a folder is inside itself")
         # Folders of one level lie next to each other, so do those of the next.
-        parents = np.searchsorted(self._folders, self._parents)
+        parents = np.searchsorted(self.folder_inodes, self._parents)
         until, depth = 1, 0
-        while until < len(self._folders):
+        while until < len(self.folder_inodes):
             until = int(np.searchsorted(parents, until)) + 1
             depth += 1
             self._require(depth <= DEEPEST, f"folders are more than {DEEPEST} levels deep")
@@ -180,9 +181,9 @@ class _Checks:
         total is right, then the others have one."""
         inodes, entries = self._image.inodes, self._image.entries
         links = self._image.attributes["links"]
-        inner = np.searchsorted(self._folders, self._parents)
-        due = 2 + np.bincount(inner, minlength=len(self._folders))
-        self._require(links[inodes["attributes"][self._folders]] == due, "a folder's links")
+        inner = np.searchsorted(self.folder_inodes, self._parents)
+        due = 2 + np.bincount(inner, minlength=len(self.folder_inodes))
+        self._require(links[inodes["attributes"][self.folder_inodes]] == due, "a folder's links")
         several = self._is_linked.nonzero()[0]
         stated = links[inodes["attributes"][several]].astype(np.int64)
         names = len(inodes) - 1 - len(several) + int(stated.sum())

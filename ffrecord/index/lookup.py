@@ -33,7 +33,6 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 ROOT = 0
 MISSING = -1
 
-FOLDERS_REMEMBERED = 1 << 16
 _NEAR = np.arange(4)  # of about one hash in a bucket; one in 300 has more, and is searched for
 _INODE = struct.Struct("<QQqII")
 _ENTRY = struct.Struct("<QII")
@@ -78,14 +77,16 @@ class Index:
         self._path = path
         self._raw = image
         self.tables = tables = layout.parse(path, image)
-        check(path, tables, record_sizes)
+        self._folders = check(path, tables, record_sizes)
         self._inodes_at = layout.section_offset(tables, "inodes")
         self._entries_at = layout.section_offset(tables, "entries")
         self._attributes_at = layout.section_offset(tables, "attributes")
         self._names_at = layout.section_offset(tables, "names")
         self._hashes = tables.hashes.data
         self._regular = (tables.attributes["mode"] & np.uint32(0o170000)) == stat.S_IFREG
-        self._prefixes = _Prefixes(self)
+        # What stands in front of the names in each folder, once it was needed. A list: with a
+        # dictionary the processor waits for memory twice as often.
+        self._prefixes: list[bytes | None] = [None] * len(self._folders)
         # Checked to be less than 2**63, or to mean nothing.
         self._inode_words = tables.inodes.view("<i8")
         self._entry_words = tables.entries.view("<i8")
@@ -174,7 +175,7 @@ class Index:
 
     def entry_path(self, entry: int) -> bytes:
         """An entry's whole path: a file with several names has several."""
-        return self._prefixes[self._entry(entry)[2]] + self.name(entry)
+        return self._prefix(self._entry(entry)[2]) + self.name(entry)
 
     def children(self, folder: int) -> Iterator[tuple[bytes, int]]:
         """Names in a folder and their inodes, sorted by name."""
@@ -187,7 +188,7 @@ class Index:
 
     def child(self, folder: int, name: bytes) -> int:
         """The inode of a name in a folder; MISSING if there is none."""
-        wanted = crc32(name, crc32(self._prefixes[folder]))
+        wanted = crc32(name, crc32(self._prefix(folder)))
         at = bisect_left(self._hashes, wanted)
         if at < len(self._hashes):
             entry = int(self.tables.hashed[at])
@@ -225,11 +226,17 @@ class Index:
         # All of them touched at once: the processor waits for memory once, not for each name.
         tables.names.take(begin, mode="clip")
         raw, prefixes = self._raw, self._prefixes
+        parents = inodes_and_parents >> 32
+        folders = self._folders.searchsorted(parents).tolist()
         begin += self._names_at
         end += self._names_at
-        parents = (inodes_and_parents >> 32).tolist()
-        spans = zip(parents, begin.tolist(), end.tolist(), strict=True)
-        there = [prefixes[folder] + raw[start:end] for folder, start, end in spans]
+        spans = list(zip(folders, begin.tolist(), end.tolist(), strict=True))
+        try:
+            there = [prefixes[folder] + raw[start:end] for folder, start, end in spans]
+        except TypeError:  # one that is needed for the first time
+            for parent in parents.tolist():
+                self._prefix(parent)
+            there = [prefixes[folder] + raw[start:end] for folder, start, end in spans]
         inodes = inodes_and_parents & 0xFFFFFFFF
         if there != paths:
             inodes[[row for row, path in enumerate(paths) if there[row] != path]] = MISSING
@@ -243,6 +250,14 @@ class Index:
         if not regular.all() or inodes.min(initial=0) == MISSING:
             records[~regular | (inodes == MISSING)] = MISSING
         return records
+
+    def _prefix(self, folder: int) -> bytes:
+        place = bisect_left(self._folders, folder)
+        prefix = self._prefixes[place]
+        if prefix is None:
+            path = self.inode_path(folder)
+            prefix = self._prefixes[place] = path + b"/" if path else b""
+        return prefix
 
     # ---- rows ----------------------------------------------------------------------------
 
@@ -265,22 +280,6 @@ class Index:
             self._raw, self._attributes_at + _ATTRIBUTES.size * row
         )
         return found
-
-
-class _Prefixes(dict[int, bytes]):
-    """What stands in front of the names in a folder, made when it is first needed."""
-
-    def __init__(self, index: Index) -> None:
-        super().__init__()
-        self._index = index
-
-    def __missing__(self, folder: int) -> bytes:
-        path = self._index.inode_path(folder)
-        prefix = path + b"/" if path else b""
-        if len(self) >= FOLDERS_REMEMBERED:
-            self.clear()
-        self[folder] = prefix
-        return prefix
 
 
 class _Buckets:
