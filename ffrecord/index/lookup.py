@@ -33,7 +33,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 ROOT = 0
 MISSING = -1
 
-_NEAR = np.arange(4)  # of about one hash in a bucket; one in 300 has more, and is searched for
+_NEAR = np.arange(8)  # of about one hash in a bucket, hardly ever more
 _INODE = struct.Struct("<QQqII")
 _ENTRY = struct.Struct("<QII")
 _ATTRIBUTES = struct.Struct("<6I")
@@ -225,22 +225,28 @@ class Index:
         begin = self._entry_words.take(entry - 2, mode="wrap")
         # All of them touched at once: the processor waits for memory once, not for each name.
         tables.names.take(begin, mode="clip")
-        raw, prefixes = self._raw, self._prefixes
         parents = inodes_and_parents >> 32
-        folders = self._folders.searchsorted(parents).tolist()
         begin += self._names_at
         end += self._names_at
-        spans = list(zip(folders, begin.tolist(), end.tolist(), strict=True))
         try:
-            there = [prefixes[folder] + raw[start:end] for folder, start, end in spans]
-        except TypeError:  # one that is needed for the first time
+            there = self._paths(parents, begin, end)
+        except TypeError:  # a folder that is met for the first time
             for parent in parents.tolist():
                 self._prefix(parent)
-            there = [prefixes[folder] + raw[start:end] for folder, start, end in spans]
+            there = self._paths(parents, begin, end)
         inodes = inodes_and_parents & 0xFFFFFFFF
         if there != paths:
             inodes[[row for row, path in enumerate(paths) if there[row] != path]] = MISSING
         return inodes
+
+    def _paths(self, folders: Ints, begin: Ints, end: Ints) -> list[bytes]:
+        """Paths whose names are at the given places; TypeError if a prefix is not known yet."""
+        raw, prefixes = self._raw, self._prefixes
+        # Nothing is put into lists of tuples: those would set the garbage collector to work.
+        spans = zip(
+            self._folders.searchsorted(folders).tolist(), begin.tolist(), end.tolist(), strict=True
+        )
+        return [prefixes[folder] + raw[start:stop] for folder, start, stop in spans]
 
     def records(self, inodes: Ints) -> Ints:
         """The record of each inode, MISSING where that is no regular file, or MISSING itself."""

@@ -1,18 +1,25 @@
-"""Benchmarks against the libraries users would otherwise take, as ratios within one run.
+"""Benchmarks against the tools users would otherwise take, as ratios within one run.
 
 `scripts/bench NAME` runs the module NAME of this package. These know nothing of a particular
 benchmark:
 
-    datasets   the records, the same for every contestant, and their creation
-    peers      one class per contestant: write a file, open it, read batches
-    harness    fresh processes, caches, interleaving
-    worker     the entry point of a fresh process
-    results    samples, medians, ratios, goals
-    fio        the disk's limit
-    machine    what it ran on
-    report     markdown and JSON
-    plot       PNG
+    commandline  the options that all benchmarks take
+    datasets     records, the same for every contestant, and their creation
+    harness      fresh processes and caches
+    rounds       the loop over contestants: repeats, interleaving
+    worker       the entry point of a fresh process
+    memory       what the kernel says of a process's memory
+    results      samples, medians, ratios, goals
+    machine      what it ran on
+    report       markdown and JSON
+    plot         PNG
 
-A benchmark is a module with `add_command` (see `read`); what only it needs is named after it:
-`read_cases` loops in the parent process, `read_worker` measures in a fresh one.
+A benchmark is a module with `add_command`; what only it needs is named after it: `read_cases`
+loops in the parent process, `read_worker` measures in a fresh one. Beside that:
+
+    read         peers (one class per contestant: write a file, open it, read batches), fio (the
+                 disk's limit)
+    pack         packers (one object per contestant), trees (folders of files to pack)
+    folder       folder_archives (archives of files that never were)
+    profile      where a read's time goes (`profile_read`)
 """

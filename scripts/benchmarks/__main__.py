@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from . import profile_read, read
+from . import folder, pack, profile_read, read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -13,6 +13,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench", description="FFRecord's benchmarks")
     commands = parser.add_subparsers(dest="benchmark", required=True)
     read.add_command(commands)
+    pack.add_command(commands)
+    folder.add_command(commands)
     profile_read.add_command(commands)
     options = parser.parse_args(arguments)
     status: int = options.run(options)

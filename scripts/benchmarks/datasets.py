@@ -8,7 +8,7 @@ compressing, and no disk by deduplicating.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -77,18 +77,27 @@ def stored(peer: peers.Peer, records: RecordSet) -> RecordSet:
 
 
 def create(peer: str, root: str, name: str, mean: int, count: int) -> None:
-    """Write a set in a peer's format unless that was done; called in a fresh process.
-
-    The marker comes last: what an interrupted run left behind is removed and made again.
-    """
+    """Write a set in a peer's format unless that was done; called in a fresh process."""
     contestant = peers.PEERS[peer]
     records = RecordSet(name, mean, count)
     folder = records.folder(Path(root), contestant.layout)
+
+    def write() -> None:
+        contestant.write(folder / contestant.file, records.records(), records.count)
+
+    make_once(folder, RECIPE, write)
+
+
+def make_once(folder: Path, recipe: str, write: Callable[[], None]) -> None:
+    """Fill a folder unless that was done by the same recipe.
+
+    The marker comes last: what an interrupted run left behind is removed and made again.
+    """
     marker = folder / "done"
-    if marker.exists() and marker.read_text() == RECIPE:
+    if marker.exists() and marker.read_text() == recipe:
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    contestant.write(folder / contestant.file, records.records(), records.count)
+    write()
     harness.sync()
-    marker.write_text(RECIPE)
+    marker.write_text(recipe)

@@ -7,13 +7,15 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from .harness import MeasurementError
+
 ALIGNMENT = 4096
 QUEUE_DEPTH = 64
 STARTUP = 60
 """Seconds beyond its run time after which fio is taken to hang."""
 
 
-class FioError(Exception):
+class FioError(MeasurementError):
     """fio is missing or ended with an error."""
 
 

@@ -27,7 +27,11 @@ def data_folder() -> Path:
     return Path(os.environ.get("FFRECORD_BENCH_DIR") or ROOT / "bench-data")
 
 
-class ChildError(Exception):
+class MeasurementError(Exception):
+    """A measurement ended without a result; the message says why in one line."""
+
+
+class ChildError(MeasurementError):
     """A fresh process ended without a result; the message is its last words in one line."""
 
 
@@ -86,9 +90,13 @@ def read_through(folder: Path) -> None:
 
 
 def rotated(items: Sequence[T], by: int) -> list[T]:
-    """The items starting at another one in each repeat, so that none always follows the same."""
+    """The items starting at another one in each repeat, so that none always follows the same.
+
+    Every other time backwards: going round alone would leave each one behind the same neighbour.
+    """
     start = by % len(items)
-    return [*items[start:], *items[:start]]
+    turned = [*items[start:], *items[:start]]
+    return turned[::-1] if by % 2 else turned
 
 
 def _address(function: Callable[..., Any]) -> str:

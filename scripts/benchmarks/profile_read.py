@@ -21,7 +21,7 @@ from . import datasets, harness, peers, report
 from .read_cases import SIZES, Size
 
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+    from .commandline import Commands
 
 SECONDS = 4
 PARTS = {

@@ -8,12 +8,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import datasets, harness, machine, peers, plot, report
+from . import commandline, datasets, machine, peers, plot, report
 from .read_cases import FIO, FULL, QUICK, SIZES, Plan, Size, samples
 from .results import Goal, Results
 
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+    from .commandline import Commands
 
 RECORDS = "records_per_s"
 BYTES = "bytes_per_s"
@@ -29,9 +29,6 @@ PACKAGES = (
     "granular",
     "webdataset",
 )
-
-LONGEST_FAILURE = 90
-"""Characters of a failure that a table shows; the JSON has all of it."""
 
 ALL_SIZES = ("110kB", "10kB", "1kB")
 DISK_BOUND = ("110kB", "10kB")
@@ -51,15 +48,14 @@ GOALS = (
 
 def add_command(commands: Commands) -> None:
     """Register `read` and its options."""
-    parser = commands.add_parser("read", help="random batches, warm and cold", description=__doc__)
-    outputs = harness.ROOT / "docs" / "benchmarks"
-    parser.add_argument("--quick", action="store_true", help="a tenth of the records, 3 repeats")
-    parser.add_argument("--repeats", type=_positive, metavar="N", help="measurements of each kind")
-    parser.add_argument(
-        "--data", type=Path, default=harness.data_folder(), help="folder of the data sets"
+    parser = commandline.new_command(
+        commands,
+        "read",
+        summary="random batches, warm and cold",
+        description=__doc__,
+        quick="a tenth of the records, 3 repeats",
     )
-    parser.add_argument("--json", type=Path, default=outputs / "read.json", metavar="OUT")
-    parser.add_argument("--plot", type=Path, default=outputs / "read.png", metavar="OUT")
+    commandline.add_plot(parser, "read")
     parser.add_argument("--only-size", nargs="+", choices=ALL_SIZES, default=ALL_SIZES)
     parser.set_defaults(run=run)
 
@@ -78,13 +74,6 @@ def run(options: argparse.Namespace) -> int:
         _panels(results, sizes), "Random batches from one file", "records/s", "ours", options.plot
     )
     return 0
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
 
 
 def _cases(results: Results, sizes: Sequence[Size]) -> list[tuple[Size, str]]:
@@ -110,12 +99,10 @@ def _table(results: Results, case: str) -> str:
 
 
 def _row(results: Results, case: str, name: str) -> list[str]:
-    failure = results.failure(case, name)
-    speed = results.median(case, name, BYTES)
     return [
-        f"{name} {failure[:LONGEST_FAILURE]}" if failure else name,
+        report.contestant(results, case, name),
         report.number(results.median(case, name, RECORDS)),
-        report.number(speed / 1e6 if speed is not None else None),
+        report.scaled(results.median(case, name, BYTES), 1e-6),
         report.number(results.ratio(case, name, OURS, RECORDS), 2),
         report.number(results.ratio(case, name, FIO, BYTES), 2),
     ]

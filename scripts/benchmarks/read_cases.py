@@ -1,28 +1,22 @@
-"""What `read` measures, and the loop over it in the parent process.
-
-Each repeat measures all contestants one after another, beginning with another one each time. Warm
-comes before cold within a size, because dropping caches undoes the warming of every file.
-"""
+"""What `read` measures, and the loop over it in the parent process."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from . import datasets, fio, harness, peers
+from . import datasets, fio, harness, peers, rounds
 from .datasets import RecordSet
 from .read_worker import measure, rehearsal
 from .results import Sample
+from .rounds import Contestant, Values
 
 FIO = f"fio, O_DIRECT, depth {fio.QUEUE_DEPTH}"
 
 CREATE_TIMEOUT = 1800.0
 MEASURE_TIMEOUT = 120.0
-
-Values = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +61,19 @@ QUICK = Plan(repeats=3, budget=0.5, most_batches=1000, fio_seconds=1, share=0.1)
 
 def samples(sizes: Sequence[Size], plan: Plan, data: Path) -> Iterator[Sample]:
     """Make the files that are missing and measure everything."""
-    states = ["warm", "cold"] if harness.can_drop_caches() else ["warm"]
-    if "cold" not in states:
-        _say("cold is skipped: dropping the page cache needs root")
+    states = rounds.states()
     for size in sizes:
         unwritten = _create(size, data)
         for state in states:
             contestants = _contestants(size, state, plan, data, unwritten)
-            for repeat in range(plan.repeats):
-                _say(f"{size.case(state)}: repeat {repeat + 1} of {plan.repeats}")
-                for name, take in harness.rotated(contestants, repeat):
-                    yield _sample(size.case(state), name, repeat, take)
+            yield from rounds.interleaved(size.case(state), contestants, plan.repeats)
 
 
 def _create(size: Size, data: Path) -> dict[str, str]:
     """Make every layout of a set and of its rehearsal; what went wrong, by layout."""
     unwritten: dict[str, str] = {}
     for peer in {peer.layout: peer for peer in peers.CONTESTANTS}.values():
-        _say(f"{size.name}: files of {peer.layout}")
+        rounds.say(f"{size.name}: files of {peer.layout}")
         for records in (rehearsal(size.records, size.batch), datasets.stored(peer, size.records)):
             arguments = {"peer": peer.name, "root": str(data), **asdict(records)}
             try:
@@ -96,9 +85,9 @@ def _create(size: Size, data: Path) -> dict[str, str]:
 
 def _contestants(
     size: Size, state: str, plan: Plan, data: Path, unwritten: dict[str, str]
-) -> list[tuple[str, Callable[[int], Values]]]:
-    """Name and measurement, a function of the repeat, of all who take part in a case."""
-    contestants: list[tuple[str, Callable[[int], Values]]] = []
+) -> list[Contestant]:
+    """All who take part in a case."""
+    contestants: list[Contestant] = []
     for peer in peers.CONTESTANTS:
         if peer.layout in unwritten:
             contestants.append((peer.name, partial(_give_up, unwritten[peer.layout])))
@@ -107,13 +96,6 @@ def _contestants(
     if state == "cold":
         contestants.append((FIO, partial(_disk_limit, size, plan, data)))
     return contestants
-
-
-def _sample(case: str, name: str, repeat: int, take: Callable[[int], Values]) -> Sample:
-    try:
-        return Sample(case, name, repeat, take(repeat))
-    except (harness.ChildError, fio.FioError) as error:
-        return Sample(case, name, repeat, error=str(error))
 
 
 def _measure(
@@ -144,7 +126,3 @@ def _disk_limit(size: Size, plan: Plan, data: Path, repeat: int) -> Values:
 def _give_up(reason: str, repeat: int) -> Values:
     del repeat
     raise harness.ChildError(reason)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -8,7 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .results import Goal, Results
+from .results import Goal, Limit, Results
+
+LONGEST_FAILURE = 90
+"""Characters of a failure that a table shows; the JSON has all of it."""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -23,24 +26,28 @@ def number(value: float | None, digits: int = 0) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def verdicts(results: Results, goals: Sequence[Goal]) -> str:
+def scaled(value: float | None, by: float, digits: int = 0) -> str:
+    """A value for a cell in another unit: bytes as MB, seconds as ms."""
+    return number(None if value is None else value * by, digits)
+
+
+def contestant(results: Results, case: str, name: str) -> str:
+    """The first cell of a row: who it is, and what went wrong."""
+    failure = results.failure(case, name)
+    return f"{name} {failure[:LONGEST_FAILURE]}" if failure else name
+
+
+def verdicts(results: Results, goals: Sequence[Goal | Limit]) -> str:
     """One row per goal: its value and whether it is met."""
-    rows = []
-    for goal in goals:
-        value = results.ratio(goal.case, goal.contestant, goal.over, goal.metric)
-        rows.append([str(goal), number(value, 2), verdict(value, goal.threshold)])
+    rows = [[str(goal), number(goal.value(results), 2), goal.verdict(results)] for goal in goals]
     return table(["goal", "value", "verdict"], rows)
 
 
-def verdict(value: float | None, threshold: float) -> str:
-    """PASS, below, or that there is nothing to judge."""
-    if value is None:
-        return "not measured"
-    return "PASS" if value >= threshold else "below"
-
-
 def as_document(
-    results: Results, goals: Sequence[Goal], references: Sequence[str], metrics: Sequence[str]
+    results: Results,
+    goals: Sequence[Goal | Limit],
+    references: Sequence[str],
+    metrics: Sequence[str],
 ) -> dict[str, Any]:
     """All that was measured: medians, ratios to each of `references`, goals, raw samples."""
     return {
@@ -84,6 +91,5 @@ def _ratios(results: Results, reference: str, metrics: Sequence[str]) -> dict[st
     }
 
 
-def _judged(results: Results, goal: Goal) -> dict[str, Any]:
-    value = results.ratio(goal.case, goal.contestant, goal.over, goal.metric)
-    return {**asdict(goal), "value": value, "verdict": verdict(value, goal.threshold)}
+def _judged(results: Results, goal: Goal | Limit) -> dict[str, Any]:
+    return {**asdict(goal), "value": goal.value(results), "verdict": goal.verdict(results)}

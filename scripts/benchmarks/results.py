@@ -34,7 +34,52 @@ class Goal:
 
     def __str__(self) -> str:
         """The goal as one line of a report."""
-        return f"{self.case}: {self.contestant} ≥ {self.threshold:g} × {self.over} ({self.metric})"
+        mark = f"{self.threshold:.3g} × {self.over}"
+        return f"{self.case}: {self.contestant} ≥ {mark} ({self.metric})"
+
+    def value(self, results: Results) -> float | None:
+        """What the threshold is compared with; None if it was not measured."""
+        return results.ratio(self.case, self.contestant, self.over, self.metric)
+
+    def verdict(self, results: Results) -> str:
+        """PASS, below, or that there is nothing to judge."""
+        value = self.value(results)
+        if value is None:
+            return "not measured"
+        return "PASS" if value >= self.threshold else "below"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """In a case, one contestant's metric should be at most `most`.
+
+    With `over`: what it has more than `factor` times another's should be.
+    """
+
+    case: str
+    contestant: str
+    metric: str
+    most: float
+    factor: float = 0.0
+    over: str | None = None
+
+    def __str__(self) -> str:
+        """The limit as one line of a report."""
+        beyond = "" if self.over is None else f" − {self.factor:g} × {self.over}"
+        return f"{self.case}: {self.contestant}{beyond} ≤ {self.most:g} ({self.metric})"
+
+    def value(self, results: Results) -> float | None:
+        """What is compared with `most`; None if it was not measured."""
+        if self.over is None:
+            return results.median(self.case, self.contestant, self.metric)
+        return results.excess(self.case, self.contestant, self.over, self.metric, self.factor)
+
+    def verdict(self, results: Results) -> str:
+        """PASS, above, or that there is nothing to judge."""
+        value = self.value(results)
+        if value is None:
+            return "not measured"
+        return "PASS" if value <= self.most else "above"
 
 
 class Results:
@@ -60,6 +105,15 @@ class Results:
         above = self._by_repeat(case, contestant, metric)
         below = self._by_repeat(case, over, metric)
         return _median(above[repeat] / below[repeat] for repeat in above.keys() & below.keys())
+
+    def excess(
+        self, case: str, contestant: str, over: str, metric: str, factor: float
+    ) -> float | None:
+        """The median of what each repeat has beyond `factor` times another's."""
+        larger = self._by_repeat(case, contestant, metric)
+        smaller = self._by_repeat(case, over, metric)
+        repeats = larger.keys() & smaller.keys()
+        return _median(larger[repeat] - factor * smaller[repeat] for repeat in repeats)
 
     def failure(self, case: str, contestant: str) -> str | None:
         """How many repeats of a contestant failed and why the first did; None if all worked."""

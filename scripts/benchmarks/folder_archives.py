@@ -1,0 +1,100 @@
+"""Packed folders of a thousand and of a million files, made without making the files.
+
+The records and the index are what `pack_folder` would write for such a tree; only the walk over
+real files is left out, which takes minutes and half a disk of inodes.
+"""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from ffrecord.checksum import crc32
+from ffrecord.index import layout, legacy
+from ffrecord.index.build import Tree, build
+from ffrecord.writer import FileWriter
+
+from . import datasets
+from .datasets import RecordSet
+
+RECIPE = f"1/{layout.VERSION}"
+"""Raise the first number when the bytes change, and all archives are made again."""
+
+MEAN = 1_000
+OWNER = 1_000
+FIRST_MTIME = 1_700_000_000_000_000_000
+"""Nanoseconds; each file is a millisecond and a bit newer than the one before."""
+STEP_MTIME = 1_000_003
+
+
+@dataclass(frozen=True, slots=True)
+class FolderArchive:
+    """`folders` × `per_folder` files, named as those of ImageNet are."""
+
+    folders: int
+    per_folder: int
+
+    @property
+    def count(self) -> int:
+        return self.folders * self.per_folder
+
+    @property
+    def records(self) -> RecordSet:
+        """The contents of the files, in the order of their paths."""
+        return RecordSet("folder", MEAN, self.count)
+
+    def path(self, record: int) -> str:
+        """The path in the archive of the file with this record."""
+        folder, number = divmod(record, self.per_folder)
+        return f"{self._folder_name(folder)}/{self._file_name(folder, number)}"
+
+    def place(self, root: Path) -> Path:
+        """Where the archive and its marker are."""
+        return self.records.folder(root, "packed")
+
+    def file(self, root: Path) -> Path:
+        return self.place(root) / "packed.ffr"
+
+    def tree(self) -> Tree:
+        """What a scan of the files would find."""
+        tree = Tree()
+        lengths = self.records.lengths().tolist()
+        root = tree.add_inode(stat.S_IFDIR | 0o755, OWNER, OWNER, FIRST_MTIME)
+        for folder in range(self.folders):
+            inode = tree.add_inode(stat.S_IFDIR | 0o755, OWNER, OWNER, FIRST_MTIME)
+            tree.add_entry(root, self._folder_name(folder).encode(), inode)
+        for record, length in enumerate(lengths):
+            folder, number = divmod(record, self.per_folder)
+            mtime = FIRST_MTIME + record * STEP_MTIME
+            inode = tree.add_inode(stat.S_IFREG | 0o644, OWNER, OWNER, mtime, length)
+            tree.record[inode] = record
+            # The root is inode 0, and the folders follow it.
+            tree.add_entry(1 + folder, self._file_name(folder, number).encode(), inode)
+        return tree
+
+    def _folder_name(self, folder: int) -> str:
+        return f"n{folder:08d}"
+
+    def _file_name(self, folder: int, number: int) -> str:
+        return f"n{folder:08d}_{number:05d}.JPEG"
+
+
+def create(root: str, folders: int, per_folder: int) -> None:
+    """Write an archive unless that was done; called in a fresh process."""
+    archive = FolderArchive(folders, per_folder)
+    place, file = archive.place(Path(root)), archive.file(Path(root))
+    datasets.make_once(place, f"{RECIPE}/{per_folder}", lambda: _write(archive, file))
+
+
+def _write(archive: FolderArchive, file: Path) -> None:
+    with FileWriter(file, archive.count + 1) as writer:
+        writer.write(archive.records.records())
+        writer.write_one(_index(archive.tree()))
+
+
+def _index(tree: Tree) -> bytes:
+    """The last record, as `pack_folder` puts it together."""
+    image = build(tree)
+    records = {inode: tree.record[inode] for inode in range(len(tree)) if tree.is_file(inode)}
+    return legacy.dump(tree, records) + image + layout.trailer(image, crc32(image))

@@ -1,0 +1,131 @@
+"""Packing a folder into one file, warm and cold, against tar, cp, mksquashfs and zip."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import commandline, datasets, machine, packers, plot, report
+from .pack_cases import FULL, LARGE, QUICK, SMALL, Plan, case, samples
+from .results import Goal, Results
+from .trees import FileTree
+
+if TYPE_CHECKING:
+    from .commandline import Commands
+
+SPEED = "bytes_per_s"
+SECONDS = "seconds"
+MEMORY = "peak_memory"
+PACKAGES = ("ffrecord", "numpy", "isal")
+
+OURS, TAR, CP = packers.OURS.name, packers.TAR.name, packers.CP.name
+# Of times: no longer than tar, at most 1.5 times as long, at most 1.2 times as long as cp.
+MARKS = (
+    (f"cold {SMALL}", TAR, 1.0),
+    (f"warm {SMALL}", TAR, 1 / 1.5),
+    (f"cold {LARGE}", CP, 1 / 1.2),
+    (f"warm {LARGE}", CP, 1 / 1.2),
+)
+GOALS = tuple(
+    Goal(name, ours.name, over, SPEED, threshold)
+    for ours in (packers.OURS, packers.OURS_COMMAND)
+    for name, over, threshold in MARKS
+)
+FOOTNOTES = f"""
+Seconds are wall time, speeds are payload by time, ratios are medians of each repeat's own ratio of
+speeds. {OURS}: the call of pack_folder, its modules already loaded. All others: a process from
+start to end; cold, its program is loaded from disk as well.
+Ours always ends with fsync of the file and its folder. Of the others those with "+ fsync" do; the
+rest is done when the data is in the page cache.
+mksquashfs runs with {" ".join(packers.SQUASHFS_OPTIONS)}, on all cores; zip with -0 -r.
+Peak memory below 20 MB is that of the process that started the command.
+"""
+
+
+def add_command(commands: Commands) -> None:
+    """Register `pack` and its options."""
+    parser = commandline.new_command(
+        commands,
+        "pack",
+        summary="packing a folder, warm and cold",
+        description=__doc__,
+        quick="a tenth of the data, 3 repeats",
+    )
+    commandline.add_plot(parser, "pack")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Create what is missing, measure, and report."""
+    plan = QUICK if options.quick else FULL
+    plan = replace(plan, repeats=options.repeats or plan.repeats)
+    data: Path = options.data.resolve()
+    results = Results(samples(plan, data))
+    goals = [g for g in GOALS if g.contestant in results.contestants(g.case)]
+    _print(results, plan, goals)
+    report.save_json(_document(results, goals, plan, data), options.json, private=data)
+    plot.grouped_bars(
+        _panels(results, plan), "Packing a folder", "payload bytes/s", OURS, options.plot
+    )
+    return 0
+
+
+def _print(results: Results, plan: Plan, goals: Sequence[Goal]) -> None:
+    for state in _states(results, plan):
+        for tree in plan.trees:
+            print(f"\n### {case(tree, state)}: {_amount(tree)}\n")
+            print(_table(results, case(tree, state)))
+    print(FOOTNOTES)
+    print(f"### Goals\n\n{report.verdicts(results, goals)}")
+
+
+def _states(results: Results, plan: Plan) -> list[str]:
+    return [state for state in ("cold", "warm") if case(plan.trees[0], state) in results.cases()]
+
+
+def _amount(tree: FileTree) -> str:
+    mean = f"{tree.mean / 1e6:g} MB" if tree.mean >= 1e6 else f"{tree.mean / 1e3:g} kB"
+    return f"{tree.count:,} × {mean}"
+
+
+def _table(results: Results, name: str) -> str:
+    references = [ref for ref in (OURS, TAR, CP) if ref in results.contestants(name)]
+    header = ["contestant", "s", "MB/s", *(f"× {ref}" for ref in references), "peak MB"]
+    rows = [_row(results, name, packer, references) for packer in results.contestants(name)]
+    return report.table(header, rows)
+
+
+def _row(results: Results, name: str, packer: str, references: Sequence[str]) -> list[str]:
+    return [
+        report.contestant(results, name, packer),
+        report.number(results.median(name, packer, SECONDS), 2),
+        report.scaled(results.median(name, packer, SPEED), 1e-6),
+        *(report.number(results.ratio(name, packer, ref, SPEED), 2) for ref in references),
+        report.scaled(results.median(name, packer, MEMORY), 1e-6),
+    ]
+
+
+def _document(results: Results, goals: Sequence[Goal], plan: Plan, data: Path) -> dict[str, Any]:
+    """Everything a reader needs to check the tables or to run this again."""
+    metrics = (SPEED, SECONDS, MEMORY)
+    return {
+        "benchmark": "pack",
+        "machine": {**machine.describe(data, PACKAGES), "programs": packers.versions()},
+        "parameters": {**asdict(plan), "sigma": datasets.SIGMA, "seed": datasets.SEED},
+        **report.as_document(results, goals, (OURS, TAR, CP), metrics),
+    }
+
+
+def _panels(results: Results, plan: Plan) -> list[plot.Panel]:
+    titles = {"cold": "Cold: page cache dropped", "warm": "Warm: files in the page cache"}
+    groups = [f"{tree.name}: {_amount(tree)}" for tree in plan.trees]
+    panels = []
+    for state in _states(results, plan):
+        cases = [case(tree, state) for tree in plan.trees]
+        names = dict.fromkeys(name for one in cases for name in results.contestants(one))
+        series = {name: [results.median(one, name, SPEED) for one in cases] for name in names}
+        panels.append(plot.Panel(titles[state], groups, series))
+    return panels

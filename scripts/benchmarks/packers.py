@@ -1,0 +1,139 @@
+"""The contestants of `pack`: ways to make one file, or one copy, of a folder.
+
+Nothing large is imported here: the commands are started from a process that has only this, and
+the peak memory of a process begins with that of the one that started it.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from . import harness, memory
+
+
+class CommandError(Exception):
+    """A command ended with an error; the message is its last line."""
+
+
+class Packer(ABC):
+    """A way to pack a folder."""
+
+    def __init__(self, name: str, result: str, *, durable: bool = False) -> None:
+        self.name = name
+        self.result = result
+        """What the result is called: zip insists on .zip."""
+        self.durable = durable
+        """The result is brought to the disk with fsync, as part of the measurement."""
+
+    @abstractmethod
+    def ready(self, folder: Path, out: Path) -> Callable[[], None]:
+        """Everything that is not to be measured; the function that is returned packs."""
+
+    @abstractmethod
+    def peak_memory(self) -> int:
+        """The most memory that packing took, in bytes, once it is done."""
+
+
+class Library(Packer):
+    """A call of `pack_folder`, which does its own fsync."""
+
+    def ready(self, folder: Path, out: Path) -> Callable[[], None]:
+        from ffrecord.pack import pack_folder
+
+        def pack() -> None:
+            pack_folder(folder, out)
+
+        return pack
+
+    def peak_memory(self) -> int:
+        return memory.peak()
+
+
+class Command(Packer):
+    """A program that is started, from its start to its end. {folder} is where it runs."""
+
+    def __init__(
+        self, name: str, result: str, command: Sequence[str], *, durable: bool = False
+    ) -> None:
+        super().__init__(name, result, durable=durable)
+        self.command = command
+
+    def ready(self, folder: Path, out: Path) -> Callable[[], None]:
+        command = [part.format(folder=folder, out=out) for part in self.command]
+
+        def pack() -> None:
+            run(command, folder)
+
+        return pack
+
+    def peak_memory(self) -> int:
+        # The process that measures has no other children.
+        return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+
+
+def run(command: Sequence[str], folder: Path) -> str:
+    """Run a command in a folder; what it printed."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip().splitlines()
+        raise CommandError(words[-1] if words else f"exit status {done.returncode}")
+    return done.stdout
+
+
+def has_command_line() -> bool:
+    """Whether this version of ours has the `pack` command."""
+    try:
+        run([*FFRECORD, "pack", "--help"], harness.ROOT)
+    except CommandError:
+        return False
+    return True
+
+
+def versions() -> dict[str, str]:
+    """The line in which each program says its version."""
+    asked = {
+        "tar": ("--version", 0),
+        "cp": ("--version", 0),
+        "mksquashfs": ("-version", 0),
+        "zip": ("-v", 1),
+    }
+    found = {}
+    for program, (option, line) in asked.items():
+        try:
+            found[program] = run([program, option], harness.ROOT).splitlines()[line]
+        except (CommandError, OSError):
+            found[program] = "not found"
+    return found
+
+
+FFRECORD = (sys.executable, "-m", "ffrecord")
+_TAR = ("tar", "cf", "{out}", ".")
+_CP = ("cp", "-r", "{folder}", "{out}")
+
+OURS = Library("ours", "packed.ffr")
+OURS_COMMAND = Command(
+    "ours, command line", "packed.ffr", [*FFRECORD, "pack", "{folder}", "{out}", "--no-progress"]
+)
+TAR = Command("tar", "packed.tar", _TAR)
+TAR_DURABLE = Command("tar + fsync", "packed.tar", _TAR, durable=True)
+CP = Command("cp -r", "packed", _CP)
+CP_DURABLE = Command("cp -r + fsync", "packed", _CP, durable=True)
+# Nothing is compressed, and, as with ours, nothing is searched for duplicates. Like ours, and
+# unlike tar and zip as they are called here, it keeps extended attributes.
+SQUASHFS_OPTIONS = ("-noI", "-noD", "-noF", "-noX", "-no-duplicates")
+SQUASHFS = Command(
+    "mksquashfs",
+    "packed.squashfs",
+    ["mksquashfs", ".", "{out}", *SQUASHFS_OPTIONS, "-noappend", "-no-progress", "-quiet"],
+)
+ZIP = Command("zip -0", "packed.zip", ["zip", "-0", "-r", "-q", "{out}", "."])
+
+PACKERS: dict[str, Packer] = {
+    packer.name: packer
+    for packer in (OURS, OURS_COMMAND, TAR, TAR_DURABLE, CP, CP_DURABLE, SQUASHFS, ZIP)
+}

@@ -1,0 +1,67 @@
+"""Folders of files to pack, and their creation on disk.
+
+Sizes are log-normal and bytes are random, as those of `datasets`: no contestant gains by
+compressing or by finding duplicates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from . import datasets
+
+RECIPE = "1"
+"""Raise it when the bytes change, and all files are made again."""
+
+PIECE = 16 << 20
+"""Bytes of a file that are drawn at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileTree:
+    """`count` files of `mean` bytes on average, `per_folder` of them in each folder."""
+
+    name: str
+    mean: int
+    count: int
+    per_folder: int
+
+    @property
+    def payload(self) -> int:
+        return int(self.sizes().sum())
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """The size of every file: log-normal, and `mean` × `count` together (but for rounding)."""
+        drawn = datasets.RecordSet(self.name, self.mean, self.count).lengths()
+        sizes: npt.NDArray[np.int64] = drawn * (self.mean * self.count) // drawn.sum()
+        return sizes
+
+    def place(self, root: Path) -> Path:
+        """Where the tree and its marker are."""
+        return root / f"tree-{self.count}x{self.mean}"
+
+    def top(self, root: Path) -> Path:
+        """The folder to pack."""
+        return self.place(root) / "files"
+
+
+def create(root: str, name: str, mean: int, count: int, per_folder: int) -> None:
+    """Write a tree unless that was done; called in a fresh process."""
+    tree = FileTree(name, mean, count, per_folder)
+    place, top = tree.place(Path(root)), tree.top(Path(root))
+    datasets.make_once(place, f"{RECIPE}/{per_folder}", lambda: _write(tree, top))
+
+
+def _write(tree: FileTree, top: Path) -> None:
+    generator = np.random.default_rng([datasets.SEED, tree.mean, tree.count])
+    for number, size in enumerate(tree.sizes().tolist()):
+        folder = top / f"{number // tree.per_folder:03d}"
+        if number % tree.per_folder == 0:
+            folder.mkdir(parents=True)
+        with open(folder / f"{number:06d}.bin", "wb") as file:
+            for begin in range(0, size, PIECE):
+                file.write(generator.bytes(min(PIECE, size - begin)))
