@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import stat
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,8 @@ from ffrecord.errors import IndexStructureError
 from ffrecord.index import legacy
 from ffrecord.index.layout import BLOCK, LEGACY_MAGIC
 from ffrecord.index.resolve import resolve
+
+AT_A_TIME = 4096
 
 
 def audit(archive: Archive) -> None:
@@ -54,18 +58,35 @@ def _audit_legacy(archive: Archive) -> None:
     before = raw.tobytes()
     if not before.startswith(LEGACY_MAGIC):
         raise _wrong(archive, "bytes before it that are no index of the original's")
-    found = dict(_flat(legacy.parse(archive.path, before[len(LEGACY_MAGIC) :])))
-    for path, record in found.items():
+    files = 0
+    flat = _flat(legacy.parse(archive.path, before[len(LEGACY_MAGIC) :]))
+    while some := list(itertools.islice(flat, AT_A_TIME)):
+        files += _audit_some(archive, [path for path, _ in some], [record for _, record in some])
+    names = int((index.records(index.tables.entries["inode"].astype(np.int64)) >= 0).sum())
+    if files != names:
+        raise _wrong(archive, f"{names} files, and {files} for the original FFRecord")
+
+
+def _audit_some(archive: Archive, paths: list[bytes], records: list[int | None]) -> int:
+    """How many of the original's names are files; an error if one is not where it should be.
+
+    Symlinks to files are files there.
+    """
+    index = archive.index
+    files = 0
+    for inode, path, record in zip(index.find(paths).tolist(), paths, records, strict=True):
         try:
-            inode = resolve(index, path)
+            if inode < 0:
+                inode = resolve(index, path, follow=False)
+            files += stat.S_ISREG(index.mode(inode))
+            if stat.S_ISLNK(index.mode(inode)):
+                inode = resolve(index, path)
         except OSError:
             raise _wrong(archive, f"{path!r} only for the original FFRecord") from None
-        if record is not None and index.record(inode) != record:
-            raise _wrong(archive, f"{path!r} as another file for the original FFRecord")
-    records = index.records(index.tables.entries["inode"].astype(np.int64))
-    for entry in (records >= 0).nonzero()[0].tolist():
-        if found.get(index.entry_path(entry)) is None:
-            raise _wrong(archive, f"{index.entry_path(entry)!r} not for the original FFRecord")
+        right = stat.S_ISDIR(index.mode(inode)) if record is None else index.record(inode) == record
+        if not right:
+            raise _wrong(archive, f"{path!r} as something else for the original FFRecord")
+    return files
 
 
 def _flat(structure: dict[str, Any]) -> Iterator[tuple[bytes, int | None]]:

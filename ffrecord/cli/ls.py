@@ -11,10 +11,14 @@ import stat
 import time
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
+from ffrecord.archive import Archive
 from ffrecord.cli.terminal import printable
-from ffrecord.folder import PackedFolder
+from ffrecord.index import Index, Status
+from ffrecord.index.resolve import resolve
+
+Listing: TypeAlias = "list[tuple[str, Status]]"
 
 HALF_A_YEAR = 182 * 24 * 3600
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "symlink"}
@@ -23,7 +27,7 @@ KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "symlink"}
 def add_command(commands: Any) -> None:
     parser = commands.add_parser("ls", help="list what is in a packed folder")
     parser.add_argument("archive", help="a packed folder, or the folder of its shards")
-    parser.add_argument("path", nargs="?", default="", help="a file or folder in it")
+    parser.add_argument("inside", nargs="?", default="", metavar="PATH", help="what to list in it")
     parser.add_argument("-l", action="store_true", help="mode, links, owner, size and time too")
     parser.add_argument("-R", action="store_true", help="folders in folders too")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
@@ -31,88 +35,89 @@ def add_command(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    with PackedFolder(options.archive) as folder:
-        listings = _listings(folder, options.path, recursive=options.R)
-        for number, (path, names) in enumerate(listings):
+    with Archive.open(options.archive) as archive:
+        index = archive.index
+        for number, (path, found) in enumerate(_listings(index, options.inside, options.R)):
             if options.json:
-                for name in names:
-                    print(json.dumps(_facts(folder, _joined(path, name))))
+                for name, status in found:
+                    print(json.dumps(_facts(index, os.path.join(path, name), status)))
                 continue
             if options.R:
                 print(f"{'' if number == 0 else chr(10)}{printable(path or '.')}:")
-            if options.l:
-                _print_long(folder, path, names)
-            else:
-                for name in names:
-                    print(printable(name))
+            lines = _long(index, found) if options.l else [printable(name) for name, _ in found]
+            if lines:
+                print("\n".join(lines))
     return 0
 
 
-def _listings(
-    folder: PackedFolder, path: str, *, recursive: bool
-) -> Iterator[tuple[str, list[str]]]:
-    """Each folder to list and the names in it; for a file the folder it is in, and its name."""
-    status = folder.stat(path, follow_symlinks=path.endswith("/"))
-    if not stat.S_ISDIR(status.st_mode):
+def _listings(index: Index, path: str, recursive: bool) -> Iterator[tuple[str, Listing]]:
+    """Each folder to list and what is in it; for a file the folder it is in, and the file."""
+    raw = path.encode("utf-8", "surrogateescape")
+    inode = resolve(index, raw, follow=path.endswith("/"))
+    if not stat.S_ISDIR(index.mode(inode)):
         above, _, name = path.rpartition("/")
-        yield above, [name]
+        yield above, [(name, index.status(inode))]
         return
-    for below, folders, files in folder.walk(path):
-        yield below, sorted(folders + files)
-        if not recursive:
-            return
+    waiting = [(path.rstrip("/"), inode)]
+    while waiting:
+        path, inode = waiting.pop()
+        children = index.children(inode)
+        found = [(os.fsdecode(name), index.status(child)) for name, child in children]
+        yield path, found
+        if recursive:
+            waiting += [
+                (os.path.join(path, name), status.inode)
+                for name, status in reversed(found)
+                if status.is_folder
+            ]
 
 
-def _print_long(folder: PackedFolder, path: str, names: list[str]) -> None:
-    rows = [_long(folder, _joined(path, name), name) for name in names]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for mode, links, user, group, size, when, name in rows:
-        print(
-            mode, links.rjust(widths[1]), user.ljust(widths[2]), group.ljust(widths[3]),
-            size.rjust(widths[4]), when, name,
-        )  # fmt: skip
+def _long(index: Index, found: Listing) -> list[str]:
+    rows = [_columns(index, name, status) for name, status in found]
+    links, user, group, size = (
+        max((len(row[column]) for row in rows), default=0) for column in (1, 2, 3, 4)
+    )
+    return [
+        f"{row[0]} {row[1]:>{links}} {row[2]:<{user}} {row[3]:<{group}} {row[4]:>{size}} "
+        f"{row[5]} {row[6]}"
+        for row in rows
+    ]
 
 
-def _long(folder: PackedFolder, path: str, name: str) -> tuple[str, ...]:
-    status = folder.stat(path, follow_symlinks=False)
+def _columns(index: Index, name: str, status: Status) -> tuple[str, ...]:
     shown = printable(name)
-    if stat.S_ISLNK(status.st_mode):
-        shown += f" -> {printable(folder.readlink(path))}"
+    if status.is_symlink:
+        shown += f" -> {printable(os.fsdecode(index.target(status.inode)))}"
     return (
-        stat.filemode(status.st_mode), str(status.st_nlink), _user(status.st_uid),
-        _group(status.st_gid), str(status.st_size), _when(status.st_mtime), shown,
+        stat.filemode(status.mode), str(status.links), _user(status.uid), _group(status.gid),
+        str(status.size), _when(status.mtime_ns // 1_000_000_000), shown,
     )  # fmt: skip
 
 
-def _facts(folder: PackedFolder, path: str) -> dict[str, Any]:
-    status = folder.stat(path, follow_symlinks=False)
+def _facts(index: Index, path: str, status: Status) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "path": path,
-        "kind": KINDS[stat.S_IFMT(status.st_mode)],
-        "mode": f"{stat.S_IMODE(status.st_mode):04o}",
-        "links": status.st_nlink,
-        "uid": status.st_uid,
-        "gid": status.st_gid,
-        "size": status.st_size,
-        "mtime_ns": status.st_mtime_ns,
+        "kind": KINDS[stat.S_IFMT(status.mode)],
+        "mode": f"{stat.S_IMODE(status.mode):04o}",
+        "links": status.links,
+        "uid": status.uid,
+        "gid": status.gid,
+        "size": status.size,
+        "mtime_ns": status.mtime_ns,
     }
-    if stat.S_ISLNK(status.st_mode):
-        facts["target"] = folder.readlink(path)
-    elif stat.S_ISREG(status.st_mode):
-        facts["record"] = folder.record(path)
+    if status.is_symlink:
+        facts["target"] = os.fsdecode(index.target(status.inode))
+    elif status.is_file:
+        facts["record"] = index.record(status.inode)
     return facts
 
 
-def _joined(path: str, name: str) -> str:
-    return os.path.join(path, name)
-
-
-def _when(mtime: float) -> str:
+def _when(mtime: int) -> str:
     """As ls: with the time for what is recent, with the year for what is not."""
     try:
         then = time.localtime(mtime)
     except (OverflowError, ValueError, OSError):
-        return f"{mtime:.0f}"
+        return str(mtime)
     recent = 0 <= time.time() - mtime < HALF_A_YEAR
     return time.strftime("%b %e %H:%M" if recent else "%b %e  %Y", then)
 
