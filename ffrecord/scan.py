@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from ffrecord.errors import ChangedError, ChangedWarning
 from ffrecord.index.build import Tree, Xattrs
-from ffrecord.index.layout import DEEPEST
+from ffrecord.index.layout import DEEPEST, LONGEST_NAME
 
 Excluded: TypeAlias = Callable[[str, bool], bool]
 
@@ -117,6 +117,8 @@ class Scan:
             self._gone(path)
             return
         for entry in entries:
+            if len(entry.name) > LONGEST_NAME:  # some foreign file systems have such
+                raise OSError(errno.ENAMETOOLONG, "a name of more than 255 bytes", entry.path)
             try:
                 now = entry.stat(follow_symlinks=self._dereference)
             except FileNotFoundError:

@@ -33,7 +33,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 ROOT = 0
 MISSING = -1
 
-_NEAR = np.arange(8)  # of about one hash in a bucket, hardly ever more
+_NEAR = np.arange(6)  # of about one hash in a bucket; hardly ever more
 _INODE = struct.Struct("<QQqII")
 _ENTRY = struct.Struct("<QII")
 _ATTRIBUTES = struct.Struct("<6I")
