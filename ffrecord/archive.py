@@ -166,7 +166,7 @@ class Archive:
             for file, name in enumerate(self.reader.fnames[:-1])
         ]  # fmt: skip
         due = [
-            (tables.texts[text : text + length].tobytes(), records, crc)
+            (tables.texts[text : text + min(length, layout.LONGEST_NAME)].tobytes(), records, crc)
             for records, text, length, crc in tables.shards.tolist()
         ]
         if found == due:

@@ -121,8 +121,7 @@ class _Extraction:
                 with self._naming(folder, b""):
                     self._set_attributes(self._folder(folder), self._index.status(folder))
         finally:
-            for fd in self._opened.values():
-                os.close(fd)
+            self._close_folders(0)
 
     def _begin(self, paths: Iterable[str]) -> Iterator[int]:
         """Make what was named, and the folders that it is in; the folders to go on with."""
@@ -243,7 +242,7 @@ class _Extraction:
 
     def _make_folder(self, inode: int) -> None:
         """Make a folder, or take the one that is there."""
-        folder, name = self._index.parent(inode), self._index.inode_path(inode).rpartition(b"/")[2]
+        folder, name = self._index.parent(inode), self._index.last_name(inode)
         with self._naming(folder, name):
             parent = self._folder(folder)
             try:
@@ -286,22 +285,31 @@ class _Extraction:
                 raise
 
     def _folder(self, inode: int) -> int:
-        """A folder's descriptor, opened name by name from the top or from one that is open."""
+        """A folder's descriptor, opened name by name from the top or from one that is open.
+
+        It stays open until the next file or folder is begun, and most likely longer.
+        """
         if inode == ROOT:
             return self._root
-        if inode in self._opened:
-            self._opened.move_to_end(inode)
-            return self._opened[inode]
         way = [inode]
         while way[-1] != ROOT and way[-1] not in self._opened:
             way.append(self._index.parent(way[-1]))
-        fd = self._opened.get(way[-1], self._root)
+        fd = known = self._opened.get(way[-1], self._root)
         for folder in reversed(way[:-1]):
-            name = self._index.inode_path(folder).rpartition(b"/")[2]
-            self._opened[folder] = fd = os.open(name, _FOLDER, dir_fd=fd)
-            if len(self._opened) > FOLDERS_OPEN:
-                os.close(self._opened.popitem(last=False)[1])
+            above = fd
+            try:
+                fd = os.open(self._index.last_name(folder), _FOLDER, dir_fd=above)
+            finally:
+                if above != known:
+                    os.close(above)
+        self._opened[inode] = fd
+        self._opened.move_to_end(inode)
         return fd
+
+    def _close_folders(self, most: int) -> None:
+        """All but the last ones that were used."""
+        while len(self._opened) > most:
+            os.close(self._opened.popitem(last=False)[1])
 
     def _set_attributes(self, fd: int, status: Status) -> None:
         mode = stat.S_IMODE(status.mode)
@@ -324,6 +332,7 @@ class _Extraction:
     @contextlib.contextmanager
     def _naming(self, folder: int, name: bytes) -> Iterator[None]:
         """Errors of the operating system name the whole path."""
+        self._close_folders(FOLDERS_OPEN)
         try:
             yield
         except FFRecordError:

@@ -38,6 +38,9 @@ AT_A_TIME = 1 << 15
 """Rows. Results of this many fit into memory that is used again; fresh memory costs more."""
 
 LARGEST_XATTR = 1 << 16
+MOST_XATTRS = 16 << 20
+"""Bytes of all that one inode has. No file system takes nearly as much."""
+
 _FOLDER, _FILE, _SYMLINK = (kind >> 12 for kind in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK))
 
 
@@ -72,11 +75,15 @@ class _Checks:
         allowed = np.array([_FOLDER, _FILE, _SYMLINK], np.uint32)
         self._require(np.isin(rows["mode"] >> 12, allowed), "a mode of no file, folder or symlink")
         self._kinds = (rows["mode"] >> 12).astype(np.uint8)
-        last = rows["xattr"].astype(np.uint64) + rows["xattrs"]
-        self._require(last <= len(xattrs), "extended attributes that are not there")
         self._require(xattrs["name"] <= LONGEST_NAME, "an extended attribute's name is too long")
         self._require(xattrs["value"] <= LARGEST_XATTR, "an extended attribute is too large")
-        self._within_texts(xattrs["text"], xattrs["name"] + xattrs["value"], "attributes")
+        size = xattrs["name"] + xattrs["value"]
+        self._within_texts(xattrs["text"], size, "attributes")
+        first = rows["xattr"].astype(np.int64)
+        last = first + rows["xattrs"]
+        self._require(last <= len(xattrs), "extended attributes that are not there")
+        until = np.concatenate([[0], np.cumsum(size, dtype=np.int64)])
+        self._require(until[last] - until[first] <= MOST_XATTRS, "too many extended attributes")
 
     def inodes(self, record_sizes: Ints) -> None:
         """Also finds out which are folders, files larger than a block, or have several names."""

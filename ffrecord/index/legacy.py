@@ -11,6 +11,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Any, Final
 
 from ffrecord.errors import IndexStructureError
@@ -21,6 +22,8 @@ FILE_MODE = stat.S_IFREG | 0o444
 FOLDER_MODE = stat.S_IFDIR | 0o555
 BATCH = 1000
 """Items that pickle sets at once, and so the most that wait on its stack for one dictionary."""
+
+LONGEST_LINE = 100
 
 _CLASS: Final = ("the class OrderedDict",)
 _NO_ARGUMENTS: Final = ("no arguments",)
@@ -41,8 +44,8 @@ def read_tree(path: str, record: bytes, record_sizes: list[int], archive: os.sta
             raise _wrong(path, f"folders are more than {DEEPEST} levels deep")
         below = []
         for parent, folder in level:
-            items = sorted((_name(path, name), value) for name, value in folder.items())
-            for name, value in items:
+            items = [(_name(path, name), value) for name, value in folder.items()]
+            for name, value in sorted(items, key=itemgetter(0)):
                 if isinstance(value, dict):
                     inode = tree.add_inode(FOLDER_MODE, *owned)
                     below.append((inode, value))
@@ -124,7 +127,7 @@ class _Parser:
         self._at = 0
         self._stack: list[Any] = []
         self._marks: list[int] = []
-        self._memo: dict[int, Any] = {}
+        self._memo: list[Any] = []
 
     def run(self) -> dict[str, Any]:
         raw, stack, memo, marks = self._raw, self._stack, self._memo, self._marks
@@ -135,7 +138,7 @@ class _Parser:
             if opcode == 0x8C:  # SHORT_BINUNICODE
                 stack.append(self._string(raw[self._at], 1))
             elif opcode == 0x94:  # MEMOIZE
-                memo[len(memo)] = stack[-1]
+                memo.append(stack[-1])
             elif opcode in _INTEGERS:
                 size, number = _INTEGERS[opcode]
                 stack.append(number.unpack_from(raw, self._at)[0] if number else raw[self._at])
@@ -143,11 +146,9 @@ class _Parser:
             elif opcode == 0x58:  # X: BINUNICODE
                 stack.append(self._string(_U32.unpack_from(raw, self._at)[0], 4))
             elif opcode == 0x71:  # q: BINPUT
-                memo[raw[self._at]] = stack[-1]
-                self._at += 1
+                self._put(raw[self._at], 1)
             elif opcode == 0x72:  # r: LONG_BINPUT
-                memo[_U32.unpack_from(raw, self._at)[0]] = stack[-1]
-                self._at += 4
+                self._put(_U32.unpack_from(raw, self._at)[0], 4)
             elif opcode == 0x68:  # h: BINGET
                 self._fetch(raw[self._at], 1)
             elif opcode == 0x6A:  # j: LONG_BINGET
@@ -163,7 +164,7 @@ class _Parser:
             elif opcode in (0x52, 0x81):  # R: REDUCE, NEWOBJ
                 self._make_dictionary()
             elif opcode == 0x7D:  # }: EMPTY_DICT
-                stack.append({})
+                self._push_folder()
             elif opcode == 0x2E:  # STOP
                 return self._stop()
             else:
@@ -213,25 +214,41 @@ class _Parser:
             raise self._refused("a name is not UTF-8") from None
 
     def _line(self) -> str:
-        end = self._raw.index(b"\n", self._at, self._at + 100) if b"\n" in self._raw else -1
+        end = self._raw.find(b"\n", self._at, self._at + LONGEST_LINE)
+        if end < 0:
+            raise self._refused("its pickle asks for something by a name without an end")
         line = self._raw[self._at : end].decode("ascii", "replace")
         self._at = end + 1
         return line
 
     def _class(self, module: Any, name: Any) -> None:
         if module != "collections" or name != "OrderedDict":
-            raise self._refused(f"its pickle asks for {str(module)[:60]}.{str(name)[:60]}")
+            shown = [each[:60] if isinstance(each, str) else "…" for each in (module, name)]
+            raise self._refused(f"its pickle asks for {'.'.join(shown)}")
         self._stack.append(_CLASS)
 
     def _make_dictionary(self) -> None:
         arguments, made = self._stack.pop(), self._stack.pop()
         if made is not _CLASS or arguments is not _NO_ARGUMENTS:
             raise self._refused("its pickle calls something")
+        self._push_folder()
+
+    def _push_folder(self) -> None:
+        """The first one, or one that has a name: nothing else makes them pile up."""
+        if self._stack and not isinstance(self._stack[-1], str):
+            raise self._refused("an item that is a folder without a name")
         self._stack.append({})
+
+    def _put(self, number: int, width: int) -> None:
+        """Into the memo; picklers number what they put there from 0 on."""
+        self._at += width
+        if number > len(self._memo):
+            raise self._refused(f"its pickle remembers something as number {number}")
+        self._memo[number : number + 1] = [self._stack[-1]]
 
     def _fetch(self, number: int, width: int) -> None:
         self._at += width
-        value = self._memo.get(number)
+        value = self._memo[number] if number < len(self._memo) else None
         if not (isinstance(value, str) or value is _CLASS):
             raise self._refused("its pickle uses something twice")
         self._stack.append(value)

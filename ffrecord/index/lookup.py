@@ -32,6 +32,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 ROOT = 0
 MISSING = -1
+LONGEST_PREFIX = 4096  # longer paths are found name by name
 
 _NEAR = np.arange(6)  # of about one hash in a bucket; hardly ever more
 _INODE = struct.Struct("<QQqII")
@@ -87,6 +88,8 @@ class Index:
         # What stands in front of the names in each folder, once it was needed. A list: with a
         # dictionary the processor waits for memory twice as often.
         self._prefixes: list[bytes | None] = [None] * len(self._folders)
+        self._prefixes[0] = b""
+        self._far_down: set[int] = set()  # folders for which it would be too long
         # Checked to be less than 2**63, or to mean nothing.
         self._inode_words = tables.inodes.view("<i8")
         self._entry_words = tables.entries.view("<i8")
@@ -152,10 +155,13 @@ class Index:
         """The path from the root, without a slash in front; empty for the root."""
         names: list[bytes] = []
         while inode != ROOT:
-            entry = self._inode(inode)[4]
-            names.append(self.name(entry))
-            inode = self._entry(entry)[2]
+            names.append(self.last_name(inode))
+            inode = self.parent(inode)
         return b"/".join(reversed(names))
+
+    def last_name(self, inode: int) -> bytes:
+        """The first name of an inode, without the folders that it is in."""
+        return self.name(self._inode(inode)[4])
 
     def parent(self, inode: int) -> int:
         """The folder of an inode's first name; the root's is the root."""
@@ -175,7 +181,11 @@ class Index:
 
     def entry_path(self, entry: int) -> bytes:
         """An entry's whole path: a file with several names has several."""
-        return self._prefix(self._entry(entry)[2]) + self.name(entry)
+        folder = self._entry(entry)[2]
+        prefix = self._prefix(folder)
+        if prefix is None:
+            prefix = self.inode_path(folder) + b"/"
+        return prefix + self.name(entry)
 
     def children(self, folder: int) -> Iterator[tuple[bytes, int]]:
         """Names in a folder and their inodes, sorted by name."""
@@ -188,7 +198,10 @@ class Index:
 
     def child(self, folder: int, name: bytes) -> int:
         """The inode of a name in a folder; MISSING if there is none."""
-        wanted = crc32(name, crc32(self._prefix(folder)))
+        prefix = self._prefix(folder)
+        if prefix is None:
+            return self._search(folder, name)
+        wanted = crc32(name, crc32(prefix))
         at = bisect_left(self._hashes, wanted)
         if at < len(self._hashes):
             entry = int(self.tables.hashed[at])
@@ -221,32 +234,33 @@ class Index:
         entry *= 2
         end = self._entry_words.take(entry)
         inodes_and_parents = self._entry_words.take(entry + 1)
-        # Entry 0 begins where none ends: it is left to `resolve`, as if it had not been found.
         begin = self._entry_words.take(entry - 2, mode="wrap")
+        if not entry.all():  # the first name begins where none ends
+            begin[entry == 0] = 0
         # All of them touched at once: the processor waits for memory once, not for each name.
         tables.names.take(begin, mode="clip")
         parents = inodes_and_parents >> 32
         begin += self._names_at
         end += self._names_at
-        try:
-            there = self._paths(parents, begin, end)
-        except TypeError:  # a folder that is met for the first time
-            for parent in parents.tolist():
-                self._prefix(parent)
-            there = self._paths(parents, begin, end)
+        there = self._paths(parents, begin, end)
         inodes = inodes_and_parents & 0xFFFFFFFF
         if there != paths:
             inodes[[row for row, path in enumerate(paths) if there[row] != path]] = MISSING
         return inodes
 
     def _paths(self, folders: Ints, begin: Ints, end: Ints) -> list[bytes]:
-        """Paths whose names are at the given places; TypeError if a prefix is not known yet."""
+        """Paths whose names are at the given places; something else for those too long."""
         raw, prefixes = self._raw, self._prefixes
-        # Nothing is put into lists of tuples: those would set the garbage collector to work.
-        spans = zip(
-            self._folders.searchsorted(folders).tolist(), begin.tolist(), end.tolist(), strict=True
-        )
-        return [prefixes[folder] + raw[start:stop] for folder, start, stop in spans]
+        places, starts = self._folders.searchsorted(folders).tolist(), begin.tolist()
+        stops = end.tolist()
+        try:
+            # No list of tuples is made: those would set the garbage collector to work.
+            spans = zip(places, starts, stops, strict=True)
+            return [prefixes[place] + raw[start:stop] for place, start, stop in spans]
+        except TypeError:  # a folder that is met for the first time
+            known = [self._prefix(folder) for folder in folders.tolist()]
+            spans = zip(known, starts, stops, strict=True)
+            return [(prefix or b"") + raw[start:stop] for prefix, start, stop in spans]
 
     def records(self, inodes: Ints) -> Ints:
         """The record of each inode, MISSING where that is no regular file, or MISSING itself."""
@@ -257,13 +271,27 @@ class Index:
             records[~regular | (inodes == MISSING)] = MISSING
         return records
 
-    def _prefix(self, folder: int) -> bytes:
-        place = bisect_left(self._folders, folder)
-        prefix = self._prefixes[place]
-        if prefix is None:
-            path = self.inode_path(folder)
-            prefix = self._prefixes[place] = path + b"/" if path else b""
+    def _prefix(self, folder: int) -> bytes | None:
+        """What stands in front of a folder's names; None if that is longer than any path may be."""
+        way = []
+        while folder != ROOT and self._prefixes[self._place(folder)] is None:
+            if folder in self._far_down:
+                break
+            way.append(folder)
+            folder = self.parent(folder)
+        prefix = b"" if folder == ROOT else self._prefixes[self._place(folder)]
+        for folder in reversed(way):
+            if prefix is not None:
+                prefix += self.last_name(folder) + b"/"
+            if prefix is None or len(prefix) > LONGEST_PREFIX:
+                prefix = None
+                self._far_down.add(folder)
+            else:
+                self._prefixes[self._place(folder)] = prefix
         return prefix
+
+    def _place(self, folder: int) -> int:
+        return bisect_left(self._folders, folder)
 
     # ---- rows ----------------------------------------------------------------------------
 

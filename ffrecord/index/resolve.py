@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 
+from ffrecord.index.layout import LONGEST_NAME
 from ffrecord.index.lookup import MISSING, ROOT, Index
 
 MOST_SYMLINKS = 40
@@ -31,6 +32,8 @@ def resolve(index: Index, path: bytes, *, follow: bool = True, start: int = ROOT
                 raise _leaves(path)
             inode = index.parent(inode)
             continue
+        if len(name) > LONGEST_NAME:
+            raise _error(errno.ENAMETOOLONG, path)
         found = index.child(inode, name)
         if found == MISSING:
             raise _error(errno.ENOENT, path)
