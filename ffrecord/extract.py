@@ -114,9 +114,12 @@ class _Extraction:
                 queue = [ROOT]
             else:
                 queue = list(self._begin(paths))
+            filled = set()
             # Folders of a level before those below it: the list grows while it is gone through.
             for folder in queue:
-                queue += self._fill(folder, self._index.children(folder))
+                if folder not in filled:
+                    filled.add(folder)
+                    queue += self._fill(folder, self._index.children(folder))
             for folder in reversed(self._finish):
                 with self._naming(folder, b""):
                     self._set_attributes(self._folder(folder), self._index.status(folder))
@@ -132,8 +135,7 @@ class _Extraction:
                 above.append(inode)
                 inode = self._index.parent(inode)
             for inode in reversed(above):
-                if inode not in self._finish:
-                    self._make_folder(inode)
+                self._make_folder(inode)
             if name is None:
                 yield folder
             else:
@@ -142,12 +144,11 @@ class _Extraction:
 
     def _locate(self, path: bytes) -> tuple[int, bytes | None]:
         """A path's folder and its last name; the folder itself if the last name is a dot."""
+        inode = resolve(self._index, path, follow=path.endswith(b"/"))
         before, _, name = path.rstrip(b"/").rpartition(b"/")
         if name in (b"", b".", b".."):
-            return resolve(self._index, path), None
-        folder = resolve(self._index, before)
-        resolve(self._index, name, follow=False, start=folder)  # it is there, or this raises
-        return folder, name
+            return inode, None
+        return resolve(self._index, before), name
 
     def _fill(self, folder: int, children: Iterable[tuple[bytes, int]]) -> list[int]:
         """Make children of a folder; the folders among them."""
@@ -229,19 +230,21 @@ class _Extraction:
     def _hard_link(self, folder: int, name: bytes, inode: int) -> bool:
         """Another name for a file that was made; False if that needs a second copy."""
         its_folder, first = self._made[inode]
-        with self._place(folder, name) as (parent, place):
-            source = self._folder(its_folder)
-            try:
+        try:
+            with self._place(folder, name) as (parent, place):
+                source = self._folder(its_folder)
                 os.link(first, place, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
-            except OSError as error:
-                if error.errno not in _NO_LINKS:
-                    raise
-                return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return False
         self.report.hard_links += 1
         return True
 
     def _make_folder(self, inode: int) -> None:
         """Make a folder, or take the one that is there."""
+        if inode in self._finish or inode == ROOT:
+            return
         folder, name = self._index.parent(inode), self._index.last_name(inode)
         with self._naming(folder, name):
             parent = self._folder(folder)

@@ -39,6 +39,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Names: TypeAlias = list[str]  # in the class below `list` is the method
 Arrays: TypeAlias = list[Bytes]
 Listing: TypeAlias = list[Any]
+Batch: TypeAlias = list[Name]
 
 
 class PackedFolder:
@@ -74,7 +75,7 @@ class PackedFolder:
         """
         if isinstance(names, (str, os.PathLike)):
             return self.read_one(names)
-        return self.reader.read(self._records(names))
+        return self.reader.read(self._records(list(names)))
 
     def read_one(self, name: Name) -> Bytes:
         """The contents of a file."""
@@ -99,10 +100,13 @@ class PackedFolder:
         return self._index.record(self._file(name))
 
     def extract(
-        self, dest: Name, names: Sequence[str] | None = None, *, overwrite: bool = False
+        self, dest: Name, names: Name | Sequence[Name] | None = None, *, overwrite: bool = False
     ) -> ExtractReport:
         """Restore files and folders, or all of them, below the folder `dest`."""
-        return extract(self.archive, dest, names, overwrite=overwrite)
+        if isinstance(names, (str, os.PathLike)):
+            names = [names]
+        paths = None if names is None else [os.fspath(name) for name in names]
+        return extract(self.archive, dest, paths, overwrite=overwrite)
 
     def open(
         self,
@@ -205,12 +209,14 @@ class PackedFolder:
             ]
 
     def glob(self, pattern: str) -> Names:
-        """Paths that match, sorted by folder: `*`, `?` and `[a-z]` within a name, and `**` for any
-        number of folders. Names that begin with a dot are no exception."""
+        """Paths that match, sorted by folder: `*`, `?` and `[a-z]` within a name, `**` for any
+        number of folders, and a slash at the end for folders only. Names that begin with a dot
+        are no exception."""
         parts = [part for part in pattern.split("/") if part not in ("", ".")]
         if not parts:
             return []
-        return list(dict.fromkeys(self._matching("", ROOT, parts)))  # ** may find a path twice
+        found = dict.fromkeys(self._matching("", ROOT, parts))  # ** may find a path twice
+        return [path for path in found if self.is_dir(path)] if pattern[-1] == "/" else list(found)
 
     def num_files(self) -> int:
         """How many names of regular files there are; hard links count each."""
@@ -262,7 +268,7 @@ class PackedFolder:
     def _index(self) -> Index:
         return self.archive.index
 
-    def _records(self, names: Sequence[Name]) -> Ints:
+    def _records(self, names: Batch) -> Ints:
         """The record of each file: by hash where the name is a plain path, else step by step."""
         try:
             paths = list(map(str.encode, names))  # type: ignore[arg-type]
@@ -365,7 +371,13 @@ def _joined(folder: str, name: str) -> str:
 
 def _bytes(name: Name) -> bytes:
     """Names are bytes; as text they are UTF-8, and what is not is escaped as Python's `os` does."""
-    return os.fspath(name).encode("utf-8", "surrogateescape")
+    text = os.fspath(name)
+    if not isinstance(text, str):
+        raise TypeError(f"a name is a str or a path, not {type(name).__name__}")
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte: no file can have it
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text) from None
 
 
 def _text(name: bytes) -> str:

@@ -105,10 +105,11 @@ def pack_folder(
     target = os.path.abspath(os.fsdecode(out_file))
     largest = None if shard_size is None else parse_size(shard_size)
     existing = _check_out(target, sharded=largest is not None)
-    scan = Scan(
-        top, dereference=dereference, exclude=exclude, leave_out=existing,
-        ignore_changed=ignore_changed,
-    )  # fmt: skip
+    with _names_as_text():
+        scan = Scan(
+            top, dereference=dereference, exclude=exclude, leave_out=existing,
+            ignore_changed=ignore_changed,
+        )  # fmt: skip
     if scan.skipped:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(scan.skipped.items()))
         warnings.warn(f"{top}: not packed: {kinds}", SkippedWarning, stacklevel=2)
@@ -135,15 +136,37 @@ def parse_size(size: int | str) -> int:
     return size
 
 
-def _check_out(target: str, *, sharded: bool) -> os.stat_result | None:
-    """What is there already; an error if it will not be replaced."""
+def _check_out(target: str, *, sharded: bool) -> list[os.stat_result]:
+    """What is there already and is not to be packed; an error if it will not be replaced."""
     if not sharded:
         check_target(target)
-    elif os.path.lexists(target) and not (os.path.isdir(target) and not os.listdir(target)):
+    elif os.path.lexists(target) and (os.path.islink(target) or not _is_empty_folder(target)):
         raise FileExistsError(errno.EEXIST, "is there already; shards want a new folder", target)
-    with contextlib.suppress(FileNotFoundError):
-        return os.stat(target)
-    return None
+    found = []
+    for path in (target, _folder_while_packing(target)):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.stat(path))
+    return found
+
+
+def _is_empty_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.listdir(path)
+
+
+def _folder_while_packing(target: str) -> str:
+    parent, name = os.path.split(target)
+    return os.path.join(parent, f".{name}.packing")
+
+
+@contextlib.contextmanager
+def _names_as_text() -> Iterator[None]:
+    """Errors name paths as users write them; the walk has them as bytes."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error.filename, bytes):
+            error.filename = os.fsdecode(error.filename)
+        raise
 
 
 class _Packer:
@@ -232,16 +255,23 @@ class _Packer:
             self.tell(len(lengths), size)
 
     def _note_change(self, inode: int, *, gone: bool) -> None:
-        path = os.fsdecode(self._scan.path(inode))
+        paths = [os.fsdecode(path) for path in self._scan.paths(inode)]
         what = "went away" if gone else "changed"
-        message = f"{path}: {what} while its folder was packed"
         if not self._ignore_changed:
-            raise ChangedError(f"{message}; pack it again, or with ignore_changed")
-        if gone:
+            raise ChangedError(
+                f"{paths[0]}: {what} while its folder was packed; pack it again, or with "
+                "ignore_changed"
+            )
+        if gone and inode not in self._gone:
             self._gone.add(inode)
-        if path not in self.report.changed:
-            self.report.changed.append(path)
-            warnings.warn(message, ChangedWarning, stacklevel=5)
+            self.report.files -= 1
+            self.report.hard_links -= len(paths) - 1
+            self.report.bytes -= self._scan.tree.length[inode]
+        for path in paths:
+            if path not in self.report.changed:
+                self.report.changed.append(path)
+                message = f"{path}: {what} while its folder was packed"
+                warnings.warn(message, ChangedWarning, stacklevel=5)
 
     def _index(self, target: str, shards: list[Shard]) -> bytes:
         """The last record."""
@@ -278,6 +308,7 @@ def _report(scan: Scan) -> PackReport:
         hard_links=len(tree.names) - len(tree) + 1,
         bytes=sum(lengths),
         skipped=dict(scan.skipped),
+        changed=list(scan.changed),
     )
 
 
@@ -309,8 +340,7 @@ def _new_folder(target: str) -> Iterator[str]:
 
     The lock tells one that is in use from what a killed process has left, which is removed.
     """
-    parent, name = os.path.split(target)
-    folder = os.path.join(parent, f".{name}.packing")
+    folder = _folder_while_packing(target)
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder)
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -324,7 +354,7 @@ def _new_folder(target: str) -> Iterator[str]:
         try:
             yield folder
             os.rename(folder, target)
-            sync_folder(parent)
+            sync_folder(os.path.dirname(target))
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise

@@ -36,7 +36,11 @@ LARGE = 256 << 10
 FROM_DISK = 0.25
 WAITING = 0.15
 _SECTOR = 512
-_GONE = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
+# What is said of a file in whose place there is nothing, or something else: at opening, at reading.
+_GONE = (
+    errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR,
+    errno.EISDIR, errno.ESPIPE, errno.EAGAIN,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +145,18 @@ def _load(scan: Scan, piece: Piece, memory: memoryview) -> Batch:
 
 
 def _load_file(scan: Scan, inode: int, place: memoryview, batch: Batch) -> None:
-    path = scan.path(inode)
     try:
-        # Not to wait for a fifo, or follow a symlink, that has taken the file's place.
-        fd = os.open(path, scan.open_flags)
+        _read_file(scan, inode, place, batch)
     except OSError as error:
         if error.errno not in _GONE:
-            raise
+            raise OSError(error.errno, error.strerror, os.fsdecode(scan.path(inode))) from error
         batch.gone.append(inode)
         place[:] = bytes(len(place))
-        return
+
+
+def _read_file(scan: Scan, inode: int, place: memoryview, batch: Batch) -> None:
+    # With flags not to wait for a fifo, or follow a symlink, that has taken the file's place.
+    fd = os.open(scan.path(inode), scan.open_flags)
     try:
         got = os.preadv(fd, [place], batch.piece.offset)
         if got < len(place):
@@ -159,9 +165,6 @@ def _load_file(scan: Scan, inode: int, place: memoryview, batch: Batch) -> None:
             batch.changed.append(inode)
         if batch.piece.is_last and (xattrs := read_xattrs(fd)):
             batch.xattrs[inode] = xattrs
-    except OSError as error:
-        error.filename = os.fsdecode(path)
-        raise
     finally:
         os.close(fd)
 

@@ -39,7 +39,7 @@ class Scan:
         top: the folder.
         dereference: take symlinks for what they point to.
         exclude: patterns of what to leave out, as `excluder` takes them.
-        leave_out: a file that is not packed wherever it is met: the archive that is replaced.
+        leave_out: what is not packed wherever it is met, such as the archive that is replaced.
         ignore_changed: what goes away while it is looked at is left out with a warning.
     """
 
@@ -49,15 +49,16 @@ class Scan:
         *,
         dereference: bool = False,
         exclude: Iterable[str] = (),
-        leave_out: os.stat_result | None = None,
+        leave_out: Iterable[os.stat_result] = (),
         ignore_changed: bool = False,
     ) -> None:
         self.tree = Tree()
         self.skipped: Counter[str] = Counter()
+        self.changed: list[str] = []  # with ignore_changed: what went away meanwhile
         self._top = os.fsencode(top).rstrip(b"/") or b"/."
         self._dereference = dereference
         self._excluded = excluder(exclude)
-        self._leave_out = (leave_out.st_dev, leave_out.st_ino) if leave_out else (-1, -1)
+        self._leave_out = {(each.st_dev, each.st_ino) for each in leave_out}
         self._ignore_changed = ignore_changed
         self.open_flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         if not dereference:
@@ -77,6 +78,15 @@ class Scan:
             return self._top
         entry = self._first_entry[inode]
         return self._folders[self.tree.parent[entry]] + b"/" + self.tree.names[entry]
+
+    def paths(self, inode: int) -> list[bytes]:
+        """All the places where it was found: a file with hard links has several."""
+        tree = self.tree
+        return [
+            self._folders[tree.parent[entry]] + b"/" + tree.names[entry]
+            for entry, named in enumerate(tree.inode)
+            if named == inode
+        ]
 
     def is_unchanged(self, inode: int, now: os.stat_result) -> bool:
         """Whether a file is the one that was seen, with the bytes that it had.
@@ -108,14 +118,19 @@ class Scan:
     def _folder(self, folder: int, path: bytes) -> Iterator[tuple[int, bytes]]:
         """Add what is in a folder; yield the folders among it and their paths."""
         self._folders[folder] = path
-        if xattrs := read_xattrs(path):
-            self.tree.xattrs[folder] = xattrs
         try:
+            xattrs = read_xattrs(path)
             with os.scandir(path) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
-        except FileNotFoundError:
+            now = os.stat(path, follow_symlinks=self._dereference or folder == 0)
+        except (FileNotFoundError, NotADirectoryError):
             self._gone(path)
             return
+        if (now.st_dev, now.st_ino) != (self._device[folder], self._number[folder]):
+            self._gone(path)  # another folder has taken its place, or a symlink to one
+            return
+        if xattrs:
+            self.tree.xattrs[folder] = xattrs
         for entry in entries:
             if len(entry.name) > LONGEST_NAME:  # some foreign file systems have such
                 raise OSError(errno.ENAMETOOLONG, "a name of more than 255 bytes", entry.path)
@@ -129,7 +144,13 @@ class Scan:
                 below = os.fsdecode(entry.path[len(self._top) + 1 :])
                 if self._excluded(below, is_folder):
                     continue
-            inode = self._add(entry, now)
+            try:
+                inode = self._add(entry, now)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.EINVAL):  # EINVAL: no symlink any more
+                    raise
+                self._gone(entry.path)
+                continue
             if inode is None:
                 continue
             self.tree.add_entry(folder, entry.name, inode)
@@ -145,15 +166,16 @@ class Scan:
             self.skipped[_SKIPPED_KINDS[kind]] += 1
             return None
         inode: int | None = None
-        if now.st_ino == self._leave_out[1] and now.st_dev == self._leave_out[0]:
+        if self._leave_out and (now.st_dev, now.st_ino) in self._leave_out:
             return None
+        target = os.readlink(entry.path) if kind == stat.S_IFLNK else None
         several = now.st_nlink > 1 and kind != stat.S_IFDIR
         if several:
             inode = self._linked.get((now.st_dev, now.st_ino))
         if inode is None:
             inode = self._add_inode(now, len(self.tree.names))
-            if kind == stat.S_IFLNK:
-                self.tree.targets[inode] = os.readlink(entry.path)
+            if target is not None:
+                self.tree.targets[inode] = target
             if several:
                 self._linked[now.st_dev, now.st_ino] = inode
         return inode
@@ -189,6 +211,7 @@ class Scan:
             what = f"{os.fsdecode(path)}: a symlink that leads nowhere"
         if not self._ignore_changed:
             raise ChangedError(what)
+        self.changed.append(os.fsdecode(path))
         warnings.warn(what, ChangedWarning, stacklevel=2)
 
 

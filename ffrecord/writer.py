@@ -98,10 +98,12 @@ class FileWriter:
         For one who has computed the checksums already, which are not looked at again.
         """
         self._opened()
+        lengths = list(lengths)
         offsets = array("q", accumulate(lengths, initial=self._sealed))
         added = array("I", checksums)
         end = offsets.pop()
-        if end != self._file.position or len(offsets) != len(added):
+        right = end == self._file.position and len(lengths) == len(added)
+        if not right or min(lengths, default=0) < 0:
             raise CountError(f"{self._path}: the records do not add up to what was appended")
         if self.n is not None and self.count + len(offsets) > self.n:
             raise CountError(f"{self._path}: more than its {self.n} records")

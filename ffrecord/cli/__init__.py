@@ -56,7 +56,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """argparse takes paths only before or only after the options; commands with paths want both."""
     parser = _parser()
     options, more = parser.parse_known_args(arguments)
-    if more and (not hasattr(options, "path") or any(each.startswith("-") for each in more)):
+    if more[:1] == ["--"]:
+        more = more[1:]
+    elif more and (not hasattr(options, "path") or any(each.startswith("-") for each in more)):
         parser.error(f"unrecognized arguments: {' '.join(more)}")
     if more:
         options.path = [*options.path, *more]

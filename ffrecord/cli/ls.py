@@ -11,6 +11,7 @@ import stat
 import time
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from typing import Any, TypeAlias
 
 from ffrecord.archive import Archive
@@ -27,7 +28,7 @@ KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "symlink"}
 def add_command(commands: Any) -> None:
     parser = commands.add_parser("ls", help="list what is in a packed folder")
     parser.add_argument("archive", help="a packed folder, or the folder of its shards")
-    parser.add_argument("inside", nargs="?", default="", metavar="PATH", help="what to list in it")
+    parser.add_argument("path", nargs="*", help="files or folders in it; the whole if left out")
     parser.add_argument("-l", action="store_true", help="mode, links, owner, size and time too")
     parser.add_argument("-R", action="store_true", help="folders in folders too")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
@@ -37,12 +38,13 @@ def add_command(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     with Archive.open(options.archive) as archive:
         index = archive.index
-        for number, (path, found) in enumerate(_listings(index, options.inside, options.R)):
+        listings = chain(*(_listings(index, path, options.R) for path in options.path or [""]))
+        for number, (path, found) in enumerate(listings):
             if options.json:
                 for name, status in found:
                     print(json.dumps(_facts(index, os.path.join(path, name), status)))
                 continue
-            if options.R:
+            if options.R or len(options.path) > 1:
                 print(f"{'' if number == 0 else chr(10)}{printable(path or '.')}:")
             lines = _long(index, found) if options.l else [printable(name) for name, _ in found]
             if lines:

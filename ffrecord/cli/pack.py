@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from ffrecord.cli.terminal import counted, human, printable
+from ffrecord.cli.terminal import EXIT_USAGE, counted, human, printable
 from ffrecord.pack import PackReport, pack_folder, parse_size
 
 
@@ -39,7 +39,17 @@ def add_command(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    report = pack_folder(
+    try:
+        report = _pack(options)
+    except ValueError as error:  # a shard size that makes too many shards
+        print(f"ffrecord: {printable(error)}", file=sys.stderr)
+        return EXIT_USAGE
+    print(printable(f"{options.out}: {summary(report)}"))
+    return 0
+
+
+def _pack(options: argparse.Namespace) -> PackReport:
+    return pack_folder(
         options.folder,
         options.out,
         verbose=sys.stderr.isatty() and not options.no_progress,
@@ -50,8 +60,6 @@ def run(options: argparse.Namespace) -> int:
         ignore_changed=options.ignore_changed,
         shard_size=options.shard_size,
     )
-    print(printable(f"{options.out}: {summary(report)}"))
-    return 0
 
 
 def summary(report: PackReport) -> str:
