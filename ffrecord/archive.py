@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ffrecord.checksum import crc32
 from ffrecord.errors import IndexChecksumError, IndexStructureError, NotPackedFolderError
+from ffrecord.imagecopy import ImageCopy
 from ffrecord.index import Index, layout, legacy
 from ffrecord.index.build import build
 from ffrecord.index.layout import BLOCK
@@ -28,7 +29,6 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Path: TypeAlias = "str | os.PathLike[str]"
 
-COPY_CHUNK = 1 << 20
 STEP_BLOCKS = 32  # that a large file is read by, from end to end
 
 
@@ -118,33 +118,29 @@ class Archive:
         self.legacy_size = size if trailer is None else size - len(end) - trailer.length
         if trailer is None:
             return self._open_legacy_index(record, size)
-        image = self._copy_image(record, trailer)
-        self._compare_shards(layout.parse(self.path, image))
-        index = Index(self.path, image, reader.record_sizes()[:-1])
+        copy = ImageCopy(
+            self.path,
+            lambda offset, memory: reader.read_unchecked(record, self.legacy_size + offset, memory),
+            trailer.length,
+        )
+        try:
+            copy.wait_for("rest")
+            self._compare_shards(layout.parse(self.path, copy.image))
+            index = Index(self.path, copy.image, reader.record_sizes()[:-1], copy.wait_for)
+        except IndexStructureError:
+            self._compare_checksum(copy.finish(), trailer)  # damage is the better explanation
+            raise
+        self._compare_checksum(copy.finish(), trailer)
         # It stays in memory, but what only the checks had to touch need not stay mapped.
-        image.madvise(mmap.MADV_DONTNEED)
+        copy.image.madvise(mmap.MADV_DONTNEED)
         return index
 
-    def _copy_image(self, record: int, trailer: layout.Trailer) -> mmap.mmap:
-        """The index's image in memory that nobody else can write to, and that forks share."""
-        memory = os.memfd_create("ffrecord index")
-        try:
-            crc = 0
-            chunk = np.empty(min(COPY_CHUNK, trailer.length), np.uint8)
-            for offset in range(0, trailer.length, COPY_CHUNK):
-                piece = chunk[: trailer.length - offset]
-                self.reader.read_unchecked(record, self.legacy_size + offset, piece)
-                crc = crc32(piece, crc)
-                if os.write(memory, piece.data) != len(piece):
-                    raise MemoryError(f"{self.path}: no room for its index in memory")
-            if self.reader.check_data and crc != trailer.crc:
-                raise IndexChecksumError(
-                    f"{self.path}: its index is damaged: the checksum is {crc:#010x}, "
-                    f"the file says {trailer.crc:#010x}"
-                )
-            return mmap.mmap(memory, trailer.length, prot=mmap.PROT_READ)
-        finally:
-            os.close(memory)
+    def _compare_checksum(self, computed: int, trailer: layout.Trailer) -> None:
+        if self.reader.check_data and computed != trailer.crc:
+            raise IndexChecksumError(
+                f"{self.path}: its index is damaged: the checksum is {computed:#010x}, "
+                f"the file says {trailer.crc:#010x}"
+            )
 
     def _open_legacy_index(self, record: int, size: int) -> Index:
         start = np.empty(min(size, len(layout.LEGACY_MAGIC)), np.uint8)

@@ -45,11 +45,16 @@ def crc32_many_shared(buffers: Sequence[Bytes]) -> list[int]:
     return crc32_many(buffers[:half]) + theirs.result()
 
 
+def crc32_followed_by(crc: int, following: int, length: int) -> int:
+    """The CRC-32 of some bytes and `length` more after them, from those of both."""
+    return isal_zlib.crc32_combine(crc, following, length)
+
+
 def crc32_joined(blocks: Sequence[int], block: int, length: int) -> int:
     """The CRC-32 of `length` bytes from those of their blocks, all but the last of one size."""
     crc = blocks[0]
     for number in range(1, len(blocks)):
-        crc = isal_zlib.crc32_combine(crc, blocks[number], min(block, length - number * block))
+        crc = crc32_followed_by(crc, blocks[number], min(block, length - number * block))
     return crc
 
 

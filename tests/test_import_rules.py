@@ -36,7 +36,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.newfile": ({"errors", "slabs"}, {"numpy"}),
     "ffrecord.writer": ({"errors", "layout", "checksum", "newfile"}, {"numpy"}),
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
-    "ffrecord.archive": ({"errors", "checksum", "index", "reader"}, {"numpy"}),
+    "ffrecord.imagecopy": ({"checksum", "index"}, {"numpy"}),
+    "ffrecord.archive": ({"errors", "checksum", "imagecopy", "index", "reader"}, {"numpy"}),
     "ffrecord.audit": ({"archive", "checksum", "errors", "index"}, {"numpy"}),
     "ffrecord.packedfile": ({"archive", "index"}, set()),
     "ffrecord.folder": ({"archive", "extract", "index", "packedfile", "reader"}, {"numpy"}),
@@ -51,12 +52,24 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.utils": ({"newfile", "writer"}, {"tqdm"}),
     "ffrecord.cli": (
         READ_SIDE
-        | {"archive", "audit", "cli", "extract", "folder", "index", "pack", "reader", "version", "writer"},
+        | {
+            "archive",
+            "audit",
+            "cli",
+            "extract",
+            "folder",
+            "index",
+            "pack",
+            "reader",
+            "version",
+            "writer",
+        },
         {"numpy", "tqdm"},
     ),
     "ffrecord.__main__": ({"cli"}, set()),
     "ffrecord.__init__": (
-        {"errors", "fileio", "folder", "pack", "reader", "version", "writer"}, set()
+        {"errors", "fileio", "folder", "pack", "reader", "version", "writer"},
+        set(),
     ),
     "ffrecord_fuse.__init__": (set(), set()),
 }

@@ -53,15 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """argparse takes paths only before or only after the options; commands with paths want both."""
+    """argparse takes a list of paths only before or only after the options; users write both.
+
+    `more_paths` of a command is the argument that takes what is left over then.
+    """
     parser = _parser()
     options, more = parser.parse_known_args(arguments)
-    if more[:1] == ["--"]:
-        more = more[1:]
-    elif more and (not hasattr(options, "path") or any(each.startswith("-") for each in more)):
+    plain = more[1:] if more[:1] == ["--"] else more
+    refused = not hasattr(options, "more_paths") or getattr(options, "record", None) is not None
+    if plain and (refused or (plain is more and any(each.startswith("-") for each in more))):
         parser.error(f"unrecognized arguments: {' '.join(more)}")
-    if more:
-        options.path = [*options.path, *more]
+    if plain:
+        setattr(options, options.more_paths, [*getattr(options, options.more_paths), *plain])
     return options
 
 

@@ -16,7 +16,7 @@ def add_command(commands: Any) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("path", nargs="*", default=[], help="files in a packed folder")
     what.add_argument("--record", type=int, metavar="N", help="a record; -1 is the last")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, more_paths="path")
 
 
 def run(options: argparse.Namespace) -> int:

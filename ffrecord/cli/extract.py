@@ -23,7 +23,7 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, more_paths="path")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("-l", action="store_true", help="mode, links, owner, size and time too")
     parser.add_argument("-R", action="store_true", help="folders in folders too")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, more_paths="path")
 
 
 def run(options: argparse.Namespace) -> int:

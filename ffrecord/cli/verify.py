@@ -30,7 +30,7 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser("verify", help="check every checksum; exit 1 if one is wrong")
     parser.add_argument("file", nargs="+", help="record files, packed folders, folders of shards")
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, more_paths="file")
 
 
 def run(options: argparse.Namespace) -> int:

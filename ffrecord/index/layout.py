@@ -95,6 +95,7 @@ _SECTIONS = (  # in the order of the image: the type of a row, and which count s
     ("texts", TEXT, 8),
     ("names", TEXT, 9),
 )
+COUNTS_SIZE = _COUNTS.size
 _MOST_ROWS = 0xFFFFFFFF  # of tables whose rows are named by u32
 _COUNTED_BY_U32 = ("inodes", "entries", "attributes", "xattrs")
 
@@ -188,6 +189,25 @@ def section_offset(image: Image, name: str) -> int:
             return at
         at = _aligned(at + dtype.itemsize * len(getattr(image, section)))
     raise KeyError(name)
+
+
+def parts(counts: bytes, length: int) -> dict[str, tuple[int, int]]:
+    """Where an image's large parts begin and end, in the order in which they are checked.
+
+    All of the image is in one of them, also where the counts are nonsense.
+    """
+    at = _COUNTS.size
+    starts = {}
+    for name, dtype, which in _SECTIONS:
+        starts[name] = min(at, length)
+        at = _aligned(at + dtype.itemsize * _COUNTS.unpack(counts)[which])
+    entries, hashes, rest = starts["entries"], starts["hashes"], starts["attributes"]
+    return {
+        "rest": (rest, length),
+        "inodes": (0, entries),
+        "entries": (entries, hashes),
+        "hashes": (hashes, rest),
+    }
 
 
 def _aligned(position: int) -> int:

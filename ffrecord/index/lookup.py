@@ -25,7 +25,7 @@ import numpy.typing as npt
 from ffrecord.checksum import crc32
 from ffrecord.errors import IndexStructureError
 from ffrecord.index import layout
-from ffrecord.index.check import check
+from ffrecord.index.check import WaitFor, check
 from ffrecord.index.layout import BLOCK, Buffer
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -72,13 +72,16 @@ class Index:
         path: the archive, for messages.
         image: bytes, or anything whose slices are bytes, such as a `mmap`.
         record_sizes: of every record that can be a file.
+        wait_for: called with each of `layout.parts` of the image before that is looked at.
     """
 
-    def __init__(self, path: str, image: Buffer, record_sizes: Ints) -> None:
+    def __init__(
+        self, path: str, image: Buffer, record_sizes: Ints, wait_for: WaitFor = lambda part: None
+    ) -> None:
         self._path = path
         self._raw = image
         self.tables = tables = layout.parse(path, image)
-        self._folders = check(path, tables, record_sizes)
+        self._folders = check(path, tables, record_sizes, wait_for)
         self._inodes_at = layout.section_offset(tables, "inodes")
         self._entries_at = layout.section_offset(tables, "entries")
         self._attributes_at = layout.section_offset(tables, "attributes")
