@@ -32,6 +32,19 @@ Path: TypeAlias = "str | os.PathLike[str]"
 STEP_BLOCKS = 32  # that a large file is read by, from end to end
 
 
+class _Sizes:
+    """Of all records but the last, which is the index: asked for a few at a time, not kept."""
+
+    def __init__(self, reader: FileReader) -> None:
+        self._reader = reader
+
+    def __len__(self) -> int:
+        return self._reader.n - 1
+
+    def __getitem__(self, records: Ints, /) -> Ints:
+        return self._reader.record_sizes(records)
+
+
 class Archive:
     """The packed folder that a reader's records are. Closing the reader closes it."""
 
@@ -126,7 +139,7 @@ class Archive:
         try:
             copy.wait_for("rest")
             self._compare_shards(layout.parse(self.path, copy.image))
-            index = Index(self.path, copy.image, reader.record_sizes()[:-1], copy.wait_for)
+            index = Index(self.path, copy.image, _Sizes(reader), copy.wait_for)
         except IndexStructureError:
             self._compare_checksum(copy.finish(), trailer)  # damage is the better explanation
             raise

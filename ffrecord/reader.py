@@ -238,10 +238,13 @@ class FileReader:
         at = index + self._file_of(index)
         return int(self._offsets[at + 1] - self._offsets[at])
 
-    def record_sizes(self) -> Ints:
-        """How many bytes each record has."""
-        each = [np.diff(self.get_offsets(file)) for file in range(len(self.fnames))]
-        return _joined(each)
+    def record_sizes(self, indices: Indices = slice(None)) -> Ints:
+        """How many bytes each record has, or each of some records."""
+        at = _normalise(indices, self.n)
+        if len(self.fnames) > 1:
+            at = at + self._first.searchsorted(at, side="right") - 1
+        sizes: Ints = self._offsets[at + 1] - self._offsets[at]
+        return sizes
 
     def get_offsets(self, file_index: int) -> Ints:
         """Where each record of that file starts, and where the last one ends."""

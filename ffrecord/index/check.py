@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import stat
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -46,10 +46,16 @@ MOST_XATTRS = 16 << 20
 _FOLDER, _FILE, _SYMLINK = (kind >> 12 for kind in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK))
 
 
-def check(path: str, image: Image, record_sizes: Ints, wait_for: WaitFor) -> Ints:
+class RecordSizes(Protocol):
+    """The bytes of each record that a file may be: an array, or what can be asked like one."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, records: Ints, /) -> Ints: ...
+
+
+def check(path: str, image: Image, record_sizes: RecordSizes, wait_for: WaitFor) -> Ints:
     """Raise IndexStructureError unless all of an image makes sense; which inodes are folders.
 
-    `record_sizes` are the bytes of each record that a file may be (so without the index's own).
     `wait_for` is called with each of `layout.parts` before that is looked at.
     """
     checks = _Checks(path, image)
@@ -93,7 +99,7 @@ class _Checks:
         until = np.concatenate([[0], np.cumsum(size, dtype=np.int64)])
         self._require(until[last] - until[first] <= MOST_XATTRS, "too many extended attributes")
 
-    def inodes(self, record_sizes: Ints) -> None:
+    def inodes(self, record_sizes: RecordSizes) -> None:
         """Also finds out which are folders, files larger than a block, or have several names."""
         rows = self._image.inodes
         self._require(len(rows) > 0, "there is no root")
@@ -107,7 +113,7 @@ class _Checks:
         self._require(self._is_folder[0], "the root is not a folder")
         self._require(rows["entry"][0] == NO_ENTRY, "the root has a name")
 
-    def _some_inodes(self, start: int, rows: Rows, record_sizes: Ints) -> Ints:
+    def _some_inodes(self, start: int, rows: Rows, record_sizes: RecordSizes) -> Ints:
         attributes, data, length = rows["attributes"], rows["data"], rows["length"]
         self._require(attributes < len(self._kinds), "attributes that are not there", start)
         kind = self._kinds[attributes]

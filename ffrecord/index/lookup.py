@@ -25,7 +25,7 @@ import numpy.typing as npt
 from ffrecord.checksum import crc32
 from ffrecord.errors import IndexStructureError
 from ffrecord.index import layout
-from ffrecord.index.check import WaitFor, check
+from ffrecord.index.check import RecordSizes, WaitFor, check
 from ffrecord.index.layout import BLOCK, Buffer
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -76,7 +76,11 @@ class Index:
     """
 
     def __init__(
-        self, path: str, image: Buffer, record_sizes: Ints, wait_for: WaitFor = lambda part: None
+        self,
+        path: str,
+        image: Buffer,
+        record_sizes: RecordSizes,
+        wait_for: WaitFor = lambda part: None,
     ) -> None:
         self._path = path
         self._raw = image
