@@ -29,6 +29,7 @@ DIRECT_BUFFER = 8 << 20
 DIRECT_FROM = 64 << 20
 """Smaller files stay in the page cache: they are often read right after."""
 
+LARGE_COPY = 256 << 10
 COPY_CHUNK = 1 << 20
 _slabs = SlabPool(idle_limit=4 * DIRECT_BUFFER)
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
@@ -83,7 +84,11 @@ class NewFile:
         while len(data):
             room = len(self._memory) - self._fill
             part, data = data[:room], data[room:]
-            self._memory[self._fill : self._fill + len(part)] = part
+            target = self._memory[self._fill : self._fill + len(part)]
+            if len(part) < LARGE_COPY:
+                target[:] = part
+            else:  # numpy lets other threads run meanwhile
+                np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(part, np.uint8))
             self._fill += len(part)
             if len(part) == room:
                 self._write_out()

@@ -4,13 +4,14 @@ Files are read in batches of about two megabytes: many small files, or a part of
 batch's files lie end to end in one piece of memory, just as the archive will have them, and come
 with their checksums. Several threads wait for a slow disk better than one; files that are in the
 page cache are read fastest by one thread, since Python runs one at a time (50,000 files of 10 kB:
-1.4 s with one, 1.9 s with two, 2.7 s with eight). So the number of batches in flight follows from
-what the last ones were like.
+1.4 s with one, 1.9 s with two, 2.7 s with eight; also large files). So the number of batches in
+flight follows from whether the last ones had to wait.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
 import time
@@ -21,21 +22,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ffrecord import pagecache
 from ffrecord.checksum import crc32
 from ffrecord.index.build import Xattrs
 from ffrecord.index.layout import BLOCK
 from ffrecord.scan import Scan, read_xattrs
+from ffrecord.slabs import SlabPool
 
 BATCH_BYTES = 16 * BLOCK
 BATCH_FILES = 512
 MOST_THREADS = 8
-# Others should be read beside a batch if its files are large (reading and checksums then leave
-# Python to other threads), if a quarter of it came from a disk, or if for most of its time it did
-# nothing (a network). Waiting for other threads of this process does not get that far.
-LARGE = 256 << 10
+# A batch has waited if a quarter of it came from a disk, or if for most of its time it did nothing
+# (a network). Waiting for other threads of this process does not get that far.
 FROM_DISK = 0.25
 WAITING = 0.15
 _SECTOR = 512
+_slabs = SlabPool(idle_limit=(MOST_THREADS + 1) * BATCH_BYTES)
 # What is said of a file in whose place there is nothing, or something else: at opening, at reading.
 _GONE = (
     errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR,
@@ -67,7 +69,7 @@ class Batch:
     xattrs: dict[int, Xattrs] = field(default_factory=dict)
     changed: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
-    gains_from_company: bool = False
+    waited: bool = False
 
 
 def pieces(lengths: Iterable[tuple[int, int]]) -> Iterator[Piece]:
@@ -103,7 +105,7 @@ def read_ahead(scan: Scan, inodes: Iterable[int], jobs: int | None) -> Iterator[
 
     def set_out() -> None:
         while len(flying) < ahead and (piece := next(work, None)) is not None:
-            memory = spare.pop() if spare else np.empty(BATCH_BYTES, np.uint8).data
+            memory = spare.pop() if spare else _slabs.take(BATCH_BYTES).data
             flying.append(pool.submit(_load, scan, piece, memory))
 
     pool = ThreadPoolExecutor(most, thread_name_prefix="ffrecord-pack")
@@ -111,7 +113,7 @@ def read_ahead(scan: Scan, inodes: Iterable[int], jobs: int | None) -> Iterator[
         set_out()
         while flying:
             batch = flying.popleft().result()
-            ahead = min(ahead + 1, most) if batch.gains_from_company else max(ahead - 1, 1)
+            ahead = min(ahead + 1, most) if batch.waited else max(ahead - 1, 1)
             set_out()
             yield batch
             spare.append(batch.memory)
@@ -136,11 +138,7 @@ def _load(scan: Scan, piece: Piece, memory: memoryview) -> Batch:
         at += length
     took = time.perf_counter() - began
     from_disk = (_sectors_read() - sectors) * _SECTOR
-    batch.gains_from_company = (
-        at > LARGE * len(piece.inodes)
-        or from_disk > FROM_DISK * at
-        or time.thread_time() - worked < WAITING * took
-    )
+    batch.waited = from_disk > FROM_DISK * at or time.thread_time() - worked < WAITING * took
     return batch
 
 
@@ -158,7 +156,7 @@ def _read_file(scan: Scan, inode: int, place: memoryview, batch: Batch) -> None:
     # With flags not to wait for a fifo, or follow a symlink, that has taken the file's place.
     fd = os.open(scan.path(inode), scan.open_flags)
     try:
-        got = os.preadv(fd, [place], batch.piece.offset)
+        got = _first_read(fd, place, batch.piece.offset)
         if got < len(place):
             got = _go_on(fd, place, batch.piece.offset, got)
         if got < len(place) or not scan.is_unchanged(inode, os.fstat(fd)):
@@ -167,6 +165,26 @@ def _read_file(scan: Scan, inode: int, place: memoryview, batch: Batch) -> None:
             batch.xattrs[inode] = xattrs
     finally:
         os.close(fd)
+
+
+def _first_read(fd: int, place: memoryview, offset: int) -> int:
+    """What one read gets. A large piece that is not cached is read past the page cache: getting
+    pages for it there costs more than the disk does, and pushes out what others have cached."""
+    if len(place) == BATCH_BYTES and not _is_cached(fd, offset):
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
+            return os.preadv(fd, [place], offset)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # no O_DIRECT on this file system
+                raise
+        finally:
+            fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+    return os.preadv(fd, [place], offset)
+
+
+def _is_cached(fd: int, offset: int) -> bool:
+    return bool(pagecache.resident(fd, np.array([offset]), np.array([BATCH_BYTES]))[0])
 
 
 def _go_on(fd: int, place: memoryview, offset: int, got: int) -> int:

@@ -42,7 +42,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.packedfile": ({"archive", "index"}, set()),
     "ffrecord.folder": ({"archive", "extract", "index", "packedfile", "reader"}, {"numpy"}),
     "ffrecord.scan": ({"errors", "index"}, set()),
-    "ffrecord.readahead": ({"checksum", "index", "scan"}, {"numpy"}),
+    "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
         {"errors", "checksum", "index", "newfile", "readahead", "scan", "writer"},
         {"numpy", "tqdm"},
