@@ -266,33 +266,63 @@ def _in_order(raw: bytes, begin: Ints, length: Ints, siblings: Mask) -> bool:
     compares by itself. All others are compared eight bytes at a time.
     """
     changes = (length[1:] != length[:-1]).nonzero()[0] + 1
+    words = _Words(raw, begin, length)
     if len(changes) > len(length) // 32:
-        return _in_order_by_words(raw, begin, length, siblings.nonzero()[0])
+        return words.in_order(siblings)
     right = ~siblings
     for start, stop in itertools.pairwise([0, *changes.tolist(), len(length)]):
         run = np.frombuffer(raw, f"S{length[start]}", stop - start, int(begin[start]))
         right[start : stop - 1] |= run[:-1] < run[1:]
         right[stop - 1 : stop] = True  # of another length
     across = changes[siblings[changes - 1]] - 1
-    return bool(right.all()) and _in_order_by_words(raw, begin, length, across)
+    return bool(right.all()) and words.pairs_in_order(across, 0)
 
 
-def _in_order_by_words(raw: bytes, begin: Ints, length: Ints, pairs: Ints) -> bool:
-    """As big-endian numbers of eight bytes; pairs that differ are decided, the rest goes on."""
-    padded = np.frombuffer(raw + bytes(8), np.uint8)
-    # The eight bytes from each byte on.
-    windows = np.ndarray((len(raw) + 1,), ">u8", padded, strides=(1,))
-    keep = np.array([0] + [(1 << 64) - (1 << (64 - 8 * k)) for k in range(1, 9)], np.uint64)
-    at = 0
-    while pairs.size:
-        key = []
-        for row in (pairs, pairs + 1):
-            left = np.clip(length[row] - at, 0, 8)
-            window = windows[np.minimum(begin[row] + at, len(raw))].astype(np.uint64)
-            key.append(window & keep[left])
-        undecided = key[0] == key[1]
-        if (key[0] > key[1]).any() or (undecided & (length[pairs + 1] <= at + 8)).any():
-            return False
-        pairs = pairs[undecided]
-        at += 8
-    return True
+class _Words:
+    """Names as big-endian numbers, eight bytes of them at a time."""
+
+    def __init__(self, raw: bytes, begin: Ints, length: Ints) -> None:
+        self._begin = begin
+        self._length = length
+        self._end = len(raw)
+        # The eight bytes from each byte on.
+        padded = np.frombuffer(raw + bytes(8), np.uint8)
+        self._windows = np.ndarray((len(raw) + 1,), ">u8", padded, strides=(1,))
+
+    def in_order(self, siblings: Mask) -> bool:
+        """All names against the next, for as long as that decides little, then what is left."""
+        at = 0
+        while 4 * np.count_nonzero(siblings) > len(siblings):
+            words = self._at(at, slice(None))
+            undecided = siblings & (words[:-1] == words[1:])
+            if (siblings & (words[:-1] > words[1:])).any():
+                return False
+            at += 8
+            if (undecided & (self._length[1:] <= at)).any():  # the same, or a beginning of it
+                return False
+            siblings = undecided
+        return self.pairs_in_order(siblings.nonzero()[0], at)
+
+    def pairs_in_order(self, pairs: Ints, at: int) -> bool:
+        """Names k and k + 1 for each k of `pairs`, which are the same up to byte `at`."""
+        while pairs.size:
+            lower, upper = self._at(at, pairs), self._at(at, pairs + 1)
+            undecided = lower == upper
+            at += 8
+            if (lower > upper).any() or (undecided & (self._length[pairs + 1] <= at)).any():
+                return False
+            pairs = pairs[undecided]
+        return True
+
+    def _at(self, at: int, rows: Ints | slice) -> npt.NDArray[np.uint64]:
+        """Eight bytes of each name, with zeros for those beyond its end."""
+        left = self._length[rows] - at
+        place = np.minimum(self._begin[rows] + at, self._end)
+        words: npt.NDArray[np.uint64] = self._windows[place].astype(np.uint64)
+        if left.min() < 8:
+            words &= _KEPT.take(left, mode="clip")
+        return words
+
+
+_KEPT = np.array([0] + [(1 << 64) - (1 << (64 - 8 * k)) for k in range(1, 9)], np.uint64)
+"""Which bits of a word belong to a name that has so many bytes left."""
