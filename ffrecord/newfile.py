@@ -48,8 +48,8 @@ class NewFile:
     has on disk after a failed write is not known. Every write says where it goes.
 
     Large files are written with O_DIRECT, from huge pages: they would push everything else out of
-    the page cache, and getting pages for it costs more than the disk does (3.0 to 3.5 GB/s,
-    against 0.25 to 1.2 through the cache, fsync included; 2.0 from small pages).
+    the page cache, and getting pages for it costs more than the disk does (2 GB by hand on this
+    project's machines: 3.0 to 3.5 GB/s, against 0.25 to 1.2 through the cache, fsync included).
     """
 
     def __init__(self, target: str) -> None:
@@ -121,7 +121,7 @@ class NewFile:
         self._lead = self._fill = 0
         if self._direct is None and self._may_be_direct and self._base >= DIRECT_FROM:
             self._may_be_direct = False  # if it cannot be now, it will not be later
-            self._direct = _DirectWriter.open(self.fd)
+            self._direct = _DirectWriter.over(self.fd)
             if self._direct is not None:
                 self._memory = self._direct.spare
 
@@ -186,18 +186,19 @@ class _DirectWriter:
     In a thread: Linux AIO waits when a write makes a file longer, so it is no help here.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, buffered_fd: int) -> None:
         self._fd = fd
+        self._buffered_fd = buffered_fd
         self.spare = _slabs.take(DIRECT_BUFFER).data
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ffrecord-write")
         self._writing: Future[None] | None = None
 
     @classmethod
-    def open(cls, fd: int) -> _DirectWriter | None:
+    def over(cls, fd: int) -> _DirectWriter | None:
         """For the file behind `fd`; None where it cannot be written that way."""
         try:
             again = f"/proc/self/fd/{fd}"
-            return cls(os.open(again, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC))
+            return cls(os.open(again, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC), fd)
         except OSError:  # no O_DIRECT on this file system, or no /proc
             return None
 
@@ -208,10 +209,19 @@ class _DirectWriter:
         if other is full:  # the first time
             other = _slabs.take(DIRECT_BUFFER).data
         try:
-            self._writing = self._thread.submit(_write_all, self._fd, full, offset)
+            self._writing = self._thread.submit(self._write, full, offset)
         except RuntimeError:  # the interpreter is shutting down and starts no more threads
-            _write_all(self._fd, full, offset)
+            self._write(full, offset)
         return other
+
+    def _write(self, full: memoryview, offset: int) -> None:
+        """Where O_DIRECT opens but does not write, or stops at an odd byte: through the cache."""
+        try:
+            _write_all(self._fd, full, offset)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            _write_all(self._buffered_fd, full, offset)
 
     def wait(self) -> None:
         """Until the last buffer is written; raises what went wrong."""

@@ -7,6 +7,7 @@ behind in general is in test_writer.py.
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
 import threading
@@ -185,6 +186,26 @@ def test_a_file_system_without_direct_writes_is_written_too(
         writer.write(records)
     assert len(refused) == 1, "asked again after the answer was known"
     monkeypatch.undo()
+    assert target.read_bytes() == handmade.record_bytes(records)
+
+
+def test_where_direct_writes_open_but_do_not_work_the_page_cache_takes_them(
+    direct: list[int], target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, refused = os.pwrite, []
+
+    def refusing(fd: int, data: Any, offset: int) -> int:
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            refused.append(offset)
+            raise OSError(errno.EINVAL, "not like that")
+        return plain(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", refusing)
+    records = handmade.random_records([100_000, 3, 100_000])
+    with FileWriter(target, 3) as writer:
+        writer.write(records)
+    assert refused
+    assert direct, "the same buffers came again, through the page cache"
     assert target.read_bytes() == handmade.record_bytes(records)
 
 

@@ -92,8 +92,7 @@ class Index:
         self._names_at = layout.section_offset(tables, "names")
         self._hashes = tables.hashes.data
         self._regular = (tables.attributes["mode"] & np.uint32(0o170000)) == stat.S_IFREG
-        # What stands in front of the names in each folder, once it was needed. A list: with a
-        # dictionary the processor waits for memory twice as often.
+        # What stands in front of the names in each folder, once it was needed.
         self._prefixes: list[bytes | None] = [None] * len(self._folders)
         self._prefixes[0] = b""
         self._far_down: set[int] = set()  # folders for which it would be too long
