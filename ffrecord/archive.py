@@ -132,12 +132,13 @@ class Archive:
         if trailer is None:
             return self._open_legacy_index(record, size)
         copy = ImageCopy(
-            self.path,
-            lambda offset, memory: reader.read_unchecked(record, self.legacy_size + offset, memory),
+            lambda fd, offset, length: reader.copy_unchecked(
+                record, self.legacy_size + offset, length, fd
+            ),
             trailer.length,
         )
         try:
-            copy.wait_for("rest")
+            copy.wait_for("attributes")
             self._compare_shards(layout.parse(self.path, copy.image))
             index = Index(self.path, copy.image, _Sizes(reader), copy.wait_for)
         except IndexStructureError:

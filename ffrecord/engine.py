@@ -72,17 +72,32 @@ class Source:
         """Fill `memory` from `offset`, by plain buffered reads."""
         got = 0
         while got < len(memory):
-            try:
+            with self._named_errors(offset + got):
                 count = os.preadv(self.fd, [memory[got:].data], offset + got)
-            except OSError as error:
-                code = error.errno or errno.EIO
-                raise ReadFailedError(self.path, code, offset + got) from error
-            if count == 0:
-                raise TruncatedError(
-                    f"{self.path}: truncated: it ended at byte {offset + got} where more was due; "
-                    "it was cut off while open"
-                )
-            got += count
+            got += self._more_than_none(count, offset + got)
+
+    def copy_to(self, fd: int, offset: int, length: int) -> None:
+        """Append `length` bytes from `offset` on to another file, in the kernel."""
+        done = 0
+        while done < length:
+            with self._named_errors(offset + done):
+                count = os.sendfile(fd, self.fd, offset + done, length - done)
+            done += self._more_than_none(count, offset + done)
+
+    @contextlib.contextmanager
+    def _named_errors(self, offset: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ReadFailedError(self.path, error.errno or errno.EIO, offset) from error
+
+    def _more_than_none(self, count: int, offset: int) -> int:
+        if count == 0:
+            raise TruncatedError(
+                f"{self.path}: truncated: it ended at byte {offset} where more was due; "
+                "it was cut off while open"
+            )
+        return count
 
     def map(self) -> Bytes:
         """The whole file as one read-only array."""

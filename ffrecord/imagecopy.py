@@ -1,8 +1,10 @@
-"""An index's image copied out of its archive, part by part, while earlier parts are checked.
+"""An index's image copied out of its archive, piece by piece, while earlier pieces are checked.
 
 Into memory that nobody else can write to (memfd), so that it stays what it was when it was
-checked, and that forks share. For a large index, copying in a thread beside the checks takes
-about as long as either of them alone.
+checked, and that forks share. A thread goes through a large index in the order in which the
+checks do, a little ahead of them. It must not need Python often: each time it may have to wait
+5 ms for the checks to let it (with a read, a checksum and a write for every MiB, copying beside
+the checks took as long as one after the other). So the kernel copies, some MiB at a time.
 """
 
 from __future__ import annotations
@@ -10,84 +12,95 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Callable
-from operator import itemgetter
-from typing import TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import Protocol
 
 from ffrecord.checksum import crc32, crc32_followed_by
 from ffrecord.index import layout
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Read: TypeAlias = "Callable[[int, Bytes], None]"
-
-CHUNK = 1 << 20
+CHUNK = 4 << 20
 ALONE = 4 << 20
 """An image smaller than this is copied before anything else is done: a thread takes longer."""
 
 
-class ImageCopy:
-    """The copy of an image of `length` bytes; `read` fills memory from a byte of it on."""
+class CopyTo(Protocol):
+    """Appends bytes of the image, from `offset` on, to the file behind a descriptor."""
 
-    def __init__(self, path: str, read: Read, length: int) -> None:
-        self._path = path
-        self._read = read
-        self._crcs: dict[str, int] = {}
+    def __call__(self, fd: int, offset: int, length: int) -> None: ...
+
+
+class ImageCopy:
+    """The copy of an image of `length` bytes."""
+
+    def __init__(self, copy_to: CopyTo, length: int) -> None:
+        self._copy_to = copy_to
+        self._progress = threading.Condition()
         self._problem: BaseException | None = None
-        counts = np.empty(layout.COUNTS_SIZE, np.uint8)
-        read(0, counts)
-        self._parts = layout.parts(counts.tobytes(), length)
         self._memory = os.memfd_create("ffrecord index")
         try:
             os.ftruncate(self._memory, length)
             self.image = mmap.mmap(self._memory, length, prot=mmap.PROT_READ)
-            os.pwrite(self._memory, counts.data, 0)  # without them no part can be looked at
+            copy_to(self._memory, 0, layout.COUNTS_SIZE)  # without them nothing can be looked at
+            counts = self.image[: layout.COUNTS_SIZE]
+            self._parts = layout.parts(counts, length)
+            # Of each part, up to where it is copied, and the checksum of that.
+            self._copied = {name: part.begin for name, part in self._parts.items()}
+            self._crcs = dict.fromkeys(self._parts, 0)
+            self._keep("counts", 0, len(counts))
         except BaseException:
             os.close(self._memory)
             raise
-        self._there = {part: threading.Event() for part in self._parts}
-        self._thread = threading.Thread(target=self._run, name="ffrecord-index", daemon=True)
         if length < ALONE:
             self._run()
         else:
-            self._thread.start()
+            threading.Thread(target=self._run, name="ffrecord-index", daemon=True).start()
 
-    def wait_for(self, part: str) -> None:
-        """Until a part has been copied."""
-        self._there[part].wait()
+    def wait_for(self, part: str, rows: int | None = None) -> None:
+        """Until a part, or so many rows of its first table, have been copied."""
+        bounds = self._parts[part]
+        until = bounds.end if rows is None else bounds.until(rows)
+        if self._copied[part] < until:
+            with self._progress:
+                self._progress.wait_for(lambda: self._problem or self._copied[part] >= until)
         if self._problem is not None:
             raise self._problem
 
     def finish(self) -> int:
         """Until everything has been copied; its CRC-32."""
-        for part in self._parts:
-            self.wait_for(part)
         crc = 0
-        for part, (begin, end) in sorted(self._parts.items(), key=itemgetter(1)):
-            crc = crc32_followed_by(crc, self._crcs[part], end - begin)
+        for name, part in self._parts.items():
+            self.wait_for(name)
+            crc = crc32_followed_by(crc, self._crcs[name], part.end - part.begin)
         return crc
 
     def _run(self) -> None:
         try:
-            for part, (begin, end) in self._parts.items():
-                self._crcs[part] = self._copy(begin, end)
-                self._there[part].set()
+            for name, begin, end in self._pieces():
+                os.lseek(self._memory, begin, os.SEEK_SET)
+                self._copy_to(self._memory, begin, end - begin)
+                self._keep(name, begin, end)
         except BaseException as problem:  # for the thread that waits
-            self._problem = problem
+            with self._progress:
+                self._problem = problem
+                self._progress.notify_all()
         finally:
             os.close(self._memory)
-            for there in self._there.values():
-                there.set()
 
-    def _copy(self, begin: int, end: int) -> int:
-        crc = 0
-        memory = np.empty(min(CHUNK, end - begin), np.uint8)
-        for at in range(begin, end, CHUNK):
-            piece = memory[: end - at]
-            self._read(at, piece)
-            crc = crc32(piece, crc)
-            if os.pwrite(self._memory, piece.data, at) != len(piece):
-                raise MemoryError(f"{self._path}: no room for its index in memory")
-        return crc
+    def _pieces(self) -> list[tuple[str, int, int]]:
+        """What to copy next: part, begin and end. Names and the entries that they belong to take
+        turns, since they are checked together."""
+        turns = {"attributes": 0, "inodes": 1, "entries": 2, "names": 2, "hashes": 3}
+        pieces = []
+        for name, turn in turns.items():
+            part = self._parts[name]
+            for begin in range(part.begin, part.end, CHUNK):
+                end = min(begin + CHUNK, part.end)
+                share = (end - part.begin) / (part.end - part.begin)
+                pieces.append((turn, share, name, begin, end))
+        return [(name, begin, end) for *_, name, begin, end in sorted(pieces)]
+
+    def _keep(self, part: str, begin: int, end: int) -> None:
+        with memoryview(self.image) as image, image[begin:end] as piece:
+            self._crcs[part] = crc32(piece, self._crcs[part])
+        with self._progress:
+            self._copied[part] = end
+            self._progress.notify_all()

@@ -88,12 +88,26 @@ def parse_prefix(path: str, prefix: bytes, size: int) -> int:
     return int(n)
 
 
+def header_memory(n: int) -> npt.NDArray[np.uint8]:
+    """Memory to read a header of `n` records into, in which `parse` need copy nothing.
+
+    The offsets are aligned there, and the file's end has its place after them.
+    """
+    size = header_size(n)
+    memory = np.empty(2 * OFFSET.itemsize + size, np.uint8)
+    skip = -(memory.ctypes.data + size) % OFFSET.itemsize
+    return memory[skip : skip + size + OFFSET.itemsize]
+
+
 def parse(path: str, raw: npt.NDArray[np.uint8], size: int, computed_crc: int | None) -> Header:
-    """The header in `raw` (the file's first `header_size(n)` bytes), checked in every way.
+    """The header in `raw`, memory of `header_memory` filled with the file's first bytes up to
+    `header_size(n)`, checked in every way. The result is views of it.
 
     `computed_crc` is the CRC-32 of the body, computed by the caller; None skips that one check.
     """
     n = parse_prefix(path, raw[: PREFIX.size].tobytes(), size)
+    if len(raw) != header_size(n) + OFFSET.itemsize:
+        raise StructureError(f"{path}: its header changed while it was read")
     crc = int.from_bytes(raw[:CRC_SIZE].tobytes(), "little")
     if crc != 0 and computed_crc is not None and computed_crc != crc:
         raise HeaderChecksumError(
@@ -101,9 +115,8 @@ def parse(path: str, raw: npt.NDArray[np.uint8], size: int, computed_crc: int | 
             f"the file says {crc:#010x}"
         )
     checksums_end = PREFIX.size + CHECKSUM.itemsize * n
-    checksums = raw[PREFIX.size : checksums_end].view(CHECKSUM).copy()
-    offsets = np.empty(n + 1, OFFSET)
-    offsets[:n] = raw[checksums_end : header_size(n)].view(OFFSET)
+    checksums = raw[PREFIX.size : checksums_end].view(CHECKSUM)
+    offsets = raw[checksums_end:].view(OFFSET)
     offsets[n] = size
     _check_offsets(path, offsets, header_size(n))
     return Header(crc, checksums, offsets)

@@ -141,6 +141,11 @@ class FileReader:
         file, start = self._locate(index)
         self._opened()[file].read_into(memory, start + offset)
 
+    def copy_unchecked(self, index: int, offset: int, length: int, fd: int) -> None:
+        """Append bytes of a record, as they are on disk, to another file."""
+        file, start = self._locate(index)
+        self._opened()[file].copy_to(fd, start + offset, length)
+
     def stream(self, index: int, chunk: int = STEP_BYTES) -> Iterator[Bytes]:
         """A record of any size, in chunks.
 
@@ -369,9 +374,10 @@ def _read_header(source: Source, check: bool) -> layout.Header:
     prefix = np.empty(min(size, layout.PREFIX.size), np.uint8)
     source.read_into(prefix, 0)
     n = layout.parse_prefix(source.path, prefix.tobytes(), size)
-    raw = np.empty(layout.header_size(n), np.uint8)
-    source.read_into(raw, 0)
-    crc = checksum.crc32(raw[layout.CRC_SIZE :]) if check else None
+    raw = layout.header_memory(n)
+    header = raw[: layout.header_size(n)]
+    source.read_into(header, 0)
+    crc = checksum.crc32(header[layout.CRC_SIZE :]) if check else None
     return layout.parse(source.path, raw, size, crc)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import zlib
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from ffrecord import IndexChecksumError, PackedFolder, ReadFailedError, imagecopy, pack_folder
-from ffrecord.imagecopy import Bytes, ImageCopy
+from ffrecord.imagecopy import ImageCopy
 from ffrecord.reader import FileReader
 from tests import handmade
 
@@ -44,10 +44,10 @@ def image_of(archive: Path) -> bytes:
 def test_the_copy_is_the_image_and_its_checksum_is_right(archive: Path, way: str) -> None:
     image = image_of(archive)
 
-    def read(offset: int, memory: Bytes) -> None:
-        memory[:] = np.frombuffer(image, np.uint8, len(memory), offset)
+    def copy_to(fd: int, offset: int, length: int) -> None:
+        os.write(fd, image[offset : offset + length])
 
-    copy = ImageCopy("name", read, len(image))
+    copy = ImageCopy(copy_to, len(image))
     assert copy.finish() == zlib.crc32(image)
     assert copy.image[:] == image
 
@@ -56,16 +56,31 @@ def test_a_part_is_there_once_it_was_waited_for(archive: Path, way: str) -> None
     image = image_of(archive)
     allowed = threading.Semaphore(0 if way == "in a thread" else 1 << 20)
 
-    def read(offset: int, memory: Bytes) -> None:
-        if offset:  # the counts may be read at once
+    def copy_to(fd: int, offset: int, length: int) -> None:
+        if offset:  # the counts may be copied at once
             assert allowed.acquire(timeout=60)
-        memory[:] = np.frombuffer(image, np.uint8, len(memory), offset)
+        os.write(fd, image[offset : offset + length])
 
-    copy = ImageCopy("name", read, len(image))
+    copy = ImageCopy(copy_to, len(image))
     allowed.release(1 << 20)
-    for part, (begin, end) in copy._parts.items():
-        copy.wait_for(part)
-        assert copy.image[begin:end] == image[begin:end]
+    for name, part in copy._parts.items():
+        copy.wait_for(name)
+        assert copy.image[part.begin : part.end] == image[part.begin : part.end]
+
+
+def test_rows_are_there_once_they_were_waited_for(archive: Path, way: str) -> None:
+    image = image_of(archive)
+
+    def copy_to(fd: int, offset: int, length: int) -> None:
+        os.write(fd, image[offset : offset + length])
+
+    copy = ImageCopy(copy_to, len(image))
+    for name, part in copy._parts.items():
+        for rows in range(0, (part.end - part.begin) // part.row, 97):
+            copy.wait_for(name, rows)
+            end = part.begin + rows * part.row
+            assert copy.image[part.begin : end] == image[part.begin : end]
+    assert sum(part.end - part.begin for part in copy._parts.values()) == len(image)
 
 
 def test_a_folder_opened_that_way_has_all_its_files(archive: Path, way: str) -> None:
@@ -93,15 +108,15 @@ def test_damage_anywhere_is_a_wrong_checksum(archive: Path, way: str, where: int
 def test_a_read_that_fails_is_raised_where_the_archive_is_opened(
     archive: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = FileReader.read_unchecked
+    real = FileReader.copy_unchecked
     last = FileReader(archive).record_size(1200)
 
-    def fails(self: FileReader, index: int, offset: int, memory: Bytes) -> None:
-        if len(memory) > 100 and offset > last - 20_000:
+    def fails(self: FileReader, index: int, offset: int, length: int, fd: int) -> None:
+        if offset > last - 20_000:
             raise ReadFailedError("the disk", 5, offset)
-        real(self, index, offset, memory)
+        real(self, index, offset, length, fd)
 
-    monkeypatch.setattr(FileReader, "read_unchecked", fails)
+    monkeypatch.setattr(FileReader, "copy_unchecked", fails)
     before = handmade.open_descriptors()
     with pytest.raises(ReadFailedError, match="the disk"):
         PackedFolder(archive)

@@ -421,7 +421,8 @@ def in_order(folders: list[list[bytes]]) -> bool:
     length = np.array([len(name) for name in names], np.int64)
     owner = np.repeat(np.arange(len(folders)), [len(folder) for folder in folders])
     begin = np.cumsum(length) - length
-    return _in_order(b"".join(names), begin, length, owner[1:] == owner[:-1])
+    padded = bytearray(b"".join([*names, b"whatever"]))
+    return _in_order(padded, begin, length, owner[1:] == owner[:-1])
 
 
 def rising(folders: list[list[bytes]]) -> bool:

@@ -34,11 +34,12 @@ from ffrecord.index.layout import (
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Column: TypeAlias = npt.NDArray[Any]
-WaitFor: TypeAlias = "Callable[[str], None]"
+WaitFor: TypeAlias = "Callable[[str, int | None], None]"
 
-AT_A_TIME = 1 << 15
-"""Rows. Results of this many fit into memory that is used again; fresh memory costs more."""
+AT_A_TIME = 1 << 14
+"""Rows. Results of this many come from memory that malloc has at hand; fresh pages cost more."""
 
+PADDING = 8
 LARGEST_XATTR = 1 << 16
 MOST_XATTRS = 16 << 20
 """Bytes of all that one inode has. No file system takes nearly as much."""
@@ -53,30 +54,33 @@ class RecordSizes(Protocol):
     def __getitem__(self, records: Ints, /) -> Ints: ...
 
 
+def nothing_to_wait_for(part: str, rows: int | None) -> None:
+    """For an image that is all there."""
+
+
 def check(path: str, image: Image, record_sizes: RecordSizes, wait_for: WaitFor) -> Ints:
     """Raise IndexStructureError unless all of an image makes sense; which inodes are folders.
 
-    `wait_for` is called with each of `layout.parts` before that is looked at.
+    `wait_for` is called with one of `layout.parts` and how many of its rows, or None for all of
+    it, before those are looked at.
     """
-    checks = _Checks(path, image)
-    wait_for("rest")
+    checks = _Checks(path, image, wait_for)
     checks.attributes()
-    wait_for("inodes")
     checks.inodes(record_sizes)
     checks.folders()
-    wait_for("entries")
     checks.entries()
     checks.links()
     checks.large_files()
-    wait_for("hashes")
     checks.hashes()
     return checks.folder_inodes
 
 
 class _Checks:
-    def __init__(self, path: str, image: Image) -> None:
+    def __init__(self, path: str, image: Image, wait_for: WaitFor) -> None:
         self._path = path
         self._image = image
+        self._wait_for = wait_for
+        self._scratch = _Scratch()
 
     def _require(self, right: Any, what: str, start: int = 0) -> None:
         """All of `right`, or the error that `what` names with the first row that is wrong."""
@@ -85,6 +89,7 @@ class _Checks:
             raise IndexStructureError(f"{self._path}: its index is wrong: {what}{row}")
 
     def attributes(self) -> None:
+        self._wait_for("attributes", None)
         rows, xattrs = self._image.attributes, self._image.xattrs
         allowed = np.array([_FOLDER, _FILE, _SYMLINK], np.uint32)
         self._require(np.isin(rows["mode"] >> 12, allowed), "a mode of no file, folder or symlink")
@@ -107,7 +112,9 @@ class _Checks:
         self._is_linked = np.empty(len(rows), bool)
         large = []
         for start in range(0, len(rows), AT_A_TIME):
-            large.append(start + self._some_inodes(start, rows[start:][:AT_A_TIME], record_sizes))
+            some = rows[start : start + AT_A_TIME]
+            self._wait_for("inodes", start + len(some))
+            large.append(start + self._some_inodes(start, some, record_sizes))
         self._large = np.concatenate(large)
         self.folder_inodes: Ints = self._is_folder.nonzero()[0]
         self._require(self._is_folder[0], "the root is not a folder")
@@ -147,14 +154,14 @@ class _Checks:
     def entries(self) -> None:
         """They name what is there, and the folders form a tree of bearable depth."""
         inodes, entries = self._image.inodes, self._image.entries
-        ends = entries["name_end"]
-        total = int(ends[-1]) if len(ends) else 0
-        self._require(total == len(self._image.names), "names are left over, or not there")
         inner = []
         for start in range(0, len(entries), AT_A_TIME):
-            rows = entries[start:][:AT_A_TIME]
+            rows = entries[start : start + AT_A_TIME]
+            self._wait_for("entries", start + len(rows))
             inner.append(start + self._some_entries(start, rows))
             self._some_names(start, start + len(rows))
+        total = int(entries["name_end"][-1]) if len(entries) else 0
+        self._require(total == len(self._image.names), "names are left over, or not there")
         for start in range(1, len(inodes), AT_A_TIME):
             first = inodes["entry"][start:][:AT_A_TIME]
             self._require(first < len(entries), "an inode's entry is not there", start)
@@ -219,11 +226,12 @@ class _Checks:
         begin = np.concatenate([[low], end[:-1]])
         length = end - begin
         self._require((length > 0) & (length <= LONGEST_NAME), "an empty or too long name", start)
-        raw = self._image.names[low : int(end[-1])].tobytes()
-        self._require(b"\0" not in raw, "a name has a NUL in it")
-        self._require(b"/" not in raw, "a name has a slash in it")
+        self._wait_for("names", int(end[-1]))
+        raw = self._scratch.copy_of(self._image.names[low : int(end[-1])])
+        self._require(raw.find(b"\0", 0, int(end[-1]) - low) < 0, "a name has a NUL in it")
+        self._require(raw.find(b"/", 0, int(end[-1]) - low) < 0, "a name has a slash in it")
         for row in (length <= 2).nonzero()[0].tolist():
-            name = raw[begin[row] - low : end[row] - low]
+            name = bytes(raw[begin[row] - low : end[row] - low])
             self._require(name not in (b".", b".."), f"an entry is called {name!r}")
         siblings = rows["parent"][1:] == rows["parent"][:-1]
         self._require(
@@ -233,6 +241,7 @@ class _Checks:
 
     def hashes(self) -> None:
         """Only that they lead somewhere: a wrong one is slow, not wrong."""
+        self._wait_for("hashes", None)
         hashed, entries = self._image.hashed, len(self._image.entries)
         self._require(len(hashed) == entries, "there are more or fewer hashes than entries")
         for start in range(0, entries, AT_A_TIME):
@@ -259,11 +268,26 @@ class _Checks:
         self._require(fits & (begin + np.where(fits, length, 0) <= total), f"{what} out of range")
 
 
-def _in_order(raw: bytes, begin: Ints, length: Ints, siblings: Mask) -> bool:
+class _Scratch:
+    """A place for copies that is used again and again: fresh memory costs more than a copy."""
+
+    def __init__(self) -> None:
+        self._memory = bytearray()
+
+    def copy_of(self, source: npt.NDArray[np.uint8]) -> bytearray:
+        """The bytes, and at least PADDING more of which nothing is known."""
+        if len(self._memory) < len(source) + PADDING:  # a new one: the old may be in use
+            self._memory = bytearray(2 * len(source) + PADDING)
+        np.frombuffer(self._memory, np.uint8)[: len(source)] = source
+        return self._memory
+
+
+def _in_order(raw: bytearray, begin: Ints, length: Ints, siblings: Mask) -> bool:
     """Whether each name is less than the next one, where those two are siblings.
 
     Names of one length, as numbered files have, lie there as an array of strings that numpy
-    compares by itself. All others are compared eight bytes at a time.
+    compares by itself. All others are compared eight bytes at a time. After the last name there
+    are at least PADDING bytes of whatever kind.
     """
     changes = (length[1:] != length[:-1]).nonzero()[0] + 1
     words = _Words(raw, begin, length)
@@ -281,13 +305,12 @@ def _in_order(raw: bytes, begin: Ints, length: Ints, siblings: Mask) -> bool:
 class _Words:
     """Names as big-endian numbers, eight bytes of them at a time."""
 
-    def __init__(self, raw: bytes, begin: Ints, length: Ints) -> None:
+    def __init__(self, raw: bytearray, begin: Ints, length: Ints) -> None:
         self._begin = begin
         self._length = length
-        self._end = len(raw)
+        self._end = len(raw) - PADDING
         # The eight bytes from each byte on.
-        padded = np.frombuffer(raw + bytes(8), np.uint8)
-        self._windows = np.ndarray((len(raw) + 1,), ">u8", padded, strides=(1,))
+        self._windows = np.ndarray((self._end + 1,), ">u8", raw, strides=(1,))
 
     def in_order(self, siblings: Mask) -> bool:
         """All names against the next, for as long as that decides little, then what is left."""

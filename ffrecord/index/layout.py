@@ -96,6 +96,13 @@ _SECTIONS = (  # in the order of the image: the type of a row, and which count s
     ("names", TEXT, 9),
 )
 COUNTS_SIZE = _COUNTS.size
+_PARTS = {  # named after the first section of each: bytes of a row
+    "inodes": INODE.itemsize,
+    "entries": ENTRY.itemsize,
+    "hashes": HASH.itemsize,
+    "attributes": ATTRIBUTES.itemsize,
+    "names": 1,
+}
 _MOST_ROWS = 0xFFFFFFFF  # of tables whose rows are named by u32
 _COUNTED_BY_U32 = ("inodes", "entries", "attributes", "xattrs")
 
@@ -191,8 +198,21 @@ def section_offset(image: Image, name: str) -> int:
     raise KeyError(name)
 
 
-def parts(counts: bytes, length: int) -> dict[str, tuple[int, int]]:
-    """Where an image's large parts begin and end, in the order in which they are checked.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some neighbouring sections of an image, which are copied and waited for together."""
+
+    begin: int
+    end: int
+    row: int  # bytes of a row of the first section
+
+    def until(self, rows: int) -> int:
+        """Where so many rows end."""
+        return min(self.begin + self.row * rows, self.end)
+
+
+def parts(counts: bytes, length: int) -> dict[str, Part]:
+    """An image's parts by name, in the order of the image.
 
     All of the image is in one of them, also where the counts are nonsense.
     """
@@ -201,12 +221,11 @@ def parts(counts: bytes, length: int) -> dict[str, tuple[int, int]]:
     for name, dtype, which in _SECTIONS:
         starts[name] = min(at, length)
         at = _aligned(at + dtype.itemsize * _COUNTS.unpack(counts)[which])
-    entries, hashes, rest = starts["entries"], starts["hashes"], starts["attributes"]
+    first = {"counts": (0, 1)} | {name: (starts[name], size) for name, size in _PARTS.items()}
+    ends = [*(begin for begin, _ in first.values()), length][1:]
     return {
-        "rest": (rest, length),
-        "inodes": (0, entries),
-        "entries": (entries, hashes),
-        "hashes": (hashes, rest),
+        name: Part(begin, end, row)
+        for (name, (begin, row)), end in zip(first.items(), ends, strict=True)
     }
 
 

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from ffrecord.checksum import crc32
 from ffrecord.errors import IndexStructureError
 from ffrecord.index import layout
-from ffrecord.index.check import RecordSizes, WaitFor, check
+from ffrecord.index.check import RecordSizes, WaitFor, check, nothing_to_wait_for
 from ffrecord.index.layout import BLOCK, Buffer
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -72,7 +72,7 @@ class Index:
         path: the archive, for messages.
         image: bytes, or anything whose slices are bytes, such as a `mmap`.
         record_sizes: of every record that can be a file.
-        wait_for: called with each of `layout.parts` of the image before that is looked at.
+        wait_for: called before rows of the image are looked at, see `check`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Index:
         path: str,
         image: Buffer,
         record_sizes: RecordSizes,
-        wait_for: WaitFor = lambda part: None,
+        wait_for: WaitFor = nothing_to_wait_for,
     ) -> None:
         self._path = path
         self._raw = image
