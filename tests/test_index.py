@@ -406,6 +406,24 @@ def test_a_tree_without_some_files_is_the_one_that_never_had_them(
     assert build(left) == build(tree_of(root))
 
 
+def test_a_wrong_hash_does_not_lead_into_a_folder_too_far_down() -> None:
+    deep = Node(stat.S_IFDIR, children={b"x": a_file(0, 1)})
+    for _ in range(20):
+        deep = Node(stat.S_IFDIR, children={b"d" * 255: deep})
+    root = Node(stat.S_IFDIR, children={**deep.children, b"x": a_file(0, 0)})
+    image = bytearray(build(tree_of(root)))
+    tables = layout.parse("model.ffr", bytes(image))
+    far_down = len(tables.entries) - 1
+    hashed = np.full(len(tables.hashed), far_down, np.uint32).tobytes()
+    hashes = np.full(len(tables.hashes), zlib.crc32(b"x"), np.uint32).tobytes()
+    for section, column in (("hashes", hashes), ("hashed", hashed)):
+        at = layout.section_offset(tables, section)
+        image[at : at + len(column)] = column
+    index, numbers = Index("model.ffr", bytes(image), record_sizes(root)), numbered(root)
+    assert index.find([b"x", b"", b"/"]).tolist() == [MISSING] * 3
+    assert resolve(index, b"x") == numbers[root.children[b"x"]]
+
+
 # ---- the order of names ----------------------------------------------------------------------
 
 BYTES = bytes(set(range(1, 256)) - {ord("/")})

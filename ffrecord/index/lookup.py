@@ -97,7 +97,7 @@ class Index:
         self._prefixes[0] = b""
         self._far_down: set[int] = set()  # folders for which it would be too long
         # Checked to be less than 2**63, or to mean nothing.
-        self._inode_words = tables.inodes.view("<i8")
+        self._inode_rows = tables.inodes.view("V32")
         self._entry_words = tables.entries.view("<i8")
 
     @cached_property
@@ -254,8 +254,8 @@ class Index:
             inodes[[row for row, path in enumerate(paths) if there[row] != path]] = MISSING
         return inodes
 
-    def _paths(self, folders: Ints, begin: Ints, end: Ints) -> list[bytes]:
-        """Paths whose names are at the given places; something else for those too long."""
+    def _paths(self, folders: Ints, begin: Ints, end: Ints) -> list[bytes | None]:
+        """Paths whose names are at the given places; None in folders too far down."""
         raw, prefixes = self._raw, self._prefixes
         places, starts = self._folders.searchsorted(folders).tolist(), begin.tolist()
         stops = end.tolist()
@@ -266,13 +266,16 @@ class Index:
         except TypeError:  # a folder that is met for the first time
             known = [self._prefix(folder) for folder in folders.tolist()]
             spans = zip(known, starts, stops, strict=True)
-            return [(prefix or b"") + raw[start:stop] for prefix, start, stop in spans]
+            return [
+                None if prefix is None else prefix + raw[start:stop]
+                for prefix, start, stop in spans
+            ]
 
     def records(self, inodes: Ints) -> Ints:
         """The record of each inode, MISSING where that is no regular file, or MISSING itself."""
-        row = inodes * 4
-        records = self._inode_words.take(row, mode="wrap")
-        regular = self._regular.take(self._inode_words.take(row + 3, mode="wrap") & 0xFFFFFFFF)
+        rows = self._inode_rows.take(inodes, mode="wrap").view("<i8")
+        records = rows[::4]
+        regular = self._regular.take(rows[3::4] & 0xFFFFFFFF)
         if not regular.all() or inodes.min(initial=0) == MISSING:
             records[~regular | (inodes == MISSING)] = MISSING
         return records
