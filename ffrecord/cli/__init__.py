@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from ffrecord.cli import cat, extract, info, ls, pack, verify
+from ffrecord.cli import cat, extract, info, ls, mount, pack, umount, verify
 from ffrecord.cli.terminal import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ffrecord {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (pack, ls, cat, extract, info, verify):
+    for module in (pack, ls, cat, extract, info, verify, mount, umount):
         module.add_command(commands)
     return parser
 
