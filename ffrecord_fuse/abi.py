@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 from struct import Struct
-from struct import error as StructError
 
 import numpy as np
 

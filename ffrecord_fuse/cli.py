@@ -9,8 +9,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ffrecord.cli.terminal import EXIT_SYSTEM, printable
 from ffrecord.errors import FFRecordError
+from ffrecord.terminal import EXIT_SYSTEM, printable
 from ffrecord.version import __version__
 from ffrecord_fuse import options as mount_options
 from ffrecord_fuse.daemon import serve

@@ -29,8 +29,8 @@ class Piece(NamedTuple):
     file: int
     begin: int
     length: int
-    skip: int  # bytes before those that were asked for
-    count: int
+    skip: int  # bytes before those that were asked for, and how many those are
+    asked: int
     checksums: list[int] | None  # of each block of it; None: nothing to check
     block: int  # the number of the first
 
@@ -116,7 +116,6 @@ class Content:
         if block == UNNUMBERED:
             return False
         right = self._right
-        for number in range(block, block + count):
-            if not right[number >> 3] >> (number & 7) & 1:
-                return False
-        return True
+        if count == 1:  # most files are small, and this is asked of every read
+            return bool(right[block >> 3] >> (block & 7) & 1)
+        return all(right[number >> 3] >> (number & 7) & 1 for number in range(block, block + count))

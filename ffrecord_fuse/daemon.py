@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ffrecord.archive import Archive
-from ffrecord_fuse import handshake, mount
 from ffrecord_fuse.content import Content
 from ffrecord_fuse.counters import Counters
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem, Ownership
+from ffrecord_fuse.handshake import agree
 from ffrecord_fuse.log import Log
+from ffrecord_fuse.mount import mount, set_read_ahead, unmount
 from ffrecord_fuse.options import Options
 from ffrecord_fuse.supervisor import Served, Supervisor, default_workers
 
@@ -36,18 +37,20 @@ def serve(archive: str, mountpoint: str, options: Options, *, foreground: bool =
         from ffrecord_fuse import fusepy_adapter
 
         return fusepy_adapter.serve(opened, mountpoint, options, log, foreground=foreground)
-    fd = mount.mount(os.path.abspath(archive), mountpoint, options)
+    fd = mount(os.path.abspath(archive), mountpoint, options)
     try:
-        agreement = handshake.agree(fd, mountpoint)
+        agreement = agree(fd, mountpoint)
     except BaseException:
         os.close(fd)
         with contextlib.suppress(MountError):
-            mount.unmount(mountpoint, lazy=True)
+            unmount(mountpoint, lazy=True)
         raise
-    mount.set_read_ahead(mountpoint, READ_AHEAD_KIB)
+    set_read_ahead(mountpoint, READ_AHEAD_KIB)
     workers = options.workers or default_workers()
     counters = Counters(workers)
-    ownership = Ownership(options.uid, options.gid, options.umask)
+    ownership = None
+    if (options.uid, options.gid, options.umask) != (None, None, None):
+        ownership = Ownership(options.uid, options.gid, options.umask)
     served = Served(
         Filesystem(opened, ownership, counters), Content(opened, options.verify), counters,
         options.spin,

@@ -58,13 +58,13 @@ class Listing(NamedTuple):
     names: npt.NDArray[np.uint8]  # end to end
     lengths: Ints
     inodes: Ints
+    dots: npt.NDArray[np.bool_]  # which are "." and ".."
     modes: Ints
     links: Ints
     uids: Ints
     gids: Ints
     sizes: Ints
     mtimes: Ints
-    dots: npt.NDArray[np.bool_]  # which are "." and ".."
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,14 @@ class Filesystem:
     """The tree of an archive. Used by one thread of each worker; nothing in it changes."""
 
     def __init__(
-        self, archive: Archive, ownership: Ownership = Ownership(), counters: Counters | None = None
+        self,
+        archive: Archive,
+        ownership: Ownership | None = None,
+        counters: Counters | None = None,
     ) -> None:
         self.archive = archive
         self._index = archive.index
-        self._own = None if ownership == Ownership() else ownership
+        self._own = ownership
         self._counters = counters or Counters()
 
     def __len__(self) -> int:
@@ -151,16 +154,15 @@ class Filesystem:
             lengths = np.concatenate([[len(name) for name, _ in dots], lengths])
             inodes = np.concatenate([[inode for _, inode in dots], inodes])
         is_dot = np.arange(len(inodes)) < len(dots)
-        return Listing(first, names, lengths, inodes, *self._columns(inodes), is_dot)
+        return Listing(first, names, lengths, inodes, is_dot, *self._columns(inodes))
 
-    def _columns(self, inodes: Ints) -> tuple[Ints, ...]:
+    def _columns(self, inodes: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
         """Modes, links, owners, groups, sizes and mtimes."""
         tables, own = self._index.tables, self._own or Ownership()
         rows = tables.inodes[inodes]
         attributes = tables.attributes[rows["attributes"]]
-        mode, links, uid, gid = (
-            attributes[column].astype(np.int64) for column in ("mode", "links", "uid", "gid")
-        )
+        mode, links = attributes["mode"].astype(np.int64), attributes["links"].astype(np.int64)
+        uid, gid = attributes["uid"].astype(np.int64), attributes["gid"].astype(np.int64)
         kind = mode & 0o170000
         if own.uid is not None:
             uid[:] = own.uid

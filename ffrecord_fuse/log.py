@@ -7,7 +7,7 @@ import sys
 import syslog
 import time
 
-from ffrecord.cli.terminal import printable
+from ffrecord.terminal import printable
 
 NAME = "ffrecord-fuse"
 

@@ -7,6 +7,7 @@ that is possible, left alone.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -64,7 +65,7 @@ def parse(raw: memoryview) -> Request:
         return Request(opcode, unique, node, None)
     try:
         return Request(opcode, unique, node, parser(raw))
-    except (IndexError, ValueError, abi.StructError) as error:
+    except (IndexError, ValueError, struct.error) as error:
         raise MalformedError(unique, f"opcode {opcode} with {len(raw)} bytes: {error}") from None
 
 
@@ -92,9 +93,10 @@ def _xattrs(raw: memoryview) -> Xattr:
 def _init(raw: memoryview) -> Init:
     if len(raw) < HEADER + abi.INIT_IN.size:
         return Init._make(abi.INIT_IN_OLD.unpack_from(raw, HEADER))
-    *others, flags, flags2 = abi.INIT_IN.unpack_from(raw, HEADER)
-    extended = flags2 if flags & abi.InitFlag.INIT_EXT else 0
-    return Init(*others, flags | extended << 32)
+    major, minor, max_readahead, flags, flags2 = abi.INIT_IN.unpack_from(raw, HEADER)
+    if flags & abi.InitFlag.INIT_EXT:
+        flags |= flags2 << 32
+    return Init(major, minor, max_readahead, flags)
 
 
 _PARSERS: dict[int, Callable[[memoryview], Any]] = {

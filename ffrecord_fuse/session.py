@@ -2,8 +2,8 @@
 
     kernel ──▶ drain ──▶ handlers ──▶ reply                      names, attributes, listings
                             │
-                            └─ READ ─▶ piece ─▶ page cache has it ─▶ check ─▶ reply
-                                             └─ disk: one io_submit for all ─▶ landed ─▶ check ─▶ reply
+                            └─ READ ─▶ in the page cache ───────────▶ check ─▶ reply
+                                    └─ one io_submit for all ─▶ landed ─▶ check ─▶ reply
 
 A descriptor of /dev/fuse gives one whole request per read(2) and takes one whole reply per
 writev(2). A request is answered on the descriptor that delivered it. Handlers do not wait for a
@@ -16,15 +16,13 @@ again for a while before it sleeps, as long as that has been paying.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import select
-import stat
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ffrecord import pagecache
 from ffrecord.errors import FFRecordError
@@ -33,8 +31,8 @@ from ffrecord_fuse.abi import Opcode
 from ffrecord_fuse.coldreads import ColdReads
 from ffrecord_fuse.content import Content, DamageError, Piece
 from ffrecord_fuse.filesystem import MISSING, Filesystem
-from ffrecord_fuse.request import MalformedError, Request, parse
 from ffrecord_fuse.reply import Rendered
+from ffrecord_fuse.request import MalformedError, Request, parse
 
 Buffers: TypeAlias = "bytes | tuple[bytes, memoryview]"
 Handler: TypeAlias = "Callable[[Request], bytes | None]"
@@ -315,8 +313,8 @@ class Session:
             self._send(reply.failure(unique, errno.EIO))
             return
         self._counts[counters.VERIFIED_BLOCKS] += verified
-        self._counts[counters.BYTES_READ] += piece.count
-        content = memory[piece.skip : piece.skip + piece.count]
+        self._counts[counters.BYTES_READ] += piece.asked
+        content = memory[piece.skip : piece.skip + piece.asked]
         self._send(*reply.data(unique, content))
 
     def _damage(self, piece: Piece, what: str) -> None:

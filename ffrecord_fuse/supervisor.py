@@ -25,12 +25,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ffrecord_fuse import abi, mount, reply
+from ffrecord_fuse import abi, reply
 from ffrecord_fuse.content import Content
 from ffrecord_fuse.counters import RESTARTS, Counters
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.handshake import Agreement
+from ffrecord_fuse.mount import unmount
 from ffrecord_fuse.session import DEFAULT_SPIN, Session
 
 MOST_WORKERS = 4
@@ -193,10 +194,10 @@ class Supervisor:
         """Busy or not: whoever still reads gets errors from now on."""
         self._ending = True
         try:
-            mount.unmount(self._mountpoint)
+            unmount(self._mountpoint)
         except MountError:
             with contextlib.suppress(MountError):
-                mount.unmount(self._mountpoint, lazy=True)
+                unmount(self._mountpoint, lazy=True)
             for worker in self._workers:
                 if worker.pid:
                     os.kill(worker.pid, signal.SIGKILL)

@@ -16,14 +16,14 @@ import warnings
 from collections.abc import Sequence
 
 from ffrecord.cli import cat, extract, info, ls, mount, pack, umount, verify
-from ffrecord.cli.terminal import (
+from ffrecord.errors import ChangedWarning, FFRecordError, LegacyFileWarning, SkippedWarning
+from ffrecord.terminal import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
     EXIT_SYSTEM,
     EXIT_USAGE,
     printable,
 )
-from ffrecord.errors import ChangedWarning, FFRecordError, LegacyFileWarning, SkippedWarning
 from ffrecord.version import __version__
 
 

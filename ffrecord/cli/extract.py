@@ -9,9 +9,9 @@ from typing import Any
 from tqdm import tqdm
 
 from ffrecord.archive import Archive
-from ffrecord.cli.terminal import counted, human, printable
 from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.extract import extract
+from ffrecord.terminal import counted, human, printable
 
 
 def add_command(commands: Any) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.archive import Archive
-from ffrecord.cli.terminal import human, printable
 from ffrecord.errors import NotPackedFolderError
 from ffrecord.reader import FileReader
+from ffrecord.terminal import human, printable
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 

@@ -15,9 +15,9 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from ffrecord.archive import Archive
-from ffrecord.cli.terminal import printable
 from ffrecord.index import Index, Status
 from ffrecord.index.resolve import resolve
+from ffrecord.terminal import printable
 
 Listing: TypeAlias = "list[tuple[str, Status]]"
 

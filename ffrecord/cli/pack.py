@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Any
 
-from ffrecord.cli.terminal import EXIT_USAGE, counted, human, printable
 from ffrecord.pack import PackReport, pack_folder, parse_size
+from ffrecord.terminal import EXIT_USAGE, counted, human, printable
 
 
 def add_command(commands: Any) -> None:

@@ -6,8 +6,8 @@ import argparse
 import errno
 from typing import Any
 
-from ffrecord_fuse import mount
 from ffrecord_fuse.errors import MountError
+from ffrecord_fuse.mount import unmount
 
 
 def add_command(commands: Any) -> None:
@@ -18,9 +18,9 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     try:
-        mount.unmount(options.mountpoint)
+        unmount(options.mountpoint)
     except MountError as error:
         if error.errno != errno.EBUSY:
             raise
-        mount.unmount(options.mountpoint, lazy=True)
+        unmount(options.mountpoint, lazy=True)
     return 0

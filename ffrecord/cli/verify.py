@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from ffrecord.archive import Archive
 from ffrecord.audit import audit
-from ffrecord.cli.terminal import EXIT_DAMAGED, EXIT_SYSTEM, counted, printable
 from ffrecord.errors import FFRecordError, NotPackedFolderError
 from ffrecord.reader import FileReader
+from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, counted, printable
 
 Damage: TypeAlias = "tuple[int, FFRecordError]"
 
