@@ -30,6 +30,7 @@ _SKIPPED_KINDS = {
     stat.S_IFCHR: "character device",
 }
 _NO_XATTRS = (errno.ENOTSUP, errno.ENODATA, errno.EPERM)
+_LATEST_NS = (1 << 63) - 1  # in the year 2262, and as far before 1970
 
 
 class Scan:
@@ -102,7 +103,7 @@ class Scan:
 
     def _run(self) -> None:
         """Fill the tree. The folders of one level are gone through before those below them."""
-        self._add_inode(os.stat(self._top), 0)
+        self._add_inode(os.stat(self._top), 0, self._top)
         self._keep_rows()
         level = [(0, self._top)]
         depth = 0
@@ -173,16 +174,19 @@ class Scan:
         if several:
             inode = self._linked.get((now.st_dev, now.st_ino))
         if inode is None:
-            inode = self._add_inode(now, len(self.tree.names))
+            inode = self._add_inode(now, len(self.tree.names), entry.path)
             if target is not None:
                 self.tree.targets[inode] = target
             if several:
                 self._linked[now.st_dev, now.st_ino] = inode
         return inode
 
-    def _add_inode(self, now: os.stat_result, entry: int) -> int:
+    def _add_inode(self, now: os.stat_result, entry: int, path: bytes) -> int:
+        mtime = now.st_mtime_ns
+        if not -_LATEST_NS <= mtime <= _LATEST_NS:
+            mtime = _nearest_time(mtime, path)
         self._rows.append((
-            now.st_mode, now.st_uid, now.st_gid, now.st_mtime_ns, now.st_size, 0,
+            now.st_mode, now.st_uid, now.st_gid, mtime, now.st_size, 0,
             now.st_dev, now.st_ino, now.st_ctime_ns, entry,
         ))  # fmt: skip
         return len(self.tree) + len(self._rows) - 1
@@ -213,6 +217,14 @@ class Scan:
             raise ChangedError(what)
         self.changed.append(os.fsdecode(path))
         warnings.warn(what, ChangedWarning, stacklevel=2)
+
+
+def _nearest_time(mtime: int, path: bytes) -> int:
+    """No reason not to pack a file: clocks are wrong, and some tools set such times on purpose."""
+    year = "2262" if mtime > 0 else "1677"
+    what = f"{os.fsdecode(path)}: its time is beyond what an archive holds; packed as of {year}"
+    warnings.warn(what, stacklevel=2)
+    return _LATEST_NS if mtime > 0 else -_LATEST_NS
 
 
 def read_xattrs(file: bytes | int) -> Xattrs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import hashlib
@@ -484,6 +485,57 @@ def test_a_device_is_skipped(tmp_path: Path, out: Path) -> None:
     with pytest.warns(SkippedWarning, match="1 character device"):
         pack_folder(tree, out)
     assert names(out) == {"file"}
+
+
+class AnotherTime:
+    """A stat_result of a file system that holds later and earlier times than the tests' own."""
+
+    def __init__(self, real: os.stat_result, mtime_ns: int) -> None:
+        self._real, self.st_mtime_ns = real, mtime_ns
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class TimedEntry:
+    def __init__(self, real: os.DirEntry[bytes], mtime_ns: int) -> None:
+        self._real, self._mtime_ns = real, mtime_ns
+
+    def stat(self, *, follow_symlinks: bool) -> AnotherTime:
+        return AnotherTime(self._real.stat(follow_symlinks=follow_symlinks), self._mtime_ns)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+YEAR = 365.2425 * 24 * 3600 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("year", "due"), [(2300, (1 << 63) - 1), (10_000, (1 << 63) - 1), (1600, 1 - (1 << 63))]
+)
+def test_a_time_that_no_archive_holds_is_packed_as_the_nearest_with_a_warning_for_each_file(
+    year: int, due: int, small: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mtime = int((year - 1970) * YEAR)
+    plain, far = os.scandir, {b"a.txt", b"deep"}
+
+    def listing(path: Any) -> Any:
+        with plain(path) as found:
+            entries = [TimedEntry(each, mtime) if each.name in far else each for each in found]
+        return contextlib.nullcontext(entries)
+
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(os, "scandir", listing)
+        with pytest.warns(UserWarning, match="time") as caught:
+            pack_folder(small, out)
+    named = [str(each.message).split(": ")[0] for each in caught]
+    assert sorted(named) == [str(small / name) for name in ("a.txt", "logs/deep", "sub/a.txt")]
+    require_valid(out)
+    with PackedFolder(out) as folder:
+        assert folder.stat("a.txt").st_mtime_ns == due
+        assert folder.stat("logs/deep").st_mtime_ns == due
+        assert folder.stat("b.tmp").st_mtime_ns == (small / "b.tmp").stat().st_mtime_ns
 
 
 # ---- the target ----------------------------------------------------------------------------
