@@ -578,6 +578,63 @@ def test_a_closed_standard_output_is_no_traceback(line: str, archive: Path) -> N
     assert (result.returncode, result.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize(
+    ("line", "code", "out"),
+    [
+        ('f pack "$2" "$1.new" 2>&-', 0, True),
+        ('f verify "$1" 2>&-', 0, True),
+        ('f extract "$1" -C "$1.x" 2>&-', 0, True),
+        ('f cat "$1" nothing 2>&-', SYSTEM, False),
+        ('f ls "$1.missing" 2>&-', SYSTEM, False),
+        ('f pack "$2" "$2/fifo/x" 2>&-', SYSTEM, False),
+        ("f nonsense 2>&-", USAGE, False),
+        ('f verify "$1" >&- 2>&-', 0, False),
+    ],
+)
+def test_a_closed_standard_error_changes_nothing_but_what_is_said(
+    line: str, code: int, out: bool, archive: Path, tree: Path
+) -> None:
+    result = in_a_shell(line, archive, tree)
+    assert (result.returncode, bool(result.stdout), result.stderr) == (code, out, b"")
+
+
+# Interrupted while Python shuts down, which is when it takes its modules apart.
+LATE_INTERRUPT = """
+import os, signal, sys
+from ffrecord import cli
+
+class Late:
+    def __del__(self, kill=os.kill, this=os.getpid(), interrupt=signal.SIGINT):
+        kill(this, interrupt)
+
+late = Late()
+raise SystemExit(cli.command())
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("a.txt", 0), ("nothing", SYSTEM)])
+def test_an_interrupt_after_all_was_done_changes_nothing(
+    name: str, code: int, archive: Path
+) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", LATE_INTERRUPT, "cat", str(archive), name],
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert result.returncode == code
+    assert b"Traceback" not in result.stderr
+
+
+def test_an_interrupt_before_the_command_has_begun_is_said(
+    ffrecord: Command, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("argparse.ArgumentParser.parse_known_args", interrupt)
+    result = ffrecord("ls", archive)
+    assert (result.code, result.error) == (INTERRUPTED, "ffrecord: interrupted")
+
+
 # ---- cat -----------------------------------------------------------------------------------
 
 
