@@ -345,10 +345,8 @@ def _new_folder(target: str) -> Iterator[str]:
         os.mkdir(folder)
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FileExistsError(errno.EEXIST, "is being packed already", target) from None
+        if not _is_ours(folder, lock):
+            raise FileExistsError(errno.EEXIST, "is being packed already", target)
         for left in os.scandir(folder):
             os.unlink(left)
         try:
@@ -360,6 +358,16 @@ def _new_folder(target: str) -> Iterator[str]:
             raise
     finally:
         os.close(lock)
+
+
+def _is_ours(folder: str, lock: int) -> bool:
+    """Lock a folder, unless another process has; False also if that one is done by now and has
+    given the folder its name: what is there instead would be somebody else's."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(lock), os.stat(folder))
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def _header_crc(path: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import gc
 import hashlib
 import inspect
@@ -648,6 +649,29 @@ def test_shards_that_another_process_is_packing_are_refused(small: Path, tmp_pat
     pack_folder(small, tmp_path / "shards", shard_size=10, progress=again)
     assert refused
     require_valid(tmp_path / "shards")
+
+
+@pytest.mark.parametrize("next_one", [True, False])
+def test_shards_that_others_finish_and_begin_at_this_moment_are_left_alone(
+    next_one: bool, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on a folder says nothing of another one that has its name by now."""
+    packing, theirs = tmp_path / ".shards.packing", {"PART_00000.ffr": OLD}
+    trees.plain_tree(packing, theirs)
+    plain = fcntl.flock
+
+    def late(fd: int, how: int) -> None:
+        packing.rename(tmp_path / "shards")
+        if next_one:
+            trees.plain_tree(packing, theirs)
+        plain(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(FileExistsError, match="shards"):
+        pack_folder(small, tmp_path / "shards", shard_size=10)
+    assert (tmp_path / "shards/PART_00000.ffr").read_bytes() == OLD
+    if next_one:
+        assert (packing / "PART_00000.ffr").read_bytes() == OLD
 
 
 def test_a_folder_that_may_not_be_written_to_is_a_permission_error(tmp_path: Path) -> None:
