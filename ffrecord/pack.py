@@ -104,11 +104,11 @@ def pack_folder(
         raise ValueError(f"jobs must be at least 1, not {jobs}")
     target = os.path.abspath(os.fsdecode(out_file))
     largest = None if shard_size is None else parse_size(shard_size)
-    existing = _check_out(target, sharded=largest is not None)
+    _check_out(target, sharded=largest is not None)
     with _names_as_text():
         scan = Scan(
-            top, dereference=dereference, exclude=exclude, leave_out=existing,
-            ignore_changed=ignore_changed,
+            top, dereference=dereference, exclude=exclude,
+            leave_out=(target, _folder_while_packing(target)), ignore_changed=ignore_changed,
         )  # fmt: skip
     if scan.skipped:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(scan.skipped.items()))
@@ -136,17 +136,12 @@ def parse_size(size: int | str) -> int:
     return size
 
 
-def _check_out(target: str, *, sharded: bool) -> list[os.stat_result]:
-    """What is there already and is not to be packed; an error if it will not be replaced."""
+def _check_out(target: str, *, sharded: bool) -> None:
+    """An error if what is there already will not be replaced."""
     if not sharded:
         check_target(target)
     elif os.path.lexists(target) and (os.path.islink(target) or not _is_empty_folder(target)):
         raise FileExistsError(errno.EEXIST, "is there already; shards want a new folder", target)
-    found = []
-    for path in (target, _folder_while_packing(target)):
-        with contextlib.suppress(FileNotFoundError):
-            found.append(os.stat(path))
-    return found
 
 
 def _is_empty_folder(path: str) -> bool:

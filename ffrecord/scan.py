@@ -6,6 +6,7 @@ Nothing is opened but folders.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import os
@@ -40,7 +41,7 @@ class Scan:
         top: the folder.
         dereference: take symlinks for what they point to.
         exclude: patterns of what to leave out, as `excluder` takes them.
-        leave_out: what is not packed wherever it is met, such as the archive that is replaced.
+        leave_out: paths that are not packed, such as the archive that is replaced.
         ignore_changed: what goes away while it is looked at is left out with a warning.
     """
 
@@ -50,7 +51,7 @@ class Scan:
         *,
         dereference: bool = False,
         exclude: Iterable[str] = (),
-        leave_out: Iterable[os.stat_result] = (),
+        leave_out: Iterable[str] = (),
         ignore_changed: bool = False,
     ) -> None:
         self.tree = Tree()
@@ -59,7 +60,7 @@ class Scan:
         self._top = os.fsencode(top).rstrip(b"/") or b"/."
         self._dereference = dereference
         self._excluded = excluder(exclude)
-        self._leave_out = {(each.st_dev, each.st_ino) for each in leave_out}
+        self._leave_out = dict(_places(leave_out))
         self._ignore_changed = ignore_changed
         self.open_flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         if not dereference:
@@ -146,7 +147,7 @@ class Scan:
                 if self._excluded(below, is_folder):
                     continue
             try:
-                inode = self._add(entry, now)
+                inode = self._add(folder, entry, now)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.EINVAL):  # EINVAL: no symlink any more
                     raise
@@ -160,14 +161,14 @@ class Scan:
                     self._refuse_loop(folder, now, entry.path)
                 yield inode, entry.path
 
-    def _add(self, entry: os.DirEntry[bytes], now: os.stat_result) -> int | None:
+    def _add(self, folder: int, entry: os.DirEntry[bytes], now: os.stat_result) -> int | None:
         """The inode of an entry, a new one unless it is a hard link; None if it is not packed."""
         kind = stat.S_IFMT(now.st_mode)
         if kind in _SKIPPED_KINDS:
             self.skipped[_SKIPPED_KINDS[kind]] += 1
             return None
         inode: int | None = None
-        if self._leave_out and (now.st_dev, now.st_ino) in self._leave_out:
+        if self._leave_out and self._is_left_out(folder, entry, now):
             return None
         target = os.readlink(entry.path) if kind == stat.S_IFLNK else None
         several = now.st_nlink > 1 and kind != stat.S_IFDIR
@@ -180,6 +181,13 @@ class Scan:
             if several:
                 self._linked[now.st_dev, now.st_ino] = inode
         return inode
+
+    def _is_left_out(self, folder: int, entry: os.DirEntry[bytes], now: os.stat_result) -> bool:
+        """Not every name of the file is: a hard link keeps what it has when an archive is
+        replaced. But a symlink that is followed leads to the new one."""
+        place = self._leave_out.get((now.st_dev, now.st_ino))
+        here = (self._device[folder], self._number[folder], entry.name)
+        return place is not None and (place == here or entry.is_symlink())
 
     def _add_inode(self, now: os.stat_result, entry: int, path: bytes) -> int:
         mtime = now.st_mtime_ns
@@ -217,6 +225,16 @@ class Scan:
             raise ChangedError(what)
         self.changed.append(os.fsdecode(path))
         warnings.warn(what, ChangedWarning, stacklevel=2)
+
+
+def _places(paths: Iterable[str]) -> Iterator[tuple[tuple[int, int], tuple[int, int, bytes]]]:
+    """Of each path that is there what it is, and in which folder under which name. As numbers:
+    the walk may come to it by another path."""
+    for path in map(os.path.realpath, paths):
+        with contextlib.suppress(OSError):  # not there, or with a name that is too long
+            now, above = os.stat(path), os.stat(os.path.dirname(path))
+            name = os.fsencode(os.path.basename(path))
+            yield (now.st_dev, now.st_ino), (above.st_dev, above.st_ino, name)
 
 
 def _nearest_time(mtime: int, path: bytes) -> int:

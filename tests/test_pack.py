@@ -562,6 +562,31 @@ def test_an_archive_inside_its_folder_may_be_named_through_a_symlink(
     assert (tmp_path / "link.ffr").is_symlink()
 
 
+@pytest.mark.parametrize("through", ["its path", "a symlink to its folder"])
+def test_a_hard_link_to_the_archive_that_is_replaced_is_packed(
+    through: str, small: Path, tmp_path: Path
+) -> None:
+    """It keeps the old archive; only the name that is replaced is left out."""
+    (small / "sub/archive.ffr").write_bytes(OLD)
+    os.link(small / "sub/archive.ffr", small / "kept.ffr")
+    os.link(small / "sub/archive.ffr", small / "logs/archive.ffr")
+    target = small / "sub/archive.ffr"
+    if through == "a symlink to its folder":
+        (tmp_path / "link").symlink_to(small / "sub")
+        target = tmp_path / "link/archive.ffr"
+    pack_folder(small, target)
+    assert names(target) == ALL | {"kept.ffr", "logs/archive.ffr"}
+    assert contents(target)["kept.ffr"] == OLD
+    assert (small / "kept.ffr").read_bytes() == OLD
+
+
+def test_a_symlink_to_the_archive_does_not_pack_it_into_itself(small: Path) -> None:
+    (small / "archive.ffr").write_bytes(OLD)
+    (small / "sub/latest").symlink_to("../archive.ffr")
+    pack_folder(small, small / "archive.ffr", dereference=True)
+    assert names(small / "archive.ffr") == ALL
+
+
 @pytest.mark.parametrize("there", ["nothing", "an empty folder", "what a killed process left"])
 def test_shards_inside_their_folder_are_not_packed_into_themselves(there: str, small: Path) -> None:
     if there == "an empty folder":
@@ -571,6 +596,12 @@ def test_shards_inside_their_folder_are_not_packed_into_themselves(there: str, s
     pack_folder(small, small / "shards", shard_size=10)
     assert names(small / "shards") == ALL
     assert set(os.listdir(small)) == {name for name in ALL if "/" not in name} | {"shards"}
+
+
+def test_an_archive_may_have_the_longest_name_that_there_is(small: Path, out: Path) -> None:
+    longest = out.with_name("x" * 255)
+    pack_folder(small, longest)
+    assert names(longest) == ALL
 
 
 def test_a_folder_in_the_way_is_an_error(small: Path, out: Path) -> None:
