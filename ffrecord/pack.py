@@ -137,10 +137,12 @@ def parse_size(size: int | str) -> int:
 
 
 def _check_out(target: str, *, sharded: bool) -> None:
-    """An error if what is there already will not be replaced."""
+    """An error if there is no folder to put it in, or if what is there will not be replaced."""
     if not sharded:
         check_target(target)
-    elif os.path.lexists(target) and (os.path.islink(target) or not _is_empty_folder(target)):
+        return
+    os.stat(os.path.join(os.path.dirname(target), ""))  # ends in a slash: must be a folder
+    if os.path.lexists(target) and (os.path.islink(target) or not _is_empty_folder(target)):
         raise FileExistsError(errno.EEXIST, "is there already; shards want a new folder", target)
 
 

@@ -628,6 +628,23 @@ def test_a_missing_folder_is_the_systems_error(small: Path, tmp_path: Path) -> N
         pack_folder(tmp_path / "nothing here", tmp_path / "a.ffr")
 
 
+@pytest.mark.parametrize("options", [{}, {"shard_size": 1}], ids=["file", "shards"])
+@pytest.mark.parametrize("where", ["missing/x", "file/x", "link"])
+def test_a_target_that_can_have_no_name_is_found_before_the_folder_is_walked(
+    where: str, options: dict[str, Any], small: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to("missing/x")
+
+    def walk(*_args: object, **_kwargs: object) -> None:
+        raise AssertionError("it was walked")
+
+    monkeypatch.setattr("ffrecord.pack.Scan", walk)
+    with pytest.raises(OSError, match=where.split("/")[0] + "|missing"):
+        pack_folder(small, tmp_path / where, **options)
+
+
 def test_a_file_is_not_packed_as_a_folder(small: Path, out: Path) -> None:
     with pytest.raises(NotADirectoryError, match=r"a\.txt"):
         pack_folder(small / "a.txt", out)
