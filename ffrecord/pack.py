@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import operator
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TypeAlias
 
 import numpy as np
@@ -100,7 +102,7 @@ def pack_folder(
     top = os.path.abspath(os.fsdecode(folder))
     if not stat.S_ISDIR(os.stat(top).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "not a folder", top)
-    if jobs is not None and jobs < 1:
+    if jobs is not None and operator.index(jobs) < 1:
         raise ValueError(f"jobs must be at least 1, not {jobs}")
     target = os.path.abspath(os.fsdecode(out_file))
     largest = None if shard_size is None else parse_size(shard_size)
@@ -130,8 +132,8 @@ def parse_size(size: int | str) -> int:
             raise ValueError(f"not a size: {size!r}; write 500MB or 10GB")
         number, prefix, binary = match.groups()
         step = 1024 if binary else 1000
-        size = int(float(number) * step ** " kmgt".index(prefix.lower() or " "))
-    if size < 1:
+        size = int(Fraction(number) * step ** " kmgt".index(prefix.lower() or " "))
+    if operator.index(size) < 1:
         raise ValueError(f"a shard must be at least 1 byte, not {size}")
     return size
 

@@ -321,6 +321,32 @@ def test_a_wrong_command_line_is_said_in_words(
 
 
 @pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--shard-size", "10XB", "not a size: '10XB'; write 500MB or 10GB"),
+        ("--shard-size", "0", "a shard must be at least 1 byte, not 0"),
+        ("--jobs", "abc", "must be a whole number from 1 on, not 'abc'"),
+        ("--jobs", "0", "must be a whole number from 1 on, not '0'"),
+        ("--jobs", "-3", "must be a whole number from 1 on, not '-3'"),
+    ],
+)
+def test_a_wrong_number_is_said_in_words(
+    option: str, value: str, said: str, ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
+    result = ffrecord("pack", tree, tmp_path / "new", f"{option}={value}")
+    assert result.code == USAGE
+    assert said in result.err.decode().splitlines()[-1]
+    assert "invalid" not in result.err.decode()
+
+
+def test_a_size_of_400_digits_is_large_enough_for_all(
+    ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
+    assert ffrecord("pack", tree, tmp_path / "new", "--shard-size", "9" * 400).code == 0
+    assert sorted(os.listdir(tmp_path / "new")) == ["PART_00000.ffr", "index.ffr"]
+
+
+@pytest.mark.parametrize(
     ("words", "code", "said"), WRONG_FILES, ids=[" ".join(words) for words, _, _ in WRONG_FILES]
 )
 def test_a_wrong_file_is_one_line(

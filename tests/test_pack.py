@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ffrecord import (
@@ -378,6 +379,7 @@ def test_the_index_for_the_original_can_be_left_out(small: Path, out: Path) -> N
         (1, 1), ("10", 10), ("10B", 10), ("10kB", 10_000), ("10KB", 10_000), ("10k", 10_000),
         ("10KiB", 10_240), ("1.5MB", 1_500_000), ("1.5 MiB", 1_572_864), ("2GB", 2 * 10**9),
         ("2GiB", 2 << 30), (" 1TB ", 10**12), ("1TiB", 1 << 40), (1 << 62, 1 << 62),
+        ("9" * 400, 10**400 - 1), ("0.001kB", 1), ("4.35 kB", 4350), (np.int64(5), 5),
     ],
 )  # fmt: skip
 def test_sizes_are_read_as_people_write_them(size: int | str, due: int) -> None:
@@ -391,6 +393,19 @@ def test_a_size_that_is_none_is_a_value_error(size: int | str, small: Path, tmp_
     with pytest.raises(ValueError, match=r"size|shard"):
         pack_folder(small, tmp_path / "shards", shard_size=size)
     assert not (tmp_path / "shards").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"jobs": 1.5}, {"jobs": "2"}, {"shard_size": float("nan")}, {"shard_size": 1e9}],
+    ids=str,
+)
+def test_a_number_that_is_not_whole_is_a_type_error(
+    options: dict[str, Any], small: Path, out: Path
+) -> None:
+    with pytest.raises(TypeError):
+        pack_folder(small, out, **options)
+    assert os.listdir(out.parent) == []
 
 
 @pytest.mark.parametrize(
