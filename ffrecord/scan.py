@@ -31,6 +31,7 @@ _SKIPPED_KINDS = {
     stat.S_IFCHR: "character device",
 }
 _NO_XATTRS = (errno.ENOTSUP, errno.ENODATA, errno.EPERM)
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # where a symlink may lead
 _LATEST_NS = (1 << 63) - 1  # in the year 2262, and as far before 1970
 
 
@@ -138,7 +139,9 @@ class Scan:
                 raise OSError(errno.ENAMETOOLONG, "a name of more than 255 bytes", entry.path)
             try:
                 now = entry.stat(follow_symlinks=self._dereference)
-            except FileNotFoundError:
+            except OSError as error:
+                if error.errno not in _NOWHERE:
+                    raise
                 self._gone(entry.path)
                 continue
             is_folder = stat.S_ISDIR(now.st_mode)

@@ -328,7 +328,7 @@ def test_dereference_packs_what_a_copy_that_follows_symlinks_has(tmp_path: Path,
     assert report.symlinks == 0
 
 
-@pytest.mark.parametrize("target", [".", "..", "../..", "self"])
+@pytest.mark.parametrize("target", [".", "..", "../.."])
 def test_dereferencing_a_loop_is_an_error_that_names_it(
     target: str, tmp_path: Path, out: Path
 ) -> None:
@@ -340,21 +340,26 @@ def test_dereferencing_a_loop_is_an_error_that_names_it(
     assert os.listdir(out.parent) == []
 
 
+NOWHERE = ["nowhere", "f/x", "dangling"]  # not there, not a folder, itself
+
+
+@pytest.mark.parametrize("target", NOWHERE)
 def test_dereferencing_a_symlink_that_leads_nowhere_is_an_error_that_names_it(
-    tmp_path: Path, out: Path
+    target: str, tmp_path: Path, out: Path
 ) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"d/f": b"x"})
-    (tree / "d/dangling").symlink_to("nowhere")
+    (tree / "d/dangling").symlink_to(target)
     with pytest.raises(FFRecordError, match="d/dangling"):
         pack_folder(tree, out, dereference=True)
     assert os.listdir(out.parent) == []
 
 
+@pytest.mark.parametrize("target", NOWHERE)
 def test_a_symlink_that_leads_nowhere_can_be_left_out_of_a_dereferenced_archive(
-    tmp_path: Path, out: Path
+    target: str, tmp_path: Path, out: Path
 ) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"d/f": b"x"})
-    (tree / "d/dangling").symlink_to("nowhere")
+    (tree / "d/dangling").symlink_to(target)
     with pytest.warns(ChangedWarning, match="d/dangling"):
         pack_folder(tree, out, dereference=True, ignore_changed=True)
     assert names(out) == {"d", "d/f"}
