@@ -249,17 +249,30 @@ def _nearest_time(mtime: int, path: bytes) -> int:
 
 
 def read_xattrs(file: bytes | int) -> Xattrs:
-    """The user.* extended attributes of a path or descriptor, sorted by name."""
+    """The user.* extended attributes of a path or descriptor, sorted by name.
+
+    One that is removed meanwhile is not among them; the file's ctime tells of that.
+    """
     try:
         names = os.listxattr(file)
-        if not names:
-            return ()
-        found = [name for name in names if name.startswith("user.")]
-        return tuple(sorted((os.fsencode(name), os.getxattr(file, name)) for name in found))
     except OSError as error:
-        if error.errno in _NO_XATTRS:  # the file system has none, or one has just been removed
-            return ()
-        raise
+        if error.errno not in _NO_XATTRS:
+            raise
+        return ()
+    return tuple(sorted(_users_xattrs(file, names))) if names else ()
+
+
+def _users_xattrs(file: bytes | int, names: list[str]) -> Iterator[tuple[bytes, bytes]]:
+    for name in names:
+        if not name.startswith("user."):
+            continue
+        try:
+            value = os.getxattr(file, name)
+        except OSError as error:
+            if error.errno not in _NO_XATTRS:
+                raise
+            continue
+        yield os.fsencode(name), value
 
 
 def excluder(patterns: Iterable[str]) -> Excluded | None:

@@ -15,6 +15,7 @@ import signal
 import stat
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -987,6 +988,62 @@ def test_what_went_away_is_not_reported_as_packed(
     assert "a.txt" not in packed
     assert report.files == len(packed)
     assert report.bytes == sum(map(len, packed.values()))
+
+
+def when_xattrs_are_listed(
+    monkeypatch: pytest.MonkeyPatch, victim: Path, change: Callable[[], object]
+) -> None:
+    """Do something when the names of a file's extended attributes are known, the first time."""
+    plain, waiting = os.listxattr, [change]
+
+    def listing(file: Any) -> list[str]:
+        found = plain(file)
+        place = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else os.fsdecode(file)
+        if waiting and place == str(victim):
+            waiting.pop()()
+        return found
+
+    monkeypatch.setattr(os, "listxattr", listing)
+
+
+def lose_attribute(victim: Path) -> None:
+    before = victim.stat()
+    os.removexattr(victim, "user.b")
+    while victim.stat().st_ctime_ns == before.st_ctime_ns:  # as in `other_bytes`
+        victim.chmod(before.st_mode)
+
+
+@pytest.fixture
+def attributed(tmp_path: Path) -> Path:
+    """A folder whose `sub` and `sub/victim` have three attributes each."""
+    tree = trees.plain_tree(tmp_path / "home" / "t", {"before": b"before", "sub/victim": b"x"})
+    if not trees.has_xattrs(tree):
+        pytest.skip("no extended attributes here")
+    for place in (tree / "sub", tree / "sub/victim"):
+        for name in ("a", "b", "c"):
+            os.setxattr(place, f"user.{name}", name.encode())
+    return tree
+
+
+def test_a_file_that_loses_an_attribute_meanwhile_is_an_error_that_names_it(
+    attributed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = attributed / "sub/victim"
+    when_xattrs_are_listed(monkeypatch, victim, lambda: lose_attribute(victim))
+    refuses_to_pack(attributed, out)
+
+
+@pytest.mark.parametrize("name", ["sub", "sub/victim"])
+def test_an_attribute_that_goes_away_does_not_take_the_others_along(
+    name: str, attributed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = attributed / name
+    when_xattrs_are_listed(monkeypatch, victim, lambda: lose_attribute(victim))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ChangedWarning)
+        pack_folder(attributed, out, ignore_changed=True)
+    with PackedFolder(out) as folder:
+        assert folder.xattrs(name) == {"user.a": b"a", "user.c": b"c"}
 
 
 def test_several_files_that_change_are_all_named(
