@@ -27,6 +27,7 @@ from ffrecord.archive import Archive, Bytes
 from ffrecord.errors import FFRecordError
 from ffrecord.index import ROOT, Status
 from ffrecord.index.resolve import resolve
+from ffrecord.names import to_bytes, to_text
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
@@ -54,7 +55,7 @@ class ExtractReport:
 def extract(
     archive: Archive,
     dest: str | os.PathLike[str],
-    paths: Iterable[str] | None = None,
+    paths: Iterable[str | os.PathLike[str]] | None = None,
     *,
     overwrite: bool = False,
     on_damage: Callable[[str, FFRecordError], None] | None = None,
@@ -74,12 +75,13 @@ def extract(
             without it the error is raised.
         progress: called with how many files and bytes have been added.
     """
+    names = None if paths is None else [to_bytes(path) for path in paths]
     dest = os.fspath(dest)
     os.makedirs(dest, exist_ok=True)
     root = os.open(dest, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         work = _Extraction(archive, dest, root, overwrite, on_damage, progress)
-        work.run(paths)
+        work.run(names)
         return work.report
     finally:
         os.close(root)
@@ -106,7 +108,7 @@ class _Extraction:
         self._owners = os.geteuid() == 0
         self._warned = False
 
-    def run(self, paths: Iterable[str] | None) -> None:
+    def run(self, paths: Iterable[bytes] | None) -> None:
         try:
             if paths is None:
                 if not os.listdir(self._root):
@@ -126,10 +128,10 @@ class _Extraction:
         finally:
             self._close_folders(0)
 
-    def _begin(self, paths: Iterable[str]) -> Iterator[int]:
+    def _begin(self, paths: Iterable[bytes]) -> Iterator[int]:
         """Make what was named, and the folders that it is in; the folders to go on with."""
         for path in paths:
-            folder, name = self._locate(path.encode("utf-8", "surrogateescape"))
+            folder, name = self._locate(path)
             above, inode = [], folder
             while inode != ROOT:
                 above.append(inode)
@@ -344,9 +346,8 @@ class _Extraction:
             raise OSError(error.errno, error.strerror, self._path(folder, name)) from error
 
     def _path(self, folder: int, name: bytes) -> str:
-        return os.path.join(
-            self._dest, os.fsdecode(self._index.inode_path(folder)), os.fsdecode(name)
-        )
+        below = self._index.inode_path(folder)
+        return os.path.join(self._dest, *(to_text(part) for part in (below, name) if part))
 
 
 def _write_all(fd: int, data: memoryview) -> None:

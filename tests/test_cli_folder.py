@@ -592,6 +592,31 @@ def test_any_name_can_be_listed_in_any_encoding(encoding: str, rich_archive: Pat
         assert (result.returncode, result.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("utf8", ["0", "1"])
+def test_the_locale_does_not_change_what_names_are(utf8: str, tmp_path: Path) -> None:
+    """In the locale C without Python's UTF-8 mode, the file system's encoding is ASCII."""
+    name = "\u00fcn\u00efc\u00f8d\u00e9"
+    archives.pack(trees.plain_tree(tmp_path / "t", {f"{name}/x": b"x"}), tmp_path / "t.ffr")
+    (tmp_path / "x" / name / "x").mkdir(parents=True)
+    environment = {
+        **os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": utf8,
+        "PYTHONIOENCODING": "utf-8:strict",
+    }  # fmt: skip
+
+    def said(*words: str | Path) -> str:
+        result = in_a_process(*words, env=environment)
+        return (result.stdout + result.stderr).decode()
+
+    archive = tmp_path / "t.ffr"
+    assert said("ls", archive) == f"{name}\n"
+    assert said("ls", archive, name) == "x\n"
+    assert json.loads(said("ls", "--json", archive))["path"] == name
+    assert json.loads(said("info", "--json", archive))["largest"][0]["path"] == f"{name}/x"
+    assert f"x/{name}/x: a folder is in the way" in said("extract", archive, "-C", tmp_path / "x")
+    archives.damage(archive, f"{name}/x")
+    assert f"({name}/x)" in said("verify", archive)
+
+
 def test_the_reader_of_a_listing_may_leave_early(rich_archive: Path) -> None:
     result = in_a_shell('f ls -lR "$1" | head -n 1', rich_archive)
     assert result.stderr == b""

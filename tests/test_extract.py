@@ -531,6 +531,19 @@ def test_a_path_that_is_not_there_is_an_error_that_names_it(
     assert names(dest) == set()
 
 
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [("\ud800", FileNotFoundError), (b"a", TypeError), (3, TypeError), (None, TypeError)],
+)
+def test_what_is_no_name_is_the_error_that_other_methods_raise(
+    asked: Any, error: type[Exception], folder: PackedFolder, dest: Path
+) -> None:
+    for use in (folder.read_one, lambda name: folder.extract(dest, ["a", name])):
+        with pytest.raises(error):
+            use(asked)
+    assert names(dest) == set()
+
+
 def test_one_str_is_that_path_or_a_type_error(folder: PackedFolder, dest: Path) -> None:
     """Above all not every letter of it."""
     try:
