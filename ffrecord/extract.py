@@ -68,7 +68,8 @@ def extract(
         archive: where from.
         dest: the folder; it is made if it is not there. It gets the packed folder's own attributes
             only if it was empty and everything is extracted.
-        paths: which files and folders; all if left out. They keep their whole path below `dest`.
+        paths: which files and folders; all if left out. They keep their whole path below `dest`;
+            folders on that path which are there already stay as they are.
         overwrite: replace what is there. Otherwise that is a FileExistsError; folders that are
             there are added to either way.
         on_damage: called with the path and error of each damaged file, which is then left out;
@@ -103,7 +104,7 @@ class _Extraction:
         self._progress = progress or (lambda files, size: None)
         self._opened: OrderedDict[int, int] = OrderedDict()
         self._made: dict[int, tuple[int, bytes]] = {}  # where a file with several names is
-        self._finish: dict[int, None] = {}  # folders, whose attributes come last
+        self._finish: set[int] = set()  # folders, whose attributes come last
         self._named: set[tuple[int, bytes]] = set()  # what was asked for and made
         self._owners = os.geteuid() == 0
         self._warned = False
@@ -112,7 +113,7 @@ class _Extraction:
         try:
             if paths is None:
                 if not os.listdir(self._root):
-                    self._finish[ROOT] = None
+                    self._finish.add(ROOT)
                 queue = [ROOT]
             else:
                 queue = list(self._begin(paths))
@@ -122,7 +123,7 @@ class _Extraction:
                 if folder not in filled:
                     filled.add(folder)
                     queue += self._fill(folder, self._index.children(folder))
-            for folder in reversed(self._finish):
+            for folder in sorted(self._finish, reverse=True):  # what is inside comes first
                 with self._naming(folder, b""):
                     self._set_attributes(self._folder(folder), self._index.status(folder))
         finally:
@@ -137,7 +138,7 @@ class _Extraction:
                 above.append(inode)
                 inode = self._index.parent(inode)
             for inode in reversed(above):
-                self._make_folder(inode)
+                self._make_folder(inode, on_the_way=inode != folder or name is not None)
             if name is None:
                 yield folder
             else:
@@ -243,24 +244,31 @@ class _Extraction:
         self.report.hard_links += 1
         return True
 
-    def _make_folder(self, inode: int) -> None:
-        """Make a folder, or take the one that is there."""
+    def _make_folder(self, inode: int, *, on_the_way: bool = False) -> None:
+        """Make a folder, or take the one that is there. If that is only on the way to what was
+        asked for, it stays as it is."""
         if inode in self._finish or inode == ROOT:
             return
         folder, name = self._index.parent(inode), self._index.last_name(inode)
         with self._naming(folder, name):
-            parent = self._folder(folder)
-            try:
-                os.mkdir(name, 0o700, dir_fd=parent)
-            except FileExistsError:
-                now = os.stat(name, dir_fd=parent, follow_symlinks=False)
-                if not stat.S_ISDIR(now.st_mode):
-                    if not self._overwrite:
-                        raise
-                    os.unlink(name, dir_fd=parent)
-                    os.mkdir(name, 0o700, dir_fd=parent)
-        self.report.folders += 1
-        self._finish[inode] = None
+            made = self._make_folder_at(self._folder(folder), name)
+        if made or not on_the_way:
+            self.report.folders += 1
+            self._finish.add(inode)
+
+    def _make_folder_at(self, parent: int, name: bytes) -> bool:
+        """Whether one had to be made."""
+        try:
+            os.mkdir(name, 0o700, dir_fd=parent)
+        except FileExistsError:
+            now = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if stat.S_ISDIR(now.st_mode):
+                return False
+            if not self._overwrite:
+                raise
+            os.unlink(name, dir_fd=parent)
+            os.mkdir(name, 0o700, dir_fd=parent)
+        return True
 
     # ---- how -----------------------------------------------------------------------------
 

@@ -435,6 +435,79 @@ def test_folders_that_are_there_are_added_to(folder: PackedFolder, dest: Path) -
     assert stat.S_IMODE((dest / "d").stat().st_mode) == 0o750
 
 
+def attributes(path: Path) -> tuple[object, ...]:
+    now = path.stat()
+    return now.st_mode, now.st_uid, now.st_gid, now.st_mtime_ns, trees.xattrs(path)
+
+
+@pytest.fixture
+def private(tree: Path, tmp_path: Path, dest: Path) -> Path:
+    """An archive whose folders have attributes, and a DEST with the same folders without them."""
+    if trees.has_xattrs(tree):
+        for name in ("d", "d/e"):
+            os.setxattr(tree / name, "user.x", b"from the archive")
+    archives.pack(tree, tmp_path / "private.ffr")
+    (dest / "d/e").mkdir(parents=True)
+    for name in ("d/e", "d"):
+        (dest / name).chmod(0o711)
+    return tmp_path / "private.ffr"
+
+
+def test_folders_on_the_way_to_a_file_stay_as_they_are(
+    private: Path, tree: Path, dest: Path
+) -> None:
+    before = attributes(dest / "d")
+    inner = os.stat(dest / "d/e")
+    with PackedFolder(private) as folder:
+        report = folder.extract(dest, "d/e/c")
+        assert report == ExtractReport(files=1, bytes=len(FILES["d/e/c"]))
+        assert attributes(dest / "d") == before
+        after = os.stat(dest / "d/e")  # a file came into it, which changes its time
+        assert (after.st_mode, trees.xattrs(dest / "d/e")) == (inner.st_mode, ())
+        report = folder.extract(dest, "f/g")
+        assert report == ExtractReport(files=1, folders=1, bytes=len(FILES["f/g"]))
+    assert attributes(dest / "f") == attributes(tree / "f")
+
+
+@pytest.mark.parametrize(
+    "paths", [["d"], ["d/"], ["d/."], ["d/e/.."], ["d/e/c", "d"], ["d", "d/e/c"]], ids="+".join
+)
+def test_a_folder_that_was_asked_for_gets_its_attributes(
+    paths: list[str], private: Path, tree: Path, dest: Path
+) -> None:
+    with PackedFolder(private) as folder:
+        folder.extract(dest, paths)
+    for name in ("d", "d/e"):
+        assert attributes(dest / name) == attributes(tree / name)
+
+
+CLOSED = """
+path, dest = sys.argv[1:]
+os.makedirs(os.path.join(dest, "closed/in"))
+ffrecord.extract.FOLDERS_OPEN = 0  # all are opened again for their attributes
+with PackedFolder(path) as folder:
+    folder.extract(dest, ["closed/in/file", "closed"])
+for name in ("closed", "closed/in"):
+    print(oct(os.stat(os.path.join(dest, name)).st_mode))
+    os.chmod(os.path.join(dest, "closed"), 0o700)
+"""
+
+
+def test_folders_that_close_behind_themselves_are_closed_last(tmp_path: Path) -> None:
+    """Also where one was only on the way to something before it was asked for itself."""
+    if os.geteuid() != 0:
+        pytest.skip("such a folder could not be packed")
+    tree = trees.plain_tree(tmp_path / "t", {"closed/in/file": b"x"})
+    place = tmp_path / "ordinary"
+    place.mkdir()
+    (tree / "closed/in").chmod(0o500)
+    (tree / "closed").chmod(0o600)
+    archives.pack(tree, place / "t.ffr")
+    with users.reachable(place):
+        out = users.run(CLOSED, place / "t.ffr", place / "dest")
+    assert out == "0o40600\n0o40500\n"
+
+
 # ---- a part of it --------------------------------------------------------------------------
 
 D = {"d", "d/b", "d/e", "d/e/c", "d/e/large", "d/up"}
