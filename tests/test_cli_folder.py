@@ -5,6 +5,7 @@ Most run in this process; those that are about the process run in one of their o
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -28,6 +29,7 @@ from ffrecord.errors import (
     ChangedError,
     IndexChecksumError,
     IndexStructureError,
+    NoRoomError,
     NotPackedFolderError,
     SampleChecksumError,
 )
@@ -789,6 +791,19 @@ def test_extract_refuses_to_overwrite_unless_told_so(
     assert ffrecord("extract", archive, "-C", dest, "--overwrite").code == 0
     shutil.copystat(tree, dest)
     assert trees.differences(tree, dest) == []
+
+
+def test_extract_without_room_says_so_and_exits_as_the_readme_has_it(
+    ffrecord: Command, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", refuse)
+        result = ffrecord("extract", archive, "-C", tmp_path / "x")
+    assert result.code == NoRoomError.exit_code
+    assert result.error.endswith("-rf: no room to write: No space left on device")
 
 
 def test_extract_leaves_damaged_files_out_and_says_which(
