@@ -14,6 +14,7 @@ import re
 import shutil
 import stat
 import sys
+import tracemalloc
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ from ffrecord import (
     NotPackedFolderError,
     PackedFolder,
     SampleChecksumError,
+    packedfile,
 )
 from tests import archives, handmade, trees
 from tests.trees import BLOCK
@@ -314,6 +316,26 @@ def test_a_file_object_reads_in_every_mode(
                 assert file.read() == files[name]
                 file.seek(len(files[name]) // 2)
                 assert file.read() == files[name][len(files[name]) // 2 :]
+
+
+def test_a_file_object_does_not_keep_what_was_read(tmp_path: Path) -> None:
+    """But for a few megabytes, however large the read was."""
+    size = 10 * packedfile.STEP
+    data = trees.content(size)
+    archives.pack(trees.plain_tree(tmp_path / "t", {"x": data}), tmp_path / "t.ffr")
+    with PackedFolder(tmp_path / "t.ffr") as folder, folder.open("x") as file:
+        tracemalloc.start()
+        try:
+            file.seek(5)
+            assert file.read(size - 10) == data[5:-5]
+            memory = bytearray(size)
+            file.seek(0)
+            assert file.readinto(memory) == size
+            assert memory == data
+            del memory
+            assert tracemalloc.get_traced_memory()[0] < 2 * packedfile.STEP
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_file_object_is_what_a_binary_file_is(single: PackedFolder) -> None:
