@@ -10,14 +10,17 @@ options, so a spawned process opens it again.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import io
 import os
 import re
 import stat
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, overload
 
@@ -62,6 +65,27 @@ class PackedFolder:
     def reader(self) -> FileReader:
         """The reader of the archive's records."""
         return self.archive.reader
+
+    @cached_property
+    def structure(self) -> OrderedDict[str, Any]:
+        """The original's attribute: names in order, and for each its record's number or, for a
+        folder, what is in it. Symlinks to files in here are those files, others are left out."""
+        index = self._index
+        top: OrderedDict[str, Any] = OrderedDict()
+        waiting = [(ROOT, top)]
+        for folder, items in waiting:  # it grows while it is gone through
+            for name, inode in index.children(folder):
+                mode = index.mode(inode)
+                if stat.S_ISDIR(mode):
+                    inside: OrderedDict[str, Any] = OrderedDict()
+                    items[to_text(name)] = inside
+                    waiting.append((inode, inside))
+                    continue
+                with contextlib.suppress(OSError):  # it leads nowhere, or out of the archive
+                    file = resolve(index, name, start=folder) if stat.S_ISLNK(mode) else inode
+                    if stat.S_ISREG(index.mode(file)):
+                        items[to_text(name)] = index.record(file)
+        return top
 
     # ---- contents ------------------------------------------------------------------------
 

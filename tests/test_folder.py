@@ -225,6 +225,42 @@ def test_files_larger_than_an_archive_is_read_at_a_time_are_whole(
         assert folder.read_range("large", 1, len(data)).tobytes() == data[1:]
 
 
+# ---- the original's attribute ----------------------------------------------------------------
+
+
+def pickled_structure(archive: Path) -> Any:
+    """What the original would have: its own index, unpickled."""
+    with FileReader(archive) as reader:
+        return pickle.loads(reader.read_one(-1).tobytes().removeprefix(b"piouhjgbr"))
+
+
+def test_structure_is_what_the_original_unpickles(
+    folder: PackedFolder, single: PackedFolder, one_file: Path
+) -> None:
+    """Nested OrderedDicts in the same order: those compare by order too."""
+    due = pickled_structure(one_file)
+    assert folder.structure == due
+    assert list(folder.structure) == sorted(folder.structure, key=os.fsencode)
+    assert isinstance(folder.structure["sizes"], OrderedDict)
+    assert folder.structure["sizes"]["one"] == single.record("sizes/one")
+    assert folder.structure is folder.structure
+
+
+def test_structure_has_symlinks_to_files_as_those_and_no_others(tmp_path: Path) -> None:
+    tree = trees.plain_tree(tmp_path / "t", {"d/file": b"x", "e/": b"", "z": b"z"})
+    for name, target in {
+        "d/up": "../z", "to file": "d/up", "to folder": "d", "dangling": "no", "out": "../x",
+    }.items():  # fmt: skip
+        (tree / name).symlink_to(target)
+    archives.pack(tree, tmp_path / "t.ffr")
+    with PackedFolder(tmp_path / "t.ffr") as folder:
+        file, z = folder.record("d/file"), folder.record("z")
+        due = [("d", OrderedDict(file=file, up=z)), ("e", OrderedDict()), ("to file", z), ("z", z)]
+        assert folder.structure == OrderedDict(due)
+        assert pickle.loads(pickle.dumps(folder)).structure == OrderedDict(due)
+    assert pickled_structure(tmp_path / "t.ffr") == OrderedDict(due)
+
+
 # ---- ranges --------------------------------------------------------------------------------
 
 EDGES = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 5 * BLOCK, 5 * BLOCK + 6, 5 * BLOCK + 7]
