@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ffrecord_fuse import abi, reply
 from ffrecord_fuse.abi import InitFlag, Opcode
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.request import Init, parse
+from ffrecord_fuse.request import Init, MalformedError, parse
 
 WANTED = (
     InitFlag.ASYNC_READ | InitFlag.EXPORT_SUPPORT | InitFlag.DO_READDIRPLUS
@@ -48,6 +48,9 @@ def agree(fd: int, mountpoint: str, seconds: float = 10.0) -> Agreement:
                 continue
             why = f"the mount ended before it began: {error.strerror}"
             raise MountError(mountpoint, error.errno or errno.EIO, why) from error
+        except MalformedError as error:  # kernels before 2.6.14 ask with less
+            why = f"the kernel does not speak FUSE as it is known here: {error}"
+            raise MountError(mountpoint, errno.EPROTO, why) from None
         if request.opcode != Opcode.INIT:
             os.write(fd, reply.failure(request.unique, errno.EIO))
             continue
@@ -69,7 +72,7 @@ def _require_known_version(fd: int, mountpoint: str, unique: int, offered: Init)
 
 def _agreement(fd: int, unique: int, offered: Init) -> Agreement | None:
     """None if the kernel has to ask again, with a version that is known here."""
-    minor = min(offered.minor, abi.MINOR)
+    minor = min(offered.minor, abi.MINOR) if offered.major == abi.MAJOR else abi.MINOR
     flags = offered.flags & WANTED
     read_ahead = min(offered.max_readahead, READ_AHEAD) or READ_AHEAD
     os.write(fd, reply.init(unique, minor, read_ahead, flags, reply.InitLimits()))
