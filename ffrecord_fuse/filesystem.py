@@ -175,9 +175,8 @@ class Filesystem:
 
     def space(self) -> Space:
         """What statfs(2) tells: the archive's bytes and inodes, and no room for more."""
-        blocks = sum(
-            -(-os.stat(path).st_size // SPACE_BLOCK) for path in self.archive.reader.fnames
-        )
+        files = self.archive.reader.sources.fds.tolist()  # other files may have the paths by now
+        blocks = sum(-(-os.fstat(fd).st_size // SPACE_BLOCK) for fd in files)
         return Space(blocks, len(self._index), SPACE_BLOCK, LONGEST_NAME)
 
     def xattr(self, inode: int, name: bytes) -> bytes:
