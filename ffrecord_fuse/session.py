@@ -298,11 +298,16 @@ class Session:
         any_landed = False
         for (unique, piece), result in self._cold.landed():
             any_landed = True
-            if isinstance(result, FFRecordError):
-                self._damage(piece, str(result))
+            try:
+                if isinstance(result, FFRecordError):
+                    self._damage(piece, str(result))
+                    self._send(reply.failure(unique, errno.EIO))
+                else:
+                    self._answer(unique, piece, result)
+            except Exception as error:  # as in _serve
+                self._counts[counters.ERRORS] += 1
+                self._log(f"a read of node {piece.inode + abi.ROOT_ID} failed: {error!r}")
                 self._send(reply.failure(unique, errno.EIO))
-            else:
-                self._answer(unique, piece, result)
         return any_landed
 
     def _answer(self, unique: int, piece: Piece, memory: memoryview) -> None:
