@@ -155,6 +155,12 @@ class Kernel:
     socket: socket.socket
     log: list[str] = field(default_factory=list)
 
+    @property
+    def at_once(self) -> int:
+        """Requests that may wait for their replies together, whatever those are."""
+        room = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        return 4 if room >= 4 << 20 else 1
+
     def send(self, raw: bytes) -> None:
         self.socket.sendall(raw)
 

@@ -79,7 +79,8 @@ def test_directory_entries_have_no_gaps() -> None:
 
 def test_the_clone_ioctl_has_the_number_of_its_parts() -> None:
     read, size, group, number = 2, 4, 229, 0
-    assert abi.DEV_IOC_CLONE == read << 30 | size << 16 | group << 8 | number
+    due = read << 30 | size << 16 | group << 8 | number
+    assert due == abi.DEV_IOC_CLONE
 
 
 @pytest.fixture(scope="module")
