@@ -165,16 +165,17 @@ class Supervisor:
         if worker.fd < 0:
             worker.fd = clone(self._fd)
         worker.started = time.monotonic()
+        supervisor = os.getpid()
         worker.pid = os.fork()
         if not worker.pid:
-            self._work(worker)
+            self._work(worker, supervisor)
 
-    def _work(self, worker: _Worker) -> None:
+    def _work(self, worker: _Worker, supervisor: int) -> None:
         """The life of a worker: never returns."""
         code = _CRASHED
         try:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() == 1:  # it has died before that: nobody would tell this process
+            if os.getppid() != supervisor:  # it has died before that: nobody would tell us
                 os._exit(code)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to the whole group
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
