@@ -1,0 +1,305 @@
+"""Mounts that end: by a signal, by kill -9 of all that serves them, by an abort. Nothing hangs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mounted_faults import daemons
+from tests.mounted_faults.conftest import Packed
+
+GONE = {errno.ENOTCONN, errno.ECONNABORTED}
+IN_FLIGHT = 64
+# Reads a file from many threads at once, past the page cache; says what each of them met.
+_MANY_READS = f"""
+import errno, mmap, os, sys, threading
+fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
+met = []
+def read(number):
+    try:
+        os.preadv(fd, [mmap.mmap(-1, 4096)], 4096 * number)
+        met.append("nothing")
+    except OSError as error:
+        met.append(errno.errorcode[error.errno])
+threads = [threading.Thread(target=read, args=(n,)) for n in range({IN_FLIGHT})]
+for thread in threads: thread.start()
+print("ready", flush=True)
+for thread in threads: thread.join()
+print(*met, flush=True)
+"""
+# Keeps a file open, and a page of it mapped, until its input ends.
+_HOLDER = """
+import mmap, sys
+file = open(sys.argv[1], "rb")
+mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+mapping[:1]
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def file_in(packed: Packed) -> str:
+    """One of several blocks."""
+    return str((packed.source / "folder 0/file 155").relative_to(packed.source))
+
+
+def holder(path: Path) -> subprocess.Popen[str]:
+    process = daemons.script(_HOLDER, path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_killed_supervisor_takes_its_workers_along_and_readers_are_told(
+    packed: Packed, point: Path, workers: int
+) -> None:
+    with (
+        daemons.daemon(packed.archive, point, "--workers", str(workers)) as mounted,
+        daemons.readers(point, packed.source, 8) as readers,
+    ):
+        serving = mounted.processes
+        assert len(serving) == workers + 1
+        mounted.process.kill()
+        assert readers.errors() <= GONE
+        mounted.process.wait(daemons.LIMIT)
+        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
+        assert daemons.is_mounted(point), "an empty folder would look like the data"
+        assert daemons.error_of(point / file_in(packed)) == "ENOTCONN"
+
+
+def test_after_a_killed_supervisor_the_mount_point_can_be_used_again(
+    packed: Packed, point: Path
+) -> None:
+    with daemons.daemon(packed.archive, point) as mounted:
+        mounted.process.kill()
+        mounted.process.wait(daemons.LIMIT)
+        done = daemons.run("umount", point)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert not daemons.is_mounted(point)
+        with daemons.daemon(packed.archive, point):
+            due = (packed.source / file_in(packed)).read_bytes()
+            assert daemons.read(point / file_in(packed)) == due
+
+
+def test_a_daemon_that_was_killed_leaves_nothing_that_runs(packed: Packed, point: Path) -> None:
+    """As the test before, with what users start: a command that returns."""
+    point.mkdir()
+    log = point.with_name("log")
+    try:
+        done = daemons.run("mount", packed.archive, point, "--log", log, "--workers", "2")
+        assert (done.returncode, done.stdout) == (0, "")
+        (first, *_) = log.read_text().splitlines()
+        match = re.search(r"ffrecord-fuse\[(\d+)\] mounted ", first)
+        assert match is not None
+        supervisor = int(match[1])
+        serving = [supervisor, *daemons.children(supervisor)]
+        assert len(serving) == 3
+        os.kill(supervisor, signal.SIGKILL)
+        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
+        assert daemons.error_of(point / file_in(packed)) == "ENOTCONN"
+        assert daemons.run("umount", point).returncode == 0
+    finally:
+        if daemons.is_mounted(point):
+            subprocess.run(["umount", "--lazy", str(point)], check=True, timeout=daemons.LIMIT)
+
+
+# ---- abort ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def connections(tmp_path: Path) -> Iterator[Path]:
+    """The kernel's folder of FUSE connections, for this test only."""
+    folder = tmp_path / "fusectl"
+    folder.mkdir()
+    mounting = subprocess.run(
+        ["mount", "-t", "fusectl", "none", str(folder)], capture_output=True, check=False
+    )
+    if mounting.returncode:
+        pytest.skip(f"fusectl cannot be mounted: {os.fsdecode(mounting.stderr).strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_abort_ends_every_read_in_flight_and_every_process(
+    packed: Packed, point: Path, connections: Path, workers: int
+) -> None:
+    path = point / file_in(packed)
+    with daemons.daemon(packed.archive, point, "--workers", str(workers)) as mounted:
+        assert daemons.error_of(path, 0, 10) == ""
+        serving = mounted.processes
+        for pid in mounted.workers:
+            os.kill(pid, signal.SIGSTOP)
+        number = daemons.connection(point)
+        client = daemons.script(_MANY_READS, path)
+        try:
+            waiting = connections / str(number) / "waiting"
+            daemons.wait_until(
+                lambda: int(waiting.read_text()) >= IN_FLIGHT, "the reads are not on their way"
+            )
+            (connections / str(number) / "abort").write_text("1")
+            for pid in serving[1:]:
+                os.kill(pid, signal.SIGCONT)
+            out, _ = client.communicate(timeout=daemons.LIMIT)
+        finally:
+            daemons.end(client)
+        met = out.splitlines()[-1].split()
+        assert len(met) == IN_FLIGHT
+        assert set(met) <= {"ECONNABORTED", "ENOTCONN"}
+        assert mounted.end() == 0
+        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
+        assert daemons.error_of(path) == "ENOTCONN"
+        assert daemons.run("umount", point).returncode == 0
+
+
+def test_an_abort_under_load_hangs_nobody(
+    packed: Packed, point: Path, connections: Path
+) -> None:
+    with (
+        daemons.daemon(packed.archive, point, "--workers", "2") as mounted,
+        daemons.readers(point, packed.source, 8) as readers,
+    ):
+        serving = mounted.processes
+        time.sleep(0.2)
+        (connections / str(daemons.connection(point)) / "abort").write_text("1")
+        assert readers.errors() <= GONE
+        assert mounted.end() == 0
+        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
+
+
+# ---- signals -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_signal_unmounts_though_files_are_open(
+    packed: Packed, point: Path, signo: signal.Signals, busy: bool
+) -> None:
+    with daemons.daemon(packed.archive, point, "--workers", "2") as mounted:
+        serving = mounted.processes
+        user = holder(point / file_in(packed)) if busy else None
+        try:
+            mounted.process.send_signal(signo)
+            assert mounted.end() == 0
+            assert not daemons.is_mounted(point)
+            daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
+        finally:
+            if user is not None:
+                daemons.end(user)
+        assert f"unmounting {point}: {signo.name}" in mounted.log()[-2]
+        assert f"unmounted {point}" in mounted.log()[-1]
+
+
+def test_a_signal_under_load_ends_everything(packed: Packed, point: Path) -> None:
+    with (
+        daemons.daemon(packed.archive, point, "--workers", "2") as mounted,
+        daemons.readers(point, packed.source, 8) as readers,
+    ):
+        serving = mounted.processes
+        mounted.process.terminate()
+        errors = readers.errors()  # whoever comes late finds the folder below: it has no such file
+        assert errors <= GONE | {errno.ENOENT}
+        assert mounted.end() == 0
+        assert not daemons.is_mounted(point)
+        assert not any(map(daemons.is_alive, serving))
+
+
+def test_an_unmount_of_a_busy_mount_lasts_as_long_as_its_last_user(
+    packed: Packed, point: Path
+) -> None:
+    due = (packed.source / file_in(packed)).read_bytes()
+    with daemons.daemon(packed.archive, point) as mounted:
+        serving = mounted.processes
+        user = holder(point / file_in(packed))
+        try:
+            assert daemons.run("umount", point).returncode == 0
+            assert not daemons.is_mounted(point)
+            assert mounted.process.poll() is None
+            opened = f"/proc/{user.pid}/fd/"
+            through = next(
+                path for path in map(Path, sorted(Path(opened).iterdir()))
+                if os.readlink(path).endswith(Path(file_in(packed)).name)
+            )  # fmt: skip
+            assert daemons.read(through) == due
+        finally:
+            daemons.end(user)
+        assert mounted.end() == 0
+        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
+
+
+def test_a_late_signal_does_not_unmount_what_somebody_else_has_mounted_there(
+    packed: Packed, point: Path
+) -> None:
+    path = point / file_in(packed)
+    due = (packed.source / file_in(packed)).read_bytes()
+    with daemons.daemon(packed.archive, point) as first:
+        user = holder(path)
+        try:
+            assert daemons.run("umount", point).returncode == 0  # lazily: somebody uses it
+            with daemons.daemon(packed.archive, point):
+                first.process.terminate()
+                assert first.end() == 0
+                assert daemons.is_mounted(point)
+                assert daemons.read(path) == due
+        finally:
+            daemons.end(user)
+
+
+# ---- beginnings that fail, and odd places --------------------------------------------------
+
+
+@pytest.mark.parametrize("foreground", [False, True])
+def test_a_daemon_that_cannot_start_leaves_no_mount(
+    packed: Packed, point: Path, foreground: bool
+) -> None:
+    point.mkdir()
+
+    def few_descriptors() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "ffrecord_fuse", str(packed.archive), str(point),
+             "--workers", "60", *(["-f"] if foreground else [])],
+            cwd=daemons.ROOT, env=daemons.ENVIRONMENT, preexec_fn=few_descriptors, text=True,
+            capture_output=True, timeout=daemons.LIMIT, check=False,
+        )  # fmt: skip
+        assert done.returncode != 0
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert not daemons.is_mounted(point)
+    finally:
+        if daemons.is_mounted(point):
+            subprocess.run(["umount", "--lazy", str(point)], check=True, timeout=daemons.LIMIT)
+
+
+def test_a_supervisor_may_be_the_first_process_of_a_container(
+    packed: Packed, point: Path
+) -> None:
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no unshare(1) here")
+    due = (packed.source / file_in(packed)).read_bytes()
+    alone = ["unshare", "--pid", "--fork", "--kill-child"]
+    with daemons.daemon(packed.archive, point, before=alone) as mounted:
+        (supervisor,) = mounted.workers  # unshare's child
+        daemons.wait_until(lambda: bool(daemons.children(supervisor)), "there is no worker")
+        assert daemons.read(point / file_in(packed)) == due
+        (worker,) = daemons.children(supervisor)
+        os.kill(worker, signal.SIGKILL)
+        assert daemons.read(point / file_in(packed), 4096) == due[4096:]
+        os.kill(supervisor, signal.SIGTERM)
+        assert mounted.end() == 0
+        assert not daemons.is_mounted(point)

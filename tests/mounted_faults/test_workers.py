@@ -1,0 +1,111 @@
+"""Workers that are killed: whoever reads only waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import handmade
+from tests.mounted_faults import daemons
+from tests.mounted_faults.conftest import Packed
+
+READERS = 8
+# Kills the worker as soon as it lives.
+_DOOMED = """
+import os, signal, sys
+from ffrecord_fuse import cli, supervisor
+class Doomed(supervisor.Session):
+    def run(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+supervisor.Session = Doomed
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("kills", [20, pytest.param(100, marks=pytest.mark.long)])
+def test_no_read_fails_and_no_byte_is_wrong_while_workers_are_killed(
+    packed: Packed, point: Path, workers: int, kills: int
+) -> None:
+    generator = random.Random(workers)
+    with (
+        daemons.daemon(packed.archive, point, "--workers", str(workers)) as mounted,
+        daemons.readers(point, packed.source, READERS) as readers,
+    ):
+        for number in range(kills):
+            if number % 2:
+                handmade.evict(packed.archive)  # so that it dies with reads on their way, too
+            time.sleep(generator.uniform(0.05, 0.3))
+            mounted.kill_worker(number)
+        time.sleep(0.1)
+        assert min(readers.stop()) > 0
+        stats = json.loads(os.getxattr(point, "user.ffrecord.stats"))
+        assert stats["restarts"] == kills
+        assert stats["errors"] == stats["damaged_reads"] == 0
+        restarts = [line for line in mounted.log() if "killed by signal 9" in line]
+        assert len(restarts) == kills
+
+
+def test_all_workers_killed_at_once_are_all_replaced(packed: Packed, point: Path) -> None:
+    with (
+        daemons.daemon(packed.archive, point, "--workers", "3") as mounted,
+        daemons.readers(point, packed.source, READERS) as readers,
+    ):
+        for _ in range(3):
+            before = mounted.workers
+            assert len(before) == 3
+            for pid in before:
+                os.kill(pid, signal.SIGKILL)
+            daemons.wait_until(
+                lambda: len(now := mounted.workers) == 3 and not set(now) & set(before),  # noqa: B023
+                "not all workers were replaced",
+            )
+        assert min(readers.stop()) >= 0
+
+
+def test_a_read_that_a_stopped_worker_has_taken_is_answered_by_the_next(
+    packed: Packed, point: Path
+) -> None:
+    path = "folder 0/file 150"
+    due = (packed.source / path).read_bytes()
+    script = "import sys; sys.stdout.write(str(hash(open(sys.argv[1], 'rb').read()) != 0))"
+    with daemons.daemon(packed.archive, point, "--workers", "1", "-o", "spin=0") as mounted:
+        (worker,) = mounted.workers
+        os.kill(worker, signal.SIGSTOP)
+        waiting = daemons.script(script, point / path)
+        try:
+            time.sleep(0.2)
+            assert waiting.poll() is None, "nobody can have answered"
+            mounted.kill_worker(0)
+            assert waiting.wait(daemons.LIMIT) == 0
+        finally:
+            daemons.end(waiting)
+        assert daemons.read(point / path) == due
+
+
+def test_a_worker_that_cannot_live_is_not_started_again_and_again_without_a_pause(
+    packed: Packed, point: Path
+) -> None:
+    with daemons.daemon(packed.archive, point, command=("-c", _DOOMED)) as mounted:
+        time.sleep(2.0)
+        starts = sum("starting another" in line for line in mounted.log())
+        assert 3 <= starts <= 20  # without pauses it would be hundreds
+        mounted.process.send_signal(signal.SIGTERM)
+        assert mounted.end() == 0
+        assert not daemons.is_mounted(point)
+
+
+def test_a_worker_is_restarted_with_the_descriptors_it_had(packed: Packed, point: Path) -> None:
+    with daemons.daemon(packed.archive, point, "--workers", "2") as mounted:
+        for number in range(2):
+            mounted.kill_worker(number)
+        above = daemons.descriptors(mounted.process.pid)
+        for number in range(4):
+            mounted.kill_worker(number)
+        assert daemons.descriptors(mounted.process.pid) == above
