@@ -28,7 +28,7 @@ def serve(archive: str, mountpoint: str, options: Options, *, foreground: bool =
 
     Whatever stands in the way is raised before anything is left in the background.
     """
-    mountpoint = os.path.abspath(mountpoint)
+    archive, mountpoint = os.path.abspath(archive), os.path.abspath(mountpoint)
     opened = Archive.open(archive)
     if options.log is not None:
         options = replace(options, log=os.path.abspath(options.log))
@@ -37,7 +37,7 @@ def serve(archive: str, mountpoint: str, options: Options, *, foreground: bool =
         from ffrecord_fuse import fusepy_adapter
 
         return fusepy_adapter.serve(opened, mountpoint, options, log, foreground=foreground)
-    fd = mount(os.path.abspath(archive), mountpoint, options)
+    fd = mount(archive, mountpoint, options)
     try:
         agreement = agree(fd, mountpoint)
     except BaseException:

@@ -175,9 +175,9 @@ class Filesystem:
 
     def space(self) -> Space:
         """What statfs(2) tells: the archive's bytes and inodes, and no room for more."""
-        blocks = sum(
-            -(-os.stat(path).st_size // SPACE_BLOCK) for path in self.archive.reader.fnames
-        )
+        reader = self.archive.reader
+        sizes = [int(reader.get_offsets(file)[-1]) for file in range(len(reader.fnames))]
+        blocks = sum(-(-size // SPACE_BLOCK) for size in sizes)
         return Space(blocks, len(self._index), SPACE_BLOCK, LONGEST_NAME)
 
     def xattr(self, inode: int, name: bytes) -> bytes:
