@@ -72,6 +72,9 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         set(),
     ),
     "ffrecord_fuse.__init__": (set(), set()),
+    "ffrecord_fuse.errors": ({"errors"}, set()),
+    "ffrecord_fuse.options": ({"errors"}, set()),
+    "ffrecord_fuse.mount": ({"errors", "options"}, set()),
 }
 
 
