@@ -189,6 +189,6 @@ class Archive:
         for shard in due:
             if shard not in found:
                 what = "another file than the one" if shard[0] in names else "missing, a shard"
-                name = os.fsdecode(shard[0])
+                name = shard[0].decode("utf-8", "surrogateescape")
                 raise IndexStructureError(f"{self.path}: {name} is {what} that it was packed with")
         raise IndexStructureError(f"{self.path}: has other files beside it than its shards")

@@ -566,6 +566,21 @@ def test_any_name_can_be_listed_in_any_encoding(encoding: str, rich_archive: Pat
         assert (result.returncode, result.stderr) == (0, b"")
 
 
+def test_names_are_the_same_text_in_any_locale(tmp_path: Path) -> None:
+    top = trees.plain_tree(tmp_path / "tree", {"ü/größe": b"a file"})
+    (top / "link").symlink_to("ü/größe")
+    path = tmp_path / "a.ffr"
+    archives.pack(top, path)
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    listed = in_a_process("ls", "--json", "-R", path, env=plain).stdout.splitlines()
+    assert {json.loads(line)["path"] for line in listed} == {"link", "ü", "ü/größe"}
+    assert {json.loads(line).get("target", "ü/größe") for line in listed} == {"ü/größe"}
+    (largest,) = json.loads(in_a_process("info", "--json", path, env=plain).stdout)["largest"]
+    assert largest["path"] == "ü/größe"
+    archives.damage(path, "ü/größe")
+    assert rb"(\xfc/gr\xf6\xdfe)" in in_a_process("verify", path, env=plain).stdout
+
+
 def test_the_reader_of_a_listing_may_leave_early(rich_archive: Path) -> None:
     result = in_a_shell('f ls -lR "$1" | head -n 1', rich_archive)
     assert result.stderr == b""

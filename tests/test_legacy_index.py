@@ -471,3 +471,40 @@ def test_without_a_legacy_index_the_original_finds_no_packed_folder(
         OriginalFolder(tmp_path / "ours.ffr")
     with PackedFolder(tmp_path / "ours.ffr") as ours:
         assert ours.read_one("link").tobytes() == contents["link"]
+
+
+# ---- other locales ---------------------------------------------------------------------------
+
+# What Python makes of names where nothing says that they are UTF-8.
+PLAIN_C = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+PACKING = "import sys, ffrecord; ffrecord.pack_folder(sys.argv[1], sys.argv[2])"
+LISTING = """
+import sys, ffrecord
+with ffrecord.PackedFolder(sys.argv[1]) as folder:
+    print(ascii([(name, folder.read_one(name).tobytes()) for name in folder]))
+"""
+
+
+def in_plain_c(script: str, *arguments: str | Path) -> str:
+    """What a script prints in a process with the C locale."""
+    process = handmade.python(script, *map(str, arguments), **PLAIN_C)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return out
+
+
+def test_the_locale_does_not_change_an_archive(tmp_path: Path) -> None:
+    top = os.fsencode(tmp_path / "folder")
+    os.mkdir(top)
+    for name in ("ü.txt".encode(), b"not-utf-8-\xff", "日本".encode()):
+        Path(os.fsdecode(os.path.join(top, name))).write_bytes(name)
+    pack_folder(tmp_path / "folder", tmp_path / "here.ffr")
+    in_plain_c(PACKING, tmp_path / "folder", tmp_path / "there.ffr")
+    assert (tmp_path / "there.ffr").read_bytes() == (tmp_path / "here.ffr").read_bytes()
+
+
+def test_an_archive_of_the_original_opens_in_any_locale(tmp_path: Path) -> None:
+    structure: Structure = OrderedDict([("\udcff.bin", 0), ("ü", OrderedDict(日本=1))])
+    path = original_archive(tmp_path / "original.ffr", structure, [b"first", b"second"])
+    expected = ascii([("\udcff.bin", b"first"), ("ü/日本", b"second")])
+    assert in_plain_c(LISTING, path) == expected + "\n"

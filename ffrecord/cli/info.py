@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.archive import Archive
-from ffrecord.cli.terminal import human, printable
+from ffrecord.cli.terminal import human, printable, text
 from ffrecord.errors import NotPackedFolderError
 from ffrecord.reader import FileReader
 
@@ -79,7 +79,7 @@ def describe_folder(archive: Archive) -> dict[str, Any]:
         "fingerprint": reader.fingerprint,
         **_spread("file", sizes),
         "largest": [
-            {"path": os.fsdecode(index.inode_path(inode)), "bytes": index.status(inode).size}
+            {"path": text(index.inode_path(inode)), "bytes": index.status(inode).size}
             for inode in largest.tolist()
         ],
     }

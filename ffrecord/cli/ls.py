@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from ffrecord.archive import Archive
-from ffrecord.cli.terminal import printable
+from ffrecord.cli.terminal import printable, text
 from ffrecord.index import Index, Status
 from ffrecord.index.resolve import resolve
 
@@ -64,7 +64,7 @@ def _listings(index: Index, path: str, recursive: bool) -> Iterator[tuple[str, L
     while waiting:
         path, inode = waiting.pop()
         children = index.children(inode)
-        found = [(os.fsdecode(name), index.status(child)) for name, child in children]
+        found = [(text(name), index.status(child)) for name, child in children]
         yield path, found
         if recursive:
             waiting += [
@@ -89,7 +89,7 @@ def _long(index: Index, found: Listing) -> list[str]:
 def _columns(index: Index, name: str, status: Status) -> tuple[str, ...]:
     shown = printable(name)
     if status.is_symlink:
-        shown += f" -> {printable(os.fsdecode(index.target(status.inode)))}"
+        shown += f" -> {printable(text(index.target(status.inode)))}"
     return (
         stat.filemode(status.mode), str(status.links), _user(status.uid), _group(status.gid),
         str(status.size), _when(status.mtime_ns // 1_000_000_000), shown,
@@ -108,7 +108,7 @@ def _facts(index: Index, path: str, status: Status) -> dict[str, Any]:
         "mtime_ns": status.mtime_ns,
     }
     if status.is_symlink:
-        facts["target"] = os.fsdecode(index.target(status.inode))
+        facts["target"] = text(index.target(status.inode))
     elif status.is_file:
         facts["record"] = index.record(status.inode)
     return facts

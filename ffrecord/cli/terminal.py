@@ -9,9 +9,16 @@ EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141  # as a tool that dies of SIGPIPE
 
 
-def printable(text: object) -> str:
+def text(name: bytes) -> str:
+    """A name in an archive. What it is does not depend on the locale, which `os.fsdecode` asks."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def printable(shown: object) -> str:
     """File names may hold anything; a terminal should see one line and no control characters."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(shown)
+    )
 
 
 def counted(count: int, what: str) -> str:

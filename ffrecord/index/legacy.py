@@ -89,7 +89,8 @@ def _pickled(tree: Tree, records: Mapping[int, int]) -> Iterator[bytes]:
         waiting[-1] += 1
         name = tree.names[entry]
         if not name.isascii():
-            name = os.fsdecode(name).encode("utf-8", "surrogatepass")
+            # As text it is what Python makes of a name on a disk, whatever the locale here is.
+            name = name.decode("utf-8", "surrogateescape").encode("utf-8", "surrogatepass")
         if is_folder:
             waiting.append(0)
             yield b"X%b%bh\x00)R(" % (_U32.pack(len(name)), name)
@@ -106,7 +107,7 @@ def _wrong(path: str, what: str) -> IndexStructureError:
 
 def _name(path: str, name: str) -> bytes:
     try:
-        raw = os.fsencode(name)
+        raw = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise _wrong(path, f"{name!r} is no file name") from None
     if raw in (b"", b".", b"..") or b"/" in raw or b"\0" in raw or len(raw) > LONGEST_NAME:
