@@ -162,10 +162,18 @@ class Archive:
             self.reader.read_unchecked(record, 0, start)
         if start.tobytes() != layout.LEGACY_MAGIC:
             raise NotPackedFolderError(f"{self.path}: not a packed folder: it has no index")
-        raw = self.reader.read_one(record).tobytes()
+        if size > legacy.most_bytes(record):
+            raise IndexStructureError(
+                f"{self.path}: its index has {size} bytes, more than {record} files need"
+            )
+        raw = bytearray(size)
+        at = 0
+        for piece in self.reader.stream(record):
+            raw[at : at + len(piece)] = piece.data
+            at += len(piece)
         sizes = self.reader.record_sizes()[:-1]
-        owner = os.stat(self.path)
-        tree = legacy.read_tree(self.path, raw, sizes.tolist(), owner)
+        most = legacy.most_entries(record)
+        tree = legacy.read_tree(self.path, raw, sizes.tolist(), os.stat(self.path), most)
         return Index(self.path, build(tree), sizes)
 
     def _compare_shards(self, tables: layout.Image) -> None:

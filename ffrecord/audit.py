@@ -59,7 +59,8 @@ def _audit_legacy(archive: Archive) -> None:
     if not before.startswith(LEGACY_MAGIC):
         raise _wrong(archive, "bytes before it that are no index of the original's")
     files = 0
-    flat = _flat(legacy.parse(archive.path, before[len(LEGACY_MAGIC) :]))
+    most = legacy.most_entries(len(index.tables.entries))
+    flat = _flat(legacy.parse(archive.path, before, len(LEGACY_MAGIC), most))
     while some := list(itertools.islice(flat, AT_A_TIME)):
         files += _audit_some(archive, [path for path, _ in some], [record for _, record in some])
     names = int((index.records(index.tables.entries["inode"].astype(np.int64)) >= 0).sum())

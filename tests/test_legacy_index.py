@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffrecord import PackedFolder, pack_folder
+from ffrecord import FileReader, PackedFolder, pack_folder
 from ffrecord.errors import IndexStructureError, NotPackedFolderError, SampleChecksumError
 from ffrecord.index import legacy
 from ffrecord.index.build import Tree
@@ -51,6 +51,10 @@ def plain(structure: Structure) -> dict[str, Any]:
     }
 
 
+def names_in(structure: Structure) -> int:
+    return sum(1 + names_in(v) if isinstance(v, dict) else 1 for v in structure.values())
+
+
 def pickled_by_python(structure: Structure, protocol: int) -> bytes:
     """Python's pickler in Python: it writes some things otherwise than the one in C."""
     file = io.BytesIO()
@@ -75,7 +79,7 @@ def test_a_pickle_of_folders_is_read_as_pickle_reads_it(
         pickle.dumps(plain(structure), protocol),
         pickletools.optimize(pickle.dumps(structure, protocol)),
     ):
-        found = legacy.parse("f.ffr", raw)
+        found = legacy.parse("f.ffr", raw, most_entries=names_in(structure))
         assert found == pickle.loads(raw)
         assert list(found) == list(structure)  # in the same order
 
@@ -370,6 +374,58 @@ def test_any_folder_of_the_original_opens_with_all_its_files(
     with PackedFolder(path) as packed:
         assert {name: packed.read_one(name).tobytes() for name in packed} == expected
         assert handmade.as_bytes(packed.read(list(expected))) == list(expected.values())
+
+
+def sparse_index(path: Path, size: int, files: Sequence[bytes] = (b"a file",)) -> Path:
+    """An archive whose pickle is zeros, and takes no room on the disk."""
+    handmade.write_records(path, [*files, MAGIC])
+    os.truncate(path, path.stat().st_size + size - len(MAGIC))
+    return path
+
+
+def test_a_pickle_larger_than_its_files_need_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Holes in a file cost nothing on the disk, and would cost memory."""
+    read: list[int] = []
+    real = FileReader.read_pieces
+
+    def recording(self: FileReader, index: int, begin: Any, end: Any, checksums: Any) -> Any:
+        read.extend((end - begin).tolist())
+        return real(self, index, begin, end, checksums)
+
+    monkeypatch.setattr(FileReader, "read_pieces", recording)
+    path = sparse_index(tmp_path / "sparse.ffr", 1 << 40)
+    with pytest.raises(IndexStructureError, match=r"sparse\.ffr: .* 1099511627776 bytes"):
+        PackedFolder(path)
+    assert read == []
+    path = sparse_index(tmp_path / "smaller.ffr", 1 << 20)
+    with pytest.raises(SampleChecksumError):  # this one is, and its checksum is not right
+        PackedFolder(path)
+    assert sum(read) == 1 << 20
+
+
+def test_a_million_names_that_no_file_needs_are_refused() -> None:
+    raw = pickle.dumps(OrderedDict((f"{number}", 0) for number in range(1_000_000)))
+    with pytest.raises(IndexStructureError, match=r"f\.ffr: .* names"):
+        legacy.parse("f.ffr", raw)
+    assert len(legacy.parse("f.ffr", raw, most_entries=1_000_000)) == 1_000_000
+
+
+@pytest.mark.parametrize("files", [0, 1, 200_000])
+def test_any_folder_that_has_as_many_folders_as_files_is_within_the_bounds(files: int) -> None:
+    """With names as long as they can be, of bytes that are not UTF-8, which take three each."""
+    longest = len(legacy.dump(*planted(OrderedDict({"\udcff" * 255: OrderedDict(a=1 << 40)}))))
+    assert legacy.most_bytes(files) >= 2 * longest * files
+    assert legacy.most_entries(files) >= 2 * files
+
+
+def test_the_memo_of_a_pickle_is_bounded() -> None:
+    with pytest.raises(IndexStructureError, match="remembers"):
+        legacy.parse("f.ffr", b"\x80\x04}" + b"\x94" * 100 + b".", most_entries=10)
+    puts = b"".join(b"r" + number.to_bytes(4, "little") for number in range(100))
+    with pytest.raises(IndexStructureError, match="remembers"):
+        legacy.parse("f.ffr", b"\x80\x04}" + puts + b".", most_entries=10)
 
 
 # ---- our archives, as the original reads them ------------------------------------------------
