@@ -30,6 +30,9 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Path: TypeAlias = "str | os.PathLike[str]"
 
 STEP_BLOCKS = 32  # that a large file is read by, from end to end
+MOST_EXPLAINED = 1 << 30
+"""Bytes of an index that makes no sense which are read again to tell damage from malice. It takes
+a second; a file with holes may claim what takes hours."""
 
 
 class _Sizes:
@@ -131,23 +134,34 @@ class Archive:
         self.legacy_size = size if trailer is None else size - len(end) - trailer.length
         if trailer is None:
             return self._open_legacy_index(record, size)
-        copy = ImageCopy(
-            lambda fd, offset, length: reader.copy_unchecked(
-                record, self.legacy_size + offset, length, fd
-            ),
-            trailer.length,
-        )
+
+        def copy_to(fd: int, offset: int, length: int) -> None:
+            reader.copy_unchecked(record, self.legacy_size + offset, length, fd)
+
         try:
-            copy.wait_for("attributes")
-            self._compare_shards(layout.parse(self.path, copy.image))
-            index = Index(self.path, copy.image, _Sizes(reader), copy.wait_for)
+            with ImageCopy(self.path, copy_to, trailer.length) as copy:
+                copy.wait_for("attributes")
+                self._compare_shards(layout.parse(self.path, copy.image))
+                index = Index(self.path, copy.image, _Sizes(reader), copy.wait_for)
+                computed = copy.finish()
         except IndexStructureError:
-            self._compare_checksum(copy.finish(), trailer)  # damage is the better explanation
+            if trailer.length <= MOST_EXPLAINED:  # damage is the better explanation
+                self._compare_checksum(self._image_checksum(trailer.length), trailer)
             raise
-        self._compare_checksum(copy.finish(), trailer)
+        self._compare_checksum(computed, trailer)
         # It stays in memory, but what only the checks had to touch need not stay mapped.
         copy.image.madvise(mmap.MADV_DONTNEED)
         return index
+
+    def _image_checksum(self, length: int) -> int:
+        """Of an image that is not worth keeping."""
+        memory = np.empty(min(length, STEP_BLOCKS * BLOCK), np.uint8)
+        crc = 0
+        for at in range(0, length, len(memory)):
+            piece = memory[: length - at]
+            self.reader.read_unchecked(self.reader.n - 1, self.legacy_size + at, piece)
+            crc = crc32(piece, crc)
+        return crc
 
     def _compare_checksum(self, computed: int, trailer: layout.Trailer) -> None:
         if self.reader.check_data and computed != trailer.crc:

@@ -24,6 +24,7 @@ from ffrecord.errors import IndexStructureError
 from ffrecord.index.layout import (
     BLOCK,
     DEEPEST,
+    LARGEST_XATTR,
     LONGEST_NAME,
     LONGEST_TARGET,
     NO_ENTRY,
@@ -40,7 +41,6 @@ AT_A_TIME = 1 << 14
 """Rows. Results of this many come from memory that malloc has at hand; fresh pages cost more."""
 
 PADDING = 8
-LARGEST_XATTR = 1 << 16
 MOST_XATTRS = 16 << 20
 """Bytes of all that one inode has. No file system takes nearly as much."""
 

@@ -17,7 +17,10 @@ from ffrecord.errors import (
 from ffrecord.extract import extract
 from tests.attacks.builders import (
     SAMPLE,
+    Attributes,
     Entry,
+    Inode,
+    Large,
     plant,
     sample,
     sealed,
@@ -142,6 +145,19 @@ def a_count_is_one_too_many_or_too_few() -> list[Archive]:
     ]
 
 
+@attack(IndexStructureError, "can be in use")
+def a_table_has_more_rows_than_the_others_can_use() -> list[Archive]:
+    """Zeros, of which a file with holes in it can have any number for nothing."""
+    drafts = [sample() for _ in range(6)]
+    drafts[0].inodes += [Inode() for _ in range(100)]
+    drafts[1].hashes += [(0, 0)] * 100
+    drafts[2].attributes += [Attributes(0) for _ in range(100)]
+    drafts[3].large += [Large(0, 0) for _ in range(100)]
+    drafts[4].texts += bytes(200_000)
+    drafts[5].names = bytes(200_000)
+    return [draft.archive() for draft in drafts]
+
+
 # ---- names -----------------------------------------------------------------------------------
 
 
@@ -177,7 +193,7 @@ def a_name_has_a_nul_in_it() -> list[Archive]:
     return [renamed(b"alpha", name) for name in (b"\0", b"al\0pha", b"alpha\0", b"\0alpha")]
 
 
-@attack(IndexStructureError, "too long")
+@attack(IndexStructureError, "name")
 def a_name_has_256_bytes() -> list[Archive]:
     return [renamed(b"alpha", b"a" * length) for length in (256, 257, 65_536, 1 << 20)]
 
