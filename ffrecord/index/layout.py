@@ -128,6 +128,8 @@ class Image:
     shards: Rows
     texts: Bytes
     names: Bytes
+    padding: tuple[Bytes, ...] = ()
+    """What lies between the tables, for `check`: zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,9 @@ def parse(path: str, image: Buffer) -> Image:
     arrays: dict[str, Any] = {
         name: np.frombuffer(image, dtype, *places[name]) for name, dtype, _ in _SECTIONS
     }
-    return Image(**arrays)
+    ends = [places[name][1] + rows.nbytes for name, rows in arrays.items()]
+    padding = tuple(np.frombuffer(image, TEXT, _aligned(end) - end, end) for end in ends if end % 8)
+    return Image(**arrays, padding=padding)
 
 
 def _places(path: str, raw: bytes, length: int) -> dict[str, tuple[int, int]]:

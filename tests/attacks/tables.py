@@ -16,11 +16,13 @@ from ffrecord.errors import (
 )
 from ffrecord.extract import extract
 from tests.attacks.builders import (
+    BLOCK,
     SAMPLE,
     Attributes,
     Entry,
     Inode,
     Large,
+    Symlink,
     plant,
     sample,
     sealed,
@@ -156,6 +158,19 @@ def a_table_has_more_rows_than_the_others_can_use() -> list[Archive]:
     drafts[4].texts += bytes(200_000)
     drafts[5].names = bytes(200_000)
     return [draft.archive() for draft in drafts]
+
+
+@attack(IndexStructureError, "zero")
+def bytes_between_tables_are_not_zero() -> list[Archive]:
+    """After each table whose length is no multiple of 8: every byte, one at a time."""
+    draft = plant({b"large": bytes(2 * BLOCK + 1), b"some": b"", b"text": Symlink(b"some")})
+    image, padding = draft.image(), draft.padding()
+    assert len(padding) == 4 + 4 + 4 + 4 + 3  # hashes, hashed, blocks, texts, names
+    found: list[Archive] = []
+    for at in padding:
+        assert image[at] == 0
+        found.append(sealed(draft.files, image[:at] + b"\1" + image[at + 1 :]))
+    return found
 
 
 # ---- names -----------------------------------------------------------------------------------
