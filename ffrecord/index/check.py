@@ -6,8 +6,8 @@ folder have the same name. Each check is a few numpy operations over thousands o
 files take some tens of milliseconds.
 
 Not checked here: the hashes (a wrong one is only slow, see `lookup`), the names of extended
-attributes and NULs in symlinks (looked at when they are asked for), and the shards (compared with
-the files that are there, see `archive`).
+attributes and NULs in symlinks (looked at when they are asked for), all of which `audit` looks at;
+and the shards (compared with the files that are there, see `archive`).
 """
 
 from __future__ import annotations
