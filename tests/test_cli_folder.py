@@ -32,6 +32,7 @@ from ffrecord.errors import (
     SampleChecksumError,
 )
 from tests import archives, handmade, trees
+from tests.attacks import builders
 from tests.trees import BLOCK
 
 FILES = {
@@ -768,6 +769,22 @@ def test_verify_names_every_damaged_file_and_goes_on(
     result = ffrecord("verify", archive, rich_archive)
     assert [re.findall(r"\((.*)\)", line) for line in bad_lines(result)] == [["d/b"], ["d/e/c"]]
     assert result.lines[-1].startswith(f"{rich_archive}: OK")
+
+
+def test_verify_names_a_few_of_the_files_that_share_a_damaged_record(
+    ffrecord: Command, tmp_path: Path
+) -> None:
+    """Paths can be a megabyte each, and any number of inodes can have one record."""
+    files = dict.fromkeys((b"%04d" % number for number in range(1000)), b"")
+    draft = builders.plant(builders.nested(4000, {**files, b"other": b"whole"}, b"d" * 255))
+    draft.files = [b"spoiled", b"whole"]
+    for inode in draft.inodes[4001:5001]:
+        inode.data, inode.length = 0, len(b"spoiled")
+    draft.inodes[5001].data = 1
+    (tmp_path / "a.ffr").write_bytes(draft.archive().replace(b"spoiled", b"sp0iled", 1))
+    (line,) = bad_lines(ffrecord("verify", tmp_path / "a.ffr"))
+    assert re.search(r"…/d.*/0000, .*/0001, .*/0002 and 997 more\)$", line)
+    assert len(line) < 20_000
 
 
 @pytest.mark.parametrize("where", ["the image", "the trailer", "the original's index"])
