@@ -19,7 +19,7 @@ from ffrecord.errors import IndexStructureError
 from ffrecord.index import ROOT, Index, legacy
 from ffrecord.index.build import Tree
 from ffrecord.index.layout import BLOCK, LEGACY_MAGIC
-from ffrecord.index.resolve import resolve
+from ffrecord.index.resolve import readable_record
 
 LONGEST_SHOWN = 4096
 
@@ -148,11 +148,8 @@ def _seen(index: Index, folder: int, name: bytes, inode: int) -> int:
     """What the original is to see of a folder or symlink: those that lead to files are files."""
     if stat.S_ISDIR(index.mode(inode)):
         return _FOLDER
-    try:
-        inode = resolve(index, name, start=folder)
-    except OSError:  # it leads nowhere, or out of the archive
-        return _NOTHING
-    return index.record(inode) if stat.S_ISREG(index.mode(inode)) else _NOTHING
+    record = readable_record(index, folder, name, inode)
+    return _NOTHING if record is None else record
 
 
 def _said(theirs: Tree, inode: int | None) -> int:

@@ -163,7 +163,7 @@ def test_4_096_levels_of_folders_are_read_without_recursion(protocol: int, width
 
 
 def planted(structure: Structure) -> tuple[Tree, dict[int, int]]:
-    """A tree of these names, and the record of each file's inode."""
+    """A tree of these names, and the record of each file's entry."""
     tree, records = Tree(), {}
     waiting = [(tree.add_inode(stat.S_IFDIR | 0o755, 0, 0, 0), structure)]
     for parent, folder in waiting:  # it grows while it is gone through
@@ -174,7 +174,7 @@ def planted(structure: Structure) -> tuple[Tree, dict[int, int]]:
                 waiting.append((inode, value))
             else:
                 inode = tree.add_inode(stat.S_IFREG | 0o644, 0, 0, 0)
-                records[inode] = value
+                records[len(tree.names)] = value
             tree.add_entry(parent, os.fsencode(name), inode)
     return tree, records
 
@@ -216,7 +216,7 @@ def test_a_folder_of_any_number_of_files_is_dumped(count: int) -> None:
 def test_files_without_a_record_are_left_out_of_the_dump() -> None:
     structure: Structure = OrderedDict(a=0, b=OrderedDict(c=1, d=2), e=3)
     tree, records = planted(structure)
-    gone = next(inode for inode, record in records.items() if record == 2)
+    gone = next(entry for entry, record in records.items() if record == 2)
     del records[gone]
     loaded = pickle.loads(legacy.dump(tree, records)[len(MAGIC) :])
     assert loaded == {"a": 0, "b": {"c": 1}, "e": 3}

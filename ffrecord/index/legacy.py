@@ -90,7 +90,7 @@ def parse(
 
 
 def dump(tree: Tree, records: Mapping[int, int]) -> bytes:
-    """The index that the original reads, magic number and pickle, for the inodes in `records`
+    """The index that the original reads, magic number and pickle, for the entries in `records`
     and all folders."""
     return b"".join(_pickled(tree, records))
 
@@ -104,7 +104,7 @@ def _pickled(tree: Tree, records: Mapping[int, int]) -> Iterator[bytes]:
             yield b"u"
         inode = tree.inode[entry]
         is_folder = tree.is_folder(inode)
-        if not is_folder and inode not in records:
+        if not is_folder and entry not in records:
             continue
         if waiting[-1] == BATCH:
             waiting[-1] = 0
@@ -117,10 +117,10 @@ def _pickled(tree: Tree, records: Mapping[int, int]) -> Iterator[bytes]:
         if is_folder:
             waiting.append(0)
             yield b"X%b%bh\x00)R(" % (_U32.pack(len(name)), name)
-        elif records[inode] < 1 << 31:
-            yield b"X%b%bJ%b" % (_U32.pack(len(name)), name, _I32.pack(records[inode]))
+        elif records[entry] < 1 << 31:
+            yield b"X%b%bJ%b" % (_U32.pack(len(name)), name, _I32.pack(records[entry]))
         else:
-            yield b"X%b%b\x8a\x08%b" % (_U32.pack(len(name)), name, _U64.pack(records[inode]))
+            yield b"X%b%b\x8a\x08%b" % (_U32.pack(len(name)), name, _U64.pack(records[entry]))
     yield b"u" * len(waiting) + b"."
 
 
