@@ -6,6 +6,7 @@ Each is a command line that mounts and returns, leaving a daemon behind.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -101,14 +102,14 @@ def clear(point: Path) -> None:
 def versions() -> dict[str, str]:
     """The line in which each program says its version."""
     asked = {
-        "squashfuse_ll": ["squashfuse_ll", "--help"],
+        "squashfuse": ["squashfuse_ll", "--help"],
         "mksquashfs": ["mksquashfs", "-version"],
         "fuse-zip": ["fuse-zip", "-V"],
         "fusermount3": ["fusermount3", "-V"],
         "tar": ["tar", "--version"],
         "zip": ["zip", "-v"],
     }
-    return {program: _first_line(command) for program, command in asked.items()}
+    return {program: _version(program, command) for program, command in asked.items()}
 
 
 def _filled(command: Sequence[str], archive: Path, point: Path) -> list[str]:
@@ -171,14 +172,14 @@ def _succeeds(command: Sequence[str]) -> bool:
     return True
 
 
-def _first_line(command: Sequence[str]) -> str:
+def _version(program: str, command: Sequence[str]) -> str:
     try:
+        # Some say it on the other stream, after other lines, or with an exit status.
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return "not found"
-    # Some say it on the other stream, and with an exit status.
-    lines = (done.stdout or done.stderr).strip().splitlines()
-    return lines[0] if lines else "unknown"
+    found = re.search(rf"^.*{program}.*\d\.\d.*$", done.stderr + done.stdout, re.I | re.M)
+    return found[0] if found else "unknown"
 
 
 _OURS = (*FFRECORD, "mount", "{archive}", "{point}")
