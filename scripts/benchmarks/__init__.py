@@ -22,7 +22,7 @@ loops in the parent process, `read_worker` measures in a fresh one. Beside that:
                  disk's limit)
     pack         packers (one object per contestant), trees (folders of files to pack)
     folder       folder_archives (archives of files that never were)
-    mount        mounters (one object per contestant), mount_client (what reads), packers, trees,
-                 folder_archives
+    mount        mounters (one object per contestant), mount_archives (what they mount),
+                 mount_client (what reads there); packers, trees, folder_archives
     profile      where a read's time goes (`profile_read`)
 """

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from . import folder_archives, harness, mount_worker, mounters, rounds, trees
+from . import folder_archives, harness, mount_archives, mount_worker, mounters, rounds, trees
 from .folder_archives import FolderArchive
 from .mounters import MOUNTERS, Mounter
 from .results import Sample
@@ -39,7 +39,6 @@ MOUNT_MANY = "mounting many files"
 MEMORY = "memory, many files"
 COLD = "cold, 8 clients"
 
-IDLING = (mounters.OURS, mounters.OURS_FUSEPY, mounters.SQUASHFUSE)
 OWN = (mounters.OURS, mounters.OURS_FUSEPY)
 """Who can read an archive that was made without its files."""
 
@@ -123,7 +122,7 @@ def samples(run: Run) -> Iterator[Sample]:
         )
         yield from _interleaved(run, name, everyone, walking)
     yield from _interleaved(run, LARGE, everyone, partial(_read_large, run))
-    yield from _interleaved(run, IDLE, IDLING, partial(_idle, run))
+    yield from _interleaved(run, IDLE, OWN, partial(_idle, run))
     yield from _interleaved(run, MOUNT_MANY, OWN, partial(_mount_many, run))
     if "cold" in rounds.states():
         reading = partial(_read, run, mount_worker.read_cold, cores=TWO_CORES, clients=CLIENTS)
@@ -138,21 +137,21 @@ def _reason_not_to(mounter: Mounter, run: Run) -> str | None:
     index.
     """
     for tree in (run.plan.small, run.plan.large):
-        witness, data = tree.path(0), str(run.data)
+        witness = tree.path(0)
         arguments = {
             "mounter": mounter.name,
-            "archive": str(mounter.archive(tree, run.data)),
+            "archive": str(mount_archives.file(mounter, tree, run.data)),
             "point": str(run.point),
             "witness": witness,
             "source": str(tree.top(run.data) / witness),
         }
         try:
             harness.call_fresh(
-                mount_worker.create,
+                mount_archives.create,
                 CREATE_TIMEOUT,
                 mounter=mounter.name,
-                data=data,
-                tree=asdict(tree),
+                root=str(run.data),
+                **asdict(tree),
             )
             harness.call_fresh(mount_worker.try_out, MEASURE_TIMEOUT, **arguments)
         except harness.MeasurementError as error:
@@ -238,7 +237,7 @@ def _measure(
     if isinstance(packed, FolderArchive):
         archive = packed.file(run.data)
     else:
-        archive = mounter.archive(packed, run.data)
+        archive = mount_archives.file(mounter, packed, run.data)
     try:
         values: Values = harness.call_fresh(
             function,

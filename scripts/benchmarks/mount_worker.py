@@ -16,7 +16,6 @@ from pathlib import Path
 
 from . import harness, memory, mount_client, processes
 from .mounters import MOUNTERS, Mounted
-from .trees import FileTree
 
 CLIENT_TIMEOUT = 600.0
 SETTLE = 0.5
@@ -30,11 +29,6 @@ Values = dict[str, float]
 
 class WrongFilesError(Exception):
     """What a client found or read is not what was packed."""
-
-
-def create(*, mounter: str, data: str, tree: dict[str, int | str]) -> None:
-    """Make a contestant's archive of a tree."""
-    MOUNTERS[mounter].create(FileTree(**tree), Path(data))  # type: ignore[arg-type]
 
 
 def try_out(*, mounter: str, archive: str, point: str, witness: str, source: str) -> None:

@@ -15,12 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import datasets, harness, packers, processes, trees
+from . import harness, packers, processes
 from .packers import FFRECORD, CommandError, Packer
-from .trees import FileTree
-
-RECIPE = f"1/{trees.RECIPE}"
-"""Raise the first number when an archive's bytes change, and all are made again."""
 
 MOUNT_TIMEOUT = 120.0
 """ratarmount makes its index when it mounts for the first time."""
@@ -48,17 +44,6 @@ class Mounter:
     command: Sequence[str]
     unmount: Sequence[str] = ("fusermount3", "-u", "{point}")
 
-    def archive(self, tree: FileTree, data: Path) -> Path:
-        """Where the archive of a tree is, in a folder of its own."""
-        folder = data / f"mount-{tree.count}x{tree.mean}" / self.packer.result.rpartition(".")[2]
-        return folder / self.packer.result
-
-    def create(self, tree: FileTree, data: Path) -> None:
-        """Pack a tree unless that was done; the index that ratarmount makes stays beside it."""
-        out = self.archive(tree, data)
-        recipe = f"{RECIPE}/{tree.per_folder}"
-        datasets.make_once(out.parent, recipe, self.packer.ready(tree.top(data), out))
-
     @contextmanager
     def mounted(self, archive: Path, point: Path, witness: str) -> Iterator[Mounted]:
         """Mount until the block ends; `witness` is a file that tells when the mount answers."""
@@ -78,12 +63,6 @@ class SourceFolder(Mounter):
     """The files that were packed, where they are: nothing is mounted."""
 
     __slots__ = ()
-
-    def archive(self, tree: FileTree, data: Path) -> Path:
-        return tree.top(data)
-
-    def create(self, tree: FileTree, data: Path) -> None:
-        """It is there already."""
 
     @contextmanager
     def mounted(self, archive: Path, point: Path, witness: str) -> Iterator[Mounted]:
