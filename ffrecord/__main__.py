@@ -1,5 +1,5 @@
 """`python -m ffrecord` is the `ffrecord` command."""
 
-from ffrecord.cli import main
+from ffrecord.cli import command
 
-raise SystemExit(main())
+raise SystemExit(command())

@@ -55,6 +55,8 @@ def _load() -> Any:
     return libaio.libaio
 
 
+_no_time = (ctypes.c_long * 2)()  # struct timespec: do not wait
+_NO_TIME_AT = ctypes.addressof(_no_time)
 _lib = _load()
 if _lib is not None:
     _ptr, _int, _long = ctypes.c_void_p, ctypes.c_int, ctypes.c_long
@@ -97,6 +99,14 @@ class Context:
         if code < 0:
             raise OSError(-code, f"io_getevents: {os.strerror(-code)}")
         return self._events[:code]
+
+    def reap_now(self) -> list[tuple[int, int]]:
+        """(data, result) of what has completed; does not wait."""
+        code = _io_getevents(self._handle, 0, self.capacity, self._events_at, _NO_TIME_AT)
+        if code <= 0:  # nothing yet, or a signal
+            return []
+        events = self._events[:code]
+        return list(zip(events["data"].tolist(), events["res"].tolist(), strict=True))
 
     def close(self) -> None:
         """Wait for everything in flight and destroy it. In a forked child there is nothing to."""

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ffrecord.archive import Archive, Bytes
-from ffrecord.errors import FFRecordError
+from ffrecord.errors import FFRecordError, NoRoomError
 from ffrecord.index import ROOT, Status
 from ffrecord.index.resolve import resolve
+from ffrecord.names import to_bytes, to_text
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
@@ -54,7 +55,7 @@ class ExtractReport:
 def extract(
     archive: Archive,
     dest: str | os.PathLike[str],
-    paths: Iterable[str] | None = None,
+    paths: Iterable[str | os.PathLike[str]] | None = None,
     *,
     overwrite: bool = False,
     on_damage: Callable[[str, FFRecordError], None] | None = None,
@@ -67,19 +68,22 @@ def extract(
         archive: where from.
         dest: the folder; it is made if it is not there. It gets the packed folder's own attributes
             only if it was empty and everything is extracted.
-        paths: which files and folders; all if left out. They keep their whole path below `dest`.
+        paths: which files and folders; all if left out. They keep their whole path below `dest`;
+            folders on that path which are there already stay as they are.
         overwrite: replace what is there. Otherwise that is a FileExistsError; folders that are
             there are added to either way.
-        on_damage: called with the path and error of each damaged file, which is then left out;
-            without it the error is raised.
+        on_damage: called with the path and error of each damaged file or symlink, which is then
+            left out, and of each folder whose attributes are damaged; without it the error is
+            raised. What was made before an error stays, with its attributes.
         progress: called with how many files and bytes have been added.
     """
+    names = None if paths is None else [to_bytes(path) for path in paths]
     dest = os.fspath(dest)
     os.makedirs(dest, exist_ok=True)
     root = os.open(dest, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         work = _Extraction(archive, dest, root, overwrite, on_damage, progress)
-        work.run(paths)
+        work.run(names)
         return work.report
     finally:
         os.close(root)
@@ -101,41 +105,61 @@ class _Extraction:
         self._progress = progress or (lambda files, size: None)
         self._opened: OrderedDict[int, int] = OrderedDict()
         self._made: dict[int, tuple[int, bytes]] = {}  # where a file with several names is
-        self._finish: dict[int, None] = {}  # folders, whose attributes come last
+        self._finish: set[int] = set()  # folders, whose attributes come last
         self._named: set[tuple[int, bytes]] = set()  # what was asked for and made
         self._owners = os.geteuid() == 0
         self._warned = False
 
-    def run(self, paths: Iterable[str] | None) -> None:
+    def run(self, paths: Iterable[bytes] | None) -> None:
         try:
-            if paths is None:
-                if not os.listdir(self._root):
-                    self._finish[ROOT] = None
-                queue = [ROOT]
-            else:
-                queue = list(self._begin(paths))
-            filled = set()
-            # Folders of a level before those below it: the list grows while it is gone through.
-            for folder in queue:
-                if folder not in filled:
-                    filled.add(folder)
-                    queue += self._fill(folder, self._index.children(folder))
-            for folder in reversed(self._finish):
-                with self._naming(folder, b""):
-                    self._set_attributes(self._folder(folder), self._index.status(folder))
+            self._make(paths)
+        except BaseException:
+            # What was made stays, so it gets its attributes; the first error is the one to know.
+            with contextlib.suppress(OSError, FFRecordError):
+                self._finish_folders()
+            raise
+        else:
+            self._finish_folders()
         finally:
             self._close_folders(0)
 
-    def _begin(self, paths: Iterable[str]) -> Iterator[int]:
+    def _make(self, paths: Iterable[bytes] | None) -> None:
+        if paths is None:
+            if not os.listdir(self._root):
+                self._finish.add(ROOT)
+            queue = [ROOT]
+        else:
+            queue = list(self._begin(paths))
+        filled = set()
+        # Folders of a level before those below it: the list grows while it is gone through.
+        for folder in queue:
+            if folder not in filled:
+                filled.add(folder)
+                queue += self._fill(folder, self._index.children(folder))
+
+    def _finish_folders(self) -> None:
+        """Attributes of folders, those inside others first. Whatever is wrong with one, the others
+        do not stay as they were made, for their owner only."""
+        failed: OSError | FFRecordError | None = None
+        for folder in sorted(self._finish, reverse=True):
+            try:
+                with self._telling(folder), self._naming(folder):
+                    self._set_attributes(self._folder(folder), self._index.status(folder))
+            except (OSError, FFRecordError) as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _begin(self, paths: Iterable[bytes]) -> Iterator[int]:
         """Make what was named, and the folders that it is in; the folders to go on with."""
         for path in paths:
-            folder, name = self._locate(path.encode("utf-8", "surrogateescape"))
+            folder, name = self._locate(path)
             above, inode = [], folder
             while inode != ROOT:
                 above.append(inode)
                 inode = self._index.parent(inode)
             for inode in reversed(above):
-                self._make_folder(inode)
+                self._make_folder(inode, on_the_way=inode != folder or name is not None)
             if name is None:
                 yield folder
             else:
@@ -159,22 +183,21 @@ class _Extraction:
             if (folder, name) in self._named:
                 continue
             status = self._index.status(inode)
-            if status.is_folder:
-                self._make_folder(inode)
-                inner.append(inode)
-            elif inode in self._made and self._hard_link(folder, name, inode):
-                pass
-            elif status.is_symlink:
-                self._symlink(folder, name, status)
-            elif status.size > BATCH_BYTES:
-                self._file(folder, name, status, self._archive.stream(inode))
-            else:
+            if status.is_file and status.size <= BATCH_BYTES and inode not in self._made:
                 batch.append((name, status))
                 size += status.size
                 # The next name may be one for the same file, which must be there by then.
-                if size > BATCH_BYTES or len(batch) == BATCH_FILES or status.links > 1:
-                    self._files(folder, batch)
-                    batch, size = [], 0
+                if size <= BATCH_BYTES and len(batch) < BATCH_FILES and status.links == 1:
+                    continue
+                self._files(folder, batch)
+            else:
+                self._files(folder, batch)  # first: the rest may fail, and they are to be had
+                if status.is_folder:
+                    self._make_folder(inode)
+                    inner.append(inode)
+                else:
+                    self._other(folder, name, status)
+            batch, size = [], 0
         self._files(folder, batch)
         return inner
 
@@ -193,8 +216,17 @@ class _Extraction:
         for (name, status), content in zip(files, contents, strict=True):
             self._file(folder, name, status, [content])
 
+    def _other(self, folder: int, name: bytes, status: Status) -> None:
+        """A symlink, a large file, or another name for what was made."""
+        if status.inode in self._made and self._hard_link(folder, name, status.inode):
+            return
+        if status.is_symlink:
+            self._symlink(folder, name, status)
+        else:
+            self._file(folder, name, status, self._archive.stream(status.inode))
+
     def _file(self, folder: int, name: bytes, status: Status, content: Iterable[Bytes]) -> None:
-        try:
+        with self._telling(folder, name):
             with self._place(folder, name) as (parent, place):
                 fd = os.open(place, _NEW_FILE, 0o600, dir_fd=parent)
                 try:
@@ -203,29 +235,24 @@ class _Extraction:
                     self._set_attributes(fd, status)
                 finally:
                     os.close(fd)
-        except FFRecordError as error:
-            if self._on_damage is None:
-                raise
-            self.report.damaged += 1
-            self._on_damage(self._path(folder, name), error)
-            return
-        if status.links > 1:
-            self._made[status.inode] = (folder, name)
-        self.report.files += 1
-        self.report.bytes += status.size
-        self._progress(1, status.size)
+            if status.links > 1:
+                self._made[status.inode] = (folder, name)
+            self.report.files += 1
+            self.report.bytes += status.size
+            self._progress(1, status.size)
 
     def _symlink(self, folder: int, name: bytes, status: Status) -> None:
-        target = self._index.target(status.inode)
-        with self._place(folder, name) as (parent, place):
-            os.symlink(target, place, dir_fd=parent)
-            if self._owners:
-                os.chown(place, status.uid, status.gid, dir_fd=parent, follow_symlinks=False)
-            times = (status.mtime_ns, status.mtime_ns)
-            os.utime(place, ns=times, dir_fd=parent, follow_symlinks=False)
-        if status.links > 1:
-            self._made[status.inode] = (folder, name)
-        self.report.symlinks += 1
+        with self._telling(folder, name):
+            target = self._index.target(status.inode)
+            with self._place(folder, name) as (parent, place):
+                os.symlink(target, place, dir_fd=parent)
+                if self._owners:
+                    os.chown(place, status.uid, status.gid, dir_fd=parent, follow_symlinks=False)
+                times = (status.mtime_ns, status.mtime_ns)
+                os.utime(place, ns=times, dir_fd=parent, follow_symlinks=False)
+            if status.links > 1:
+                self._made[status.inode] = (folder, name)
+            self.report.symlinks += 1
 
     def _hard_link(self, folder: int, name: bytes, inode: int) -> bool:
         """Another name for a file that was made; False if that needs a second copy."""
@@ -241,24 +268,31 @@ class _Extraction:
         self.report.hard_links += 1
         return True
 
-    def _make_folder(self, inode: int) -> None:
-        """Make a folder, or take the one that is there."""
+    def _make_folder(self, inode: int, *, on_the_way: bool = False) -> None:
+        """Make a folder, or take the one that is there. If that is only on the way to what was
+        asked for, it stays as it is."""
         if inode in self._finish or inode == ROOT:
             return
         folder, name = self._index.parent(inode), self._index.last_name(inode)
         with self._naming(folder, name):
-            parent = self._folder(folder)
-            try:
-                os.mkdir(name, 0o700, dir_fd=parent)
-            except FileExistsError:
-                now = os.stat(name, dir_fd=parent, follow_symlinks=False)
-                if not stat.S_ISDIR(now.st_mode):
-                    if not self._overwrite:
-                        raise
-                    os.unlink(name, dir_fd=parent)
-                    os.mkdir(name, 0o700, dir_fd=parent)
-        self.report.folders += 1
-        self._finish[inode] = None
+            made = self._make_folder_at(self._folder(folder), name)
+        if made or not on_the_way:
+            self.report.folders += 1
+            self._finish.add(inode)
+
+    def _make_folder_at(self, parent: int, name: bytes) -> bool:
+        """Whether one had to be made."""
+        try:
+            os.mkdir(name, 0o700, dir_fd=parent)
+        except FileExistsError:
+            now = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if stat.S_ISDIR(now.st_mode):
+                return False
+            if not self._overwrite:
+                raise
+            os.unlink(name, dir_fd=parent)
+            os.mkdir(name, 0o700, dir_fd=parent)
+        return True
 
     # ---- how -----------------------------------------------------------------------------
 
@@ -315,12 +349,19 @@ class _Extraction:
             os.close(self._opened.popitem(last=False)[1])
 
     def _set_attributes(self, fd: int, status: Status) -> None:
-        mode = stat.S_IMODE(status.mode)
-        if self._owners:
-            os.fchown(fd, status.uid, status.gid)
-        elif status.uid != os.geteuid() or status.gid != os.getegid():
-            mode &= ~_SET_IDS  # it would run as another user than the one it was made for
-        for name, value in self._index.xattrs(status.inode).items():
+        try:
+            self._set_xattrs(fd, status.inode)  # first: they need a mode that can be written to
+        finally:
+            mode = stat.S_IMODE(status.mode)
+            if self._owners:
+                os.fchown(fd, status.uid, status.gid)
+            elif status.uid != os.geteuid() or status.gid != os.getegid():
+                mode &= ~_SET_IDS  # it would run as another user than the one it was made for
+            os.fchmod(fd, mode)
+            os.utime(fd, ns=(status.mtime_ns, status.mtime_ns))
+
+    def _set_xattrs(self, fd: int, inode: int) -> None:
+        for name, value in self._index.xattrs(inode).items():
             try:
                 os.setxattr(fd, name, value)
             except OSError as error:
@@ -329,11 +370,22 @@ class _Extraction:
                 if not self._warned:
                     self._warned = True
                     warnings.warn(f"{self._dest}: takes no extended attributes", stacklevel=2)
-        os.fchmod(fd, mode)
-        os.utime(fd, ns=(status.mtime_ns, status.mtime_ns))
 
     @contextlib.contextmanager
-    def _naming(self, folder: int, name: bytes) -> Iterator[None]:
+    def _telling(self, folder: int, name: bytes = b"") -> Iterator[None]:
+        """What is wrong with the archive is told of, if there is somebody to tell, and left out."""
+        try:
+            yield
+        except NoRoomError:
+            raise
+        except FFRecordError as error:
+            if self._on_damage is None:
+                raise
+            self.report.damaged += 1
+            self._on_damage(self._path(folder, name), error)
+
+    @contextlib.contextmanager
+    def _naming(self, folder: int, name: bytes = b"") -> Iterator[None]:
         """Errors of the operating system name the whole path."""
         self._close_folders(FOLDERS_OPEN)
         try:
@@ -341,12 +393,14 @@ class _Extraction:
         except FFRecordError:
             raise
         except OSError as error:
-            raise OSError(error.errno, error.strerror, self._path(folder, name)) from error
+            path = self._path(folder, name)
+            if error.errno in NoRoomError.ERRNOS:
+                raise NoRoomError(path, error.errno) from error
+            raise OSError(error.errno, error.strerror, path) from error
 
     def _path(self, folder: int, name: bytes) -> str:
-        return os.path.join(
-            self._dest, os.fsdecode(self._index.inode_path(folder)), os.fsdecode(name)
-        )
+        below = self._index.inode_path(folder)
+        return os.path.join(self._dest, *(to_text(part) for part in (below, name) if part))
 
 
 def _write_all(fd: int, data: memoryview) -> None:

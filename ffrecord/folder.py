@@ -10,14 +10,17 @@ options, so a spawned process opens it again.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import io
 import os
 import re
 import stat
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, overload
 
@@ -30,6 +33,7 @@ from ffrecord.index import ROOT, Index
 from ffrecord.index.layout import BLOCK
 from ffrecord.index.lookup import MISSING
 from ffrecord.index.resolve import resolve
+from ffrecord.names import to_bytes, to_text
 from ffrecord.packedfile import PackedFile
 from ffrecord.reader import FileReader
 
@@ -61,6 +65,27 @@ class PackedFolder:
     def reader(self) -> FileReader:
         """The reader of the archive's records."""
         return self.archive.reader
+
+    @cached_property
+    def structure(self) -> OrderedDict[str, Any]:
+        """The original's attribute: names in order, and for each its record's number or, for a
+        folder, what is in it. Symlinks to files in here are those files, others are left out."""
+        index = self._index
+        top: OrderedDict[str, Any] = OrderedDict()
+        waiting = [(ROOT, top)]
+        for folder, items in waiting:  # it grows while it is gone through
+            for name, inode in index.children(folder):
+                mode = index.mode(inode)
+                if stat.S_ISDIR(mode):
+                    inside: OrderedDict[str, Any] = OrderedDict()
+                    items[to_text(name)] = inside
+                    waiting.append((inode, inside))
+                    continue
+                with contextlib.suppress(OSError):  # it leads nowhere, or out of the archive
+                    file = resolve(index, name, start=folder) if stat.S_ISLNK(mode) else inode
+                    if stat.S_ISREG(index.mode(file)):
+                        items[to_text(name)] = index.record(file)
+        return top
 
     # ---- contents ------------------------------------------------------------------------
 
@@ -105,8 +130,7 @@ class PackedFolder:
         """Restore files and folders, or all of them, below the folder `dest`."""
         if isinstance(names, (str, os.PathLike)):
             names = [names]
-        paths = None if names is None else [os.fspath(name) for name in names]
-        return extract(self.archive, dest, paths, overwrite=overwrite)
+        return extract(self.archive, dest, names, overwrite=overwrite)
 
     def open(
         self,
@@ -180,12 +204,12 @@ class PackedFolder:
         inode = self._inode(name, follow=False)
         if not stat.S_ISLNK(self._index.mode(inode)):
             raise OSError(errno.EINVAL, "not a symlink", os.fspath(name))
-        return _text(self._index.target(inode))
+        return to_text(self._index.target(inode))
 
     def xattrs(self, name: Name, *, follow_symlinks: bool = True) -> dict[str, bytes]:
         """The extended attributes of a file or folder, by name."""
         found = self._index.xattrs(self._inode(name, follow=follow_symlinks))
-        return {_text(key): value for key, value in found.items()}
+        return {to_text(key): value for key, value in found.items()}
 
     def walk(self, top: Name = "") -> Iterator[tuple[str, Names, Names]]:
         """As `os.walk`: each folder's path, the folders and the files in it; `top` is "".
@@ -235,7 +259,7 @@ class PackedFolder:
             if parent not in prefixes:
                 path = index.inode_path(parent)
                 prefixes = {parent: path + b"/" if path else b""}
-            yield _text(prefixes[parent] + index.name(entry))
+            yield to_text(prefixes[parent] + index.name(entry))
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, (str, os.PathLike)) and self.exists(name)
@@ -273,7 +297,7 @@ class PackedFolder:
         try:
             paths = list(map(str.encode, names))  # type: ignore[arg-type]
         except (TypeError, UnicodeEncodeError):  # a Path; a name that is not UTF-8
-            paths = [_bytes(name) for name in names]
+            paths = [to_bytes(name) for name in names]
         index = self._index
         records = index.records(index.find(paths))
         if records.min(initial=0) == MISSING:
@@ -282,7 +306,7 @@ class PackedFolder:
         return records
 
     def _inode(self, name: Name, *, follow: bool = True) -> int:
-        return resolve(self._index, _bytes(name), follow=follow)
+        return resolve(self._index, to_bytes(name), follow=follow)
 
     def _file(self, name: Name) -> int:
         inode = self._inode(name)
@@ -322,7 +346,7 @@ class PackedFolder:
             if inode == MISSING:
                 opened.pop()
                 continue
-            item = _Item(_joined(path, _text(name)), name, inode, folder)
+            item = _Item(_joined(path, to_text(name)), name, inode, folder)
             yield item
             if recursive and stat.S_ISDIR(index.mode(inode)):
                 opened.append((item.path, inode, index.children(inode)))
@@ -367,18 +391,3 @@ class _Item:
 
 def _joined(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
-
-
-def _bytes(name: Name) -> bytes:
-    """Names are bytes; as text they are UTF-8, and what is not is escaped as Python's `os` does."""
-    text = os.fspath(name)
-    if not isinstance(text, str):
-        raise TypeError(f"a name is a str or a path, not {type(name).__name__}")
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # a surrogate that stands for no byte: no file can have it
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text) from None
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")

@@ -252,6 +252,7 @@ class _DirectWriter:
 
 def check_target(path: str) -> None:
     """Say at once, not after hours of writing, that the file could not get its name."""
+    os.stat(os.path.dirname(os.path.realpath(path)))
     with contextlib.suppress(FileNotFoundError):  # a name that is too long is an error here
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import operator
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TypeAlias
 
 import numpy as np
@@ -100,15 +102,15 @@ def pack_folder(
     top = os.path.abspath(os.fsdecode(folder))
     if not stat.S_ISDIR(os.stat(top).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "not a folder", top)
-    if jobs is not None and jobs < 1:
+    if jobs is not None and operator.index(jobs) < 1:
         raise ValueError(f"jobs must be at least 1, not {jobs}")
     target = os.path.abspath(os.fsdecode(out_file))
     largest = None if shard_size is None else parse_size(shard_size)
-    existing = _check_out(target, sharded=largest is not None)
+    _check_out(target, sharded=largest is not None)
     with _names_as_text():
         scan = Scan(
-            top, dereference=dereference, exclude=exclude, leave_out=existing,
-            ignore_changed=ignore_changed,
+            top, dereference=dereference, exclude=exclude,
+            leave_out=(target, _folder_while_packing(target)), ignore_changed=ignore_changed,
         )  # fmt: skip
     if scan.skipped:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(scan.skipped.items()))
@@ -130,23 +132,20 @@ def parse_size(size: int | str) -> int:
             raise ValueError(f"not a size: {size!r}; write 500MB or 10GB")
         number, prefix, binary = match.groups()
         step = 1024 if binary else 1000
-        size = int(float(number) * step ** " kmgt".index(prefix.lower() or " "))
-    if size < 1:
+        size = int(Fraction(number) * step ** " kmgt".index(prefix.lower() or " "))
+    if operator.index(size) < 1:
         raise ValueError(f"a shard must be at least 1 byte, not {size}")
     return size
 
 
-def _check_out(target: str, *, sharded: bool) -> list[os.stat_result]:
-    """What is there already and is not to be packed; an error if it will not be replaced."""
+def _check_out(target: str, *, sharded: bool) -> None:
+    """An error if there is no folder to put it in, or if what is there will not be replaced."""
     if not sharded:
         check_target(target)
-    elif os.path.lexists(target) and (os.path.islink(target) or not _is_empty_folder(target)):
+        return
+    os.stat(os.path.join(os.path.dirname(target), ""))  # ends in a slash: must be a folder
+    if os.path.lexists(target) and (os.path.islink(target) or not _is_empty_folder(target)):
         raise FileExistsError(errno.EEXIST, "is there already; shards want a new folder", target)
-    found = []
-    for path in (target, _folder_while_packing(target)):
-        with contextlib.suppress(FileNotFoundError):
-            found.append(os.stat(path))
-    return found
 
 
 def _is_empty_folder(path: str) -> bool:
@@ -345,10 +344,8 @@ def _new_folder(target: str) -> Iterator[str]:
         os.mkdir(folder)
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FileExistsError(errno.EEXIST, "is being packed already", target) from None
+        if not _is_ours(folder, lock):
+            raise FileExistsError(errno.EEXIST, "is being packed already", target)
         for left in os.scandir(folder):
             os.unlink(left)
         try:
@@ -360,6 +357,16 @@ def _new_folder(target: str) -> Iterator[str]:
             raise
     finally:
         os.close(lock)
+
+
+def _is_ours(folder: str, lock: int) -> bool:
+    """Lock a folder, unless another process has; False also if that one is done by now and has
+    given the folder its name: what is there instead would be somebody else's."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(lock), os.stat(folder))
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def _header_crc(path: str) -> int:

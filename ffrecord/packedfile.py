@@ -6,14 +6,17 @@ import io
 import os
 from typing import Any
 
-from ffrecord.archive import Archive
+from ffrecord.archive import STEP_BLOCKS, Archive
 from ffrecord.index.layout import BLOCK
+
+STEP = STEP_BLOCKS * BLOCK
 
 
 class PackedFile(io.RawIOBase):
     """The raw file; `PackedFolder.open` puts a buffer around it.
 
     The blocks of the last read are kept, so that many small reads in a row check each block once.
+    A large read is answered in steps, as raw files may: what is kept is never more than a step.
     """
 
     def __init__(self, archive: Archive, inode: int, name: str) -> None:
@@ -55,7 +58,8 @@ class PackedFile(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         self._require_open()
         with memoryview(buffer).cast("B") as target:
-            count = max(0, min(len(target), self._size - self._position))
+            step = STEP - self._position % BLOCK  # to the end of a block, which is read once then
+            count = max(0, min(len(target), self._size - self._position, step))
             if count:
                 target[:count] = self._bytes(self._position, count)
             self._position += count

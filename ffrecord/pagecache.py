@@ -62,6 +62,13 @@ def resident(fds: Ints | int, offsets: Ints, lengths: Ints, *, use_cachestat: bo
     return np.zeros(n, bool) if everything is None else np.array(everything)
 
 
+def is_resident(fd: int, offset: int, length: int) -> bool:
+    """Whether all pages of one read are in the page cache; False where the kernel does not say."""
+    span, answer = _Two(offset, length), _Five()
+    code = _syscall(_SYS_CACHESTAT, fd, ctypes.addressof(span), ctypes.addressof(answer), 0)
+    return code == 0 and answer[0] >= _pages(offset, length)
+
+
 def _cachestat(fds: Ints | int, offsets: Ints, lengths: Ints) -> list[bool] | None:
     """As `resident`, one system call per read; None where the kernel does not answer."""
     span, answer = _Two(), _Five()
@@ -71,9 +78,12 @@ def _cachestat(fds: Ints | int, offsets: Ints, lengths: Ints) -> list[bool] | No
         span[0], span[1] = offset, length
         if _syscall(_SYS_CACHESTAT, fd, span_at, answer_at, 0) < 0:
             return None
-        pages = (offset + length - 1) // mmap.PAGESIZE - offset // mmap.PAGESIZE + 1
-        cached.append(answer[0] >= pages)
+        cached.append(answer[0] >= _pages(offset, length))
     return cached
+
+
+def _pages(offset: int, length: int) -> int:
+    return (offset + length - 1) // mmap.PAGESIZE - offset // mmap.PAGESIZE + 1
 
 
 def _each(fds: Ints | int) -> Iterable[int]:

@@ -159,10 +159,11 @@ def _read_file(scan: Scan, inode: int, place: memoryview, batch: Batch) -> None:
         got = _first_read(fd, place, batch.piece.offset)
         if got < len(place):
             got = _go_on(fd, place, batch.piece.offset, got)
-        if got < len(place) or not scan.is_unchanged(inode, os.fstat(fd)):
-            batch.changed.append(inode)
         if batch.piece.is_last and (xattrs := read_xattrs(fd)):
             batch.xattrs[inode] = xattrs
+        # When all was read: what changes after this is not in the archive.
+        if got < len(place) or not scan.is_unchanged(inode, os.fstat(fd)):
+            batch.changed.append(inode)
     finally:
         os.close(fd)
 

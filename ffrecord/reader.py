@@ -101,7 +101,7 @@ class FileReader:
 
     def read(self, indices: Indices) -> list[Bytes]:
         """The records at `indices`, in that order, as one batch."""
-        self._opened()
+        _ = self.sources  # an error if it is closed
         records = _normalise(indices, self.n)
         if len(records) <= SMALL_BATCH:
             return [self._read_single(record) for record in records.tolist()]
@@ -121,30 +121,30 @@ class FileReader:
 
     def read_async(self, indices: Indices) -> PendingRead:
         """Begin to read `indices` and return at once; `.result()` gives what `read` would."""
-        self._opened()
+        _ = self.sources  # an error if it is closed
         return self._batch(_normalise(indices, self.n)).begin_read(everything=True)
 
     def read_pieces(
         self, index: int, begin: Ints, end: Ints, checksums: layout.Checksums | None
     ) -> list[Bytes]:
         """Parts of one record, each with a checksum of its own (None: unchecked)."""
-        file, start = self._locate(index)
+        file, start = self.locate(index)
         which = np.full(len(begin), file) if len(self.fnames) > 1 else None
         record = np.full(len(begin), index - int(self._first[file]))
-        sources = self._opened()
+        sources = self.sources
         stored = checksums if self.check_data else None
         batch = Batch(sources, which, record, begin + start, end + start, stored, self.mode)
         return batch.begin_read(everything=False).result()
 
     def read_unchecked(self, index: int, offset: int, memory: Bytes) -> None:
         """Fill `memory` from a record's byte `offset` on, as it is on disk."""
-        file, start = self._locate(index)
-        self._opened()[file].read_into(memory, start + offset)
+        file, start = self.locate(index)
+        self.sources[file].read_into(memory, start + offset)
 
     def copy_unchecked(self, index: int, offset: int, length: int, fd: int) -> None:
         """Append bytes of a record, as they are on disk, to another file."""
-        file, start = self._locate(index)
-        self._opened()[file].copy_to(fd, start + offset, length)
+        file, start = self.locate(index)
+        self.sources[file].copy_to(fd, start + offset, length)
 
     def stream(self, index: int, chunk: int = STEP_BYTES) -> Iterator[Bytes]:
         """A record of any size, in chunks.
@@ -198,7 +198,7 @@ class FileReader:
 
     def validate(self) -> None:
         """Check every file's header again, as it is on disk now. Records are not read."""
-        for source in self._opened().each:
+        for source in self.sources.each:
             _warn_if_legacy(source.path, _read_header(source, check=True), stacklevel=3)
 
     def find_damaged(self, start: int, stop: int) -> list[tuple[int, FFRecordError]]:
@@ -251,6 +251,16 @@ class FileReader:
         sizes: Ints = self._offsets[at + 1] - self._offsets[at]
         return sizes
 
+    def locate(self, index: int) -> tuple[int, int]:
+        """The number of the file that a record is in, and the byte that it begins at."""
+        _check_bounds(index, index, self.n)
+        file = self._file_of(index)
+        return file, int(self._offsets[index + file])
+
+    def checksum(self, index: int) -> int:
+        """The stored CRC-32 of a record."""
+        return int(self._checksums[index])
+
     def get_offsets(self, file_index: int) -> Ints:
         """Where each record of that file starts, and where the last one ends."""
         file = range(len(self.fnames))[file_index]
@@ -291,14 +301,16 @@ class FileReader:
 
     # ---- inside --------------------------------------------------------------------------
 
-    def _opened(self) -> SourceSet:
+    @property
+    def sources(self) -> SourceSet:
+        """The open files; ClosedError if they are not."""
         if self._sources is None:
             raise ClosedError(f"{self.fnames[0]}: this reader is closed")
         return self._sources
 
     def _read_single(self, index: int) -> Bytes:
         """One record by a plain read: setting up a batch would cost more than it brings."""
-        sources = self._opened()
+        sources = self.sources
         file = self._file_of(index)
         begin, end = self._offsets[index + file : index + file + 2].tolist()
         if self.mode == "mmap":
@@ -317,21 +329,15 @@ class FileReader:
             return 0
         return int(self._first.searchsorted(index, side="right")) - 1
 
-    def _locate(self, index: int) -> tuple[int, int]:
-        """The file that a record is in, and the byte that it begins at."""
-        _check_bounds(index, index, self.n)
-        file = self._file_of(index)
-        return file, int(self._offsets[index + file])
-
     def _compare(self, index: int, computed: int) -> None:
-        stored = int(self._checksums[index])
+        stored = self.checksum(index)
         if stored != computed:
             file = self._file_of(index)
             number = index - int(self._first[file])
             raise SampleChecksumError(self.fnames[file], number, stored, computed)
 
     def _batch(self, records: Ints) -> Batch:
-        sources = self._opened()
+        sources = self.sources
         file = None
         at, record = records, records
         if len(sources) > 1:

@@ -6,6 +6,7 @@ Nothing is opened but folders.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import os
@@ -30,6 +31,8 @@ _SKIPPED_KINDS = {
     stat.S_IFCHR: "character device",
 }
 _NO_XATTRS = (errno.ENOTSUP, errno.ENODATA, errno.EPERM)
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # where a symlink may lead
+_LATEST_NS = (1 << 63) - 1  # in the year 2262, and as far before 1970
 
 
 class Scan:
@@ -39,7 +42,7 @@ class Scan:
         top: the folder.
         dereference: take symlinks for what they point to.
         exclude: patterns of what to leave out, as `excluder` takes them.
-        leave_out: what is not packed wherever it is met, such as the archive that is replaced.
+        leave_out: paths that are not packed, such as the archive that is replaced.
         ignore_changed: what goes away while it is looked at is left out with a warning.
     """
 
@@ -49,7 +52,7 @@ class Scan:
         *,
         dereference: bool = False,
         exclude: Iterable[str] = (),
-        leave_out: Iterable[os.stat_result] = (),
+        leave_out: Iterable[str] = (),
         ignore_changed: bool = False,
     ) -> None:
         self.tree = Tree()
@@ -58,7 +61,7 @@ class Scan:
         self._top = os.fsencode(top).rstrip(b"/") or b"/."
         self._dereference = dereference
         self._excluded = excluder(exclude)
-        self._leave_out = {(each.st_dev, each.st_ino) for each in leave_out}
+        self._leave_out = dict(_places(leave_out))
         self._ignore_changed = ignore_changed
         self.open_flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         if not dereference:
@@ -102,7 +105,7 @@ class Scan:
 
     def _run(self) -> None:
         """Fill the tree. The folders of one level are gone through before those below them."""
-        self._add_inode(os.stat(self._top), 0)
+        self._add_inode(os.stat(self._top), 0, self._top)
         self._keep_rows()
         level = [(0, self._top)]
         depth = 0
@@ -136,7 +139,9 @@ class Scan:
                 raise OSError(errno.ENAMETOOLONG, "a name of more than 255 bytes", entry.path)
             try:
                 now = entry.stat(follow_symlinks=self._dereference)
-            except FileNotFoundError:
+            except OSError as error:
+                if error.errno not in _NOWHERE:
+                    raise
                 self._gone(entry.path)
                 continue
             is_folder = stat.S_ISDIR(now.st_mode)
@@ -145,7 +150,7 @@ class Scan:
                 if self._excluded(below, is_folder):
                     continue
             try:
-                inode = self._add(entry, now)
+                inode = self._add(folder, entry, now)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.EINVAL):  # EINVAL: no symlink any more
                     raise
@@ -159,30 +164,40 @@ class Scan:
                     self._refuse_loop(folder, now, entry.path)
                 yield inode, entry.path
 
-    def _add(self, entry: os.DirEntry[bytes], now: os.stat_result) -> int | None:
+    def _add(self, folder: int, entry: os.DirEntry[bytes], now: os.stat_result) -> int | None:
         """The inode of an entry, a new one unless it is a hard link; None if it is not packed."""
         kind = stat.S_IFMT(now.st_mode)
         if kind in _SKIPPED_KINDS:
             self.skipped[_SKIPPED_KINDS[kind]] += 1
             return None
         inode: int | None = None
-        if self._leave_out and (now.st_dev, now.st_ino) in self._leave_out:
+        if self._leave_out and self._is_left_out(folder, entry, now):
             return None
         target = os.readlink(entry.path) if kind == stat.S_IFLNK else None
         several = now.st_nlink > 1 and kind != stat.S_IFDIR
         if several:
             inode = self._linked.get((now.st_dev, now.st_ino))
         if inode is None:
-            inode = self._add_inode(now, len(self.tree.names))
+            inode = self._add_inode(now, len(self.tree.names), entry.path)
             if target is not None:
                 self.tree.targets[inode] = target
             if several:
                 self._linked[now.st_dev, now.st_ino] = inode
         return inode
 
-    def _add_inode(self, now: os.stat_result, entry: int) -> int:
+    def _is_left_out(self, folder: int, entry: os.DirEntry[bytes], now: os.stat_result) -> bool:
+        """Not every name of the file is: a hard link keeps what it has when an archive is
+        replaced. But a symlink that is followed leads to the new one."""
+        place = self._leave_out.get((now.st_dev, now.st_ino))
+        here = (self._device[folder], self._number[folder], entry.name)
+        return place is not None and (place == here or entry.is_symlink())
+
+    def _add_inode(self, now: os.stat_result, entry: int, path: bytes) -> int:
+        mtime = now.st_mtime_ns
+        if not -_LATEST_NS <= mtime <= _LATEST_NS:
+            mtime = _nearest_time(mtime, path)
         self._rows.append((
-            now.st_mode, now.st_uid, now.st_gid, now.st_mtime_ns, now.st_size, 0,
+            now.st_mode, now.st_uid, now.st_gid, mtime, now.st_size, 0,
             now.st_dev, now.st_ino, now.st_ctime_ns, entry,
         ))  # fmt: skip
         return len(self.tree) + len(self._rows) - 1
@@ -215,18 +230,49 @@ class Scan:
         warnings.warn(what, ChangedWarning, stacklevel=2)
 
 
+def _places(paths: Iterable[str]) -> Iterator[tuple[tuple[int, int], tuple[int, int, bytes]]]:
+    """Of each path that is there what it is, and in which folder under which name. As numbers:
+    the walk may come to it by another path."""
+    for path in map(os.path.realpath, paths):
+        with contextlib.suppress(OSError):  # not there, or with a name that is too long
+            now, above = os.stat(path), os.stat(os.path.dirname(path))
+            name = os.fsencode(os.path.basename(path))
+            yield (now.st_dev, now.st_ino), (above.st_dev, above.st_ino, name)
+
+
+def _nearest_time(mtime: int, path: bytes) -> int:
+    """No reason not to pack a file: clocks are wrong, and some tools set such times on purpose."""
+    year = "2262" if mtime > 0 else "1677"
+    what = f"{os.fsdecode(path)}: its time is beyond what an archive holds; packed as of {year}"
+    warnings.warn(what, stacklevel=2)
+    return _LATEST_NS if mtime > 0 else -_LATEST_NS
+
+
 def read_xattrs(file: bytes | int) -> Xattrs:
-    """The user.* extended attributes of a path or descriptor, sorted by name."""
+    """The user.* extended attributes of a path or descriptor, sorted by name.
+
+    One that is removed meanwhile is not among them; the file's ctime tells of that.
+    """
     try:
         names = os.listxattr(file)
-        if not names:
-            return ()
-        found = [name for name in names if name.startswith("user.")]
-        return tuple(sorted((os.fsencode(name), os.getxattr(file, name)) for name in found))
     except OSError as error:
-        if error.errno in _NO_XATTRS:  # the file system has none, or one has just been removed
-            return ()
-        raise
+        if error.errno not in _NO_XATTRS:
+            raise
+        return ()
+    return tuple(sorted(_users_xattrs(file, names))) if names else ()
+
+
+def _users_xattrs(file: bytes | int, names: list[str]) -> Iterator[tuple[bytes, bytes]]:
+    for name in names:
+        if not name.startswith("user."):
+            continue
+        try:
+            value = os.getxattr(file, name)
+        except OSError as error:
+            if error.errno not in _NO_XATTRS:
+                raise
+            continue
+        yield os.fsencode(name), value
 
 
 def excluder(patterns: Iterable[str]) -> Excluded | None:

@@ -5,6 +5,7 @@ Most run in this process; those that are about the process run in one of their o
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -28,6 +29,7 @@ from ffrecord.errors import (
     ChangedError,
     IndexChecksumError,
     IndexStructureError,
+    NoRoomError,
     NotPackedFolderError,
     SampleChecksumError,
 )
@@ -321,6 +323,32 @@ def test_a_wrong_command_line_is_said_in_words(
 
 
 @pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--shard-size", "10XB", "not a size: '10XB'; write 500MB or 10GB"),
+        ("--shard-size", "0", "a shard must be at least 1 byte, not 0"),
+        ("--jobs", "abc", "must be a whole number from 1 on, not 'abc'"),
+        ("--jobs", "0", "must be a whole number from 1 on, not '0'"),
+        ("--jobs", "-3", "must be a whole number from 1 on, not '-3'"),
+    ],
+)
+def test_a_wrong_number_is_said_in_words(
+    option: str, value: str, said: str, ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
+    result = ffrecord("pack", tree, tmp_path / "new", f"{option}={value}")
+    assert result.code == USAGE
+    assert said in result.err.decode().splitlines()[-1]
+    assert "invalid" not in result.err.decode()
+
+
+def test_a_size_of_400_digits_is_large_enough_for_all(
+    ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
+    assert ffrecord("pack", tree, tmp_path / "new", "--shard-size", "9" * 400).code == 0
+    assert sorted(os.listdir(tmp_path / "new")) == ["PART_00000.ffr", "index.ffr"]
+
+
+@pytest.mark.parametrize(
     ("words", "code", "said"), WRONG_FILES, ids=[" ".join(words) for words, _, _ in WRONG_FILES]
 )
 def test_a_wrong_file_is_one_line(
@@ -566,6 +594,31 @@ def test_any_name_can_be_listed_in_any_encoding(encoding: str, rich_archive: Pat
         assert (result.returncode, result.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("utf8", ["0", "1"])
+def test_the_locale_does_not_change_what_names_are(utf8: str, tmp_path: Path) -> None:
+    """In the locale C without Python's UTF-8 mode, the file system's encoding is ASCII."""
+    name = "\u00fcn\u00efc\u00f8d\u00e9"
+    archives.pack(trees.plain_tree(tmp_path / "t", {f"{name}/x": b"x"}), tmp_path / "t.ffr")
+    (tmp_path / "x" / name / "x").mkdir(parents=True)
+    environment = {
+        **os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": utf8,
+        "PYTHONIOENCODING": "utf-8:strict",
+    }  # fmt: skip
+
+    def said(*words: str | Path) -> str:
+        result = in_a_process(*words, env=environment)
+        return (result.stdout + result.stderr).decode()
+
+    archive = tmp_path / "t.ffr"
+    assert said("ls", archive) == f"{name}\n"
+    assert said("ls", archive, name) == "x\n"
+    assert json.loads(said("ls", "--json", archive))["path"] == name
+    assert json.loads(said("info", "--json", archive))["largest"][0]["path"] == f"{name}/x"
+    assert f"x/{name}/x: a folder is in the way" in said("extract", archive, "-C", tmp_path / "x")
+    archives.damage(archive, f"{name}/x")
+    assert f"({name}/x)" in said("verify", archive)
+
+
 def test_the_reader_of_a_listing_may_leave_early(rich_archive: Path) -> None:
     result = in_a_shell('f ls -lR "$1" | head -n 1', rich_archive)
     assert result.stderr == b""
@@ -576,6 +629,63 @@ def test_the_reader_of_a_listing_may_leave_early(rich_archive: Path) -> None:
 def test_a_closed_standard_output_is_no_traceback(line: str, archive: Path) -> None:
     result = in_a_shell(line, archive)
     assert (result.returncode, result.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "out"),
+    [
+        ('f pack "$2" "$1.new" 2>&-', 0, True),
+        ('f verify "$1" 2>&-', 0, True),
+        ('f extract "$1" -C "$1.x" 2>&-', 0, True),
+        ('f cat "$1" nothing 2>&-', SYSTEM, False),
+        ('f ls "$1.missing" 2>&-', SYSTEM, False),
+        ('f pack "$2" "$2/fifo/x" 2>&-', SYSTEM, False),
+        ("f nonsense 2>&-", USAGE, False),
+        ('f verify "$1" >&- 2>&-', 0, False),
+    ],
+)
+def test_a_closed_standard_error_changes_nothing_but_what_is_said(
+    line: str, code: int, out: bool, archive: Path, tree: Path
+) -> None:
+    result = in_a_shell(line, archive, tree)
+    assert (result.returncode, bool(result.stdout), result.stderr) == (code, out, b"")
+
+
+# Interrupted while Python shuts down, which is when it takes its modules apart.
+LATE_INTERRUPT = """
+import os, signal, sys
+from ffrecord import cli
+
+class Late:
+    def __del__(self, kill=os.kill, this=os.getpid(), interrupt=signal.SIGINT):
+        kill(this, interrupt)
+
+late = Late()
+raise SystemExit(cli.command())
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("a.txt", 0), ("nothing", SYSTEM)])
+def test_an_interrupt_after_all_was_done_changes_nothing(
+    name: str, code: int, archive: Path
+) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", LATE_INTERRUPT, "cat", str(archive), name],
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert result.returncode == code
+    assert b"Traceback" not in result.stderr
+
+
+def test_an_interrupt_before_the_command_has_begun_is_said(
+    ffrecord: Command, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("argparse.ArgumentParser.parse_known_args", interrupt)
+    result = ffrecord("ls", archive)
+    assert (result.code, result.error) == (INTERRUPTED, "ffrecord: interrupted")
 
 
 # ---- cat -----------------------------------------------------------------------------------
@@ -681,6 +791,19 @@ def test_extract_refuses_to_overwrite_unless_told_so(
     assert ffrecord("extract", archive, "-C", dest, "--overwrite").code == 0
     shutil.copystat(tree, dest)
     assert trees.differences(tree, dest) == []
+
+
+def test_extract_without_room_says_so_and_exits_as_the_readme_has_it(
+    ffrecord: Command, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", refuse)
+        result = ffrecord("extract", archive, "-C", tmp_path / "x")
+    assert result.code == NoRoomError.exit_code
+    assert result.error.endswith("-rf: no room to write: No space left on device")
 
 
 def test_extract_leaves_damaged_files_out_and_says_which(

@@ -13,9 +13,17 @@ from typing import Any
 
 import pytest
 
-from ffrecord import FFRecordError, PackedFolder, SampleChecksumError, extract
+from ffrecord import (
+    FFRecordError,
+    IndexStructureError,
+    NoRoomError,
+    PackedFolder,
+    SampleChecksumError,
+    extract,
+)
 from ffrecord.extract import ExtractReport
 from tests import archives, handmade, trees, users
+from tests.attacks import builders
 from tests.trees import BLOCK
 
 FILES = {
@@ -435,6 +443,79 @@ def test_folders_that_are_there_are_added_to(folder: PackedFolder, dest: Path) -
     assert stat.S_IMODE((dest / "d").stat().st_mode) == 0o750
 
 
+def attributes(path: Path) -> tuple[object, ...]:
+    now = path.stat()
+    return now.st_mode, now.st_uid, now.st_gid, now.st_mtime_ns, trees.xattrs(path)
+
+
+@pytest.fixture
+def private(tree: Path, tmp_path: Path, dest: Path) -> Path:
+    """An archive whose folders have attributes, and a DEST with the same folders without them."""
+    if trees.has_xattrs(tree):
+        for name in ("d", "d/e"):
+            os.setxattr(tree / name, "user.x", b"from the archive")
+    archives.pack(tree, tmp_path / "private.ffr")
+    (dest / "d/e").mkdir(parents=True)
+    for name in ("d/e", "d"):
+        (dest / name).chmod(0o711)
+    return tmp_path / "private.ffr"
+
+
+def test_folders_on_the_way_to_a_file_stay_as_they_are(
+    private: Path, tree: Path, dest: Path
+) -> None:
+    before = attributes(dest / "d")
+    inner = os.stat(dest / "d/e")
+    with PackedFolder(private) as folder:
+        report = folder.extract(dest, "d/e/c")
+        assert report == ExtractReport(files=1, bytes=len(FILES["d/e/c"]))
+        assert attributes(dest / "d") == before
+        after = os.stat(dest / "d/e")  # a file came into it, which changes its time
+        assert (after.st_mode, trees.xattrs(dest / "d/e")) == (inner.st_mode, ())
+        report = folder.extract(dest, "f/g")
+        assert report == ExtractReport(files=1, folders=1, bytes=len(FILES["f/g"]))
+    assert attributes(dest / "f") == attributes(tree / "f")
+
+
+@pytest.mark.parametrize(
+    "paths", [["d"], ["d/"], ["d/."], ["d/e/.."], ["d/e/c", "d"], ["d", "d/e/c"]], ids="+".join
+)
+def test_a_folder_that_was_asked_for_gets_its_attributes(
+    paths: list[str], private: Path, tree: Path, dest: Path
+) -> None:
+    with PackedFolder(private) as folder:
+        folder.extract(dest, paths)
+    for name in ("d", "d/e"):
+        assert attributes(dest / name) == attributes(tree / name)
+
+
+CLOSED = """
+path, dest = sys.argv[1:]
+os.makedirs(os.path.join(dest, "closed/in"))
+ffrecord.extract.FOLDERS_OPEN = 0  # all are opened again for their attributes
+with PackedFolder(path) as folder:
+    folder.extract(dest, ["closed/in/file", "closed"])
+for name in ("closed", "closed/in"):
+    print(oct(os.stat(os.path.join(dest, name)).st_mode))
+    os.chmod(os.path.join(dest, "closed"), 0o700)
+"""
+
+
+def test_folders_that_close_behind_themselves_are_closed_last(tmp_path: Path) -> None:
+    """Also where one was only on the way to something before it was asked for itself."""
+    if os.geteuid() != 0:
+        pytest.skip("such a folder could not be packed")
+    tree = trees.plain_tree(tmp_path / "t", {"closed/in/file": b"x"})
+    place = tmp_path / "ordinary"
+    place.mkdir()
+    (tree / "closed/in").chmod(0o500)
+    (tree / "closed").chmod(0o600)
+    archives.pack(tree, place / "t.ffr")
+    with users.reachable(place):
+        out = users.run(CLOSED, place / "t.ffr", place / "dest")
+    assert out == "0o40600\n0o40500\n"
+
+
 # ---- a part of it --------------------------------------------------------------------------
 
 D = {"d", "d/b", "d/e", "d/e/c", "d/e/large", "d/up"}
@@ -531,6 +612,19 @@ def test_a_path_that_is_not_there_is_an_error_that_names_it(
     assert names(dest) == set()
 
 
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [("\ud800", FileNotFoundError), (b"a", TypeError), (3, TypeError), (None, TypeError)],
+)
+def test_what_is_no_name_is_the_error_that_other_methods_raise(
+    asked: Any, error: type[Exception], folder: PackedFolder, dest: Path
+) -> None:
+    for use in (folder.read_one, lambda name: folder.extract(dest, ["a", name])):
+        with pytest.raises(error):
+            use(asked)
+    assert names(dest) == set()
+
+
 def test_one_str_is_that_path_or_a_type_error(folder: PackedFolder, dest: Path) -> None:
     """Above all not every letter of it."""
     try:
@@ -610,6 +704,102 @@ def test_a_damaged_file_does_not_replace_a_good_one(
     assert report.damaged == 1
     assert (dest / "d/e/large").read_bytes() == b"the last good copy"
     assert names(dest) == ALL
+
+
+SPOILED: builders.Tree = {
+    b"a": b"before it",
+    b"bad": builders.Symlink(b"x\0y"),
+    b"d": {b"e": {b"deep": b"far down"}},
+    b"z": {b"later": b"after it"},
+}
+
+
+def spoil_xattrs(draft: builders.Draft, path: bytes) -> None:
+    draft.set_xattrs(draft.find(path), [(b"security.capability", b"x")])
+
+
+@pytest.fixture
+def spoiled(tmp_path: Path) -> Path:
+    """An archive with a symlink that cannot be made, and a file and a folder whose attributes
+    cannot be set."""
+    draft = builders.plant(SPOILED)
+    spoil_xattrs(draft, b"d")
+    spoil_xattrs(draft, b"d/e/deep")
+    (tmp_path / "spoiled.ffr").write_bytes(draft.archive())
+    return tmp_path / "spoiled.ffr"
+
+
+def test_one_bad_symlink_file_or_folder_does_not_stop_the_others(spoiled: Path, dest: Path) -> None:
+    told: dict[str, FFRecordError] = {}
+    with PackedFolder(spoiled) as folder:
+        report = extract.extract(folder.archive, dest, on_damage=told.__setitem__)
+    bad = {"bad", "d", "d/e/deep"}
+    assert {os.path.relpath(path, dest) for path in told} == bad
+    assert all(isinstance(error, IndexStructureError) for error in told.values())
+    assert report == ExtractReport(files=2, folders=3, bytes=17, damaged=3)
+    assert names(dest) == {"a", "d", "d/e", "z", "z/later"}
+    assert (dest / "a").read_bytes() == b"before it"
+    for name in (".", "d", "d/e", "z"):
+        assert stat.S_IMODE((dest / name).stat().st_mode) == 0o755, name
+        assert (dest / name).stat().st_mtime < 1_700_000_000, name
+
+
+def test_without_anyone_to_tell_what_stands_before_a_bad_symlink_is_there(
+    spoiled: Path, dest: Path
+) -> None:
+    with PackedFolder(spoiled) as folder, pytest.raises(IndexStructureError, match="NUL"):
+        folder.extract(dest)
+    assert names(dest) == {"a"}
+    assert stat.S_IMODE(dest.stat().st_mode) == 0o755
+
+
+def test_without_anyone_to_tell_folders_are_finished_beside_a_bad_one(
+    tmp_path: Path, dest: Path
+) -> None:
+    draft = builders.plant({b"a": {}, b"bad": {b"in": {}}, b"c": {}})
+    spoil_xattrs(draft, b"bad")
+    (tmp_path / "x.ffr").write_bytes(draft.archive())
+    with PackedFolder(tmp_path / "x.ffr") as folder, pytest.raises(IndexStructureError):
+        folder.extract(dest)
+    for name in (".", "a", "bad", "bad/in", "c"):
+        assert stat.S_IMODE((dest / name).stat().st_mode) == 0o755, name
+
+
+@pytest.mark.parametrize("error", [FileExistsError, KeyboardInterrupt])
+def test_folders_are_finished_whatever_ends_the_extraction(
+    error: type[BaseException], folder: PackedFolder, tree: Path, dest: Path
+) -> None:
+    if error is FileExistsError:
+        trees.plain_tree(dest, {"f/g": b"in the way"})
+
+    def interrupt(_files: int, size: int) -> None:
+        if error is KeyboardInterrupt and size > BLOCK:
+            raise KeyboardInterrupt
+
+    with pytest.raises(error):
+        extract.extract(folder.archive, dest, progress=interrupt)
+    for name in ("d", "d/e", "empty"):
+        assert (dest / name).stat().st_mode == (tree / name).stat().st_mode, name
+    assert (dest / "d").stat().st_mtime_ns == (tree / "d").stat().st_mtime_ns
+
+
+@pytest.mark.parametrize("code", sorted(NoRoomError.ERRNOS))
+@pytest.mark.parametrize("call", ["write", "mkdir", "symlink", "link", "open"])
+def test_no_room_is_no_damage(
+    call: str, code: int, folder: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = getattr(os, call)
+
+    def refuse(*args: Any, **options: Any) -> Any:
+        if call == "open" and not args[1] & os.O_CREAT:
+            return plain(*args, **options)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, call, refuse)
+    told: list[object] = []
+    with pytest.raises(NoRoomError, match=str(dest)) as caught:
+        extract.extract(folder.archive, dest, on_damage=lambda *what: told.append(what))
+    assert (caught.value.errno, told) == (code, [])
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -14,6 +14,7 @@ import re
 import shutil
 import stat
 import sys
+import tracemalloc
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ from ffrecord import (
     NotPackedFolderError,
     PackedFolder,
     SampleChecksumError,
+    packedfile,
 )
 from tests import archives, handmade, trees
 from tests.trees import BLOCK
@@ -223,6 +225,42 @@ def test_files_larger_than_an_archive_is_read_at_a_time_are_whole(
         assert folder.read_range("large", 1, len(data)).tobytes() == data[1:]
 
 
+# ---- the original's attribute ----------------------------------------------------------------
+
+
+def pickled_structure(archive: Path) -> Any:
+    """What the original would have: its own index, unpickled."""
+    with FileReader(archive) as reader:
+        return pickle.loads(reader.read_one(-1).tobytes().removeprefix(b"piouhjgbr"))
+
+
+def test_structure_is_what_the_original_unpickles(
+    folder: PackedFolder, single: PackedFolder, one_file: Path
+) -> None:
+    """Nested OrderedDicts in the same order: those compare by order too."""
+    due = pickled_structure(one_file)
+    assert folder.structure == due
+    assert list(folder.structure) == sorted(folder.structure, key=os.fsencode)
+    assert isinstance(folder.structure["sizes"], OrderedDict)
+    assert folder.structure["sizes"]["one"] == single.record("sizes/one")
+    assert folder.structure is folder.structure
+
+
+def test_structure_has_symlinks_to_files_as_those_and_no_others(tmp_path: Path) -> None:
+    tree = trees.plain_tree(tmp_path / "t", {"d/file": b"x", "e/": b"", "z": b"z"})
+    for name, target in {
+        "d/up": "../z", "to file": "d/up", "to folder": "d", "dangling": "no", "out": "../x",
+    }.items():  # fmt: skip
+        (tree / name).symlink_to(target)
+    archives.pack(tree, tmp_path / "t.ffr")
+    with PackedFolder(tmp_path / "t.ffr") as folder:
+        file, z = folder.record("d/file"), folder.record("z")
+        due = [("d", OrderedDict(file=file, up=z)), ("e", OrderedDict()), ("to file", z), ("z", z)]
+        assert folder.structure == OrderedDict(due)
+        assert pickle.loads(pickle.dumps(folder)).structure == OrderedDict(due)
+    assert pickled_structure(tmp_path / "t.ffr") == OrderedDict(due)
+
+
 # ---- ranges --------------------------------------------------------------------------------
 
 EDGES = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 5 * BLOCK, 5 * BLOCK + 6, 5 * BLOCK + 7]
@@ -314,6 +352,26 @@ def test_a_file_object_reads_in_every_mode(
                 assert file.read() == files[name]
                 file.seek(len(files[name]) // 2)
                 assert file.read() == files[name][len(files[name]) // 2 :]
+
+
+def test_a_file_object_does_not_keep_what_was_read(tmp_path: Path) -> None:
+    """But for a few megabytes, however large the read was."""
+    size = 10 * packedfile.STEP
+    data = trees.content(size)
+    archives.pack(trees.plain_tree(tmp_path / "t", {"x": data}), tmp_path / "t.ffr")
+    with PackedFolder(tmp_path / "t.ffr") as folder, folder.open("x") as file:
+        tracemalloc.start()
+        try:
+            file.seek(5)
+            assert file.read(size - 10) == data[5:-5]
+            memory = bytearray(size)
+            file.seek(0)
+            assert file.readinto(memory) == size
+            assert memory == data
+            del memory
+            assert tracemalloc.get_traced_memory()[0] < 2 * packedfile.STEP
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_file_object_is_what_a_binary_file_is(single: PackedFolder) -> None:

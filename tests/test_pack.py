@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import gc
 import hashlib
 import inspect
@@ -13,10 +15,12 @@ import signal
 import stat
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ffrecord import (
@@ -325,7 +329,7 @@ def test_dereference_packs_what_a_copy_that_follows_symlinks_has(tmp_path: Path,
     assert report.symlinks == 0
 
 
-@pytest.mark.parametrize("target", [".", "..", "../..", "self"])
+@pytest.mark.parametrize("target", [".", "..", "../.."])
 def test_dereferencing_a_loop_is_an_error_that_names_it(
     target: str, tmp_path: Path, out: Path
 ) -> None:
@@ -337,21 +341,26 @@ def test_dereferencing_a_loop_is_an_error_that_names_it(
     assert os.listdir(out.parent) == []
 
 
+NOWHERE = ["nowhere", "f/x", "dangling"]  # not there, not a folder, itself
+
+
+@pytest.mark.parametrize("target", NOWHERE)
 def test_dereferencing_a_symlink_that_leads_nowhere_is_an_error_that_names_it(
-    tmp_path: Path, out: Path
+    target: str, tmp_path: Path, out: Path
 ) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"d/f": b"x"})
-    (tree / "d/dangling").symlink_to("nowhere")
+    (tree / "d/dangling").symlink_to(target)
     with pytest.raises(FFRecordError, match="d/dangling"):
         pack_folder(tree, out, dereference=True)
     assert os.listdir(out.parent) == []
 
 
+@pytest.mark.parametrize("target", NOWHERE)
 def test_a_symlink_that_leads_nowhere_can_be_left_out_of_a_dereferenced_archive(
-    tmp_path: Path, out: Path
+    target: str, tmp_path: Path, out: Path
 ) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"d/f": b"x"})
-    (tree / "d/dangling").symlink_to("nowhere")
+    (tree / "d/dangling").symlink_to(target)
     with pytest.warns(ChangedWarning, match="d/dangling"):
         pack_folder(tree, out, dereference=True, ignore_changed=True)
     assert names(out) == {"d", "d/f"}
@@ -376,6 +385,7 @@ def test_the_index_for_the_original_can_be_left_out(small: Path, out: Path) -> N
         (1, 1), ("10", 10), ("10B", 10), ("10kB", 10_000), ("10KB", 10_000), ("10k", 10_000),
         ("10KiB", 10_240), ("1.5MB", 1_500_000), ("1.5 MiB", 1_572_864), ("2GB", 2 * 10**9),
         ("2GiB", 2 << 30), (" 1TB ", 10**12), ("1TiB", 1 << 40), (1 << 62, 1 << 62),
+        ("9" * 400, 10**400 - 1), ("0.001kB", 1), ("4.35 kB", 4350), (np.int64(5), 5),
     ],
 )  # fmt: skip
 def test_sizes_are_read_as_people_write_them(size: int | str, due: int) -> None:
@@ -389,6 +399,19 @@ def test_a_size_that_is_none_is_a_value_error(size: int | str, small: Path, tmp_
     with pytest.raises(ValueError, match=r"size|shard"):
         pack_folder(small, tmp_path / "shards", shard_size=size)
     assert not (tmp_path / "shards").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"jobs": 1.5}, {"jobs": "2"}, {"shard_size": float("nan")}, {"shard_size": 1e9}],
+    ids=str,
+)
+def test_a_number_that_is_not_whole_is_a_type_error(
+    options: dict[str, Any], small: Path, out: Path
+) -> None:
+    with pytest.raises(TypeError):
+        pack_folder(small, out, **options)
+    assert os.listdir(out.parent) == []
 
 
 @pytest.mark.parametrize(
@@ -486,6 +509,57 @@ def test_a_device_is_skipped(tmp_path: Path, out: Path) -> None:
     assert names(out) == {"file"}
 
 
+class AnotherTime:
+    """A stat_result of a file system that holds later and earlier times than the tests' own."""
+
+    def __init__(self, real: os.stat_result, mtime_ns: int) -> None:
+        self._real, self.st_mtime_ns = real, mtime_ns
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class TimedEntry:
+    def __init__(self, real: os.DirEntry[bytes], mtime_ns: int) -> None:
+        self._real, self._mtime_ns = real, mtime_ns
+
+    def stat(self, *, follow_symlinks: bool) -> AnotherTime:
+        return AnotherTime(self._real.stat(follow_symlinks=follow_symlinks), self._mtime_ns)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+YEAR = 365.2425 * 24 * 3600 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("year", "due"), [(2300, (1 << 63) - 1), (10_000, (1 << 63) - 1), (1600, 1 - (1 << 63))]
+)
+def test_a_time_that_no_archive_holds_is_packed_as_the_nearest_with_a_warning_for_each_file(
+    year: int, due: int, small: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mtime = int((year - 1970) * YEAR)
+    plain, far = os.scandir, {b"a.txt", b"deep"}
+
+    def listing(path: Any) -> Any:
+        with plain(path) as found:
+            entries = [TimedEntry(each, mtime) if each.name in far else each for each in found]
+        return contextlib.nullcontext(entries)
+
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(os, "scandir", listing)
+        with pytest.warns(UserWarning, match="time") as caught:
+            pack_folder(small, out)
+    named = [str(each.message).split(": ")[0] for each in caught]
+    assert sorted(named) == [str(small / name) for name in ("a.txt", "logs/deep", "sub/a.txt")]
+    require_valid(out)
+    with PackedFolder(out) as folder:
+        assert folder.stat("a.txt").st_mtime_ns == due
+        assert folder.stat("logs/deep").st_mtime_ns == due
+        assert folder.stat("b.tmp").st_mtime_ns == (small / "b.tmp").stat().st_mtime_ns
+
+
 # ---- the target ----------------------------------------------------------------------------
 
 
@@ -509,6 +583,31 @@ def test_an_archive_inside_its_folder_may_be_named_through_a_symlink(
     assert (tmp_path / "link.ffr").is_symlink()
 
 
+@pytest.mark.parametrize("through", ["its path", "a symlink to its folder"])
+def test_a_hard_link_to_the_archive_that_is_replaced_is_packed(
+    through: str, small: Path, tmp_path: Path
+) -> None:
+    """It keeps the old archive; only the name that is replaced is left out."""
+    (small / "sub/archive.ffr").write_bytes(OLD)
+    os.link(small / "sub/archive.ffr", small / "kept.ffr")
+    os.link(small / "sub/archive.ffr", small / "logs/archive.ffr")
+    target = small / "sub/archive.ffr"
+    if through == "a symlink to its folder":
+        (tmp_path / "link").symlink_to(small / "sub")
+        target = tmp_path / "link/archive.ffr"
+    pack_folder(small, target)
+    assert names(target) == ALL | {"kept.ffr", "logs/archive.ffr"}
+    assert contents(target)["kept.ffr"] == OLD
+    assert (small / "kept.ffr").read_bytes() == OLD
+
+
+def test_a_symlink_to_the_archive_does_not_pack_it_into_itself(small: Path) -> None:
+    (small / "archive.ffr").write_bytes(OLD)
+    (small / "sub/latest").symlink_to("../archive.ffr")
+    pack_folder(small, small / "archive.ffr", dereference=True)
+    assert names(small / "archive.ffr") == ALL
+
+
 @pytest.mark.parametrize("there", ["nothing", "an empty folder", "what a killed process left"])
 def test_shards_inside_their_folder_are_not_packed_into_themselves(there: str, small: Path) -> None:
     if there == "an empty folder":
@@ -518,6 +617,12 @@ def test_shards_inside_their_folder_are_not_packed_into_themselves(there: str, s
     pack_folder(small, small / "shards", shard_size=10)
     assert names(small / "shards") == ALL
     assert set(os.listdir(small)) == {name for name in ALL if "/" not in name} | {"shards"}
+
+
+def test_an_archive_may_have_the_longest_name_that_there_is(small: Path, out: Path) -> None:
+    longest = out.with_name("x" * 255)
+    pack_folder(small, longest)
+    assert names(longest) == ALL
 
 
 def test_a_folder_in_the_way_is_an_error(small: Path, out: Path) -> None:
@@ -542,6 +647,23 @@ def test_a_missing_folder_is_the_systems_error(small: Path, tmp_path: Path) -> N
         pack_folder(small, tmp_path / "missing" / "shards", shard_size=1)
     with pytest.raises(FileNotFoundError, match="nothing here"):
         pack_folder(tmp_path / "nothing here", tmp_path / "a.ffr")
+
+
+@pytest.mark.parametrize("options", [{}, {"shard_size": 1}], ids=["file", "shards"])
+@pytest.mark.parametrize("where", ["missing/x", "file/x", "link"])
+def test_a_target_that_can_have_no_name_is_found_before_the_folder_is_walked(
+    where: str, options: dict[str, Any], small: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to("missing/x")
+
+    def walk(*_args: object, **_kwargs: object) -> None:
+        raise AssertionError("it was walked")
+
+    monkeypatch.setattr("ffrecord.pack.Scan", walk)
+    with pytest.raises(OSError, match=where.split("/")[0] + "|missing"):
+        pack_folder(small, tmp_path / where, **options)
 
 
 def test_a_file_is_not_packed_as_a_folder(small: Path, out: Path) -> None:
@@ -596,6 +718,29 @@ def test_shards_that_another_process_is_packing_are_refused(small: Path, tmp_pat
     pack_folder(small, tmp_path / "shards", shard_size=10, progress=again)
     assert refused
     require_valid(tmp_path / "shards")
+
+
+@pytest.mark.parametrize("next_one", [True, False])
+def test_shards_that_others_finish_and_begin_at_this_moment_are_left_alone(
+    next_one: bool, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on a folder says nothing of another one that has its name by now."""
+    packing, theirs = tmp_path / ".shards.packing", {"PART_00000.ffr": OLD}
+    trees.plain_tree(packing, theirs)
+    plain = fcntl.flock
+
+    def late(fd: int, how: int) -> None:
+        packing.rename(tmp_path / "shards")
+        if next_one:
+            trees.plain_tree(packing, theirs)
+        plain(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(FileExistsError, match="shards"):
+        pack_folder(small, tmp_path / "shards", shard_size=10)
+    assert (tmp_path / "shards/PART_00000.ffr").read_bytes() == OLD
+    if next_one:
+        assert (packing / "PART_00000.ffr").read_bytes() == OLD
 
 
 def test_a_folder_that_may_not_be_written_to_is_a_permission_error(tmp_path: Path) -> None:
@@ -843,6 +988,62 @@ def test_what_went_away_is_not_reported_as_packed(
     assert "a.txt" not in packed
     assert report.files == len(packed)
     assert report.bytes == sum(map(len, packed.values()))
+
+
+def when_xattrs_are_listed(
+    monkeypatch: pytest.MonkeyPatch, victim: Path, change: Callable[[], object]
+) -> None:
+    """Do something when the names of a file's extended attributes are known, the first time."""
+    plain, waiting = os.listxattr, [change]
+
+    def listing(file: Any) -> list[str]:
+        found = plain(file)
+        place = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else os.fsdecode(file)
+        if waiting and place == str(victim):
+            waiting.pop()()
+        return found
+
+    monkeypatch.setattr(os, "listxattr", listing)
+
+
+def lose_attribute(victim: Path) -> None:
+    before = victim.stat()
+    os.removexattr(victim, "user.b")
+    while victim.stat().st_ctime_ns == before.st_ctime_ns:  # as in `other_bytes`
+        victim.chmod(before.st_mode)
+
+
+@pytest.fixture
+def attributed(tmp_path: Path) -> Path:
+    """A folder whose `sub` and `sub/victim` have three attributes each."""
+    tree = trees.plain_tree(tmp_path / "home" / "t", {"before": b"before", "sub/victim": b"x"})
+    if not trees.has_xattrs(tree):
+        pytest.skip("no extended attributes here")
+    for place in (tree / "sub", tree / "sub/victim"):
+        for name in ("a", "b", "c"):
+            os.setxattr(place, f"user.{name}", name.encode())
+    return tree
+
+
+def test_a_file_that_loses_an_attribute_meanwhile_is_an_error_that_names_it(
+    attributed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = attributed / "sub/victim"
+    when_xattrs_are_listed(monkeypatch, victim, lambda: lose_attribute(victim))
+    refuses_to_pack(attributed, out)
+
+
+@pytest.mark.parametrize("name", ["sub", "sub/victim"])
+def test_an_attribute_that_goes_away_does_not_take_the_others_along(
+    name: str, attributed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = attributed / name
+    when_xattrs_are_listed(monkeypatch, victim, lambda: lose_attribute(victim))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ChangedWarning)
+        pack_folder(attributed, out, ignore_changed=True)
+    with PackedFolder(out) as folder:
+        assert folder.xattrs(name) == {"user.a": b"a", "user.c": b"c"}
 
 
 def test_several_files_that_change_are_all_named(

@@ -11,26 +11,45 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
 
-from ffrecord.cli import cat, extract, info, ls, pack, verify
-from ffrecord.cli.terminal import (
+from ffrecord.cli import cat, extract, info, ls, mount, pack, umount, verify
+from ffrecord.errors import ChangedWarning, FFRecordError, LegacyFileWarning, SkippedWarning
+from ffrecord.terminal import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
     EXIT_SYSTEM,
     EXIT_USAGE,
     printable,
 )
-from ffrecord.errors import ChangedWarning, FFRecordError, LegacyFileWarning, SkippedWarning
 from ffrecord.version import __version__
+
+
+def command() -> int:
+    """What the `ffrecord` process does: `main`, after which there is nothing left to interrupt.
+
+    Python gives SIGINT its default action back while it shuts down: a Ctrl-C that came so late
+    would look like one that had stopped the work.
+    """
+    code = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    options = _parse(arguments)
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return _fail("interrupted", EXIT_INTERRUPTED)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     _prepare_output()
+    options = _parse(arguments)
     try:
         code: int = options.run(options)
         sys.stdout.flush()
@@ -38,8 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output has gone, as `head` does. Nothing is left to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
-    except KeyboardInterrupt:
-        return _fail("interrupted", EXIT_INTERRUPTED)
     except FFRecordError as error:
         return _fail(error, error.exit_code)
     except IndexError as error:
@@ -74,9 +91,11 @@ def _fail(what: object, code: int) -> int:
 
 
 def _prepare_output() -> None:
-    """Whatever standard output is, printing to it is no error of ours."""
-    if sys.stdout is None:  # closed by the shell: `>&-`
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    """Whatever standard output and error are, printing to them is no error of ours."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: `>&-`, `2>&-`
+            nowhere = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+            setattr(sys, name, nowhere)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -91,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ffrecord {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (pack, ls, cat, extract, info, verify):
+    for module in (pack, ls, cat, extract, info, verify, mount, umount):
         module.add_command(commands)
     return parser
 

@@ -9,9 +9,9 @@ from typing import Any
 from tqdm import tqdm
 
 from ffrecord.archive import Archive
-from ffrecord.cli.terminal import counted, human, printable
 from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.extract import extract
+from ffrecord.terminal import counted, human, printable
 
 
 def add_command(commands: Any) -> None:
@@ -44,10 +44,11 @@ def run(options: argparse.Namespace) -> int:
     ]
     print(printable(f"{options.directory}: {', '.join(counts)}"))
     if report.damaged:
-        print(f"ffrecord: left out: {counted(report.damaged, 'damaged file')}", file=sys.stderr)
+        what = counted(report.damaged, "damaged file")
+        print(f"ffrecord: left out or incomplete: {what}", file=sys.stderr)
         return SampleChecksumError.exit_code
     return 0
 
 
 def _say(path: str, error: FFRecordError) -> None:
-    print(printable(f"ffrecord: {path}: left out: {error}"), file=sys.stderr)
+    print(printable(f"ffrecord: {path}: damaged: {error}"), file=sys.stderr)

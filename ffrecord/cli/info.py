@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.archive import Archive
-from ffrecord.cli.terminal import human, printable
 from ffrecord.errors import NotPackedFolderError
+from ffrecord.names import to_text
 from ffrecord.reader import FileReader
+from ffrecord.terminal import human, printable
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -79,7 +80,7 @@ def describe_folder(archive: Archive) -> dict[str, Any]:
         "fingerprint": reader.fingerprint,
         **_spread("file", sizes),
         "largest": [
-            {"path": os.fsdecode(index.inode_path(inode)), "bytes": index.status(inode).size}
+            {"path": to_text(index.inode_path(inode)), "bytes": index.status(inode).size}
             for inode in largest.tolist()
         ],
     }

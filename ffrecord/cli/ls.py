@@ -15,9 +15,10 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from ffrecord.archive import Archive
-from ffrecord.cli.terminal import printable
 from ffrecord.index import Index, Status
 from ffrecord.index.resolve import resolve
+from ffrecord.names import to_bytes, to_text
+from ffrecord.terminal import printable
 
 Listing: TypeAlias = "list[tuple[str, Status]]"
 
@@ -54,8 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _listings(index: Index, path: str, recursive: bool) -> Iterator[tuple[str, Listing]]:
     """Each folder to list and what is in it; for a file the folder it is in, and the file."""
-    raw = path.encode("utf-8", "surrogateescape")
-    inode = resolve(index, raw, follow=path.endswith("/"))
+    inode = resolve(index, to_bytes(path), follow=path.endswith("/"))
     if not stat.S_ISDIR(index.mode(inode)):
         above, _, name = path.rpartition("/")
         yield above, [(name, index.status(inode))]
@@ -64,7 +64,7 @@ def _listings(index: Index, path: str, recursive: bool) -> Iterator[tuple[str, L
     while waiting:
         path, inode = waiting.pop()
         children = index.children(inode)
-        found = [(os.fsdecode(name), index.status(child)) for name, child in children]
+        found = [(to_text(name), index.status(child)) for name, child in children]
         yield path, found
         if recursive:
             waiting += [
@@ -89,7 +89,7 @@ def _long(index: Index, found: Listing) -> list[str]:
 def _columns(index: Index, name: str, status: Status) -> tuple[str, ...]:
     shown = printable(name)
     if status.is_symlink:
-        shown += f" -> {printable(os.fsdecode(index.target(status.inode)))}"
+        shown += f" -> {printable(to_text(index.target(status.inode)))}"
     return (
         stat.filemode(status.mode), str(status.links), _user(status.uid), _group(status.gid),
         str(status.size), _when(status.mtime_ns // 1_000_000_000), shown,
@@ -108,7 +108,7 @@ def _facts(index: Index, path: str, status: Status) -> dict[str, Any]:
         "mtime_ns": status.mtime_ns,
     }
     if status.is_symlink:
-        facts["target"] = os.fsdecode(index.target(status.inode))
+        facts["target"] = to_text(index.target(status.inode))
     elif status.is_file:
         facts["record"] = index.record(status.inode)
     return facts

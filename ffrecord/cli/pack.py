@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Any
 
-from ffrecord.cli.terminal import EXIT_USAGE, counted, human, printable
 from ffrecord.pack import PackReport, pack_folder, parse_size
+from ffrecord.terminal import EXIT_USAGE, counted, human, printable
 
 
 def add_command(commands: Any) -> None:
@@ -23,7 +23,7 @@ def add_command(commands: Any) -> None:
         help="leave out names like *.tmp or paths like logs/*; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--shard-size", type=parse_size, metavar="SIZE",
+        "--shard-size", type=_size, metavar="SIZE",
         help="several files of about this size, such as 10GB, and one index",
     )  # fmt: skip
     parser.add_argument(
@@ -76,7 +76,17 @@ def summary(report: PackReport) -> str:
 
 
 def _count(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, not {text!r}")
     return number
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

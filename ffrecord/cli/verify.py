@@ -19,9 +19,10 @@ from tqdm import tqdm
 
 from ffrecord.archive import Archive
 from ffrecord.audit import audit
-from ffrecord.cli.terminal import EXIT_DAMAGED, EXIT_SYSTEM, counted, printable
 from ffrecord.errors import FFRecordError, NotPackedFolderError
+from ffrecord.names import to_text
 from ffrecord.reader import FileReader
+from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, counted, printable
 
 Damage: TypeAlias = "tuple[int, FFRecordError]"
 
@@ -87,7 +88,7 @@ class _Names:
         index = self._archive.index
         records = index.records(np.arange(len(index)))
         inodes = (records == record).nonzero()[0].tolist()
-        paths = [os.fsdecode(index.inode_path(inode)) for inode in inodes]
+        paths = [to_text(index.inode_path(inode)) for inode in inodes]
         return f" ({', '.join(paths)})" if paths else ""
 
 

@@ -5,7 +5,7 @@ by its hash, a batch of paths in a few numpy operations; what the hash finds is 
 byte, and a name that it does not find is looked for by binary search in its folder's sorted
 names. So a wrong hash in an archive costs time and nothing else.
 
-Nothing here changes after it was made, but for a cache of folders' paths: an `Index` may be used
+Nothing here changes after it was made, but for caches of folders' paths: an `Index` may be used
 by any number of threads.
 """
 
@@ -31,12 +31,14 @@ from ffrecord.index.layout import BLOCK, Buffer
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 ROOT = 0
+FOLDER_SIZE = 4096  # what stat(2) says of one, as on ext4
 MISSING = -1
 LONGEST_PREFIX = 4096  # longer paths are found name by name
 
 _NEAR = np.arange(6)  # of about one hash in a bucket; hardly ever more
 _INODE = struct.Struct("<QQqII")
 _ENTRY = struct.Struct("<QII")
+_TWO_ENTRIES = struct.Struct("<Q8xQII")  # a name begins where the one before it ends
 _ATTRIBUTES = struct.Struct("<6I")
 
 
@@ -91,6 +93,8 @@ class Index:
         self._attributes_at = layout.section_offset(tables, "attributes")
         self._names_at = layout.section_offset(tables, "names")
         self._hashes = tables.hashes.data
+        self._hashed = tables.hashed.data
+        self._path_crcs = {ROOT: 0}
         self._regular = (tables.attributes["mode"] & np.uint32(0o170000)) == stat.S_IFREG
         # What stands in front of the names in each folder, once it was needed.
         self._prefixes: list[bytes | None] = [None] * len(self._folders)
@@ -112,10 +116,16 @@ class Index:
 
     def status(self, inode: int) -> Status:
         """The inode's attributes."""
+        mode, links, uid, gid, length, mtime = self.raw_status(inode)
+        size = FOLDER_SIZE if stat.S_ISDIR(mode) else length
+        return Status(inode, mode, links, uid, gid, size, mtime)
+
+    def raw_status(self, inode: int) -> tuple[int, int, int, int, int, int]:
+        """Mode, links, owner, group, length and mtime of an inode; the length of a folder is how
+        many entries it has."""
         _, length, mtime, row, _ = self._inode(inode)
         mode, uid, gid, links, _, _ = self._attributes(row)
-        size = 4096 if stat.S_ISDIR(mode) else length
-        return Status(inode, mode, links, uid, gid, size, mtime)
+        return mode, links, uid, gid, length, mtime
 
     def mode(self, inode: int) -> int:
         return self._attributes(self._inode(inode)[3])[0]
@@ -123,6 +133,11 @@ class Index:
     def record(self, inode: int) -> int:
         """The record that holds a regular file."""
         return self._inode(inode)[0]
+
+    def record_and_length(self, inode: int) -> tuple[int, int] | None:
+        """The record that holds a regular file, and its bytes; None for what is none."""
+        record, length, _, row, _ = self._inode(inode)
+        return (record, length) if self._regular[row] else None
 
     def target(self, inode: int) -> bytes:
         """Where a symlink points."""
@@ -148,14 +163,16 @@ class Index:
         """The CRC-32 of each block of a file; None if it has one block, whose checksum is its
         record's, or if the archive has none, as those of the original."""
         size = self._inode(inode)[1]
-        if size <= BLOCK:
-            return None
+        first = self.first_block(inode) if size > BLOCK else None
+        return None if first is None else self.tables.blocks[first : first + -(-size // BLOCK)]
+
+    def first_block(self, inode: int) -> int | None:
+        """Where in the table of blocks those of a file with more than one begin; None if the
+        archive has none, as those of the original."""
         large = self.tables.large
         if not len(large):
             return None
-        row = int(large["inode"].searchsorted(np.uint32(inode)))
-        first = int(large["first"][row])
-        return self.tables.blocks[first : first + -(-size // BLOCK)]
+        return int(large["first"][large["inode"].searchsorted(np.uint32(inode))])
 
     def inode_path(self, inode: int) -> bytes:
         """The path from the root, without a slash in front; empty for the root."""
@@ -181,8 +198,7 @@ class Index:
         return range(first, first + count)
 
     def name(self, entry: int) -> bytes:
-        end = self._entry(entry)[0]
-        begin = self._entry(entry - 1)[0] if entry else 0
+        begin, end, *_ = self._named(entry)
         return self._raw[self._names_at + begin : self._names_at + end]
 
     def entry_path(self, entry: int) -> bytes:
@@ -204,17 +220,28 @@ class Index:
 
     def child(self, folder: int, name: bytes) -> int:
         """The inode of a name in a folder; MISSING if there is none."""
-        prefix = self._prefix(folder)
-        if prefix is None:
-            return self._search(folder, name)
-        wanted = crc32(name, crc32(prefix))
-        at = bisect_left(self._hashes, wanted)
+        crc = self._path_crcs.get(folder)
+        if crc is None:
+            crc = self._path_crc(folder)
+        at = bisect_left(self._hashes, crc32(name, crc))
         if at < len(self._hashes):
-            entry = int(self.tables.hashed[at])
-            _, inode, parent = self._entry(entry)
-            if parent == folder and self.name(entry) == name:
+            entry: int = self._hashed[at]
+            begin, end, inode, parent = self._named(entry)
+            at = self._names_at
+            if parent == folder and self._raw[at + begin : at + end] == name:
                 return inode
         return self._search(folder, name)
+
+    def _path_crc(self, folder: int) -> int:
+        """The CRC-32 of a folder's path and a slash, with which the hashes of its names begin."""
+        way = []
+        while folder not in self._path_crcs:
+            way.append(folder)
+            folder = self.parent(folder)
+        crc = self._path_crcs[folder]
+        for folder in reversed(way):
+            crc = self._path_crcs[folder] = crc32(b"/", crc32(self.last_name(folder), crc))
+        return crc
 
     def _search(self, folder: int, name: bytes) -> int:
         entries = self.entries(folder)
@@ -309,6 +336,15 @@ class Index:
             raise IndexError(f"{self._path}: there is no inode {inode}")
         row: tuple[int, int, int, int, int] = _INODE.unpack_from(
             self._raw, self._inodes_at + _INODE.size * inode
+        )
+        return row
+
+    def _named(self, entry: int) -> tuple[int, int, int, int]:
+        """Where an entry's name begins and ends, its inode, and the folder that it is in."""
+        if not entry:
+            return (0, *self._entry(0))
+        row: tuple[int, int, int, int] = _TWO_ENTRIES.unpack_from(
+            self._raw, self._entries_at + _ENTRY.size * (entry - 1)
         )
         return row
 

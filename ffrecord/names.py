@@ -1,0 +1,24 @@
+"""Names in an archive: bytes inside, text for users.
+
+As text they are UTF-8, and what is not is escaped as Python's `os` does. The locale has no part in
+it: an archive's names are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+
+def to_bytes(name: str | os.PathLike[str]) -> bytes:
+    text = os.fspath(name)
+    if not isinstance(text, str):
+        raise TypeError(f"a name is a str or a path, not {type(name).__name__}")
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte: no file can have it
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text) from None
+
+
+def to_text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")

@@ -1,0 +1,60 @@
+"""`ffrecord-fuse ARCHIVE MOUNTPOINT -o OPTIONS`: what mount(8) and fstab call.
+
+mount -t fuse.ffrecord-fuse photos.ffr /mnt/photos -o allow_other
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ffrecord.errors import FFRecordError
+from ffrecord.terminal import EXIT_SYSTEM, printable
+from ffrecord.version import __version__
+from ffrecord_fuse import options as mount_options
+from ffrecord_fuse.daemon import serve
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="ffrecord-fuse", description="Mount a packed folder as a read-only directory."
+    )
+    parser.add_argument("--version", action="version", version=f"ffrecord-fuse {__version__}")
+    add_arguments(parser)
+    given = parser.parse_args(arguments)
+    try:
+        return run(given)
+    except FFRecordError as error:
+        print(f"ffrecord-fuse: {printable(error)}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        what = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+        print(f"ffrecord-fuse: {printable(what or error)}", file=sys.stderr)
+        return EXIT_SYSTEM
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `ffrecord mount` and `ffrecord-fuse` have in common."""
+    parser.add_argument("archive", help="a packed folder, or the folder of its shards")
+    parser.add_argument("mountpoint", help="an empty folder; /dev/fd/N takes an open /dev/fuse")
+    parser.add_argument("-f", "--foreground", action="store_true", help="stay, and log to stderr")
+    parser.add_argument(
+        "-o", dest="options", action="append", default=[], metavar="OPTIONS",
+        help="allow_other, allow_root, uid=N, gid=N, umask=M, verify=first|always|off, workers=N, "
+        "spin=µs, log=FILE, backend=native|fusepy, and generic ones such as noexec",
+    )  # fmt: skip
+    parser.add_argument("--workers", type=int, metavar="N", help="processes that serve it")
+    parser.add_argument("--backend", choices=mount_options.BACKENDS, help="native if left out")
+    parser.add_argument("--log", metavar="FILE", help="where to log to; syslog if left out")
+
+
+def run(given: argparse.Namespace) -> int:
+    words = list(given.options)
+    for name in ("workers", "backend", "log"):
+        value = getattr(given, name)
+        if value is not None:
+            words.append(f"{name}={mount_options.escape(str(value))}")
+    options = mount_options.parse(words)
+    return serve(given.archive, given.mountpoint, options, foreground=given.foreground)

@@ -1,0 +1,121 @@
+"""What has to be read, and to be checked, for some bytes of a file.
+
+Every byte that is served was verified: a file of one block against its record's CRC-32, a larger
+one block by block against the index. Which blocks were is remembered (verify "first"), so that
+the rest of a block, asked for later, costs one short read. Blocks have numbers: those of files
+of one block are their records, the others come after them.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from typing import NamedTuple
+
+from ffrecord.archive import Archive
+from ffrecord.checksum import crc32
+from ffrecord.index.layout import BLOCK
+
+VERIFY = ("first", "always", "off")
+UNNUMBERED = -1
+"""Of blocks that the index has no checksums of: they are verified each time."""
+
+
+class Piece(NamedTuple):
+    """Bytes to read from one of the archive's files, and which of them were asked for."""
+
+    inode: int
+    file: int
+    begin: int
+    length: int
+    skip: int  # bytes before those that were asked for, and how many those are
+    asked: int
+    checksums: list[int] | None  # of each block of it; None: nothing to check
+    block: int  # the number of the first
+
+
+class DamageError(Exception):
+    """A block is not what was packed."""
+
+    def __init__(self, stored: int, computed: int) -> None:
+        super().__init__(f"its checksum is {computed:#010x} where {stored:#010x} is due")
+
+
+class Content:
+    """Where the contents of an archive's files are, and whether they are right.
+
+    Made before workers are forked: they share what is known to be right.
+    """
+
+    def __init__(self, archive: Archive, verify: str = "first") -> None:
+        if verify not in VERIFY:
+            raise ValueError(f"verify must be one of {', '.join(VERIFY)}, not {verify!r}")
+        self._archive = archive
+        self._reader = archive.reader
+        self._index = archive.index
+        self._verify = verify
+        self._blocks_from = archive.reader.n
+        # A bit for each block. Two workers that set neighbours at once may lose one of them: that
+        # block is verified again.
+        blocks = self._blocks_from + len(archive.index.tables.blocks)
+        self._right = mmap.mmap(-1, blocks // 8 + 1)
+
+    def piece(self, inode: int, offset: int, size: int) -> Piece | None:
+        """What to read for `size` bytes from `offset` on; None where the file has ended."""
+        found = self._index.record_and_length(inode)
+        if found is None:
+            raise OSError(errno.EISDIR, "not a file")
+        record, length = found
+        stop = min(offset + size, length)
+        if offset >= stop:
+            return None
+        file, start = self._reader.locate(record)
+        if self._verify == "off":
+            return Piece(inode, file, start + offset, stop - offset, 0, stop - offset, None, 0)
+        first, last = offset // BLOCK, -(-stop // BLOCK)
+        if length <= BLOCK:
+            checksums, block = [self._reader.checksum(record)], record
+        else:
+            checksums, block = self._checksums(inode, first, last)
+        if self._verify == "first" and self._all_right(block, last - first):
+            return Piece(inode, file, start + offset, stop - offset, 0, stop - offset, None, 0)
+        begin, end = first * BLOCK, min(last * BLOCK, length)
+        return Piece(
+            inode, file, start + begin, end - begin, offset - begin, stop - offset, checksums, block
+        )
+
+    def check(self, piece: Piece, memory: memoryview) -> int:
+        """Raise DamageError unless a piece is right; how many blocks of it were verified."""
+        if piece.checksums is None:
+            return 0
+        for number, due in enumerate(piece.checksums):
+            computed = crc32(memory[number * BLOCK : min((number + 1) * BLOCK, piece.length)])
+            if computed != due:
+                raise DamageError(due, computed)
+        if piece.block != UNNUMBERED:
+            for block in range(piece.block, piece.block + len(piece.checksums)):
+                self._right[block >> 3] |= 1 << (block & 7)
+        return len(piece.checksums)
+
+    def record_of(self, inode: int) -> str:
+        """Which record of which file holds it, for messages."""
+        record = self._index.record(inode)
+        file, _ = self._reader.locate(record)
+        return f"record {record} of {os.path.basename(self._reader.fnames[file])}"
+
+    def _checksums(self, inode: int, first: int, last: int) -> tuple[list[int], int]:
+        """Of some blocks of a large file, and the number of the first."""
+        blocks = self._index.first_block(inode)
+        if blocks is None:  # an archive of the original's: computed from all of the file, once
+            return self._archive.block_checksums(inode)[first:last].tolist(), UNNUMBERED
+        stored = self._index.tables.blocks[blocks + first : blocks + last]
+        return stored.tolist(), self._blocks_from + blocks + first
+
+    def _all_right(self, block: int, count: int) -> bool:
+        if block == UNNUMBERED:
+            return False
+        right = self._right
+        if count == 1:  # most files are small, and this is asked of every read
+            return bool(right[block >> 3] >> (block & 7) & 1)
+        return all(right[number >> 3] >> (number & 7) & 1 for number in range(block, block + count))

@@ -1,0 +1,218 @@
+"""An archive as a read-only file system: names, attributes, listings. It knows nothing of the wire.
+
+Inodes are those of the index, 0 is the root. What cannot be done is an OSError with the errno that
+the caller of the system call gets. Nothing here waits for a disk: the index is in memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.archive import Archive
+from ffrecord.index import ROOT
+from ffrecord.index.layout import LONGEST_NAME
+from ffrecord.index.lookup import FOLDER_SIZE, MISSING
+from ffrecord_fuse.counters import Counters
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+STATS = b"user.ffrecord.stats"
+ARCHIVE = b"user.ffrecord.archive"
+RECORD = b"user.ffrecord.record"
+CRC32 = b"user.ffrecord.crc32"
+OURS = b"user.ffrecord."
+SPACE_BLOCK = 4096
+
+
+class Attributes(NamedTuple):
+    inode: int
+    mode: int
+    links: int
+    uid: int
+    gid: int
+    size: int
+    mtime_ns: int
+
+
+class Space(NamedTuple):
+    blocks: int
+    files: int
+    block_size: int
+    longest_name: int
+
+
+class Listing(NamedTuple):
+    """Neighbouring entries of a folder in columns, from the entry at position `first` on.
+
+    Positions count "." and "..", which come first.
+    """
+
+    first: int
+    names: npt.NDArray[np.uint8]  # end to end
+    lengths: Ints
+    inodes: Ints
+    dots: npt.NDArray[np.bool_]  # which are "." and ".."
+    modes: Ints
+    links: Ints
+    uids: Ints
+    gids: Ints
+    sizes: Ints
+    mtimes: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """What every file and folder is given instead of its own; None leaves it."""
+
+    uid: int | None = None
+    gid: int | None = None
+    umask: int | None = None
+
+    def applied(self, mode: int, uid: int, gid: int) -> tuple[int, int, int]:
+        if self.umask is not None and not stat.S_ISLNK(mode):
+            mode = stat.S_IFMT(mode) | (0o777 & ~self.umask)
+        return (
+            mode,
+            uid if self.uid is None else self.uid,
+            gid if self.gid is None else self.gid,
+        )
+
+
+class Filesystem:
+    """The tree of an archive. Used by one thread of each worker; nothing in it changes."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        ownership: Ownership | None = None,
+        counters: Counters | None = None,
+    ) -> None:
+        self.archive = archive
+        self._index = archive.index
+        self._own = ownership
+        self._counters = counters or Counters()
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def lookup(self, folder: int, name: bytes) -> int:
+        """The inode of a name in a folder; MISSING if there is none."""
+        if not stat.S_ISDIR(self.mode(folder)):
+            raise OSError(errno.ENOTDIR, "not a folder")
+        if len(name) > LONGEST_NAME:
+            raise OSError(errno.ENAMETOOLONG, "too long a name")
+        if name == b".":
+            return folder
+        if name == b"..":  # asked for by NFS servers
+            return self._index.parent(folder)
+        return self._index.child(folder, name)
+
+    def mode(self, inode: int) -> int:
+        self._require(inode)
+        return self._index.mode(inode)
+
+    def attributes(self, inode: int) -> Attributes:
+        self._require(inode)
+        mode, links, uid, gid, length, mtime_ns = self._index.raw_status(inode)
+        size = FOLDER_SIZE if stat.S_ISDIR(mode) else length
+        if self._own is not None:
+            mode, uid, gid = self._own.applied(mode, uid, gid)
+        return Attributes(inode, mode, links, uid, gid, size, mtime_ns)
+
+    def readlink(self, inode: int) -> bytes:
+        if not stat.S_ISLNK(self.mode(inode)):
+            raise OSError(errno.EINVAL, "not a symlink")
+        return self._index.target(inode)
+
+    def listing(self, folder: int, first: int, count: int) -> Listing | None:
+        """Up to `count` entries from position `first` on; None where there are no more."""
+        if not stat.S_ISDIR(self.mode(folder)):
+            raise OSError(errno.ENOTDIR, "not a folder")
+        entries = self._index.entries(folder)
+        stop = min(first + count, len(entries) + 2)
+        if first >= stop:
+            return None
+        begin, end = entries.start + max(first - 2, 0), entries.start + max(stop - 2, 0)
+        rows = self._index.tables.entries[begin:end]
+        names_begin = int(self._index.tables.entries["name_end"][begin - 1]) if begin else 0
+        name_ends = rows["name_end"].astype(np.int64)
+        names_end = int(name_ends[-1]) if len(name_ends) else names_begin
+        lengths = np.diff(name_ends, prepend=names_begin)
+        names = self._index.tables.names[names_begin:names_end]
+        inodes = rows["inode"].astype(np.int64)
+        dots = [(b".", folder), (b"..", self._index.parent(folder))][first:stop]
+        if dots:
+            texts = b"".join(name for name, _ in dots)
+            names = np.concatenate([np.frombuffer(texts, np.uint8), names])
+            lengths = np.concatenate([[len(name) for name, _ in dots], lengths])
+            inodes = np.concatenate([[inode for _, inode in dots], inodes])
+        is_dot = np.arange(len(inodes)) < len(dots)
+        return Listing(first, names, lengths, inodes, is_dot, *self._columns(inodes))
+
+    def _columns(self, inodes: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
+        """Modes, links, owners, groups, sizes and mtimes."""
+        tables, own = self._index.tables, self._own or Ownership()
+        rows = tables.inodes[inodes]
+        attributes = tables.attributes[rows["attributes"]]
+        mode, links = attributes["mode"].astype(np.int64), attributes["links"].astype(np.int64)
+        uid, gid = attributes["uid"].astype(np.int64), attributes["gid"].astype(np.int64)
+        kind = mode & 0o170000
+        if own.uid is not None:
+            uid[:] = own.uid
+        if own.gid is not None:
+            gid[:] = own.gid
+        if own.umask is not None:
+            mode = np.where(kind == stat.S_IFLNK, mode, kind | (0o777 & ~own.umask))
+        size = np.where(kind == stat.S_IFDIR, FOLDER_SIZE, rows["length"].astype(np.int64))
+        return mode, links, uid, gid, size, rows["mtime"].astype(np.int64)
+
+    def space(self) -> Space:
+        """What statfs(2) tells: the archive's bytes and inodes, and no room for more."""
+        blocks = sum(
+            -(-os.stat(path).st_size // SPACE_BLOCK) for path in self.archive.reader.fnames
+        )
+        return Space(blocks, len(self._index), SPACE_BLOCK, LONGEST_NAME)
+
+    def xattr(self, inode: int, name: bytes) -> bytes:
+        """One extended attribute: the archive's own, or one of those made up here."""
+        self._require(inode)
+        value = self._made_up(inode, name) if name.startswith(OURS) else None
+        if value is None:
+            value = self._index.xattrs(inode).get(name)
+        if value is None:
+            raise OSError(errno.ENODATA, "no such attribute")
+        return value
+
+    def xattr_names(self, inode: int) -> list[bytes]:
+        """The archive's own only: those made up here would be copied along with the files."""
+        self._require(inode)
+        return list(self._index.xattrs(inode))
+
+    def _made_up(self, inode: int, name: bytes) -> bytes | None:
+        if inode == ROOT and name == STATS:
+            return self._counters.json()
+        if inode == ROOT and name == ARCHIVE:
+            return os.fsencode(os.path.abspath(self.archive.path))
+        if name in (RECORD, CRC32) and stat.S_ISREG(self.mode(inode)):
+            record = self._index.record(inode)
+            crc = self.archive.reader.checksum(record)
+            return b"%d" % record if name == RECORD else b"%08x" % crc
+        return None
+
+    def path(self, inode: int) -> str:
+        """For messages."""
+        return os.fsdecode(b"/" + self._index.inode_path(inode))
+
+    def _require(self, inode: int) -> None:
+        if not 0 <= inode < len(self._index):
+            raise OSError(errno.ESTALE, "no such inode")
+
+
+__all__ = ["MISSING", "Attributes", "Filesystem", "Listing", "Ownership", "Space"]

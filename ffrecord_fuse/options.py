@@ -1,0 +1,161 @@
+"""`-o` strings into `Options`, and back into text where a value has a comma in it.
+
+The words come from three sides: a user's command line, /etc/fstab, and mount(8), which adds its
+own (`mount -t fuse.… -o ro` hands over `ro,dev,suid`). So what is meant for mount(8) is accepted
+and left alone; a word that nobody here knows is an error, because a misspelled `noexec` that is
+quietly ignored is worse than a mount that does not come up.
+
+Words are separated by commas. A backslash takes away the meaning of the character after it:
+`log=/var/log/a\\,b` is a file name with a comma. Of a word given twice, the last counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ffrecord_fuse.errors import OptionError
+
+VERIFY = ("first", "always", "off")
+BACKENDS = ("native", "fusepy")
+MAX_ID = 2**32 - 2  # the largest number is the kernel's "no user"
+MAX_WORKERS = 256
+MAX_SPIN = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to mount. None: whoever uses it has a default of its own."""
+
+    allow_other: bool = False
+    allow_root: bool = False
+    uid: int | None = None
+    gid: int | None = None
+    umask: int | None = None
+    verify: str = "first"
+    workers: int | None = None
+    spin: int | None = None  # microseconds; 0 is never
+    kernel: tuple[str, ...] = ()  # flags of mount(2) by name, beyond those every mount has
+    log: str | None = None
+    backend: str = "native"
+
+
+def parse(text: str | Sequence[str]) -> Options:
+    """One `-o` string, or those of several `-o` in their order."""
+    fields: dict[str, object] = {}
+    kernel: list[str] = []
+    for word in _words([text] if isinstance(text, str) else text):
+        name, equals, value = word.partition("=")
+        if name in _VALUES:
+            fields[name] = _value(name, equals, value)
+        elif name in _SWITCHES and not equals:
+            fields[name] = True
+        elif name in _KERNEL and not equals:
+            kernel = [*(each for each in kernel if each != name), name]
+        elif name in _UNDO and not equals:
+            kernel = [each for each in kernel if each != _UNDO[name]]
+        elif not _is_for_mount8(name, equals):
+            raise OptionError(_refusal(name, equals))
+    if fields.get("allow_other") and fields.get("allow_root"):
+        raise OptionError("allow_other and allow_root exclude each other: leave one out")
+    return Options(kernel=tuple(kernel), **fields)  # type: ignore[arg-type]
+
+
+def escape(value: str) -> str:
+    """A value as it is written in an `-o` string."""
+    return re.sub(r"([\\,])", r"\\\1", value)
+
+
+def _words(texts: Sequence[str]) -> Iterator[str]:
+    """What the commas separate, with the escapes taken away. Nothing between two is no word."""
+    for text in texts:
+        for word in re.findall(r"(?:\\.|[^,\\]|\\\Z)+", text, re.DOTALL):
+            yield re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL)
+
+
+# ---- values ----------------------------------------------------------------------------------
+
+
+def _value(name: str, equals: str, value: str) -> object:
+    meaning, convert = _VALUES[name]
+    if not equals or not value:
+        raise OptionError(f"{name} needs a value: {name}={meaning}")
+    try:
+        return convert(value)
+    except ValueError as error:
+        raise OptionError(f"{name}={value} is not possible: {name} is {error}") from None
+
+
+def _number(low: int, high: int, what: str, base: int = 10) -> Callable[[str], int]:
+    digits = "01234567" if base == 8 else "0123456789"
+
+    def convert(value: str) -> int:
+        # int() would also take signs, spaces, underscores and digits of other scripts.
+        if set(value) <= set(digits) and len(value) < 20 and low <= int(value, base) <= high:
+            return int(value, base)
+        raise ValueError(what)
+
+    return convert
+
+
+def _choice(allowed: tuple[str, ...]) -> Callable[[str], str]:
+    def convert(value: str) -> str:
+        if value in allowed:
+            return value
+        raise ValueError(f"one of {', '.join(allowed)}")
+
+    return convert
+
+
+def _path(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("a file name, without a NUL in it")
+    return value
+
+
+# name -> (what stands for the value in messages, text -> value)
+_VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
+    "uid": ("NUMBER", _number(0, MAX_ID, "a user's number, as `id -u` prints it")),
+    "gid": ("NUMBER", _number(0, MAX_ID, "a group's number, as `id -g` prints it")),
+    "umask": ("OCTAL", _number(0, 0o777, "an octal number from 0 to 777", base=8)),
+    "verify": ("|".join(VERIFY), _choice(VERIFY)),
+    "workers": ("NUMBER", _number(1, MAX_WORKERS, f"a number from 1 to {MAX_WORKERS}")),
+    "spin": ("MICROSECONDS", _number(0, MAX_SPIN, f"a number from 0 to {MAX_SPIN}")),
+    "log": ("FILE", _path),
+    "backend": ("|".join(BACKENDS), _choice(BACKENDS)),
+}
+_SWITCHES = ("allow_other", "allow_root")
+
+
+# ---- words of mount(8) -----------------------------------------------------------------------
+
+_KERNEL = ("noexec", "nosuid", "nodev", "noatime", "nodiratime")
+_UNDO = {"exec": "noexec", "atime": "noatime", "diratime": "nodiratime"}
+# What every mount of ours is anyway (an archive is never written to, so syncing and times of access
+# mean nothing), and what mount(8) and systemd note for themselves. `dev` and `suid` are what
+# mount.fuse adds unasked; they do not undo nodev and nosuid.
+_IGNORED = frozenset({
+    "ro", "default_permissions", "dev", "suid", "async", "sync", "dirsync", "relatime",
+    "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime", "iversion",
+    "noiversion", "mand", "nomand", "silent", "loud", "auto", "noauto", "defaults", "user",
+    "nouser", "users", "owner", "noowner", "group", "nogroup", "_netdev", "nofail",
+})  # fmt: skip
+_IGNORED_WITH_VALUE = frozenset({"comment", "user", "uhelper", "helper"})
+
+
+def _is_for_mount8(name: str, equals: str) -> bool:
+    if name.startswith(("x-", "X-")):
+        return True
+    return name in (_IGNORED_WITH_VALUE if equals else _IGNORED)
+
+
+def _refusal(name: str, equals: str) -> str:
+    if name == "rw" and not equals:
+        return (
+            "rw is not possible, an archive is read-only: use -o ro (without it, mount(8) adds rw)"
+        )
+    if equals and name in {*_SWITCHES, *_KERNEL, *_UNDO, *_IGNORED}:
+        return f"{name} takes no value: write {name} alone"
+    offered = [*_SWITCHES, *(f"{each}={meaning}" for each, (meaning, _) in _VALUES.items())]
+    return f"there is no option {name!r}: there are {', '.join([*offered, 'ro', *_KERNEL])}"
