@@ -113,6 +113,7 @@ their pages are mapped now.
 idle: processor time of all processes that serve the mount, while nobody uses it.
 Archives: tar cf; mksquashfs {" ".join(packers.SQUASHFS_OPTIONS)}; zip -0 -r. ratarmount has its
 index from a mount before.
+Goals are for the full amounts: --quick only shows whether everything works.
 """
 
 

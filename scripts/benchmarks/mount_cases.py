@@ -155,7 +155,7 @@ def _reason_not_to(mounter: Mounter, run: Run) -> str | None:
             )
             harness.call_fresh(mount_worker.try_out, MEASURE_TIMEOUT, **arguments)
         except harness.MeasurementError as error:
-            return str(error)
+            return str(error).replace(str(harness.ROOT), ".")  # it goes into the JSON
         finally:
             mounters.clear(run.point)
     return None
@@ -216,8 +216,11 @@ def _mount_many(run: Run, mounter: Mounter, repeat: int) -> Values:
 def _remember(run: Run, mounter: Mounter, repeat: int) -> Values:
     many, sampled = run.plan.many, run.plan.sampled
     drawn = random.Random(repeat).sample(range(many.count), ROUNDS * sampled)
+    shares = [drawn[first::ROUNDS] for first in range(ROUNDS)]
+    lengths = many.records.lengths()
     what: dict[str, Any] = {
-        "names": [[many.path(number) for number in drawn[i::ROUNDS]] for i in range(ROUNDS)],
+        "names": [[many.path(number) for number in share] for share in shares],
+        "sizes": [int(lengths[np.array(share)].sum()) for share in shares],
         "entries": many.count + many.folders,
         "clients": CLIENTS,
     }

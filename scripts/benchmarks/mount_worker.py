@@ -31,6 +31,10 @@ class WrongFilesError(Exception):
     """What a client found or read is not what was packed."""
 
 
+class NoDaemonError(Exception):
+    """Nobody serves a mount: what its processes use would be counted as nothing."""
+
+
 def try_out(*, mounter: str, archive: str, point: str, witness: str, source: str) -> None:
     """Mount once and compare a file's begin: whoever fails here does not take part."""
     with MOUNTERS[mounter].mounted(Path(archive), Path(point), witness) as mount:
@@ -125,6 +129,7 @@ def remember(
     point: str,
     cores: int,
     names: Sequence[Sequence[str]],
+    sizes: Sequence[int],
     entries: int,
     clients: int,
 ) -> Values:
@@ -135,14 +140,15 @@ def remember(
     """
     after = []
     with _warm(mounter, archive, point, cores, names[0][0]) as mount:
-        mounted = _pss(mount)
-        for share in names:
+        top, mounted = str(mount.top), _pss(mount)
+        for share, size in zip(names, sizes, strict=True):
             harness.drop_caches()
-            took = _client(mount_client.walk, top=str(mount.top))
+            took = _client(mount_client.walk, top=top)
             _expect("entries", took["entries"], entries)
-            _client(mount_client.read_together, top=str(mount.top), names=share, clients=clients)
+            took = _client(mount_client.read_together, top=top, names=share, clients=clients)
+            _expect("bytes", took["size"], size)
             after.append(_pss(mount))
-        pids = processes.marked(mount.mark)
+        pids = _pids(mount)
         return {
             "mounted_mb": mounted,
             "once_mb": after[0],
@@ -174,12 +180,19 @@ def _client(function: Callable[..., Values], **arguments: object) -> Values:
     return values
 
 
+def _pids(mount: Mounted) -> list[int]:
+    found = processes.marked(mount.mark)
+    if not found:
+        raise NoDaemonError(f"no process serves {mount.top}")
+    return found
+
+
 def _cpu_seconds(mount: Mounted) -> float:
-    return sum(processes.cpu_seconds(pid) for pid in processes.marked(mount.mark))
+    return sum(map(processes.cpu_seconds, _pids(mount)))
 
 
 def _pss(mount: Mounted) -> float:
-    return sum(memory.proportional(pid) for pid in processes.marked(mount.mark)) / MB
+    return sum(map(memory.proportional, _pids(mount))) / MB
 
 
 def _python_seconds() -> float:
