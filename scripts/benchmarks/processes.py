@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 MARK = "FFRECORD_BENCH_MARK"
@@ -43,10 +45,14 @@ def cpu_seconds(pid: int) -> float:
 def end(mark: str, patience: float) -> None:
     """Wait until no process with this mark is left; kill what is after `patience` seconds."""
     deadline = time.monotonic() + patience
-    while marked(mark) and time.monotonic() < deadline:
+    while found := marked(mark):
+        if time.monotonic() >= deadline:
+            kill(found)  # and look again: one of them may have started another before it died
         time.sleep(POLL)
-    for pid in marked(mark):
-        try:
+
+
+def kill(pids: Iterable[int]) -> None:
+    """End processes that may have ended already."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
