@@ -74,6 +74,9 @@ class Ownership:
     uid: int | None = None
     gid: int | None = None
     umask: int | None = None
+    keeper: int | None = None
+    """The user who alone, besides root, gets past the root folder. (allow_root: the kernel knows
+    all users or none, and does not ask again for what it has cached. Permissions it does check.)"""
 
     def applied(self, mode: int, uid: int, gid: int) -> tuple[int, int, int]:
         if self.umask is not None and not stat.S_ISLNK(mode):
@@ -96,34 +99,43 @@ class Filesystem:
     ) -> None:
         self.archive = archive
         self._index = archive.index
-        self._own = ownership
+        self._count = len(archive.index)
+        self._own = None if ownership == Ownership() else ownership
         self._counters = counters or Counters()
 
     def __len__(self) -> int:
-        return len(self._index)
+        return self._count
 
     def lookup(self, folder: int, name: bytes) -> int:
         """The inode of a name in a folder; MISSING if there is none."""
+        if not 0 <= folder < self._count:
+            raise OSError(errno.ESTALE, "no such inode")
+        found = self._index.child(folder, name)
+        return self._special(folder, name) if found == MISSING else found
+
+    def _special(self, folder: int, name: bytes) -> int:
+        """What a name that no folder has stands for."""
         if not stat.S_ISDIR(self.mode(folder)):
             raise OSError(errno.ENOTDIR, "not a folder")
         if len(name) > LONGEST_NAME:
             raise OSError(errno.ENAMETOOLONG, "too long a name")
-        if name == b".":
-            return folder
-        if name == b"..":  # asked for by NFS servers
+        if name == b"..":  # asked for by NFS servers, as is the next
             return self._index.parent(folder)
-        return self._index.child(folder, name)
+        return folder if name == b"." else MISSING
 
     def mode(self, inode: int) -> int:
         self._require(inode)
         return self._index.mode(inode)
 
     def attributes(self, inode: int) -> Attributes:
-        self._require(inode)
+        if not 0 <= inode < self._count:
+            raise OSError(errno.ESTALE, "no such inode")
         mode, links, uid, gid, length, mtime_ns = self._index.raw_status(inode)
         size = FOLDER_SIZE if stat.S_ISDIR(mode) else length
         if self._own is not None:
             mode, uid, gid = self._own.applied(mode, uid, gid)
+            if inode == ROOT and self._own.keeper is not None:
+                mode, uid = stat.S_IFDIR | 0o500, self._own.keeper
         return Attributes(inode, mode, links, uid, gid, size, mtime_ns)
 
     def readlink(self, inode: int) -> bytes:
@@ -175,8 +187,9 @@ class Filesystem:
 
     def space(self) -> Space:
         """What statfs(2) tells: the archive's bytes and inodes, and no room for more."""
-        files = self.archive.reader.sources.fds.tolist()  # other files may have the paths by now
-        blocks = sum(-(-os.fstat(fd).st_size // SPACE_BLOCK) for fd in files)
+        reader = self.archive.reader
+        sizes = [int(reader.get_offsets(file)[-1]) for file in range(len(reader.fnames))]
+        blocks = sum(-(-size // SPACE_BLOCK) for size in sizes)
         return Space(blocks, len(self._index), SPACE_BLOCK, LONGEST_NAME)
 
     def xattr(self, inode: int, name: bytes) -> bytes:
@@ -210,7 +223,7 @@ class Filesystem:
         return os.fsdecode(b"/" + self._index.inode_path(inode))
 
     def _require(self, inode: int) -> None:
-        if not 0 <= inode < len(self._index):
+        if not 0 <= inode < self._count:
             raise OSError(errno.ESTALE, "no such inode")
 
 

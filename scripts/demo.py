@@ -62,8 +62,17 @@ def folder(archive: str, source: str) -> None:
         print(f"folder.stat('README.md').st_nlink: {packed.stat('README.md').st_nlink}")
 
 
+def by_path(top: str) -> None:
+    """A program that knows nothing of archives: it opens files by their paths."""
+    for path in sorted(Path(top).rglob("*.py")):
+        with path.open(encoding="utf-8") as file:
+            print(path, sum(1 for _ in file), path.stat().st_mtime_ns)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "--folder":
         folder(*sys.argv[2:])
+    elif sys.argv[1] == "--by-path":
+        by_path(sys.argv[2])
     else:
         records(sys.argv[1])

@@ -3,8 +3,7 @@
 Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what it calls `aio` and
 `reader`, `newfile` is a part of `writer`, `scan` and `readahead` of `pack`, `archive` and
 `packedfile` of `folder`, split into one job each; `fileio` and `package` have the names of the
-original's modules. In `ffrecord_fuse`, `handshake`, `content`, `coldreads` and `counters` are parts
-of what it calls `session`; `daemon` and `log` of `supervisor`.
+original's modules.
 """
 
 from __future__ import annotations
@@ -18,18 +17,17 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# Of the second package every module is named "fuse." and its own name: so nothing of the first but
-# two commands can import it.
-SERVING = {"fuse.abi", "fuse.reply", "fuse.content", "fuse.counters", "fuse.filesystem"}
 READ_SIDE = {"errors", "layout", "checksum", "extents", "aio", "slabs", "pagecache", "engine"}
+
+FUSE_INSIDE = {"content", "counters", "filesystem"}
 
 # module -> (modules of ours, packages from outside) that it may import
 ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.errors": (set(), set()),
     "ffrecord.version": (set(), set()),
+    "ffrecord.terminal": (set(), set()),
     "ffrecord.fileio": ({"reader", "writer"}, set()),
     "ffrecord.names": (set(), set()),
-    "ffrecord.terminal": (set(), set()),
     "ffrecord.layout": ({"errors"}, {"numpy"}),
     "ffrecord.checksum": ({"errors"}, {"numpy", "isal"}),
     "ffrecord.extents": (set(), {"numpy"}),
@@ -70,6 +68,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "index",
             "names",
             "pack",
+            "mounting",
             "reader",
             "terminal",
             "version",
@@ -82,50 +81,36 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "fileio", "folder", "pack", "reader", "version", "writer"},
         set(),
     ),
-    "ffrecord.cli.mount": ({"fuse.cli"}, set()),
-    "ffrecord.cli.umount": ({"fuse.errors", "fuse.mount"}, set()),
-    "ffrecord_fuse.abi": (set(), {"numpy"}),
+    "ffrecord_fuse.__init__": ({"errors", "mounting", "options"}, set()),
+    "ffrecord_fuse.__main__": ({"cli"}, set()),
     "ffrecord_fuse.errors": ({"errors"}, set()),
-    "ffrecord_fuse.options": ({"fuse.errors"}, set()),
-    "ffrecord_fuse.mount": ({"fuse.errors", "fuse.options"}, set()),
+    "ffrecord_fuse.options": ({"errors"}, set()),
+    "ffrecord_fuse.mounting": ({"errors", "options"}, set()),
     "ffrecord_fuse.counters": (set(), set()),
+    "ffrecord_fuse.background": (set(), set()),
     "ffrecord_fuse.log": ({"terminal"}, set()),
-    "ffrecord_fuse.request": ({"fuse.abi"}, set()),
-    "ffrecord_fuse.filesystem": ({"archive", "index", "fuse.counters"}, {"numpy"}),
-    "ffrecord_fuse.reply": ({"fuse.abi", "fuse.filesystem"}, {"numpy"}),
-    "ffrecord_fuse.handshake": ({"fuse.abi", "fuse.errors", "fuse.reply", "fuse.request"}, set()),
-    "ffrecord_fuse.content": ({"archive", "checksum", "index"}, {"numpy"}),
+    "ffrecord_fuse.abi": (set(), {"numpy"}),
+    "ffrecord_fuse.request": ({"abi"}, set()),
+    "ffrecord_fuse.reply": ({"abi", "filesystem"}, {"numpy"}),
+    "ffrecord_fuse.handshake": ({"abi", "errors", "reply", "request"}, set()),
+    "ffrecord_fuse.filesystem": ({"archive", "counters", "index"}, {"numpy"}),
+    "ffrecord_fuse.content": ({"archive", "checksum", "index"}, set()),
     "ffrecord_fuse.coldreads": ({"aio", "engine", "errors", "slabs"}, {"numpy"}),
     "ffrecord_fuse.session": (
-        SERVING | {"errors", "pagecache", "fuse.coldreads", "fuse.request"},
-        {"numpy"},
+        FUSE_INSIDE | {"abi", "background", "coldreads", "errors", "pagecache", "reply", "request"},
+        set(),
     ),
     "ffrecord_fuse.supervisor": (
-        SERVING | {"fuse.errors", "fuse.handshake", "fuse.mount", "fuse.session"},
+        FUSE_INSIDE | {"abi", "errors", "handshake", "mounting", "reply", "session"},
         set(),
     ),
     "ffrecord_fuse.daemon": (
-        {
-            "archive",
-            "fuse.content",
-            "fuse.counters",
-            "fuse.errors",
-            "fuse.filesystem",
-            "fuse.fusepy_adapter",
-            "fuse.handshake",
-            "fuse.log",
-            "fuse.mount",
-            "fuse.options",
-            "fuse.supervisor",
-        },
+        FUSE_INSIDE
+        | {"archive", "errors", "fusepy_adapter", "handshake", "log", "mounting", "options"}
+        | {"supervisor"},
         set(),
     ),
-    "ffrecord_fuse.cli": (
-        {"errors", "terminal", "version", "fuse.daemon", "fuse.options"},
-        set(),
-    ),
-    "ffrecord_fuse.__main__": ({"fuse.cli"}, set()),
-    "ffrecord_fuse.__init__": ({"fuse.errors", "fuse.mount", "fuse.options"}, set()),
+    "ffrecord_fuse.cli": ({"daemon", "errors", "options", "terminal", "version"}, set()),
 }
 
 
@@ -164,8 +149,7 @@ def breaches(source: str, rule: tuple[set[str], set[str]]) -> list[str]:
     for name in imports_of(source):
         top, *rest = name.split(".")
         if top in ("ffrecord", "ffrecord_fuse"):
-            prefix = "fuse." if top == "ffrecord_fuse" else ""
-            allowed = bool(rest) and prefix + rest[0] in ours
+            allowed = bool(rest) and rest[0] in ours
         else:
             allowed = top in sys.stdlib_module_names or top in outside
         if not allowed:
@@ -176,6 +160,15 @@ def breaches(source: str, rule: tuple[set[str], set[str]]) -> list[str]:
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_module_imports_only_what_the_design_allows(path: Path) -> None:
     assert breaches(path.read_text(), rule_for(path)) == []
+
+
+def test_only_two_commands_of_the_first_package_know_the_second() -> None:
+    knowing = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "ffrecord").rglob("*.py")
+        if any(name.split(".")[0] == "ffrecord_fuse" for name in imports_of(path.read_text()))
+    }
+    assert knowing == {"ffrecord/cli/mount.py", "ffrecord/cli/umount.py"}
 
 
 def test_the_table_names_no_module_that_is_gone() -> None:
@@ -192,7 +185,6 @@ def test_the_table_names_no_module_that_is_gone() -> None:
         "from ffrecord import reader",
         "from ffrecord.reader import FileReader",
         "def f():\n    import ffrecord.reader",
-        "from ffrecord_fuse.errors import MountError",
     ],
 )
 def test_a_breach_is_found(line: str) -> None:
