@@ -32,7 +32,7 @@ from ffrecord_fuse.counters import RESTARTS, Counters
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.handshake import Agreement
-from ffrecord_fuse.mounting import unmount
+from ffrecord_fuse.mounting import connection_of, unmount
 from ffrecord_fuse.session import DEFAULT_SPIN, Session
 
 MOST_WORKERS = 4
@@ -98,19 +98,29 @@ class Supervisor:
         self._log = log
         self._workers = [_Worker(number, -1) for number in range(workers)]
         self._ending = False
+        self._connection = _connection_at(mountpoint)
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Start the workers, say that they are, and return when the mount has gone."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
         try:
-            for worker in self._workers:
-                self._start(worker)
+            self._start_all()
             ready()
             while any(worker.pid for worker in self._workers):
                 self._react(signal.sigwaitinfo(WAITED_FOR).si_signo)
         finally:
             self._close()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _start_all(self) -> None:
+        try:
+            for worker in self._workers:
+                self._start(worker)
+        except OSError as error:
+            self._close()  # first: there may be no descriptor left to unmount with
+            self._log(f"cannot serve {self._mountpoint}: {error}")
+            self._unmount()  # nobody was told that it is there
+            raise
 
     def _react(self, signo: int) -> None:
         if signo in ENDING and not self._ending:
@@ -194,16 +204,19 @@ class Supervisor:
             os._exit(code)
 
     def _unmount(self) -> None:
-        """Busy or not: whoever still reads gets errors from now on."""
+        """Busy or not, here or in the namespace of a container that has a copy of it: whoever
+        still reads gets errors from now on."""
         self._ending = True
-        try:
-            unmount(self._mountpoint)
-        except MountError:
-            with contextlib.suppress(MountError):
-                unmount(self._mountpoint, lazy=True)
-            for worker in self._workers:
-                if worker.pid:
-                    os.kill(worker.pid, signal.SIGKILL)
+        # After a lazy unmount somebody may have mounted something else there.
+        if self._connection is None or self._connection == _connection_at(self._mountpoint):
+            try:
+                unmount(self._mountpoint)
+            except MountError:
+                with contextlib.suppress(MountError):
+                    unmount(self._mountpoint, lazy=True)
+        for worker in self._workers:
+            if worker.pid:
+                os.kill(worker.pid, signal.SIGKILL)
 
     def _close(self) -> None:
         """The descriptors, and with the last of them the connection."""
@@ -218,6 +231,14 @@ class Supervisor:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _connection_at(mountpoint: str) -> int | None:
+    """Which connection is mounted there; None where that is not to be seen from here."""
+    try:
+        return connection_of(mountpoint)
+    except MountError:
+        return None
 
 
 def clone(fd: int) -> int:
