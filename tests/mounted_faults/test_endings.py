@@ -166,9 +166,7 @@ def test_an_abort_ends_every_read_in_flight_and_every_process(
         assert daemons.run("umount", point).returncode == 0
 
 
-def test_an_abort_under_load_hangs_nobody(
-    packed: Packed, point: Path, connections: Path
-) -> None:
+def test_an_abort_under_load_hangs_nobody(packed: Packed, point: Path, connections: Path) -> None:
     with (
         daemons.daemon(packed.archive, point, "--workers", "2") as mounted,
         daemons.readers(point, packed.source, 8) as readers,
@@ -241,6 +239,28 @@ def test_an_unmount_of_a_busy_mount_lasts_as_long_as_its_last_user(
         daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
 
 
+def test_a_signal_ends_a_mount_of_which_another_namespace_has_a_copy(
+    packed: Packed, point: Path
+) -> None:
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no unshare(1) here")
+    with daemons.daemon(packed.archive, point, "--workers", "2") as mounted:
+        serving = mounted.processes
+        other = subprocess.Popen(
+            ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; cat"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "ready\n"
+            mounted.process.terminate()
+            assert mounted.end() == 0
+            assert not daemons.is_mounted(point)
+            daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
+        finally:
+            daemons.end(other)
+
+
 def test_a_late_signal_does_not_unmount_what_somebody_else_has_mounted_there(
     packed: Packed, point: Path
 ) -> None:
@@ -279,16 +299,15 @@ def test_a_daemon_that_cannot_start_leaves_no_mount(
             capture_output=True, timeout=daemons.LIMIT, check=False,
         )  # fmt: skip
         assert done.returncode != 0
-        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert "Traceback" not in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("ffrecord-fuse: ")
         assert not daemons.is_mounted(point)
     finally:
         if daemons.is_mounted(point):
             subprocess.run(["umount", "--lazy", str(point)], check=True, timeout=daemons.LIMIT)
 
 
-def test_a_supervisor_may_be_the_first_process_of_a_container(
-    packed: Packed, point: Path
-) -> None:
+def test_a_supervisor_may_be_the_first_process_of_a_container(packed: Packed, point: Path) -> None:
     if shutil.which("unshare") is None:
         pytest.skip("there is no unshare(1) here")
     due = (packed.source / file_in(packed)).read_bytes()
