@@ -13,6 +13,7 @@ import os
 import random
 import stat
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,6 +83,15 @@ class ColdSession(Session):
 
     def _cached(self, piece: Piece) -> None:
         return None
+
+
+class GatedSession(ColdSession):
+    """Stops at its first read until the gate is open: what was sent meanwhile is one batch."""
+
+    gate = threading.Event()
+
+    def _cached(self, piece: Piece) -> None:
+        assert self.gate.wait(kernel.LIMIT)
 
 
 @contextlib.contextmanager
@@ -404,24 +414,28 @@ def test_every_way_to_verify_gives_the_same_bytes(packed: Path, tree: Path, veri
                 assert reply.payload == whole[offset : offset + 100]
 
 
-def test_many_cold_reads_at_once_are_all_answered_rightly(packed: Path, tree: Path) -> None:
+def test_cold_reads_that_wait_together_are_all_answered_rightly(packed: Path, tree: Path) -> None:
+    read_in_batches(packed, tree)
+
+
+def read_in_batches(archive: Path, tree: Path) -> None:
+    """Reads of which 8 wait at a time, each of which must be answered."""
     whole = (tree / "big").read_bytes()
     generator = random.Random(5)
-    spans = {100 + n: (generator.randrange(len(whole)), 3000) for n in range(400)}
-    with talk(packed, session=ColdSession) as talking:
-        answers: dict[int, bytes] = {}
+    spans = {100 + n: (generator.randrange(len(whole)), 3000) for n in range(160)}
+    with talk(archive, session=GatedSession) as talking:
         waiting = list(spans)
-        while len(answers) < len(spans):
-            for unique in waiting[:8]:  # as many replies as a socket holds, whatever its settings
+        while waiting:
+            batch, waiting = waiting[:8], waiting[8:]
+            GatedSession.gate.clear()
+            for unique in batch:
                 talking.send(kernel.read(NODES["big"], *spans[unique], unique))
-            for _ in waiting[:8]:
-                reply = talking.receive()
-                assert reply.error == 0
-                answers[reply.unique] = reply.payload
-            del waiting[:8]
-    assert answers == {
-        unique: whole[offset : offset + size] for unique, (offset, size) in spans.items()
-    }
+            GatedSession.gate.set()
+            found = {reply.unique: reply for reply in (talking.receive() for _ in batch)}
+            for unique in batch:
+                offset, size = spans[unique]
+                assert found[unique] == Reply(unique, 0, whole[offset : offset + size])
+        assert is_well(talking, tree)
 
 
 # ---- requests without an answer of their own -----------------------------------------------
@@ -638,6 +652,7 @@ def test_a_submission_that_is_refused_is_read_another_way(
 ) -> None:
     monkeypatch.setattr(aio.Context, "submit", lambda self, at, count: -code)
     read_everything(packed, tree)
+    read_in_batches(packed, tree)
 
 
 def test_a_kernel_that_takes_one_read_at_a_time_gets_them_all(
@@ -645,7 +660,7 @@ def test_a_kernel_that_takes_one_read_at_a_time_gets_them_all(
 ) -> None:
     submit = aio.Context.submit
     monkeypatch.setattr(aio.Context, "submit", lambda self, at, count: submit(self, at, 1))
-    read_everything(packed, tree)
+    read_in_batches(packed, tree)
 
 
 def test_a_kernel_that_refuses_every_other_time_loses_nothing(
@@ -657,7 +672,7 @@ def test_a_kernel_that_refuses_every_other_time_loses_nothing(
         return -errno.EAGAIN if next(turns) % 2 else submit(self, at, count)
 
     monkeypatch.setattr(aio.Context, "submit", moody)
-    read_everything(packed, tree)
+    read_in_batches(packed, tree)
 
 
 @pytest.mark.parametrize(
@@ -685,6 +700,7 @@ def test_a_read_that_comes_back_short_is_finished_by_hand(
 
     monkeypatch.setattr(ColdReads, "_land", land_short)
     read_everything(packed, tree)
+    read_in_batches(packed, tree)
 
 
 def test_without_an_aio_context_everything_is_read_by_hand(
@@ -692,6 +708,7 @@ def test_without_an_aio_context_everything_is_read_by_hand(
 ) -> None:
     monkeypatch.setattr(aio.ContextPool, "borrow", lambda self, wanted: None)
     read_everything(packed, tree)
+    read_in_batches(packed, tree)
 
 
 def test_without_o_direct_everything_is_read_by_hand(
@@ -705,12 +722,7 @@ def test_a_machine_with_few_aio_requests_left_serves_more_reads_than_those(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aio.ContextPool, "borrow", lambda self, wanted: aio.Context(1))
-    whole = (tree / "big").read_bytes()
-    with talk(packed, session=ColdSession) as talking:
-        for unique in range(8):
-            talking.send(kernel.read(NODES["big"], 1000 * unique, 5000, 100 + unique))
-        found = {reply.unique: reply.payload for reply in (talking.receive() for _ in range(8))}
-    assert found == {100 + n: whole[1000 * n : 1000 * n + 5000] for n in range(8)}
+    read_in_batches(packed, tree)
 
 
 @pytest.mark.parametrize("may_ask", [True, False])
