@@ -190,6 +190,7 @@ class Supervisor:
                 os._exit(code)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to the whole group
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            self._close_those_of_others(worker)
             gc.freeze()  # what is there stays: collections need not look at it again and again
             served = self._served
             Session(
@@ -202,6 +203,13 @@ class Supervisor:
             self._log(f"worker {worker.number} failed: {error!r}")
         finally:
             os._exit(code)
+
+    def _close_those_of_others(self, worker: _Worker) -> None:
+        """So that the supervisor's copy of a worker's descriptor is the last when that has died:
+        where requests cannot be sent again, they fail only then."""
+        for other in self._workers:
+            if other is not worker and other.fd >= 0:
+                os.close(other.fd)
 
     def _unmount(self) -> None:
         """Busy or not, here or in the namespace of a container that has a copy of it: whoever
