@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pickle
 import random
 import stat
 import struct
@@ -27,7 +28,7 @@ from ffrecord_fuse.coldreads import ColdReads
 from ffrecord_fuse.content import Content, Piece
 from ffrecord_fuse.filesystem import Filesystem, Ownership
 from ffrecord_fuse.session import Session
-from tests import archives, kernel, trees
+from tests import archives, handmade, kernel, trees
 from tests.kernel import Kernel, Reply
 
 POISON = 0xDB
@@ -436,6 +437,64 @@ def read_in_batches(archive: Path, tree: Path) -> None:
                 offset, size = spans[unique]
                 assert found[unique] == Reply(unique, 0, whole[offset : offset + size])
         assert is_well(talking, tree)
+
+
+# ---- archives of the original, which have no checksums of blocks -----------------------------
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> tuple[Path, bytes]:
+    """With a file of several blocks, and what is in that."""
+    whole = content(3 * BLOCK + 99, 6)
+    index = b"piouhjgbr" + pickle.dumps({"large": 0, "small": 1})
+    path = handmade.write_records(tmp_path / "original.ffr", [whole, b"small", index])
+    return path, whole
+
+
+def node_of(talking: Kernel, name: bytes) -> int:
+    found = talking.ask(kernel.lookup(1, name)).payload
+    return int(struct.unpack_from("=Q", found)[0])
+
+
+def test_a_large_file_of_the_original_is_read_beside_the_loop(
+    original: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, whole = original
+    gate, learn = threading.Event(), Content.learn
+
+    def slowly(self: Content, inode: int) -> None:
+        assert gate.wait(kernel.LIMIT)
+        learn(self, inode)
+
+    monkeypatch.setattr(Content, "learn", slowly)
+    with talk(archive) as talking:
+        large, small = node_of(talking, b"large"), node_of(talking, b"small")
+        talking.send(kernel.read(large, BLOCK - 5, 10, 101))
+        talking.send(kernel.read(large, 0, 10, 102))
+        assert talking.ask(kernel.read(small, 0, 10)).payload == b"small"  # others do not wait
+        assert talking.until_fence() == []
+        gate.set()
+        found = {reply.unique: reply for reply in (talking.receive(), talking.receive())}
+        assert found == {
+            101: Reply(101, 0, whole[BLOCK - 5 : BLOCK + 5]),
+            102: Reply(102, 0, whole[:10]),
+        }
+        assert talking.ask(kernel.read(large, 3 * BLOCK, 999)).payload == whole[3 * BLOCK :]
+
+
+def test_a_damaged_file_of_the_original_is_an_error_each_time(
+    original: tuple[Path, bytes],
+) -> None:
+    archive, whole = original
+    raw = bytearray(archive.read_bytes())
+    raw[raw.index(whole[:100]) + 2 * BLOCK] ^= 1
+    archive.write_bytes(raw)
+    with talk(archive) as talking:
+        large, small = node_of(talking, b"large"), node_of(talking, b"small")
+        for _ in range(2):
+            assert talking.ask(kernel.read(large, 0, 10)) == Reply(2, errno.EIO)
+        assert talking.ask(kernel.read(small, 0, 10)).payload == b"small"
+        assert [line.split(" (record ")[0] for line in talking.log] == ["damaged: /large"]
 
 
 # ---- requests without an answer of their own -----------------------------------------------

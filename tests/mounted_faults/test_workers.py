@@ -26,6 +26,23 @@ class Doomed(supervisor.Session):
 supervisor.Session = Doomed
 sys.exit(cli.main(sys.argv[1:]))
 """
+# Kills the worker at a read, if a file is there; that file is then gone.
+_FATAL = """
+import os, signal, sys
+from ffrecord_fuse import abi, cli, handshake, supervisor
+flag, may_resend = sys.argv[1], sys.argv[2] == "resend"
+class Fatal(supervisor.Session):
+    def _read(self, request):
+        try:
+            os.unlink(flag)
+        except FileNotFoundError:
+            return super()._read(request)
+        os.kill(os.getpid(), signal.SIGKILL)
+supervisor.Session = Fatal
+if not may_resend:
+    handshake.WANTED &= ~abi.InitFlag.HAS_RESEND
+sys.exit(cli.main(sys.argv[3:]))
+"""
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -87,6 +104,26 @@ def test_a_read_that_a_stopped_worker_has_taken_is_answered_by_the_next(
         finally:
             daemons.end(waiting)
         assert daemons.read(point / path) == due
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("resend", ["resend", "no resend"])
+def test_a_request_that_dies_with_its_worker_is_sent_again_where_the_kernel_can(
+    packed: Packed, point: Path, tmp_path: Path, resend: str, workers: str
+) -> None:
+    path, due = "folder 0/file 150", (packed.source / "folder 0/file 150").read_bytes()
+    flag = tmp_path / "flag"
+    command = ("-c", _FATAL, str(flag), resend)
+    with daemons.daemon(packed.archive, point, "--workers", workers, command=command) as mounted:
+        assert daemons.read(point / path, 100_000, 100) == due[100_000:100_100]
+        flag.touch()
+        if resend == "resend":
+            assert daemons.read(point / path) == due
+        else:  # it does not wait for ever; what the kernel read ahead it asks for again by itself
+            assert daemons.error_of(point / path) in ("", "ECONNABORTED", "EIO")
+            assert daemons.read(point / path) == due
+        assert not flag.exists()
+        assert sum("killed by signal 9" in line for line in mounted.log()) == 1
 
 
 def test_a_worker_that_cannot_live_is_not_started_again_and_again_without_a_pause(
