@@ -55,6 +55,9 @@ RENDERED_BYTES = 16 << 20
 READ_BYTES = 3 << 19
 """A read of 1 MiB and what is missing of the blocks at both its ends."""
 
+CROWDED = 30e-6
+"""Seconds that giving the core away has taken when others wanted it: they need it more."""
+
 HITS_TO_BE_WARM = 8
 MOST_WORTH = 8
 """So often in a row staying awake may have been for nothing before it is given up."""
@@ -396,8 +399,8 @@ class _Inbox:
         if not self._spin:
             return os.readv(self._fd, [memory])
         began = time.perf_counter()
-        if self._worth > 0 and self._spin_until(began + self._spin, None):
-            return os.readv(self._fd, [memory])
+        if self._worth > 0:
+            self._spin_until(began + self._spin, None)
         try:
             return os.readv(self._fd, [memory])
         finally:
@@ -424,11 +427,14 @@ class _Inbox:
             self._worth = max(self._worth - 1, 0)
 
     def _spin_until(self, deadline: float, cold: ColdReads | None) -> bool:
-        requests = self._requests
-        while time.perf_counter() < deadline:
+        requests, now = self._requests, time.perf_counter()
+        while now < deadline:
             if requests.poll(0) or (cold is not None and cold.has_landed()):
                 return True
             os.sched_yield()
+            before, now = now, time.perf_counter()
+            if now - before > CROWDED:
+                return False
         return False
 
     def _set_blocking(self, blocks: bool) -> None:
