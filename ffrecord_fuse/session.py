@@ -30,6 +30,7 @@ from ffrecord_fuse import abi, counters, reply
 from ffrecord_fuse.abi import Opcode
 from ffrecord_fuse.coldreads import ColdReads
 from ffrecord_fuse.content import Content, DamageError, Piece
+from ffrecord_fuse.damage import DamageLog
 from ffrecord_fuse.filesystem import MISSING, Filesystem
 from ffrecord_fuse.reply import Rendered
 from ffrecord_fuse.request import MalformedError, Request, parse
@@ -54,7 +55,6 @@ READ_BYTES = 3 << 19
 """A read of 1 MiB and what is missing of the blocks at both its ends."""
 
 HITS_TO_BE_WARM = 8
-LOGGED_DAMAGES = 10_000
 
 READ_ONLY = frozenset({
     Opcode.SETATTR, Opcode.SYMLINK, Opcode.MKNOD, Opcode.MKDIR, Opcode.UNLINK, Opcode.RMDIR,
@@ -100,7 +100,7 @@ class Session:
         self._cold = ColdReads(sources)
         self._listings: OrderedDict[tuple[int, int, bool], Rendered] = OrderedDict()
         self._listed_bytes = 0
-        self._damaged: set[int] = set()
+        self._damages = DamageLog(filesystem, content, log)
         self._waiter = _Waiter(fd, self._cold.eventfd, spin / 1e6)
         self._handlers: dict[int, Handler] = {
             Opcode.LOOKUP: self._lookup,
@@ -318,12 +318,8 @@ class Session:
         self._send(*reply.data(unique, content))
 
     def _damage(self, piece: Piece, what: str) -> None:
-        """A line in the log for each damaged file, once."""
         self._counts[counters.DAMAGED_READS] += 1
-        if piece.inode not in self._damaged and len(self._damaged) < LOGGED_DAMAGES:
-            self._damaged.add(piece.inode)
-            path, record = self._filesystem.path(piece.inode), self._content.record_of(piece.inode)
-            self._log(f"damaged: {path} ({record}): {what}")
+        self._damages.tell(piece, what)
 
 
 class _Waiter:
