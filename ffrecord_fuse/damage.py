@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ffrecord_fuse.content import Content, Piece
+from ffrecord_fuse.content import Content
 from ffrecord_fuse.filesystem import Filesystem
 
 LOGGED_DAMAGES = 10_000
@@ -21,8 +21,8 @@ class DamageLog:
         self._log = log
         self._damaged: set[int] = set()
 
-    def tell(self, piece: Piece, what: str) -> None:
-        if piece.inode not in self._damaged and len(self._damaged) < LOGGED_DAMAGES:
-            self._damaged.add(piece.inode)
-            path, record = self._filesystem.path(piece.inode), self._content.record_of(piece.inode)
+    def tell(self, inode: int, what: str) -> None:
+        if inode not in self._damaged and len(self._damaged) < LOGGED_DAMAGES:
+            self._damaged.add(inode)
+            path, record = self._filesystem.path(inode), self._content.record_of(inode)
             self._log(f"damaged: {path} ({record}): {what}")

@@ -237,14 +237,15 @@ class Callbacks:
     @_answered
     def read(self, path: str, size: int, offset: int, handle: int) -> bytes:
         self._counts[counters.READS] += 1
-        piece = self._content.piece(self._inode(path), offset, size)
-        if piece is None:
-            return b""
+        inode = self._inode(path)
         try:
+            piece = self._content.piece(inode, offset, size)
+            if piece is None:
+                return b""
             memory = self._content.read(piece)
         except (DamageError, FFRecordError) as error:
             self._counts[counters.DAMAGED_READS] += 1
-            self._damages.tell(piece, str(error))
+            self._damages.tell(inode, str(error))
             raise OSError(errno.EIO, "damaged") from error
         self._counts[counters.VERIFIED_BLOCKS] += len(piece.checksums or ())
         self._counts[counters.BYTES_READ] += piece.asked
