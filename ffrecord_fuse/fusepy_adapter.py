@@ -3,41 +3,32 @@
 Slower than the native back end, and one thread: callbacks that wait for a disk, one after the
 other. It is for systems where that one does not work, and a second implementation to check it by.
 
-libfuse knows files by their paths. Names are bytes, and both libraries hand them over as text in
-an encoding of our choice: in Latin-1 every byte is a character, so that no name is out of reach.
+libfuse knows files by their paths, which come as text: see `libfuse.ENCODING`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes.util
 import errno
 import functools
-import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from ffrecord.errors import FFRecordError
 from ffrecord.index import ROOT
 from ffrecord.index.layout import BLOCK
-from ffrecord_fuse import counters, mounting
+from ffrecord_fuse import counters, libfuse, mounting
 from ffrecord_fuse.content import Content, DamageError
 from ffrecord_fuse.damage import DamageLog
-from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import MISSING, Filesystem
+from ffrecord_fuse.libfuse import ENCODING
 from ffrecord_fuse.options import Options
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Log: TypeAlias = Callable[[str], None]
 Ready: TypeAlias = Callable[[], None]
-
-PACKAGES = ("mfusepy", "fuse")  # the second is what fusepy calls itself
-ENCODING = "latin-1"
-FOREVER = 10**9
-"""Seconds that the kernel may keep what it was told: an archive does not change."""
 
 KNOWN_PATHS = 1 << 14
 _FIRST_NUMBER = 1  # of the root: other programs take an inode 0 for none at all
@@ -61,11 +52,11 @@ def prepare(
         mounting.check(mountpoint)
     else:  # libfuse, from 3.3 on, takes it as well, and waits in read(2)
         os.set_blocking(mounting.mount(source, mountpoint, options), True)
-    library = load(mountpoint)
-    settings = _settings(source, options)
+    library = libfuse.load(mountpoint)
+    settings = libfuse.settings(source, options)
 
     def run(ready: Ready) -> None:
-        stderr = _Overheard()
+        stderr = libfuse.Overheard()
 
         def started() -> None:
             mounting.set_read_ahead(mountpoint, mounting.READ_AHEAD_KIB)
@@ -76,7 +67,7 @@ def prepare(
         callbacks = kind(filesystem, content, counts, log, started)
         place = os.fsencode(mountpoint).decode(ENCODING)
         try:
-            library.FUSE(callbacks, place, encoding=ENCODING, **settings)
+            library.FUSE(callbacks, place, **settings)
         except RuntimeError as error:
             # libfuse 3 also fails in the end when it was a signal that made it unmount.
             if not callbacks.has_started:
@@ -84,55 +75,6 @@ def prepare(
                 raise mounting.refusal(mountpoint, said) from None
 
     return run
-
-
-def load(mountpoint: str) -> Any:
-    """The module that speaks to libfuse."""
-    for name in PACKAGES:
-        try:
-            with _libfuse3_first() if name == "mfusepy" else contextlib.nullcontext():
-                library = importlib.import_module(name)
-        except ImportError:
-            continue
-        except (OSError, AttributeError) as error:  # how they say: none, or one that is too old
-            why = (
-                f"cannot mount, {name} finds no libfuse to use ({error}): install the package "
-                "fuse3 or libfuse3, or take the native back end, which needs none"
-            )
-            raise MountError(mountpoint, errno.ENOENT, why) from None
-        if hasattr(library, "Operations"):  # there is another package with a module `fuse`
-            return library
-    why = (
-        "cannot mount, neither mfusepy nor fusepy is installed: pip install 'ffrecord[fuse]', "
-        "or take the native back end, which needs none"
-    )
-    raise MountError(mountpoint, errno.ENOENT, why)
-
-
-@contextlib.contextmanager
-def _libfuse3_first() -> Iterator[None]:
-    """mfusepy would take libfuse 2 where both are installed."""
-    path = ctypes.util.find_library("fuse3")
-    if path is None or "FUSE_LIBRARY_PATH" in os.environ:
-        yield
-        return
-    os.environ["FUSE_LIBRARY_PATH"] = path
-    try:
-        yield
-    finally:
-        del os.environ["FUSE_LIBRARY_PATH"]
-
-
-def _settings(source: str, options: Options) -> dict[str, str | int | bool]:
-    found: dict[str, str | int | bool] = {
-        "foreground": True, "nothreads": True, "use_ino": True, "kernel_cache": True,
-        "entry_timeout": FOREVER, "negative_timeout": FOREVER, "attr_timeout": FOREVER,
-    }  # fmt: skip
-    for word in mounting.words(source, options):
-        name, _, value = word.partition("=")
-        if name != "nodiratime":  # libfuse has no such word, and a read-only mount no need of it
-            found[name] = value.encode().decode(ENCODING) or True
-    return found
 
 
 def _answered(
@@ -281,20 +223,3 @@ class Callbacks:
     # The kernel refuses these by itself, unless someone else has mounted, and not read-only.
     chmod = chown = create = fallocate = link = mkdir = mknod = removexattr = rename = _refuse
     rmdir = setxattr = symlink = truncate = unlink = utimens = write = _refuse
-
-
-class _Overheard:
-    """What is written to stderr while libfuse mounts: it explains itself nowhere else."""
-
-    def __init__(self) -> None:
-        self._heard = os.memfd_create("stderr")
-        self._stderr = os.dup(2)
-        os.dup2(self._heard, 2)
-
-    def stop(self) -> str:
-        """As one line."""
-        os.dup2(self._stderr, 2)
-        said = os.pread(self._heard, 4096, 0).decode(errors="replace")
-        os.close(self._heard)
-        os.close(self._stderr)
-        return " ".join(said.split())

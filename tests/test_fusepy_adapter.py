@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from ffrecord.archive import Archive
-from ffrecord_fuse import fusepy_adapter, mounting
+from ffrecord_fuse import fusepy_adapter, libfuse, mounting
 from ffrecord_fuse.content import Content
 from ffrecord_fuse.counters import ERRORS, Counters
 from ffrecord_fuse.daemon import serve
@@ -107,10 +107,10 @@ LIBRARIES = {
 def test_a_mount_is_the_folder_that_was_packed(
     tmp_path: Path, daemon: Callable[..., Daemon], library: str
 ) -> None:
-    package, libfuse = LIBRARIES[library]
-    path = ctypes.util.find_library(libfuse)
+    package, name = LIBRARIES[library]
+    path = ctypes.util.find_library(name)
     if path is None or importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} or lib{libfuse} is not installed")
+        pytest.skip(f"{package} or lib{name} is not installed")
     trees.rich_tree(tmp_path / "tree")
     archives.pack(tmp_path / "tree", tmp_path / "packed.ffr")
     hidden = tmp_path / "hidden"
@@ -276,10 +276,10 @@ def test_a_mount_that_was_handed_in_is_served(tmp_path: Path, archive: Path) -> 
 
 
 def test_without_a_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in fusepy_adapter.PACKAGES:
+    for name in libfuse.PACKAGES:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MountError, match=r"^/mnt: .*pip install 'ffrecord\[fuse\]'"):
-        fusepy_adapter.load("/mnt")
+        libfuse.load("/mnt")
 
 
 @needs_mfusepy
@@ -287,21 +287,21 @@ def test_without_libfuse_the_error_says_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setenv("FUSE_LIBRARY_PATH", "libnowhere.so")
     monkeypatch.delitem(sys.modules, "mfusepy", raising=False)
     with pytest.raises(MountError, match=r"^/mnt: .*mfusepy finds no libfuse .*install"):
-        fusepy_adapter.load("/mnt")
+        libfuse.load("/mnt")
 
 
 def test_another_package_that_is_called_fuse_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mfusepy", None)
     monkeypatch.setitem(sys.modules, "fuse", types.ModuleType("fuse"))
     with pytest.raises(MountError, match="is installed"):
-        fusepy_adapter.load("/mnt")
+        libfuse.load("/mnt")
 
 
 @needs_mfusepy
 def test_libfuse_3_is_taken_where_both_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FUSE_LIBRARY_PATH", raising=False)
     monkeypatch.delitem(sys.modules, "mfusepy", raising=False)
-    assert fusepy_adapter.load("/mnt").fuse_version_major == 3
+    assert libfuse.load("/mnt").fuse_version_major == 3
     assert "FUSE_LIBRARY_PATH" not in os.environ
 
 
@@ -322,7 +322,7 @@ def test_what_libfuse_says_when_it_cannot_mount_is_the_error(
     tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, foreground: bool,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(fusepy_adapter, "load", lambda mountpoint: Refusing)
+    monkeypatch.setattr(libfuse, "load", lambda mountpoint: Refusing)
     folder = tmp_path / "mnt"
     folder.mkdir()
     options = Options(backend="fusepy", log=str(tmp_path / "log"))

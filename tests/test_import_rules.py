@@ -107,8 +107,9 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         set(),
     ),
     # mfusepy and fusepy are imported by name, when they are asked for.
+    "ffrecord_fuse.libfuse": ({"errors", "mounting", "options"}, set()),
     "ffrecord_fuse.fusepy_adapter": (
-        FUSE_INSIDE | {"damage", "errors", "index", "mounting", "options"},
+        FUSE_INSIDE | {"damage", "errors", "index", "libfuse", "mounting", "options"},
         set(),
     ),
     "ffrecord_fuse.daemon": (
