@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import gc
 import os
 import signal
 import struct
@@ -178,6 +179,7 @@ class Supervisor:
                 os._exit(code)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to the whole group
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            gc.freeze()  # what is there stays: collections need not look at it again and again
             served = self._served
             Session(
                 worker.fd, served.filesystem, served.content,
