@@ -32,6 +32,7 @@ from ffrecord_fuse.abi import Opcode
 from ffrecord_fuse.background import Background
 from ffrecord_fuse.coldreads import ColdReads
 from ffrecord_fuse.content import Content, DamageError, Piece
+from ffrecord_fuse.damage import DamageLog
 from ffrecord_fuse.filesystem import MISSING, Filesystem
 from ffrecord_fuse.reply import Rendered
 from ffrecord_fuse.request import MalformedError, Request, parse
@@ -61,8 +62,6 @@ CROWDED = 30e-6
 HITS_TO_BE_WARM = 8
 MOST_WORTH = 8
 """So often in a row staying awake may have been for nothing before it is given up."""
-
-LOGGED_DAMAGES = 10_000
 
 READ_ONLY = frozenset({
     Opcode.SETATTR, Opcode.SYMLINK, Opcode.MKNOD, Opcode.MKDIR, Opcode.UNLINK, Opcode.RMDIR,
@@ -110,7 +109,7 @@ class Session:
         self._unlearned: dict[int, list[Request]] = {}  # reads that wait for their file's checksums
         self._listings: OrderedDict[tuple[int, int, bool], Rendered] = OrderedDict()
         self._listed_bytes = 0
-        self._damaged: set[int] = set()
+        self._damages = DamageLog(filesystem, content, log)
         self._inbox = _Inbox(fd, self._cold.eventfd, spin / 1e6)
         self._handlers: dict[int, Handler] = {
             Opcode.LOOKUP: self._lookup,
@@ -359,12 +358,8 @@ class Session:
         self._send(*reply.data(unique, content))
 
     def _damage(self, inode: int, what: str) -> None:
-        """A line in the log for each damaged file, once."""
         self._counts[counters.DAMAGED_READS] += 1
-        if inode not in self._damaged and len(self._damaged) < LOGGED_DAMAGES:
-            self._damaged.add(inode)
-            path, record = self._filesystem.path(inode), self._content.record_of(inode)
-            self._log(f"damaged: {path} ({record}): {what}")
+        self._damages.tell(inode, what)
 
 
 class _Inbox:
