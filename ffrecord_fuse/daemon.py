@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ffrecord.archive import Archive
+from ffrecord.terminal import counted
 from ffrecord_fuse import fusepy_adapter
 from ffrecord_fuse.content import Content
 from ffrecord_fuse.counters import Counters
@@ -53,7 +54,7 @@ def serve(archive: str, mountpoint: str, options: Options, *, foreground: bool =
     def run_and_log(ready: Callable[[], None]) -> None:
         def mounted() -> None:
             log.line(f"mounted {archive} on {mountpoint}: {len(opened.index)} inodes, "
-                     f"{workers} workers, verify={options.verify}")  # fmt: skip
+                     f"{counted(workers, 'worker')}, verify={options.verify}")  # fmt: skip
             ready()
 
         run(mounted)

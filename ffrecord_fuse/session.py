@@ -9,17 +9,12 @@ A descriptor of /dev/fuse gives one whole request per read(2) and takes one whol
 writev(2). A request is answered on the descriptor that delivered it. Handlers do not wait for a
 disk; what goes wrong in one is that request's error (EIO if nothing better is known) and a line in
 the log, never the end of the loop.
-
-Waking a process on another core takes longer than most of what is done here. So the loop looks
-again for a while before it sleeps, as long as that has been paying.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import select
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +29,7 @@ from ffrecord_fuse.coldreads import ColdReads
 from ffrecord_fuse.content import Content, DamageError, Piece
 from ffrecord_fuse.damage import DamageLog
 from ffrecord_fuse.filesystem import MISSING, Filesystem
+from ffrecord_fuse.inbox import DEFAULT_SPIN, Inbox
 from ffrecord_fuse.reply import Rendered
 from ffrecord_fuse.request import MalformedError, Request, parse
 
@@ -46,9 +42,6 @@ REQUEST_BYTES = 68 << 10
 AT_ONCE = 64
 """Requests taken before cold reads are put on their way, and answers given."""
 
-DEFAULT_SPIN = 500
-"""Microseconds."""
-
 LISTED = 1024
 """Entries of a folder that are rendered at once."""
 
@@ -56,13 +49,7 @@ RENDERED_BYTES = 16 << 20
 READ_BYTES = 3 << 19
 """A read of 1 MiB and what is missing of the blocks at both its ends."""
 
-CROWDED = 30e-6
-"""Seconds that giving the core away has taken when others wanted it: they need it more."""
-
 HITS_TO_BE_WARM = 8
-MOST_WORTH = 8
-"""So often in a row staying awake may have been for nothing before it is given up."""
-
 READ_ONLY = frozenset({
     Opcode.SETATTR, Opcode.SYMLINK, Opcode.MKNOD, Opcode.MKDIR, Opcode.UNLINK, Opcode.RMDIR,
     Opcode.RENAME, Opcode.RENAME2, Opcode.LINK, Opcode.WRITE, Opcode.SETXATTR, Opcode.REMOVEXATTR,
@@ -110,7 +97,7 @@ class Session:
         self._listings: OrderedDict[tuple[int, int, bool], Rendered] = OrderedDict()
         self._listed_bytes = 0
         self._damages = DamageLog(filesystem, content, log)
-        self._inbox = _Inbox(fd, self._cold.eventfd, spin / 1e6)
+        self._inbox = Inbox(fd, self._cold.eventfd, spin / 1e6)
         self._handlers: dict[int, Handler] = {
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
@@ -360,82 +347,6 @@ class Session:
     def _damage(self, inode: int, what: str) -> None:
         self._counts[counters.DAMAGED_READS] += 1
         self._damages.tell(inode, what)
-
-
-class _Inbox:
-    """Where requests come in: looked at for a while, then slept on.
-
-    Of several workers that sleep, one is woken. A sleeping read is the cheapest way to wait, so
-    that is done while nothing else can happen; while reads are under way, the descriptor does not
-    block, and both are waited for.
-    """
-
-    def __init__(self, fd: int, eventfd: int, spin: float) -> None:
-        self._fd = fd
-        self._requests = select.poll()
-        self._requests.register(fd, select.POLLIN)
-        self._anything = select.epoll()
-        self._anything.register(fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
-        self._anything.register(eventfd, select.EPOLLIN)
-        self._eventfd = eventfd
-        # On one core, whoever is waited for could not run meanwhile.
-        self._spin = spin if len(os.sched_getaffinity(0)) > 1 else 0.0
-        self._worth = MOST_WORTH
-        self._blocks: bool | None = None
-
-    def look(self, memory: memoryview) -> int:
-        """Read a request if there is one: BlockingIOError if not."""
-        self._set_blocking(False)
-        return os.readv(self._fd, [memory])
-
-    def wait(self, memory: memoryview) -> int:
-        """Read a request, when there is one."""
-        self._set_blocking(True)
-        if not self._spin:
-            return os.readv(self._fd, [memory])
-        began = time.perf_counter()
-        if self._worth > 0:
-            self._spin_until(began + self._spin, None)
-        try:
-            return os.readv(self._fd, [memory])
-        finally:
-            self._learn(time.perf_counter() - began)
-
-    def wait_for_anything(self, cold: ColdReads) -> None:
-        """Until there is a request, or a read has ended."""
-        began = time.perf_counter()
-        if self._spin and self._worth > 0 and self._spin_until(began + self._spin, cold):
-            return
-        for fd, _ in self._anything.poll():
-            if fd == self._eventfd:
-                cold.clear_event()
-        self._learn(time.perf_counter() - began)
-
-    def close(self) -> None:
-        self._anything.close()
-
-    def _learn(self, waited: float) -> None:
-        """Whether it would have paid to stay awake for as long as that."""
-        if waited < self._spin:
-            self._worth = MOST_WORTH
-        else:
-            self._worth = max(self._worth - 1, 0)
-
-    def _spin_until(self, deadline: float, cold: ColdReads | None) -> bool:
-        requests, now = self._requests, time.perf_counter()
-        while now < deadline:
-            if requests.poll(0) or (cold is not None and cold.has_landed()):
-                return True
-            os.sched_yield()
-            before, now = now, time.perf_counter()
-            if now - before > CROWDED:
-                return False
-        return False
-
-    def _set_blocking(self, blocks: bool) -> None:
-        if self._blocks is not blocks:
-            os.set_blocking(self._fd, blocks)
-            self._blocks = blocks
 
 
 def _no_reply(request: Request) -> None:

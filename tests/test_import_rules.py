@@ -97,13 +97,25 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord_fuse.content": ({"archive", "checksum", "index"}, {"numpy"}),
     "ffrecord_fuse.damage": ({"content", "filesystem"}, set()),
     "ffrecord_fuse.coldreads": ({"aio", "engine", "errors", "slabs"}, {"numpy"}),
+    "ffrecord_fuse.inbox": ({"coldreads"}, set()),
     "ffrecord_fuse.session": (
         FUSE_INSIDE
-        | {"abi", "background", "coldreads", "damage", "errors", "pagecache", "reply", "request"},
+        | {"abi", "background", "coldreads", "damage", "errors", "inbox", "pagecache"}
+        | {"reply", "request"},
+            "abi",
+            "background",
+            "coldreads",
+            "damage",
+            "errors",
+            "inbox",
+            "pagecache",
+            "reply",
+            "request",
+        },
         set(),
     ),
     "ffrecord_fuse.supervisor": (
-        FUSE_INSIDE | {"abi", "errors", "handshake", "mounting", "reply", "session"},
+        FUSE_INSIDE | {"abi", "errors", "handshake", "inbox", "mounting", "reply", "session"},
         set(),
     ),
     # mfusepy and fusepy are imported by name, when they are asked for.
@@ -115,7 +127,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord_fuse.daemon": (
         FUSE_INSIDE
         | {"archive", "errors", "fusepy_adapter", "handshake", "log", "mounting", "options"}
-        | {"supervisor"},
+        | {"supervisor", "terminal"},
         set(),
     ),
     "ffrecord_fuse.cli": ({"daemon", "errors", "options", "terminal", "version"}, set()),
