@@ -102,16 +102,6 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         FUSE_INSIDE
         | {"abi", "background", "coldreads", "damage", "errors", "inbox", "pagecache"}
         | {"reply", "request"},
-            "abi",
-            "background",
-            "coldreads",
-            "damage",
-            "errors",
-            "inbox",
-            "pagecache",
-            "reply",
-            "request",
-        },
         set(),
     ),
     "ffrecord_fuse.supervisor": (
