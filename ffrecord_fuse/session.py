@@ -9,17 +9,12 @@ A descriptor of /dev/fuse gives one whole request per read(2) and takes one whol
 writev(2). A request is answered on the descriptor that delivered it. Handlers do not wait for a
 disk; what goes wrong in one is that request's error (EIO if nothing better is known) and a line in
 the log, never the end of the loop.
-
-Waking a process on another core takes longer than most of what is done here. So the loop looks
-again for a while before it sleeps, as long as that has been paying.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import select
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +27,9 @@ from ffrecord_fuse.abi import Opcode
 from ffrecord_fuse.background import Background
 from ffrecord_fuse.coldreads import ColdReads
 from ffrecord_fuse.content import Content, DamageError, Piece
+from ffrecord_fuse.damage import DamageLog
 from ffrecord_fuse.filesystem import MISSING, Filesystem
+from ffrecord_fuse.inbox import DEFAULT_SPIN, Inbox
 from ffrecord_fuse.reply import Rendered
 from ffrecord_fuse.request import MalformedError, Request, parse
 
@@ -45,9 +42,6 @@ REQUEST_BYTES = 68 << 10
 AT_ONCE = 64
 """Requests taken before cold reads are put on their way, and answers given."""
 
-DEFAULT_SPIN = 500
-"""Microseconds."""
-
 LISTED = 1024
 """Entries of a folder that are rendered at once."""
 
@@ -56,11 +50,6 @@ READ_BYTES = 3 << 19
 """A read of 1 MiB and what is missing of the blocks at both its ends."""
 
 HITS_TO_BE_WARM = 8
-MOST_WORTH = 8
-"""So often in a row staying awake may have been for nothing before it is given up."""
-
-LOGGED_DAMAGES = 10_000
-
 READ_ONLY = frozenset({
     Opcode.SETATTR, Opcode.SYMLINK, Opcode.MKNOD, Opcode.MKDIR, Opcode.UNLINK, Opcode.RMDIR,
     Opcode.RENAME, Opcode.RENAME2, Opcode.LINK, Opcode.WRITE, Opcode.SETXATTR, Opcode.REMOVEXATTR,
@@ -97,7 +86,8 @@ class Session:
         self._log = log
         self._over = False
         self._request = memoryview(bytearray(REQUEST_BYTES))
-        self._memory = memoryview(bytearray(READ_BYTES))
+        self._frame = memoryview(bytearray(reply.HEADER + READ_BYTES))
+        self._memory = self._frame[reply.HEADER :]
         sources = filesystem.archive.reader.sources
         self._fds: list[int] = sources.fds.tolist()
         self._may_ask = sources.use_cachestat
@@ -107,8 +97,8 @@ class Session:
         self._unlearned: dict[int, list[Request]] = {}  # reads that wait for their file's checksums
         self._listings: OrderedDict[tuple[int, int, bool], Rendered] = OrderedDict()
         self._listed_bytes = 0
-        self._damaged: set[int] = set()
-        self._inbox = _Inbox(fd, self._cold.eventfd, spin / 1e6)
+        self._damages = DamageLog(filesystem, content, log)
+        self._inbox = Inbox(fd, self._cold.eventfd, spin / 1e6)
         self._handlers: dict[int, Handler] = {
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
@@ -197,9 +187,12 @@ class Session:
         if answer is not None:
             self._send(answer)
 
-    def _send(self, answer: bytes, content: memoryview | None = None) -> None:
+    def _send(self, answer: bytes | memoryview, content: memoryview | None = None) -> None:
         try:
-            os.writev(self._fd, [answer] if content is None else [answer, content])
+            if content is None:
+                os.write(self._fd, answer)
+            else:
+                os.writev(self._fd, [answer, content])
         except OSError as error:
             if error.errno == errno.ENODEV:
                 self._over = True
@@ -285,7 +278,8 @@ class Session:
         memory = self._cached(piece)
         if memory is not None:
             self._counts[counters.CACHED_READS] += 1
-            self._answer_read(request.unique, piece, memory)
+            if self._is_right(request.unique, piece, memory):
+                self._send(reply.framed(self._frame, request.unique, piece.skip, piece.asked))
         else:
             self._counts[counters.DISK_READS] += 1
             token = (request.unique, piece)
@@ -340,106 +334,28 @@ class Session:
                 if isinstance(result, FFRecordError):
                     self._damage(piece.inode, str(result))
                     self._send(reply.failure(unique, errno.EIO))
-                else:
-                    self._answer_read(unique, piece, result)
+                elif self._is_right(unique, piece, result):
+                    self._send(*reply.data(unique, result[piece.skip : piece.skip + piece.asked]))
             except Exception as error:  # as in _answer: this read's, not the mount's
                 self._counts[counters.ERRORS] += 1
                 self._log(f"a read of node {piece.inode + abi.ROOT_ID} failed: {error!r}")
                 self._send(reply.failure(unique, errno.EIO))
         return any_landed
 
-    def _answer_read(self, unique: int, piece: Piece, memory: memoryview) -> None:
+    def _is_right(self, unique: int, piece: Piece, memory: memoryview) -> bool:
+        """Whether what was read may be served; if not, the request has been answered."""
         try:
-            verified = self._content.check(piece, memory)
+            self._counts[counters.VERIFIED_BLOCKS] += self._content.check(piece, memory)
         except DamageError as error:
             self._damage(piece.inode, str(error))
             self._send(reply.failure(unique, errno.EIO))
-            return
-        self._counts[counters.VERIFIED_BLOCKS] += verified
+            return False
         self._counts[counters.BYTES_READ] += piece.asked
-        content = memory[piece.skip : piece.skip + piece.asked]
-        self._send(*reply.data(unique, content))
+        return True
 
     def _damage(self, inode: int, what: str) -> None:
-        """A line in the log for each damaged file, once."""
         self._counts[counters.DAMAGED_READS] += 1
-        if inode not in self._damaged and len(self._damaged) < LOGGED_DAMAGES:
-            self._damaged.add(inode)
-            path, record = self._filesystem.path(inode), self._content.record_of(inode)
-            self._log(f"damaged: {path} ({record}): {what}")
-
-
-class _Inbox:
-    """Where requests come in: looked at for a while, then slept on.
-
-    Of several workers that sleep, one is woken. A sleeping read is the cheapest way to wait, so
-    that is done while nothing else can happen; while reads are under way, the descriptor does not
-    block, and both are waited for.
-    """
-
-    def __init__(self, fd: int, eventfd: int, spin: float) -> None:
-        self._fd = fd
-        self._requests = select.poll()
-        self._requests.register(fd, select.POLLIN)
-        self._anything = select.epoll()
-        self._anything.register(fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
-        self._anything.register(eventfd, select.EPOLLIN)
-        self._eventfd = eventfd
-        # On one core, whoever is waited for could not run meanwhile.
-        self._spin = spin if len(os.sched_getaffinity(0)) > 1 else 0.0
-        self._worth = MOST_WORTH
-        self._blocks: bool | None = None
-
-    def look(self, memory: memoryview) -> int:
-        """Read a request if there is one: BlockingIOError if not."""
-        self._set_blocking(False)
-        return os.readv(self._fd, [memory])
-
-    def wait(self, memory: memoryview) -> int:
-        """Read a request, when there is one."""
-        self._set_blocking(True)
-        if not self._spin:
-            return os.readv(self._fd, [memory])
-        began = time.perf_counter()
-        if self._worth > 0 and self._spin_until(began + self._spin, None):
-            return os.readv(self._fd, [memory])
-        try:
-            return os.readv(self._fd, [memory])
-        finally:
-            self._learn(time.perf_counter() - began)
-
-    def wait_for_anything(self, cold: ColdReads) -> None:
-        """Until there is a request, or a read has ended."""
-        began = time.perf_counter()
-        if self._spin and self._worth > 0 and self._spin_until(began + self._spin, cold):
-            return
-        for fd, _ in self._anything.poll():
-            if fd == self._eventfd:
-                cold.clear_event()
-        self._learn(time.perf_counter() - began)
-
-    def close(self) -> None:
-        self._anything.close()
-
-    def _learn(self, waited: float) -> None:
-        """Whether it would have paid to stay awake for as long as that."""
-        if waited < self._spin:
-            self._worth = MOST_WORTH
-        else:
-            self._worth = max(self._worth - 1, 0)
-
-    def _spin_until(self, deadline: float, cold: ColdReads | None) -> bool:
-        requests = self._requests
-        while time.perf_counter() < deadline:
-            if requests.poll(0) or (cold is not None and cold.has_landed()):
-                return True
-            os.sched_yield()
-        return False
-
-    def _set_blocking(self, blocks: bool) -> None:
-        if self._blocks is not blocks:
-            os.set_blocking(self._fd, blocks)
-            self._blocks = blocks
+        self._damages.tell(inode, what)
 
 
 def _no_reply(request: Request) -> None:

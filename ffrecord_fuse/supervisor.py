@@ -32,8 +32,9 @@ from ffrecord_fuse.counters import RESTARTS, Counters
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.handshake import Agreement
+from ffrecord_fuse.inbox import DEFAULT_SPIN
 from ffrecord_fuse.mounting import connection_of, unmount
-from ffrecord_fuse.session import DEFAULT_SPIN, Session
+from ffrecord_fuse.session import Session
 
 MOST_WORKERS = 4
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
