@@ -125,8 +125,7 @@ class Supervisor:
 
     def _react(self, signo: int) -> None:
         if signo in ENDING and not self._ending:
-            self._log(f"unmounting {self._mountpoint}: {signal.Signals(signo).name}")
-            self._unmount()
+            self._end(signo)
         # Several children may have ended for one SIGCHLD.
         while True:
             try:
@@ -138,6 +137,10 @@ class Supervisor:
             for worker in self._workers:
                 if worker.pid == pid:
                     self._ended(worker, status)
+
+    def _end(self, signo: int) -> None:
+        self._log(f"unmounting {self._mountpoint}: {signal.Signals(signo).name}")
+        self._unmount()
 
     def _ended(self, worker: _Worker, status: int) -> None:
         worker.pid = 0
@@ -152,9 +155,21 @@ class Supervisor:
         if not self._agreement.may_resend:
             os.close(worker.fd)  # what it had taken fails now, and does not wait for ever
             worker.fd = -1
-        self._start(worker)
+        self._restart(worker)
         if self._agreement.may_resend:
             self._resend()
+
+    def _restart(self, worker: _Worker) -> None:
+        """There may be no memory or no process to be had just now: whoever reads waits for it."""
+        while not self._ending:
+            try:
+                self._start(worker)
+                return
+            except OSError as error:
+                self._log(f"worker {worker.number} cannot be started yet: {error.strerror}")
+            told = signal.sigtimedwait(ENDING, LONGEST_PAUSE)
+            if told is not None:
+                self._end(told.si_signo)
 
     def _pause(self, worker: _Worker) -> None:
         """Not at once again and again, when a worker cannot live."""
