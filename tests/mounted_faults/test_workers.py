@@ -26,6 +26,21 @@ class Doomed(supervisor.Session):
 supervisor.Session = Doomed
 sys.exit(cli.main(sys.argv[1:]))
 """
+# Cannot fork for some times after the first.
+_NO_FORK = """
+import errno, os, sys
+from ffrecord_fuse import cli
+fork, failures = os.fork, int(sys.argv[1])
+forks = 0
+def failing():
+    global forks
+    forks += 1
+    if 1 < forks <= 1 + failures:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return fork()
+os.fork = failing
+sys.exit(cli.main(sys.argv[2:]))
+"""
 # Kills the worker at a read, if a file is there; that file is then gone.
 _FATAL = """
 import os, signal, sys
@@ -134,6 +149,30 @@ def test_a_worker_that_cannot_live_is_not_started_again_and_again_without_a_paus
         starts = sum("starting another" in line for line in mounted.log())
         assert 3 <= starts <= 20  # without pauses it would be hundreds
         mounted.process.send_signal(signal.SIGTERM)
+        assert mounted.end() == 0
+        assert not daemons.is_mounted(point)
+
+
+def test_a_worker_that_cannot_be_started_just_now_is_started_later(
+    packed: Packed, point: Path
+) -> None:
+    path, due = "folder 0/file 150", (packed.source / "folder 0/file 150").read_bytes()
+    command = ("-c", _NO_FORK, "2")
+    with daemons.daemon(packed.archive, point, "--workers", "1", command=command) as mounted:
+        mounted.kill_worker(0)
+        assert daemons.read(point / path) == due
+        assert sum("cannot be started yet" in line for line in mounted.log()) == 2
+
+
+def test_a_signal_unmounts_though_no_worker_can_be_started(packed: Packed, point: Path) -> None:
+    command = ("-c", _NO_FORK, "1000000")
+    with daemons.daemon(packed.archive, point, "--workers", "1", command=command) as mounted:
+        os.kill(mounted.workers[0], signal.SIGKILL)
+        daemons.wait_until(
+            lambda: any("cannot be started yet" in line for line in mounted.log()),
+            "it was not tried",
+        )
+        mounted.process.terminate()
         assert mounted.end() == 0
         assert not daemons.is_mounted(point)
 
