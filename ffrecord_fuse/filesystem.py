@@ -199,7 +199,10 @@ class Filesystem:
         if inode == ROOT and name == STATS:
             return self._counters.json()
         if inode == ROOT and name == ARCHIVE:
-            return os.fsencode(os.path.abspath(self.archive.path))
+            path = os.path.abspath(self.archive.path)
+            # Of an archive in shards the folder, as it was mounted, not the file with the index.
+            is_folder = len(self.archive.reader.fnames) > 1
+            return os.fsencode(os.path.dirname(path) if is_folder else path)
         if name in (RECORD, CRC32) and stat.S_ISREG(self.mode(inode)):
             record = self._index.record(inode)
             crc = self.archive.reader.checksum(record)
