@@ -30,6 +30,9 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Path: TypeAlias = "str | os.PathLike[str]"
 
 STEP_BLOCKS = 32  # that a large file is read by, from end to end
+MOST_EXPLAINED = 1 << 30
+"""Bytes of an index that makes no sense which are read again to tell damage from malice. It takes
+a second; a file with holes may claim what takes hours."""
 
 
 class _Sizes:
@@ -131,23 +134,34 @@ class Archive:
         self.legacy_size = size if trailer is None else size - len(end) - trailer.length
         if trailer is None:
             return self._open_legacy_index(record, size)
-        copy = ImageCopy(
-            lambda fd, offset, length: reader.copy_unchecked(
-                record, self.legacy_size + offset, length, fd
-            ),
-            trailer.length,
-        )
+
+        def copy_to(fd: int, offset: int, length: int) -> None:
+            reader.copy_unchecked(record, self.legacy_size + offset, length, fd)
+
         try:
-            copy.wait_for("attributes")
-            self._compare_shards(layout.parse(self.path, copy.image))
-            index = Index(self.path, copy.image, _Sizes(reader), copy.wait_for)
+            with ImageCopy(self.path, copy_to, trailer.length) as copy:
+                copy.wait_for("attributes")
+                self._compare_shards(layout.parse(self.path, copy.image))
+                index = Index(self.path, copy.image, _Sizes(reader), copy.wait_for)
+                computed = copy.finish()
         except IndexStructureError:
-            self._compare_checksum(copy.finish(), trailer)  # damage is the better explanation
+            if trailer.length <= MOST_EXPLAINED:  # damage is the better explanation
+                self._compare_checksum(self._image_checksum(trailer.length), trailer)
             raise
-        self._compare_checksum(copy.finish(), trailer)
+        self._compare_checksum(computed, trailer)
         # It stays in memory, but what only the checks had to touch need not stay mapped.
         copy.image.madvise(mmap.MADV_DONTNEED)
         return index
+
+    def _image_checksum(self, length: int) -> int:
+        """Of an image that is not worth keeping."""
+        memory = np.empty(min(length, STEP_BLOCKS * BLOCK), np.uint8)
+        crc = 0
+        for at in range(0, length, len(memory)):
+            piece = memory[: length - at]
+            self.reader.read_unchecked(self.reader.n - 1, self.legacy_size + at, piece)
+            crc = crc32(piece, crc)
+        return crc
 
     def _compare_checksum(self, computed: int, trailer: layout.Trailer) -> None:
         if self.reader.check_data and computed != trailer.crc:
@@ -162,10 +176,18 @@ class Archive:
             self.reader.read_unchecked(record, 0, start)
         if start.tobytes() != layout.LEGACY_MAGIC:
             raise NotPackedFolderError(f"{self.path}: not a packed folder: it has no index")
-        raw = self.reader.read_one(record).tobytes()
+        if size > legacy.most_bytes(record):
+            raise IndexStructureError(
+                f"{self.path}: its index has {size} bytes, more than {record} files need"
+            )
+        raw = bytearray(size)
+        at = 0
+        for piece in self.reader.stream(record):
+            raw[at : at + len(piece)] = piece.data
+            at += len(piece)
         sizes = self.reader.record_sizes()[:-1]
-        owner = os.stat(self.path)
-        tree = legacy.read_tree(self.path, raw, sizes.tolist(), owner)
+        most = legacy.most_entries(record)
+        tree = legacy.read_tree(self.path, raw, sizes.tolist(), os.stat(self.path), most)
         return Index(self.path, build(tree), sizes)
 
     def _compare_shards(self, tables: layout.Image) -> None:
@@ -189,6 +211,6 @@ class Archive:
         for shard in due:
             if shard not in found:
                 what = "another file than the one" if shard[0] in names else "missing, a shard"
-                name = os.fsdecode(shard[0])
+                name = shard[0].decode("utf-8", "surrogateescape")
                 raise IndexStructureError(f"{self.path}: {name} is {what} that it was packed with")
         raise IndexStructureError(f"{self.path}: has other files beside it than its shards")

@@ -10,7 +10,6 @@ options, so a spawned process opens it again.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fnmatch
 import io
@@ -32,7 +31,7 @@ from ffrecord.extract import ExtractReport, extract
 from ffrecord.index import ROOT, Index
 from ffrecord.index.layout import BLOCK
 from ffrecord.index.lookup import MISSING
-from ffrecord.index.resolve import resolve
+from ffrecord.index.resolve import readable_record, resolve
 from ffrecord.names import to_bytes, to_text
 from ffrecord.packedfile import PackedFile
 from ffrecord.reader import FileReader
@@ -75,16 +74,14 @@ class PackedFolder:
         waiting = [(ROOT, top)]
         for folder, items in waiting:  # it grows while it is gone through
             for name, inode in index.children(folder):
-                mode = index.mode(inode)
-                if stat.S_ISDIR(mode):
+                if stat.S_ISDIR(index.mode(inode)):
                     inside: OrderedDict[str, Any] = OrderedDict()
                     items[to_text(name)] = inside
                     waiting.append((inode, inside))
                     continue
-                with contextlib.suppress(OSError):  # it leads nowhere, or out of the archive
-                    file = resolve(index, name, start=folder) if stat.S_ISLNK(mode) else inode
-                    if stat.S_ISREG(index.mode(file)):
-                        items[to_text(name)] = index.record(file)
+                record = readable_record(index, folder, name, inode)
+                if record is not None:
+                    items[to_text(name)] = record
         return top
 
     # ---- contents ------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 Into memory that nobody else can write to (memfd), so that it stays what it was when it was
 checked, and that forks share. A thread goes through a large index in the order in which the
-checks do, a little ahead of them. It must not need Python often: each time it may have to wait
-5 ms for the checks to let it (with a read, a checksum and a write for every MiB, copying beside
-the checks took as long as one after the other). So the kernel copies, some MiB at a time.
+checks do, a little ahead of them, and no further once they have failed. It must not need Python
+often: each time it may have to wait 5 ms for the checks to let it (with a read, a checksum and a
+write for every MiB, copying beside the checks took as long as one after the other). So the kernel
+copies, some MiB at a time.
 """
 
 from __future__ import annotations
@@ -29,19 +30,22 @@ class CopyTo(Protocol):
 
 
 class ImageCopy:
-    """The copy of an image of `length` bytes."""
+    """The copy of an image of `length` bytes. Leave it (`with`) and no more is copied."""
 
-    def __init__(self, copy_to: CopyTo, length: int) -> None:
+    def __init__(self, path: str, copy_to: CopyTo, length: int) -> None:
         self._copy_to = copy_to
         self._progress = threading.Condition()
         self._problem: BaseException | None = None
+        self._stopped = False
+        self._thread: threading.Thread | None = None
         self._memory = os.memfd_create("ffrecord index")
         try:
+            # The counts first: whether the rest is worth any memory is for them to say.
+            copy_to(self._memory, 0, layout.COUNTS_SIZE)
+            counts = os.pread(self._memory, layout.COUNTS_SIZE, 0)
+            self._parts = layout.parts(path, counts, length)
             os.ftruncate(self._memory, length)
             self.image = mmap.mmap(self._memory, length, prot=mmap.PROT_READ)
-            copy_to(self._memory, 0, layout.COUNTS_SIZE)  # without them nothing can be looked at
-            counts = self.image[: layout.COUNTS_SIZE]
-            self._parts = layout.parts(counts, length)
             # Of each part, up to where it is copied, and the checksum of that.
             self._copied = {name: part.begin for name, part in self._parts.items()}
             self._crcs = dict.fromkeys(self._parts, 0)
@@ -52,7 +56,16 @@ class ImageCopy:
         if length < ALONE:
             self._run()
         else:
-            threading.Thread(target=self._run, name="ffrecord-index", daemon=True).start()
+            self._thread = threading.Thread(target=self._run, name="ffrecord-index", daemon=True)
+            self._thread.start()
+
+    def __enter__(self) -> ImageCopy:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stopped = True
+        if self._thread is not None:
+            self._thread.join()
 
     def wait_for(self, part: str, rows: int | None = None) -> None:
         """Until a part, or so many rows of its first table, have been copied."""
@@ -75,6 +88,8 @@ class ImageCopy:
     def _run(self) -> None:
         try:
             for name, begin, end in self._pieces():
+                if self._stopped:
+                    break
                 os.lseek(self._memory, begin, os.SEEK_SET)
                 self._copy_to(self._memory, begin, end - begin)
                 self._keep(name, begin, end)

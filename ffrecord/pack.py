@@ -31,7 +31,7 @@ from ffrecord.errors import ChangedError, ChangedWarning, SkippedWarning
 from ffrecord.index import Index, layout, legacy
 from ffrecord.index.build import Shard, Tree, build
 from ffrecord.index.layout import BLOCK
-from ffrecord.index.resolve import resolve
+from ffrecord.index.resolve import readable_record
 from ffrecord.newfile import check_target, sync_folder
 from ffrecord.readahead import read_ahead
 from ffrecord.scan import Scan
@@ -286,13 +286,20 @@ class _Packer:
 
 
 def _readable(tree: Tree, index: Index) -> dict[int, int]:
-    """Inodes that read as a file, and their record: the files, and symlinks to files in here."""
-    records = {inode: tree.record[inode] for inode in range(len(tree)) if tree.is_file(inode)}
-    for inode in tree.targets:
-        with contextlib.suppress(OSError):  # it leads nowhere, or out of the folder
-            file = resolve(index, index.inode_path(inode))
-            if tree.is_file(file):
-                records[inode] = tree.record[file]
+    """Entries that read as a file, and their record: the files, and symlinks to files in here.
+
+    By entry: a relative symlink that has several names leads to another place from each.
+    """
+    records = {}
+    for entry, (name, parent, inode) in enumerate(
+        zip(tree.names, tree.parent, tree.inode, strict=True)
+    ):
+        if tree.is_file(inode):
+            records[entry] = tree.record[inode]
+        elif inode in tree.targets:
+            record = readable_record(index, parent, name, inode)
+            if record is not None:
+                records[entry] = record
     return records
 
 

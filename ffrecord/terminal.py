@@ -9,9 +9,11 @@ EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141  # as a tool that dies of SIGPIPE
 
 
-def printable(text: object) -> str:
+def printable(shown: object) -> str:
     """File names may hold anything; a terminal should see one line and no control characters."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(shown)
+    )
 
 
 def counted(count: int, what: str) -> str:

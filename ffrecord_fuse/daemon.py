@@ -16,7 +16,7 @@ from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem, Ownership
 from ffrecord_fuse.handshake import agree
 from ffrecord_fuse.log import Log
-from ffrecord_fuse.mount import mount, set_read_ahead, unmount
+from ffrecord_fuse.mounting import mount, set_read_ahead, unmount
 from ffrecord_fuse.options import Options
 from ffrecord_fuse.supervisor import Served, Supervisor, default_workers
 
@@ -48,9 +48,8 @@ def serve(archive: str, mountpoint: str, options: Options, *, foreground: bool =
     set_read_ahead(mountpoint, READ_AHEAD_KIB)
     workers = options.workers or default_workers()
     counters = Counters(workers)
-    ownership = None
-    if (options.uid, options.gid, options.umask) != (None, None, None):
-        ownership = Ownership(options.uid, options.gid, options.umask)
+    keeper = os.getuid() if options.allow_root else None
+    ownership = Ownership(options.uid, options.gid, options.umask, keeper)
     served = Served(
         Filesystem(opened, ownership, counters), Content(opened, options.verify), counters,
         options.spin,

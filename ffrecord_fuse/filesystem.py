@@ -74,6 +74,9 @@ class Ownership:
     uid: int | None = None
     gid: int | None = None
     umask: int | None = None
+    keeper: int | None = None
+    """The user who alone, besides root, gets past the root folder. (allow_root: the kernel knows
+    all users or none, and does not ask again for what it has cached. Permissions it does check.)"""
 
     def applied(self, mode: int, uid: int, gid: int) -> tuple[int, int, int]:
         if self.umask is not None and not stat.S_ISLNK(mode):
@@ -96,7 +99,7 @@ class Filesystem:
     ) -> None:
         self.archive = archive
         self._index = archive.index
-        self._own = ownership
+        self._own = None if ownership == Ownership() else ownership
         self._counters = counters or Counters()
 
     def __len__(self) -> int:
@@ -124,6 +127,8 @@ class Filesystem:
         size = FOLDER_SIZE if stat.S_ISDIR(mode) else length
         if self._own is not None:
             mode, uid, gid = self._own.applied(mode, uid, gid)
+            if inode == ROOT and self._own.keeper is not None:
+                mode, uid = stat.S_IFDIR | 0o500, self._own.keeper
         return Attributes(inode, mode, links, uid, gid, size, mtime_ns)
 
     def readlink(self, inode: int) -> bytes:

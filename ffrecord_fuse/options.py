@@ -133,10 +133,10 @@ _SWITCHES = ("allow_other", "allow_root")
 _KERNEL = ("noexec", "nosuid", "nodev", "noatime", "nodiratime")
 _UNDO = {"exec": "noexec", "atime": "noatime", "diratime": "nodiratime"}
 # What every mount of ours is anyway (an archive is never written to, so syncing and times of access
-# mean nothing), and what mount(8) and systemd note for themselves. `dev` and `suid` are what
-# mount.fuse adds unasked; they do not undo nodev and nosuid.
+# mean nothing), and what mount(8) and systemd note for themselves. `rw`, `dev` and `suid` are what
+# mount(8) adds unasked, for `defaults` in fstab too; they do not undo ro, nodev and nosuid.
 _IGNORED = frozenset({
-    "ro", "default_permissions", "dev", "suid", "async", "sync", "dirsync", "relatime",
+    "ro", "rw", "default_permissions", "dev", "suid", "async", "sync", "dirsync", "relatime",
     "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime", "iversion",
     "noiversion", "mand", "nomand", "silent", "loud", "auto", "noauto", "defaults", "user",
     "nouser", "users", "owner", "noowner", "group", "nogroup", "_netdev", "nofail",
@@ -151,10 +151,6 @@ def _is_for_mount8(name: str, equals: str) -> bool:
 
 
 def _refusal(name: str, equals: str) -> str:
-    if name == "rw" and not equals:
-        return (
-            "rw is not possible, an archive is read-only: use -o ro (without it, mount(8) adds rw)"
-        )
     if equals and name in {*_SWITCHES, *_KERNEL, *_UNDO, *_IGNORED}:
         return f"{name} takes no value: write {name} alone"
     offered = [*_SWITCHES, *(f"{each}={meaning}" for each, (meaning, _) in _VALUES.items())]

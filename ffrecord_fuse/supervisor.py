@@ -31,7 +31,7 @@ from ffrecord_fuse.counters import RESTARTS, Counters
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.handshake import Agreement
-from ffrecord_fuse.mount import unmount
+from ffrecord_fuse.mounting import unmount
 from ffrecord_fuse.session import DEFAULT_SPIN, Session
 
 MOST_WORKERS = 4

@@ -98,9 +98,11 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
-def python(script: str, *arguments: str) -> subprocess.Popen[str]:
-    """Start `script` in a fresh interpreter that finds the same packages as this one."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+def python(script: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """Start `script` in a fresh interpreter that finds the same packages as this one, with more
+    variables in its environment."""
+    found = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, **found, **variables}
     return subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -34,6 +34,7 @@ from ffrecord.errors import (
     SampleChecksumError,
 )
 from tests import archives, handmade, trees
+from tests.attacks import builders
 from tests.trees import BLOCK
 
 FILES = {
@@ -619,6 +620,21 @@ def test_the_locale_does_not_change_what_names_are(utf8: str, tmp_path: Path) ->
     assert f"({name}/x)" in said("verify", archive)
 
 
+def test_names_are_the_same_text_in_any_locale(tmp_path: Path) -> None:
+    top = trees.plain_tree(tmp_path / "tree", {"ü/größe": b"a file"})
+    (top / "link").symlink_to("ü/größe")
+    path = tmp_path / "a.ffr"
+    archives.pack(top, path)
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    listed = in_a_process("ls", "--json", "-R", path, env=plain).stdout.splitlines()
+    assert {json.loads(line)["path"] for line in listed} == {"link", "ü", "ü/größe"}
+    assert {json.loads(line).get("target", "ü/größe") for line in listed} == {"ü/größe"}
+    (largest,) = json.loads(in_a_process("info", "--json", path, env=plain).stdout)["largest"]
+    assert largest["path"] == "ü/größe"
+    archives.damage(path, "ü/größe")
+    assert rb"(\xfc/gr\xf6\xdfe)" in in_a_process("verify", path, env=plain).stdout
+
+
 def test_the_reader_of_a_listing_may_leave_early(rich_archive: Path) -> None:
     result = in_a_shell('f ls -lR "$1" | head -n 1', rich_archive)
     assert result.stderr == b""
@@ -876,6 +892,22 @@ def test_verify_names_every_damaged_file_and_goes_on(
     result = ffrecord("verify", archive, rich_archive)
     assert [re.findall(r"\((.*)\)", line) for line in bad_lines(result)] == [["d/b"], ["d/e/c"]]
     assert result.lines[-1].startswith(f"{rich_archive}: OK")
+
+
+def test_verify_names_a_few_of_the_files_that_share_a_damaged_record(
+    ffrecord: Command, tmp_path: Path
+) -> None:
+    """Paths can be a megabyte each, and any number of inodes can have one record."""
+    files = dict.fromkeys((b"%04d" % number for number in range(1000)), b"")
+    draft = builders.plant(builders.nested(4000, {**files, b"other": b"whole"}, b"d" * 255))
+    draft.files = [b"spoiled", b"whole"]
+    for inode in draft.inodes[4001:5001]:
+        inode.data, inode.length = 0, len(b"spoiled")
+    draft.inodes[5001].data = 1
+    (tmp_path / "a.ffr").write_bytes(draft.archive().replace(b"spoiled", b"sp0iled", 1))
+    (line,) = bad_lines(ffrecord("verify", tmp_path / "a.ffr"))
+    assert re.search(r"…/d.*/0000, .*/0001, .*/0002 and 997 more\)$", line)
+    assert len(line) < 20_000
 
 
 @pytest.mark.parametrize("where", ["the image", "the trailer", "the original's index"])

@@ -1384,3 +1384,17 @@ def test_ranges_of_the_originals_large_files_are_checked(tmp_path: Path) -> None
         assert folder.read("a").tobytes() == b"small"
         with pytest.raises(SampleChecksumError):
             folder.read_range("d/large", 0, 10)
+
+
+def test_symlinks_that_make_a_path_longer_and_longer_are_a_loop(tmp_path: Path) -> None:
+    top = trees.plain_tree(tmp_path / "t", {"a/f": b"f"})
+    (top / "once").symlink_to("a/../" * 500 + "a/f")
+    (top / "again").symlink_to("a/../" * 800 + "again2")
+    (top / "again2").symlink_to("a/../" * 800 + "again3")
+    (top / "again3").symlink_to("a/../" * 800 + "a/f")
+    archives.pack(top, tmp_path / "t.ffr")
+    with PackedFolder(tmp_path / "t.ffr") as folder:
+        assert folder.read_one("once").tobytes() == b"f"
+        with pytest.raises(OSError, match="symbolic links") as caught:
+            folder.read_one("again")
+    assert caught.value.errno == errno.ELOOP

@@ -19,10 +19,13 @@ ROOT = Path(__file__).parent.parent
 
 READ_SIDE = {"errors", "layout", "checksum", "extents", "aio", "slabs", "pagecache", "engine"}
 
+FUSE_INSIDE = {"content", "counters", "filesystem"}
+
 # module -> (modules of ours, packages from outside) that it may import
 ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.errors": (set(), set()),
     "ffrecord.version": (set(), set()),
+    "ffrecord.terminal": (set(), set()),
     "ffrecord.fileio": ({"reader", "writer"}, set()),
     "ffrecord.names": (set(), set()),
     "ffrecord.layout": ({"errors"}, {"numpy"}),
@@ -65,7 +68,9 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "index",
             "names",
             "pack",
+            "mounting",
             "reader",
+            "terminal",
             "version",
             "writer",
         },
@@ -76,7 +81,35 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "fileio", "folder", "pack", "reader", "version", "writer"},
         set(),
     ),
-    "ffrecord_fuse.__init__": (set(), set()),
+    "ffrecord_fuse.__init__": ({"errors", "mounting", "options"}, set()),
+    "ffrecord_fuse.__main__": ({"cli"}, set()),
+    "ffrecord_fuse.errors": ({"errors"}, set()),
+    "ffrecord_fuse.options": ({"errors"}, set()),
+    "ffrecord_fuse.mounting": ({"errors", "options"}, set()),
+    "ffrecord_fuse.counters": (set(), set()),
+    "ffrecord_fuse.log": ({"terminal"}, set()),
+    "ffrecord_fuse.abi": (set(), {"numpy"}),
+    "ffrecord_fuse.request": ({"abi"}, set()),
+    "ffrecord_fuse.reply": ({"abi", "filesystem"}, {"numpy"}),
+    "ffrecord_fuse.handshake": ({"abi", "errors", "reply", "request"}, set()),
+    "ffrecord_fuse.filesystem": ({"archive", "counters", "index"}, {"numpy"}),
+    "ffrecord_fuse.content": ({"archive", "checksum", "index"}, set()),
+    "ffrecord_fuse.coldreads": ({"aio", "engine", "errors", "slabs"}, {"numpy"}),
+    "ffrecord_fuse.session": (
+        FUSE_INSIDE | {"abi", "coldreads", "errors", "pagecache", "reply", "request"},
+        set(),
+    ),
+    "ffrecord_fuse.supervisor": (
+        FUSE_INSIDE | {"abi", "errors", "handshake", "mounting", "reply", "session"},
+        set(),
+    ),
+    "ffrecord_fuse.daemon": (
+        FUSE_INSIDE
+        | {"archive", "errors", "fusepy_adapter", "handshake", "log", "mounting", "options"}
+        | {"supervisor"},
+        set(),
+    ),
+    "ffrecord_fuse.cli": ({"daemon", "errors", "options", "terminal", "version"}, set()),
 }
 
 

@@ -6,6 +6,7 @@ AIO contexts are counted in /proc/self/maps, not in fs.aio-nr, which the whole m
 from __future__ import annotations
 
 import gc
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from ffrecord import FFRecordError, FileReader, FileWriter
+from ffrecord import (
+    FFRecordError,
+    FileReader,
+    FileWriter,
+    PackedFolder,
+    imagecopy,
+    pack_folder,
+)
 from tests import handmade
 
 MODES = ["auto", "aio", "buffered", "mmap"]
@@ -163,3 +171,27 @@ def test_five_hundred_writers_leave_nothing_behind(tmp_path: Path) -> None:
     write(500)
     Use.now().expect_flat_since(before, 8 * MIB)
     assert [p.name for p in tmp_path.iterdir()] == ["w.ffr"]
+
+
+@pytest.mark.parametrize("close", [True, False])
+@pytest.mark.parametrize("alone", [True, False])
+def test_fifty_packed_folders_leave_no_descriptors_without_the_garbage_collector(
+    alone: bool, close: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training loops turn it off: what is no longer referenced is closed there and then."""
+    monkeypatch.setattr(imagecopy, "ALONE", 1 << 40 if alone else 0)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").write_bytes(b"a file")
+    pack_folder(tmp_path / "folder", tmp_path / "a.ffr")
+    gc.collect()
+    gc.disable()
+    try:
+        before = os.listdir("/proc/self/fd")
+        for _ in range(50):
+            folder = PackedFolder(tmp_path / "a.ffr")
+            if close:
+                folder.close()
+            del folder
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+    finally:
+        gc.enable()

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffrecord import PackedFolder, pack_folder
+from ffrecord import FileReader, PackedFolder, pack_folder
 from ffrecord.errors import IndexStructureError, NotPackedFolderError, SampleChecksumError
 from ffrecord.index import legacy
 from ffrecord.index.build import Tree
@@ -51,6 +51,10 @@ def plain(structure: Structure) -> dict[str, Any]:
     }
 
 
+def names_in(structure: Structure) -> int:
+    return sum(1 + names_in(v) if isinstance(v, dict) else 1 for v in structure.values())
+
+
 def pickled_by_python(structure: Structure, protocol: int) -> bytes:
     """Python's pickler in Python: it writes some things otherwise than the one in C."""
     file = io.BytesIO()
@@ -75,7 +79,7 @@ def test_a_pickle_of_folders_is_read_as_pickle_reads_it(
         pickle.dumps(plain(structure), protocol),
         pickletools.optimize(pickle.dumps(structure, protocol)),
     ):
-        found = legacy.parse("f.ffr", raw)
+        found = legacy.parse("f.ffr", raw, most_entries=names_in(structure))
         assert found == pickle.loads(raw)
         assert list(found) == list(structure)  # in the same order
 
@@ -159,7 +163,7 @@ def test_4_096_levels_of_folders_are_read_without_recursion(protocol: int, width
 
 
 def planted(structure: Structure) -> tuple[Tree, dict[int, int]]:
-    """A tree of these names, and the record of each file's inode."""
+    """A tree of these names, and the record of each file's entry."""
     tree, records = Tree(), {}
     waiting = [(tree.add_inode(stat.S_IFDIR | 0o755, 0, 0, 0), structure)]
     for parent, folder in waiting:  # it grows while it is gone through
@@ -170,7 +174,7 @@ def planted(structure: Structure) -> tuple[Tree, dict[int, int]]:
                 waiting.append((inode, value))
             else:
                 inode = tree.add_inode(stat.S_IFREG | 0o644, 0, 0, 0)
-                records[inode] = value
+                records[len(tree.names)] = value
             tree.add_entry(parent, os.fsencode(name), inode)
     return tree, records
 
@@ -212,7 +216,7 @@ def test_a_folder_of_any_number_of_files_is_dumped(count: int) -> None:
 def test_files_without_a_record_are_left_out_of_the_dump() -> None:
     structure: Structure = OrderedDict(a=0, b=OrderedDict(c=1, d=2), e=3)
     tree, records = planted(structure)
-    gone = next(inode for inode, record in records.items() if record == 2)
+    gone = next(entry for entry, record in records.items() if record == 2)
     del records[gone]
     loaded = pickle.loads(legacy.dump(tree, records)[len(MAGIC) :])
     assert loaded == {"a": 0, "b": {"c": 1}, "e": 3}
@@ -372,6 +376,58 @@ def test_any_folder_of_the_original_opens_with_all_its_files(
         assert handmade.as_bytes(packed.read(list(expected))) == list(expected.values())
 
 
+def sparse_index(path: Path, size: int, files: Sequence[bytes] = (b"a file",)) -> Path:
+    """An archive whose pickle is zeros, and takes no room on the disk."""
+    handmade.write_records(path, [*files, MAGIC])
+    os.truncate(path, path.stat().st_size + size - len(MAGIC))
+    return path
+
+
+def test_a_pickle_larger_than_its_files_need_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Holes in a file cost nothing on the disk, and would cost memory."""
+    read: list[int] = []
+    real = FileReader.read_pieces
+
+    def recording(self: FileReader, index: int, begin: Any, end: Any, checksums: Any) -> Any:
+        read.extend((end - begin).tolist())
+        return real(self, index, begin, end, checksums)
+
+    monkeypatch.setattr(FileReader, "read_pieces", recording)
+    path = sparse_index(tmp_path / "sparse.ffr", 1 << 40)
+    with pytest.raises(IndexStructureError, match=r"sparse\.ffr: .* 1099511627776 bytes"):
+        PackedFolder(path)
+    assert read == []
+    path = sparse_index(tmp_path / "smaller.ffr", 1 << 20)
+    with pytest.raises(SampleChecksumError):  # this one is, and its checksum is not right
+        PackedFolder(path)
+    assert sum(read) == 1 << 20
+
+
+def test_a_million_names_that_no_file_needs_are_refused() -> None:
+    raw = pickle.dumps(OrderedDict((f"{number}", 0) for number in range(1_000_000)))
+    with pytest.raises(IndexStructureError, match=r"f\.ffr: .* names"):
+        legacy.parse("f.ffr", raw)
+    assert len(legacy.parse("f.ffr", raw, most_entries=1_000_000)) == 1_000_000
+
+
+@pytest.mark.parametrize("files", [0, 1, 200_000])
+def test_any_folder_that_has_as_many_folders_as_files_is_within_the_bounds(files: int) -> None:
+    """With names as long as they can be, of bytes that are not UTF-8, which take three each."""
+    longest = len(legacy.dump(*planted(OrderedDict({"\udcff" * 255: OrderedDict(a=1 << 40)}))))
+    assert legacy.most_bytes(files) >= 2 * longest * files
+    assert legacy.most_entries(files) >= 2 * files
+
+
+def test_the_memo_of_a_pickle_is_bounded() -> None:
+    with pytest.raises(IndexStructureError, match="remembers"):
+        legacy.parse("f.ffr", b"\x80\x04}" + b"\x94" * 100 + b".", most_entries=10)
+    puts = b"".join(b"r" + number.to_bytes(4, "little") for number in range(100))
+    with pytest.raises(IndexStructureError, match="remembers"):
+        legacy.parse("f.ffr", b"\x80\x04}" + puts + b".", most_entries=10)
+
+
 # ---- our archives, as the original reads them ------------------------------------------------
 
 
@@ -471,3 +527,40 @@ def test_without_a_legacy_index_the_original_finds_no_packed_folder(
         OriginalFolder(tmp_path / "ours.ffr")
     with PackedFolder(tmp_path / "ours.ffr") as ours:
         assert ours.read_one("link").tobytes() == contents["link"]
+
+
+# ---- other locales ---------------------------------------------------------------------------
+
+# What Python makes of names where nothing says that they are UTF-8.
+PLAIN_C = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+PACKING = "import sys, ffrecord; ffrecord.pack_folder(sys.argv[1], sys.argv[2])"
+LISTING = """
+import sys, ffrecord
+with ffrecord.PackedFolder(sys.argv[1]) as folder:
+    print(ascii([(name, folder.read_one(name).tobytes()) for name in folder]))
+"""
+
+
+def in_plain_c(script: str, *arguments: str | Path) -> str:
+    """What a script prints in a process with the C locale."""
+    process = handmade.python(script, *map(str, arguments), **PLAIN_C)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return out
+
+
+def test_the_locale_does_not_change_an_archive(tmp_path: Path) -> None:
+    top = os.fsencode(tmp_path / "folder")
+    os.mkdir(top)
+    for name in ("ü.txt".encode(), b"not-utf-8-\xff", "日本".encode()):
+        Path(os.fsdecode(os.path.join(top, name))).write_bytes(name)
+    pack_folder(tmp_path / "folder", tmp_path / "here.ffr")
+    in_plain_c(PACKING, tmp_path / "folder", tmp_path / "there.ffr")
+    assert (tmp_path / "there.ffr").read_bytes() == (tmp_path / "here.ffr").read_bytes()
+
+
+def test_an_archive_of_the_original_opens_in_any_locale(tmp_path: Path) -> None:
+    structure: Structure = OrderedDict([("\udcff.bin", 0), ("ü", OrderedDict(日本=1))])
+    path = original_archive(tmp_path / "original.ffr", structure, [b"first", b"second"])
+    expected = ascii([("\udcff.bin", b"first"), ("ü/日本", b"second")])
+    assert in_plain_c(LISTING, path) == expected + "\n"

@@ -9,6 +9,7 @@ import gc
 import hashlib
 import inspect
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -1391,3 +1392,20 @@ def test_large_files_are_packed_past_the_page_cache_with_the_same_bytes(
     monkeypatch.setattr(newfile, "DIRECT_FROM", 512 << 10)
     pack(rich, out)
     assert digests(out) == digests(packed)
+
+
+def test_a_symlink_with_two_names_is_for_the_original_what_each_name_leads_to(
+    tmp_path: Path,
+) -> None:
+    top = trees.plain_tree(tmp_path / "t", {"f": b"top", "a/f": b"of a", "a/b/x": b""})
+    (top / "link").symlink_to("f")
+    os.link(top / "link", top / "a/link", follow_symlinks=False)
+    os.link(top / "link", top / "a/b/link", follow_symlinks=False)
+    pack_folder(top, tmp_path / "t.ffr")
+    with PackedFolder(tmp_path / "t.ffr") as folder:
+        records = {name: folder.record(name) for name in ("f", "a/f")}
+        last = folder.reader.read_one(-1).tobytes()
+    seen = pickle.loads(last[len(b"piouhjgbr") :])
+    assert seen["link"] == records["f"]
+    assert seen["a"]["link"] == records["a/f"]
+    assert "link" not in seen["a"]["b"]

@@ -49,9 +49,9 @@ def reachable(folder: Path) -> Iterator[Path]:
             above.chmod(mode)
 
 
-def run(script: str, *arguments: str | Path) -> str:
-    """What a script prints that an ordinary user runs."""
-    process = handmade.python(_PREAMBLE + script, *map(str, arguments))
+def run(script: str, *arguments: str | Path, imports: str = "") -> str:
+    """What a script prints that an ordinary user runs, who need not be able to read `imports`."""
+    process = handmade.python(imports + _PREAMBLE + script, *map(str, arguments))
     try:
         out, err = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:

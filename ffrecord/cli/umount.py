@@ -7,7 +7,7 @@ import errno
 from typing import Any
 
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.mount import unmount
+from ffrecord_fuse.mounting import unmount
 
 
 def add_command(commands: Any) -> None:

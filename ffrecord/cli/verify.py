@@ -12,19 +12,24 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from tqdm import tqdm
 
 from ffrecord.archive import Archive
-from ffrecord.audit import audit
+from ffrecord.audit import audit, shown_path
 from ffrecord.errors import FFRecordError, NotPackedFolderError
 from ffrecord.names import to_text
 from ffrecord.reader import FileReader
 from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, counted, printable
 
+Ints: TypeAlias = npt.NDArray[np.int64]
 Damage: TypeAlias = "tuple[int, FFRecordError]"
+
+SHOWN_PATHS = 3
 
 
 def add_command(commands: Any) -> None:
@@ -82,14 +87,26 @@ class _Names:
             self.problem = error
 
     def of(self, record: int) -> str:
-        """` (its/path)` for a file's record."""
+        """` (its/path)` for a file's record; of many paths the first few."""
         if self._archive is None:
             return ""
+        index, (inodes, records) = self._archive.index, self._by_record
+        first, last = records.searchsorted([record, record + 1]).tolist()
+        paths = [
+            to_text(shown_path(index, index.parent(inode), index.last_name(inode)))
+            for inode in inodes[first : min(last, first + SHOWN_PATHS)].tolist()
+        ]
+        more = last - first - len(paths)
+        return f" ({', '.join(paths)}{f' and {more} more' if more else ''})" if paths else ""
+
+    @cached_property
+    def _by_record(self) -> tuple[Ints, Ints]:
+        """All inodes in the order of their records, and those."""
+        assert self._archive is not None
         index = self._archive.index
         records = index.records(np.arange(len(index)))
-        inodes = (records == record).nonzero()[0].tolist()
-        paths = [to_text(index.inode_path(inode)) for inode in inodes]
-        return f" ({', '.join(paths)})" if paths else ""
+        inodes = np.argsort(records, kind="stable")
+        return inodes, records[inodes]
 
 
 def _say(line: str) -> None:

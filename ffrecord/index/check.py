@@ -6,8 +6,8 @@ folder have the same name. Each check is a few numpy operations over thousands o
 files take some tens of milliseconds.
 
 Not checked here: the hashes (a wrong one is only slow, see `lookup`), the names of extended
-attributes and NULs in symlinks (looked at when they are asked for), and the shards (compared with
-the files that are there, see `archive`).
+attributes and NULs in symlinks (looked at when they are asked for), all of which `audit` looks at;
+and the shards (compared with the files that are there, see `archive`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ffrecord.errors import IndexStructureError
 from ffrecord.index.layout import (
     BLOCK,
     DEEPEST,
+    LARGEST_XATTR,
     LONGEST_NAME,
     LONGEST_TARGET,
     NO_ENTRY,
@@ -40,7 +41,6 @@ AT_A_TIME = 1 << 14
 """Rows. Results of this many come from memory that malloc has at hand; fresh pages cost more."""
 
 PADDING = 8
-LARGEST_XATTR = 1 << 16
 MOST_XATTRS = 16 << 20
 """Bytes of all that one inode has. No file system takes nearly as much."""
 
@@ -72,6 +72,7 @@ def check(path: str, image: Image, record_sizes: RecordSizes, wait_for: WaitFor)
     checks.links()
     checks.large_files()
     checks.hashes()
+    checks.padding()
     return checks.folder_inodes
 
 
@@ -253,6 +254,7 @@ class _Checks:
         if not len(large) and not len(self._image.blocks):  # as the original's: for none, then
             return
         due = self._large
+        self._require(large["zero"] == 0, "something is where zeros are due")
         self._require(len(large) == len(due), "large files without checksums, or more than those")
         self._require(large["inode"] == due, "checksums for other files than the large ones")
         blocks = -(-inodes["length"][due].astype(np.int64) // BLOCK)
@@ -260,6 +262,12 @@ class _Checks:
         self._require(large["first"] == until - blocks, "checksums of large files overlap")
         total = int(until[-1]) if len(until) else 0
         self._require(total == len(self._image.blocks), "checksums of blocks are left over")
+
+    def padding(self) -> None:
+        """All but the end of the names was waited for before."""
+        self._wait_for("names", None)
+        for between in self._image.padding:
+            self._require(not between.any(), "something is between its tables, where zeros are due")
 
     def _within_texts(self, begin: Column, length: Column, what: str) -> None:
         total = len(self._image.texts)

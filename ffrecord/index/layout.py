@@ -38,6 +38,8 @@ BLOCK = 128 << 10
 NO_ENTRY = 0xFFFFFFFF
 LONGEST_NAME = 255
 LONGEST_TARGET = 4095
+LARGEST_XATTR = 1 << 16
+LONGEST_XATTR = LONGEST_NAME + LARGEST_XATTR
 DEEPEST = 4096
 """Levels of folders. Linux takes no path of more than 4095 bytes."""
 
@@ -126,6 +128,8 @@ class Image:
     shards: Rows
     texts: Bytes
     names: Bytes
+    padding: tuple[Bytes, ...] = ()
+    """What lies between the tables, for `check`: zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,21 +162,50 @@ def parse(path: str, image: Buffer) -> Image:
     """The tables in an image, if the counts fit its length; the rest is for `check`."""
     if len(image) < _COUNTS.size:
         raise IndexStructureError(f"{path}: an index of {len(image)} bytes is none")
-    counts = _COUNTS.unpack_from(image)
+    places = _places(path, image[: _COUNTS.size], len(image))
+    arrays: dict[str, Any] = {
+        name: np.frombuffer(image, dtype, *places[name]) for name, dtype, _ in _SECTIONS
+    }
+    ends = [places[name][1] + rows.nbytes for name, rows in arrays.items()]
+    padding = tuple(np.frombuffer(image, TEXT, _aligned(end) - end, end) for end in ends if end % 8)
+    return Image(**arrays, padding=padding)
+
+
+def _places(path: str, raw: bytes, length: int) -> dict[str, tuple[int, int]]:
+    """Of each section its rows and where it begins, if together they are `length` bytes.
+
+    An image's length costs nothing to claim, where a file has holes: so no section may have more
+    rows than those of the others could use.
+    """
+    counts = _COUNTS.unpack(raw)
+    inodes, entries, _, _, xattrs, _, _, shards, *_ = counts
+    most = {
+        "inodes": entries + 1,
+        "hashes": entries,
+        "attributes": inodes,
+        "large": inodes,
+        "texts": LONGEST_TARGET * inodes + LONGEST_XATTR * xattrs + LONGEST_NAME * shards,
+        "names": LONGEST_NAME * entries,
+    }
     at = _COUNTS.size
-    arrays: dict[str, Any] = {}
+    places = {}
     for name, dtype, which in _SECTIONS:
         count = counts[which]
         end = at + dtype.itemsize * count
-        if end > len(image) or (count > _MOST_ROWS and name in _COUNTED_BY_U32):
+        if end > length or (count > _MOST_ROWS and name in _COUNTED_BY_U32):
             raise IndexStructureError(
-                f"{path}: its index claims {count} rows of {name}, up to byte {end} of {len(image)}"
+                f"{path}: its index claims {count} rows of {name}, up to byte {end} of {length}"
             )
-        arrays[name] = np.frombuffer(image, dtype, count, at)
+        if count > most.get(name, count):
+            raise IndexStructureError(
+                f"{path}: its index claims {count} rows of {name} where at most {most[name]} "
+                "can be in use"
+            )
+        places[name] = (count, at)
         at = _aligned(end)
-    if at != len(image):
-        raise IndexStructureError(f"{path}: its index has {len(image)} bytes where {at} are due")
-    return Image(**arrays)
+    if at != length:
+        raise IndexStructureError(f"{path}: its index has {length} bytes where {at} are due")
+    return places
 
 
 def assemble(image: Image) -> bytes:
@@ -211,17 +244,10 @@ class Part:
         return min(self.begin + self.row * rows, self.end)
 
 
-def parts(counts: bytes, length: int) -> dict[str, Part]:
-    """An image's parts by name, in the order of the image.
-
-    All of the image is in one of them, also where the counts are nonsense.
-    """
-    at = _COUNTS.size
-    starts = {}
-    for name, dtype, which in _SECTIONS:
-        starts[name] = min(at, length)
-        at = _aligned(at + dtype.itemsize * _COUNTS.unpack(counts)[which])
-    first = {"counts": (0, 1)} | {name: (starts[name], size) for name, size in _PARTS.items()}
+def parts(path: str, counts: bytes, length: int) -> dict[str, Part]:
+    """An image's parts by name, in the order of the image, if its counts make sense."""
+    places = _places(path, counts, length)
+    first = {"counts": (0, 1)} | {name: (places[name][1], row) for name, row in _PARTS.items()}
     ends = [*(begin for begin, _ in first.values()), length][1:]
     return {
         name: Part(begin, end, row)

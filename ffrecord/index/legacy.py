@@ -2,7 +2,7 @@
 
 Reading one runs nothing. The parser knows the few opcodes that such a pickle has and can build
 dictionaries of strings and integers only: no class is looked up, no function is called, nothing
-recurses, and what waits on its stack is bounded.
+recurses, and bytes, names, what waits on its stack and what it remembers are bounded.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import stat
 import struct
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ffrecord.errors import IndexStructureError
 from ffrecord.index.build import Tree
 from ffrecord.index.layout import DEEPEST, LEGACY_MAGIC, LONGEST_NAME
+
+Raw: TypeAlias = "bytes | bytearray"
 
 FILE_MODE = stat.S_IFREG | 0o444
 FOLDER_MODE = stat.S_IFDIR | 0o555
@@ -24,16 +26,35 @@ BATCH = 1000
 """Items that pickle sets at once, and so the most that wait on its stack for one dictionary."""
 
 LONGEST_LINE = 100
+LONGEST_TEXT = 3 * LONGEST_NAME
+"""Bytes of a name as a pickle has it: three for each one that is not UTF-8."""
 
 _CLASS: Final = ("the class OrderedDict",)
 _NO_ARGUMENTS: Final = ("no arguments",)
 _U16, _I32, _U32, _U64 = (struct.Struct(f"<{code}") for code in "HiIQ")
 
 
-def read_tree(path: str, record: bytes, record_sizes: list[int], archive: os.stat_result) -> Tree:
+def most_bytes(files: int) -> int:
+    """More than an index of so many files needs: for each one, and for a folder of its own, the
+    longest names there are; and something for folders without files."""
+    return (64 << 20) + 2048 * files
+
+
+def most_entries(files: int) -> int:
+    """More names than an index of so many files has: as many folders, and some without files."""
+    return (1 << 18) + 2 * files
+
+
+def read_tree(
+    path: str,
+    record: Raw,
+    record_sizes: list[int],
+    archive: os.stat_result,
+    most_entries: int,
+) -> Tree:
     """The tree that the original's index record describes. It has no attributes: files and
     folders are read-only, and otherwise the archive's."""
-    structure = parse(path, record[len(LEGACY_MAGIC) :])
+    structure = parse(path, record, len(LEGACY_MAGIC), most_entries)
     owned = (archive.st_uid, archive.st_gid, archive.st_mtime_ns)
     tree = Tree()
     tree.add_inode(FOLDER_MODE, *owned)
@@ -58,16 +79,18 @@ def read_tree(path: str, record: bytes, record_sizes: list[int], archive: os.sta
     return tree
 
 
-def parse(path: str, raw: bytes) -> dict[str, Any]:
+def parse(
+    path: str, raw: Raw, start: int = 0, most_entries: int = most_entries(0)
+) -> dict[str, Any]:
     """The nested dictionaries of a pickle: str -> int or such a dictionary again."""
     try:
-        return _Parser(path, raw).run()
+        return _Parser(path, raw, start, most_entries).run()
     except (IndexError, struct.error):  # it ends in the middle of an opcode's argument
         raise _wrong(path, "its pickle is cut off") from None
 
 
 def dump(tree: Tree, records: Mapping[int, int]) -> bytes:
-    """The index that the original reads, magic number and pickle, for the inodes in `records`
+    """The index that the original reads, magic number and pickle, for the entries in `records`
     and all folders."""
     return b"".join(_pickled(tree, records))
 
@@ -81,7 +104,7 @@ def _pickled(tree: Tree, records: Mapping[int, int]) -> Iterator[bytes]:
             yield b"u"
         inode = tree.inode[entry]
         is_folder = tree.is_folder(inode)
-        if not is_folder and inode not in records:
+        if not is_folder and entry not in records:
             continue
         if waiting[-1] == BATCH:
             waiting[-1] = 0
@@ -89,14 +112,15 @@ def _pickled(tree: Tree, records: Mapping[int, int]) -> Iterator[bytes]:
         waiting[-1] += 1
         name = tree.names[entry]
         if not name.isascii():
-            name = os.fsdecode(name).encode("utf-8", "surrogatepass")
+            # As text it is what Python makes of a name on a disk, whatever the locale here is.
+            name = name.decode("utf-8", "surrogateescape").encode("utf-8", "surrogatepass")
         if is_folder:
             waiting.append(0)
             yield b"X%b%bh\x00)R(" % (_U32.pack(len(name)), name)
-        elif records[inode] < 1 << 31:
-            yield b"X%b%bJ%b" % (_U32.pack(len(name)), name, _I32.pack(records[inode]))
+        elif records[entry] < 1 << 31:
+            yield b"X%b%bJ%b" % (_U32.pack(len(name)), name, _I32.pack(records[entry]))
         else:
-            yield b"X%b%b\x8a\x08%b" % (_U32.pack(len(name)), name, _U64.pack(records[inode]))
+            yield b"X%b%b\x8a\x08%b" % (_U32.pack(len(name)), name, _U64.pack(records[entry]))
     yield b"u" * len(waiting) + b"."
 
 
@@ -106,7 +130,7 @@ def _wrong(path: str, what: str) -> IndexStructureError:
 
 def _name(path: str, name: str) -> bytes:
     try:
-        raw = os.fsencode(name)
+        raw = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise _wrong(path, f"{name!r} is no file name") from None
     if raw in (b"", b".", b"..") or b"/" in raw or b"\0" in raw or len(raw) > LONGEST_NAME:
@@ -121,16 +145,21 @@ class _Parser:
     two folders are the same one and none is in itself.
     """
 
-    def __init__(self, path: str, raw: bytes) -> None:
+    def __init__(self, path: str, raw: Raw, start: int, most_entries: int) -> None:
         self._path = path
         self._raw = raw
-        self._at = 0
+        self._at = self._start = start
+        self._entries = 0
+        self._most_entries = most_entries
+        # Each name and folder once, the root, and the class with its two names.
+        self._most_remembered = 2 * most_entries + 4
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: list[Any] = []
 
     def run(self) -> dict[str, Any]:
         raw, stack, memo, marks = self._raw, self._stack, self._memo, self._marks
+        most_open, most_remembered = self._most_open(), self._most_remembered
         while True:
             opcode = raw[self._at]
             self._at += 1
@@ -138,6 +167,8 @@ class _Parser:
             if opcode == 0x8C:  # SHORT_BINUNICODE
                 stack.append(self._string(raw[self._at], 1))
             elif opcode == 0x94:  # MEMOIZE
+                if len(memo) >= most_remembered:
+                    raise self._refused("its pickle remembers more than it has")
                 memo.append(stack[-1])
             elif opcode in _INTEGERS:
                 size, number = _INTEGERS[opcode]
@@ -155,8 +186,10 @@ class _Parser:
                 self._fetch(_U32.unpack_from(raw, self._at)[0], 4)
             elif opcode == 0x75:  # u: SETITEMS
                 self._set_items(marks.pop())
+                most_open = self._most_open()
             elif opcode == 0x28:  # (: MARK
                 marks.append(len(stack))
+                most_open = self._most_open()
             elif opcode == 0x73:  # s: SETITEM
                 self._set_items(len(stack) - 2)
             elif opcode == 0x29:  # ): EMPTY_TUPLE
@@ -169,8 +202,14 @@ class _Parser:
                 return self._stop()
             else:
                 self._rare(opcode)
-            if len(stack) > 2 * BATCH * (len(marks) + 1) + 2 * DEEPEST or len(marks) > DEEPEST + 1:
+            if len(stack) > most_open:
                 raise self._refused("more open items than any folder has")
+
+    def _most_open(self) -> int:
+        """What may wait on the stack: names and values of all open folders, and the folders."""
+        if len(self._marks) > DEEPEST + 1:
+            raise self._refused("more open items than any folder has")
+        return 2 * min(BATCH * (len(self._marks) + 1), self._most_entries) + 2 * DEEPEST
 
     def _rare(self, opcode: int) -> None:
         """What comes once or twice in a pickle."""
@@ -204,6 +243,8 @@ class _Parser:
 
     def _string(self, size: int, width: int) -> str:
         begin = self._at + width
+        if size > LONGEST_TEXT:
+            raise self._refused(f"a text of {size} bytes is no file name")
         raw = self._raw[begin : begin + size]
         if len(raw) != size:
             raise IndexError
@@ -242,7 +283,7 @@ class _Parser:
     def _put(self, number: int, width: int) -> None:
         """Into the memo; picklers number what they put there from 0 on."""
         self._at += width
-        if number > len(self._memo):
+        if number > len(self._memo) or number >= self._most_remembered:
             raise self._refused(f"its pickle remembers something as number {number}")
         self._memo[number : number + 1] = [self._stack[-1]]
 
@@ -260,6 +301,9 @@ class _Parser:
         folder, items = stack[mark - 1], stack[mark:]
         if len(items) % 2:
             raise self._refused("a name without a file")
+        self._entries += len(items) // 2
+        if self._entries > self._most_entries:
+            raise self._refused(f"more than {self._most_entries} names")
         del stack[mark:]
         for name, value in zip(items[::2], items[1::2], strict=True):
             # bool is an int to isinstance, and can come from nowhere here: type() says so.
@@ -276,7 +320,7 @@ class _Parser:
         return root
 
     def _refused(self, what: str) -> IndexStructureError:
-        return _wrong(self._path, f"{what} (byte {self._at} of its pickle)")
+        return _wrong(self._path, f"{what} (byte {self._at - self._start} of its pickle)")
 
 
 _INTEGERS: dict[int, tuple[int, struct.Struct | None]] = {

@@ -15,12 +15,15 @@ from ffrecord.index.layout import LONGEST_NAME
 from ffrecord.index.lookup import MISSING, ROOT, Index
 
 MOST_SYMLINKS = 40
+MOST_NAMES = 4096
+"""On the way to one inode, those in symlinks included: twice as many as any path can have."""
 
 
 def resolve(index: Index, path: bytes, *, follow: bool = True, start: int = ROOT) -> int:
     """The inode of a path from the folder `start`; with `follow` what a symlink at its end is."""
     inode, links = ROOT if path.startswith(b"/") else start, 0
     waiting = [(name, False) for name in reversed(path.split(b"/"))]
+    steps = len(waiting)
     while waiting:
         name, linked = waiting.pop()
         if not stat.S_ISDIR(index.mode(inode)):
@@ -44,10 +47,25 @@ def resolve(index: Index, path: bytes, *, follow: bool = True, start: int = ROOT
             target = index.target(found)
             if target.startswith(b"/"):
                 raise _leaves(path)
-            waiting += [(part, True) for part in reversed(target.split(b"/"))]
+            parts = target.split(b"/")
+            steps += len(parts)
+            if steps > MOST_NAMES:
+                raise _error(errno.ELOOP, path)
+            waiting += [(part, True) for part in reversed(parts)]
         else:
             inode = found
     return inode
+
+
+def readable_record(index: Index, folder: int, name: bytes, inode: int) -> int | None:
+    """The record that an entry reads as: a file's own, or that of the file in here that a symlink
+    leads to. None for folders, and for symlinks to anything else."""
+    if stat.S_ISLNK(index.mode(inode)):
+        try:
+            inode = resolve(index, name, start=folder)
+        except OSError:  # it leads nowhere, or out of the archive
+            return None
+    return index.record(inode) if stat.S_ISREG(index.mode(inode)) else None
 
 
 def _error(code: int, path: bytes) -> OSError:

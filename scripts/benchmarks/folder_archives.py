@@ -96,5 +96,7 @@ def _write(archive: FolderArchive, file: Path) -> None:
 def _index(tree: Tree) -> bytes:
     """The last record, as `pack_folder` puts it together."""
     image = build(tree)
-    records = {inode: tree.record[inode] for inode in range(len(tree)) if tree.is_file(inode)}
+    records = {
+        entry: tree.record[inode] for entry, inode in enumerate(tree.inode) if tree.is_file(inode)
+    }
     return legacy.dump(tree, records) + image + layout.trailer(image, crc32(image))

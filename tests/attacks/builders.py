@@ -193,12 +193,28 @@ class Draft:
 
     def image(self, **claimed: int) -> bytes:
         """The index's bytes; `claimed` are counts that are not those of the rows."""
+        sections = self._sections()
+        counts = {name: count for name, count, _ in sections if name} | claimed
+        head = struct.pack("<10Q", *(counts[name] for name in COUNTS))
+        return head + b"".join(raw + bytes(-len(raw) % 8) for _, _, raw in sections)
+
+    def padding(self) -> list[int]:
+        """Where in the image bytes are that belong to no table."""
+        found: list[int] = []
+        at = 8 * len(COUNTS)
+        for _, _, raw in self._sections():
+            end = at + len(raw)
+            at = end + -end % 8
+            found += range(end, at)
+        return found
+
+    def _sections(self) -> list[tuple[str, int, bytes]]:
         ends, at = [], 0
         for entry in self.entries:
             at += len(entry.name)
             ends.append(at)
         names = b"".join(entry.name for entry in self.entries) if self.names is None else self.names
-        sections: list[tuple[str, int, bytes]] = [
+        return [
             _section("inodes", [row.pack() for row in self.inodes]),
             _section("entries", list(map(Entry.pack, self.entries, ends))),
             _section("hashes", [struct.pack("<I", crc) for crc, _ in self.hashes]),
@@ -211,9 +227,6 @@ class Draft:
             ("texts", len(self.texts), bytes(self.texts)),
             ("names", len(names), names),
         ]
-        counts = {name: count for name, count, _ in sections if name} | claimed
-        head = struct.pack("<10Q", *(counts[name] for name in COUNTS))
-        return head + b"".join(raw + bytes(-len(raw) % 8) for _, _, raw in sections)
 
     def archive(self, **claimed: int) -> bytes:
         """A whole file, with every checksum right."""

@@ -202,6 +202,16 @@ def no_file_has_checksums_of_blocks() -> Archive:
     return draft.archive()
 
 
+@attack(IndexStructureError, "zero")
+def a_large_file_has_something_where_zeros_are_due() -> list[Archive]:
+    found: list[Archive] = []
+    for row, value in ((0, 1), (1, 1), (1, 1 << 31)):
+        draft = large_files()
+        draft.large[row].zero = value
+        found.append(draft.archive())
+    return found
+
+
 # ---- shards ----------------------------------------------------------------------------------
 
 

@@ -32,7 +32,8 @@ attack = Attacks()
 
 @attack(IndexStructureError, "is no file name")
 def a_pickled_name_is_none() -> list[Archive]:
-    names = ("", ".", "..", "a/b", "/", "../a", "a\0b", "\0", "a" * 256, "é" * 128, "\ud800")
+    names = ("", ".", "..", "a/b", "/", "../a", "a\0b", "\0", "a" * 256, "é" * 128, "\ud800",
+             "a" * 100_000)  # fmt: skip
     return [legacy(folder(text(name) + b"K\0")) for name in names]
 
 
@@ -285,6 +286,15 @@ def a_pickle_opens_eight_million_things_behind_4_000_marks() -> Archive:
 @attack(IndexStructureError)
 def a_pickle_memorises_one_thing_ten_million_times() -> Archive:
     return legacy(b"\x80\x04}" + b"\x94" * 10_000_000)
+
+
+@attack(IndexStructureError, "names")
+def a_pickle_has_more_names_than_its_files_can_need() -> Archive:
+    """Names from the memo, again and again: four bytes for each file."""
+    names = b"".join(text(f"{number}") + b"\x94K\0" for number in range(256))
+    again = b"".join(b"h" + bytes([number]) + b"K\0" for number in range(256))
+    folders = [text(f"folder {number}") + b"}(" + again + b"u" for number in range(2_000)]
+    return legacy(folder(names + b"".join(folders)))
 
 
 @attack(IndexStructureError)

@@ -16,8 +16,13 @@ from ffrecord.errors import (
 )
 from ffrecord.extract import extract
 from tests.attacks.builders import (
+    BLOCK,
     SAMPLE,
+    Attributes,
     Entry,
+    Inode,
+    Large,
+    Symlink,
     plant,
     sample,
     sealed,
@@ -142,6 +147,32 @@ def a_count_is_one_too_many_or_too_few() -> list[Archive]:
     ]
 
 
+@attack(IndexStructureError, "can be in use")
+def a_table_has_more_rows_than_the_others_can_use() -> list[Archive]:
+    """Zeros, of which a file with holes in it can have any number for nothing."""
+    drafts = [sample() for _ in range(6)]
+    drafts[0].inodes += [Inode() for _ in range(100)]
+    drafts[1].hashes += [(0, 0)] * 100
+    drafts[2].attributes += [Attributes(0) for _ in range(100)]
+    drafts[3].large += [Large(0, 0) for _ in range(100)]
+    drafts[4].texts += bytes(200_000)
+    drafts[5].names = bytes(200_000)
+    return [draft.archive() for draft in drafts]
+
+
+@attack(IndexStructureError, "zero")
+def bytes_between_tables_are_not_zero() -> list[Archive]:
+    """After each table whose length is no multiple of 8: every byte, one at a time."""
+    draft = plant({b"large": bytes(2 * BLOCK + 1), b"some": b"", b"text": Symlink(b"some")})
+    image, padding = draft.image(), draft.padding()
+    assert len(padding) == 4 + 4 + 4 + 4 + 3  # hashes, hashed, blocks, texts, names
+    found: list[Archive] = []
+    for at in padding:
+        assert image[at] == 0
+        found.append(sealed(draft.files, image[:at] + b"\1" + image[at + 1 :]))
+    return found
+
+
 # ---- names -----------------------------------------------------------------------------------
 
 
@@ -177,7 +208,7 @@ def a_name_has_a_nul_in_it() -> list[Archive]:
     return [renamed(b"alpha", name) for name in (b"\0", b"al\0pha", b"alpha\0", b"\0alpha")]
 
 
-@attack(IndexStructureError, "too long")
+@attack(IndexStructureError, "name")
 def a_name_has_256_bytes() -> list[Archive]:
     return [renamed(b"alpha", b"a" * length) for length in (256, 257, 65_536, 1 << 20)]
 

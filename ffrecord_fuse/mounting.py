@@ -365,9 +365,10 @@ def _run_helper(
 
 
 def _received(mountpoint: str, ours: socket.socket) -> int:
-    _, descriptors, _, _ = socket.recv_fds(ours, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)  # which forgets its flags argument
     if not descriptors:
         raise MountError(mountpoint, errno.EPROTO, "fusermount3 mounted, but passed nothing back")
+    os.set_inheritable(descriptors[0], False)
     os.set_blocking(descriptors[0], False)
     return descriptors[0]
 
@@ -375,7 +376,7 @@ def _received(mountpoint: str, ours: socket.socket) -> int:
 # what fusermount3 says -> what it means
 _SAID_OF_MOUNTING = (
     (
-        "user_allow_other", errno.EPERM,
+        "'user_allow_other' is set", errno.EPERM,
         "allow_other is for root only, unless /etc/fuse.conf has the line user_allow_other: "
         "have root add it, or leave the option out",
     ),
@@ -396,6 +397,10 @@ _SAID_OF_MOUNTING = (
         "users may not mount on this kind of file system: choose a folder on a local disk",
     ),
     ("device not found", errno.ENODEV, _NO_DEVICE),
+    (
+        f"failed to open {_DEVICE}", errno.EACCES,
+        f"users may not open {_DEVICE}: have root allow it (chmod 666 {_DEVICE})",
+    ),
     (
         "Operation not permitted", errno.EPERM,
         "fusermount3 may not mount: it has to be setuid root, and a container needs SYS_ADMIN",

@@ -1,0 +1,125 @@
+"""Real mounts without a daemon: FUSE_INIT is answered by hand, and nothing after it.
+
+Whoever stats such a mount point waits for an answer that never comes. What may be done with it is
+what the kernel answers alone: O_PATH opens, umount, mountinfo. Nothing here uses the package.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import shutil
+import stat
+import struct
+import tempfile
+import threading
+
+import pytest
+
+LIMIT = 60.0  # seconds
+FUSE_INIT = 26
+
+needs_fuse = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="there is no /dev/fuse")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can call mount(2)")
+needs_helper = pytest.mark.skipif(
+    shutil.which("fusermount3") is None and shutil.which("fusermount") is None,
+    reason="there is no fusermount3",
+)
+
+
+def users_can_open_the_device() -> bool:
+    """Most systems let everybody; fusermount3 opens it with its user's rights."""
+    return os.path.exists("/dev/fuse") and os.stat("/dev/fuse").st_mode & 0o006 == 0o006
+
+
+def let_users_open_the_device() -> None:
+    """For this process and its children alone: a /dev/fuse with other rights hides the real one.
+
+    What is mounted from now on is seen by them alone, too, and is gone when the last has ended.
+    """
+    if users_can_open_the_device():
+        return
+    _system_call("unshare", 0x20000)  # CLONE_NEWNS
+    _system_call("mount", None, b"/", None, 1 << 18 | 1 << 14, None)  # MS_PRIVATE, MS_REC
+    with tempfile.TemporaryDirectory() as folder:
+        node = os.path.join(folder, "fuse")
+        os.mknod(node, 0o600 | stat.S_IFCHR, os.makedev(10, 229))
+        os.chmod(node, 0o666)
+        _system_call("mount", os.fsencode(node), b"/dev/fuse", None, 1 << 12, None)  # MS_BIND
+
+
+def _system_call(name: str, *arguments: int | bytes | None) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+
+
+def answer_init(fd: int) -> None:
+    """Take the first request, which has to be FUSE_INIT, and agree to protocol 7.31."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    assert poll.poll(LIMIT * 1000), "no request came"
+    request = os.read(fd, 1 << 17)
+    length, opcode, unique = struct.unpack_from("<IIQ", request)
+    assert (length, opcode) == (len(request), FUSE_INIT)
+    reply = struct.pack("<IIIIHHIIHH32x", 7, 31, 1 << 17, 0, 16, 12, 1 << 12, 1, 0, 0)
+    os.write(fd, struct.pack("<IiQ", 16 + len(reply), 0, unique) + reply)
+
+
+def escaped(path: str) -> bytes:
+    """A mount point as the kernel writes it into mountinfo."""
+    special = b" \t\n\\"
+    return b"".join(b"\\%03o" % c if c in special else bytes([c]) for c in os.fsencode(path))
+
+
+def mount_line(path: str) -> list[str] | None:
+    """The fields of the last mount at exactly this path, or None."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        lines = [line.split(b" ") for line in file.read().split(b"\n")]
+    found = [line for line in lines if len(line) > 4 and line[4] == escaped(path)]
+    return [os.fsdecode(field) for field in found[-1]] if found else None
+
+
+def detach(path: str) -> None:
+    """Take away whatever is mounted there, however dead or busy."""
+    while mount_line(path) is not None:
+        _system_call("umount2", os.fsencode(path), 2 | 8)  # MNT_DETACH, UMOUNT_NOFOLLOW
+
+
+class Cleanup:
+    """Closes what a test opened and unmounts what it mounted; the first also when it hangs.
+
+    A closed descriptor aborts its connection, so whoever waits for an answer gets an error.
+    """
+
+    def __init__(self) -> None:
+        self._descriptors: list[int] = []
+        self._mountpoints: list[str] = []
+        self._alarm = threading.Timer(LIMIT, self.close_descriptors)
+        self._alarm.daemon = True
+        self._alarm.start()
+
+    def descriptor(self, fd: int) -> int:
+        self._descriptors.append(fd)
+        return fd
+
+    def mountpoint(self, path: str) -> str:
+        self._mountpoints.append(path)
+        return path
+
+    def close(self, fd: int) -> None:
+        """Now. A test that closed it itself would have another's number closed in the end."""
+        self._descriptors.remove(fd)
+        os.close(fd)
+
+    def close_descriptors(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def run(self) -> None:
+        self._alarm.cancel()
+        self._alarm.join()
+        self.close_descriptors()
+        for path in self._mountpoints:
+            detach(path)
