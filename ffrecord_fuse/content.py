@@ -60,6 +60,9 @@ class Content:
         # block is verified again.
         blocks = self._blocks_from + len(archive.index.tables.blocks)
         self._right = mmap.mmap(-1, blocks // 8 + 1)
+        files = archive.reader.record_sizes()[:-1]
+        self._has_no_blocks = not len(archive.index.tables.large) and bool((files > BLOCK).any())
+        self._learned: set[int] = set()
 
     def piece(self, inode: int, offset: int, size: int) -> Piece | None:
         """What to read for `size` bytes from `offset` on; None where the file has ended."""
@@ -85,6 +88,19 @@ class Content:
             inode, file, start + begin, end - begin, offset - begin, stop - offset, checksums, block
         )
 
+    def must_learn(self, inode: int) -> bool:
+        """Whether the blocks of a file have no checksums yet, as the large ones in an archive of
+        the original's: those come from reading all of it, which takes as long as that takes."""
+        if self._verify == "off" or not self._has_no_blocks or inode in self._learned:
+            return False
+        found = self._index.record_and_length(inode)
+        return found is not None and found[1] > BLOCK
+
+    def learn(self, inode: int) -> None:
+        """Read a file from end to end, and compute what its blocks' checksums are."""
+        self._archive.block_checksums(inode)
+        self._learned.add(inode)
+
     def check(self, piece: Piece, memory: memoryview) -> int:
         """Raise DamageError unless a piece is right; how many blocks of it were verified."""
         if piece.checksums is None:
@@ -107,7 +123,7 @@ class Content:
     def _checksums(self, inode: int, first: int, last: int) -> tuple[list[int], int]:
         """Of some blocks of a large file, and the number of the first."""
         blocks = self._index.first_block(inode)
-        if blocks is None:  # an archive of the original's: computed from all of the file, once
+        if blocks is None:  # see `learn`
             return self._archive.block_checksums(inode)[first:last].tolist(), UNNUMBERED
         stored = self._index.tables.blocks[blocks + first : blocks + last]
         return stored.tolist(), self._blocks_from + blocks + first

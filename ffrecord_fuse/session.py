@@ -22,12 +22,14 @@ import select
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 from ffrecord import pagecache
 from ffrecord.errors import FFRecordError
 from ffrecord_fuse import abi, counters, reply
 from ffrecord_fuse.abi import Opcode
+from ffrecord_fuse.background import Background
 from ffrecord_fuse.coldreads import ColdReads
 from ffrecord_fuse.content import Content, DamageError, Piece
 from ffrecord_fuse.filesystem import MISSING, Filesystem
@@ -98,6 +100,8 @@ class Session:
         self._may_ask = sources.use_cachestat
         self._warm_hits = HITS_TO_BE_WARM
         self._cold = ColdReads(sources)
+        self._background = Background(self._cold.eventfd)
+        self._unlearned: dict[int, list[Request]] = {}  # reads that wait for their file's checksums
         self._listings: OrderedDict[tuple[int, int, bool], Rendered] = OrderedDict()
         self._listed_bytes = 0
         self._damaged: set[int] = set()
@@ -128,9 +132,12 @@ class Session:
                 if self._cold.busy:
                     self._cold.submit()
                     busy = self._answer_landed() or busy
+                if self._unlearned:
+                    busy = self._answer_learned() or busy
                 if not busy and not self._over:
                     self._waiter.wait(self._cold)
         finally:
+            self._background.close()
             self._waiter.close()
             self._cold.close()
 
@@ -165,7 +172,9 @@ class Session:
             if error.unique:
                 self._send(reply.failure(error.unique, errno.EINVAL))
             return
-        handler = self._handlers.get(request.opcode, _refuse)
+        self._answered(self._handlers.get(request.opcode, _refuse), request)
+
+    def _answered(self, handler: Handler, request: Request) -> None:
         try:
             answer = handler(request)
         except OSError as error:
@@ -252,6 +261,12 @@ class Session:
         inode = request.node - abi.ROOT_ID
         if not 0 <= inode < len(self._filesystem):
             raise OSError(errno.ESTALE, "no such inode")
+        if self._content.must_learn(inode):
+            if inode not in self._unlearned:
+                self._unlearned[inode] = []
+                self._background.run(inode, partial(self._content.learn, inode))
+            self._unlearned[inode].append(request)
+            return
         piece = self._content.piece(inode, offset, size)
         if piece is None:
             self._send(reply.success(request.unique))
@@ -293,13 +308,25 @@ class Session:
         self._warm_hits = min(self._warm_hits + 1, HITS_TO_BE_WARM)
         return memory
 
+    def _answer_learned(self) -> bool:
+        """Go on with reads of files whose checksums are known now; whether there were any."""
+        ended = self._background.ended()
+        for inode, problem in ended:
+            for request in self._unlearned.pop(inode):
+                if problem is None:
+                    self._answered(self._read, request)
+                else:
+                    self._damage(inode, str(problem))
+                    self._send(reply.failure(request.unique, errno.EIO))
+        return bool(ended)
+
     def _answer_landed(self) -> bool:
         """Answer what has come from the disk; whether there was anything."""
         any_landed = False
         for (unique, piece), result in self._cold.landed():
             any_landed = True
             if isinstance(result, FFRecordError):
-                self._damage(piece, str(result))
+                self._damage(piece.inode, str(result))
                 self._send(reply.failure(unique, errno.EIO))
             else:
                 self._answer(unique, piece, result)
@@ -309,7 +336,7 @@ class Session:
         try:
             verified = self._content.check(piece, memory)
         except DamageError as error:
-            self._damage(piece, str(error))
+            self._damage(piece.inode, str(error))
             self._send(reply.failure(unique, errno.EIO))
             return
         self._counts[counters.VERIFIED_BLOCKS] += verified
@@ -317,12 +344,12 @@ class Session:
         content = memory[piece.skip : piece.skip + piece.asked]
         self._send(*reply.data(unique, content))
 
-    def _damage(self, piece: Piece, what: str) -> None:
+    def _damage(self, inode: int, what: str) -> None:
         """A line in the log for each damaged file, once."""
         self._counts[counters.DAMAGED_READS] += 1
-        if piece.inode not in self._damaged and len(self._damaged) < LOGGED_DAMAGES:
-            self._damaged.add(piece.inode)
-            path, record = self._filesystem.path(piece.inode), self._content.record_of(piece.inode)
+        if inode not in self._damaged and len(self._damaged) < LOGGED_DAMAGES:
+            self._damaged.add(inode)
+            path, record = self._filesystem.path(inode), self._content.record_of(inode)
             self._log(f"damaged: {path} ({record}): {what}")
 
 

@@ -87,6 +87,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord_fuse.options": ({"errors"}, set()),
     "ffrecord_fuse.mounting": ({"errors", "options"}, set()),
     "ffrecord_fuse.counters": (set(), set()),
+    "ffrecord_fuse.background": (set(), set()),
     "ffrecord_fuse.log": ({"terminal"}, set()),
     "ffrecord_fuse.abi": (set(), {"numpy"}),
     "ffrecord_fuse.request": ({"abi"}, set()),
@@ -96,7 +97,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord_fuse.content": ({"archive", "checksum", "index"}, set()),
     "ffrecord_fuse.coldreads": ({"aio", "engine", "errors", "slabs"}, {"numpy"}),
     "ffrecord_fuse.session": (
-        FUSE_INSIDE | {"abi", "coldreads", "errors", "pagecache", "reply", "request"},
+        FUSE_INSIDE | {"abi", "background", "coldreads", "errors", "pagecache", "reply", "request"},
         set(),
     ),
     "ffrecord_fuse.supervisor": (
