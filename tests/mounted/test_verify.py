@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,9 +27,7 @@ SIZES = {
     "last block": 2 * BLOCK + 1,
     "folder/fine": 7_000,
 }
-CONTENTS = {
-    name: trees.content(size, number) for number, (name, size) in enumerate(SIZES.items())
-}
+CONTENTS = {name: trees.content(size, number) for number, (name, size) in enumerate(SIZES.items())}
 # Where a byte of each is flipped.
 DAMAGE = {"small": 77, "a block": BLOCK - 1, "large": 2 * BLOCK + 3, "last block": 2 * BLOCK}
 
@@ -160,8 +159,6 @@ def test_damage_to_a_large_file_of_the_original_is_an_error_and_a_line_in_the_lo
 
 
 def write_original(path: Path, files: dict[str, bytes]) -> None:
-    import pickle
-
     structure = {name: number for number, name in enumerate(files)}
     handmade.write_records(path, [*files.values(), b"piouhjgbr" + pickle.dumps(structure)])
 
