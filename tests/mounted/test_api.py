@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ffrecord_fuse import MountError, mount
+from ffrecord_fuse.mounting import unmount
 from tests import archives, handmade, trees
 from tests.mounted import mounting
 
@@ -51,7 +52,7 @@ def test_an_unmount_inside_the_block_is_no_error_at_its_end(
     archive: Path, mountpoint: Path
 ) -> None:
     with mount(archive, mountpoint):
-        assert mounting.command("umount", mountpoint).returncode == 0
+        unmount(str(mountpoint))
     assert not mounting.is_mounted(mountpoint)
 
 
@@ -75,7 +76,7 @@ def test_relative_paths_mean_the_folder_of_the_caller(
     assert "mounted" in (archive.parent / "the log").read_text()
 
 
-@pytest.mark.parametrize("name", ["a, b\\c.ffr", "new\nline", os.fsdecode(b"\xff\xfe"), "-o", "ü"])
+@pytest.mark.parametrize("name", ["a, b\\c.ffr", os.fsdecode(b"new\nline \xff"), "-o"])
 def test_an_archive_and_a_mount_point_may_have_any_name(
     archive: Path, tmp_path: Path, name: str
 ) -> None:
@@ -148,11 +149,11 @@ OBSTACLES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("what", OBSTACLES)
 def test_a_mount_point_that_will_not_do_is_a_mount_error(
-    archive: Path, mountpoint: Path, what: str, backend: str
+    archive: Path, mountpoint: Path, what: str
 ) -> None:
     obstruct, why = OBSTACLES[what]
     obstruct(mountpoint)
-    with pytest.raises(MountError) as caught, mount(archive, mountpoint, backend=backend):
+    with pytest.raises(MountError) as caught, mount(archive, mountpoint):
         pass
     check_message(caught.value, mountpoint, why)
 

@@ -111,12 +111,6 @@ def test_owner_and_permissions_can_be_set_for_all(place: Path, backend: str) -> 
         assert found_by_nobody["closed"] == ["inside"]
 
 
-def test_a_umask_closes_what_was_open(place: Path, backend: str) -> None:
-    with mounted(place, backend, "allow_other,umask=0377") as path:
-        assert stat.S_IMODE(os.stat(path / "public").st_mode) == 0o400
-        assert set(seen_by_nobody(path).values()) == {"EACCES"}
-
-
 def test_set_user_id_bits_are_shown_but_do_nothing(place: Path, backend: str) -> None:
     """The mount is nosuid, and with noexec nothing in it runs at all."""
     source = place / "tree"

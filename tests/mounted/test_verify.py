@@ -32,10 +32,8 @@ CONTENTS = {name: trees.content(size, number) for number, (name, size) in enumer
 DAMAGE = {"small": 77, "a block": BLOCK - 1, "large": 2 * BLOCK + 3, "last block": 2 * BLOCK}
 
 
-@pytest.fixture(params=["file", "shards"])
-def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def damaged_archive(tmp_path: Path, **options: int) -> Path:
     archive = tmp_path / "tree.ffr"
-    options = {"shard_size": 300_000} if request.param == "shards" else {}
     archives.pack(trees.plain_tree(tmp_path / "tree", CONTENTS), archive, **options)
     for name, byte in DAMAGE.items():
         archives.damage(archive, name, byte)
@@ -62,11 +60,15 @@ def damage_lines(log: Path) -> list[str]:
     return [line for line in log.read_text().splitlines() if "damaged" in line]
 
 
-@pytest.mark.parametrize("verify", ["first", "always"])
+@pytest.mark.parametrize(
+    ("verify", "form"),
+    [("first", {}), ("first", {"shard_size": 300_000}), ("always", {})],
+    ids=["first", "first, shards", "always"],
+)
 def test_damage_is_an_error_where_it_is_and_nowhere_else(
-    damaged: Path, tmp_path: Path, verify: str, backend: str
+    tmp_path: Path, verify: str, form: dict[str, int], backend: str
 ) -> None:
-    log = tmp_path / "log"
+    damaged, log = damaged_archive(tmp_path, **form), tmp_path / "log"
     with mounting.mounted(
         damaged, tmp_path / "mnt", f"verify={verify}", backend=backend, log=log
     ) as path:
@@ -108,11 +110,11 @@ def check_log(log: Path, archive: Path) -> None:
 
 
 def test_without_verification_the_bytes_are_served_as_they_are(
-    damaged: Path, tmp_path: Path, backend: str
+    tmp_path: Path, backend: str
 ) -> None:
     log = tmp_path / "log"
     with mounting.mounted(
-        damaged, tmp_path / "mnt", "verify=off", backend=backend, log=log
+        damaged_archive(tmp_path), tmp_path / "mnt", "verify=off", backend=backend, log=log
     ) as path:
         for name, content in CONTENTS.items():
             due = flipped(name) if name in DAMAGE else content
@@ -163,15 +165,13 @@ def write_original(path: Path, files: dict[str, bytes]) -> None:
     handmade.write_records(path, [*files.values(), b"piouhjgbr" + pickle.dumps(structure)])
 
 
-def test_a_damaged_index_is_not_mounted(tmp_path: Path, backend: str) -> None:
+def test_a_damaged_index_is_not_mounted(tmp_path: Path) -> None:
     archives.pack(trees.plain_tree(tmp_path / "tree", CONTENTS), tmp_path / "tree.ffr")
     image_at, _ = archives.index_offsets(tmp_path / "tree.ffr")
     archives.flip(tmp_path / "tree.ffr", image_at + 500)
     (tmp_path / "mnt").mkdir()
     with mounting.released(tmp_path / "mnt"):
-        done = mounting.command(
-            "mount", tmp_path / "tree.ffr", tmp_path / "mnt", "--backend", backend
-        )
+        done = mounting.command("mount", tmp_path / "tree.ffr", tmp_path / "mnt")
         assert done.returncode in (15, 16)
         assert done.stderr.count("\n") == 1
         assert not mounting.is_mounted(tmp_path / "mnt")
