@@ -1,5 +1,10 @@
 """FFRecord: CRC-checked binary records in one file, with random access in batches."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from ffrecord.errors import (
     ChangedError,
     ChangedWarning,
@@ -20,12 +25,14 @@ from ffrecord.errors import (
     TruncatedError,
     UnfinishedError,
 )
-from ffrecord.fileio import checkFsAlign
-from ffrecord.folder import PackedFolder
-from ffrecord.pack import PackReport, pack_folder
-from ffrecord.reader import FileReader
 from ffrecord.version import __version__
-from ffrecord.writer import FileWriter
+
+if TYPE_CHECKING:
+    from ffrecord.fileio import checkFsAlign
+    from ffrecord.folder import PackedFolder
+    from ffrecord.pack import PackReport, pack_folder
+    from ffrecord.reader import FileReader
+    from ffrecord.writer import FileWriter
 
 __all__ = [
     "ChangedError",
@@ -54,3 +61,26 @@ __all__ = [
     "checkFsAlign",
     "pack_folder",
 ]
+
+# Loaded when they are first asked for: a command that needs one part, or a worker process that is
+# started for it, does not wait for the others and what they import (numpy takes 0.1 s).
+_WHERE = {
+    "FileReader": "reader",
+    "FileWriter": "writer",
+    "PackReport": "pack",
+    "PackedFolder": "folder",
+    "checkFsAlign": "fileio",
+    "pack_folder": "pack",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'ffrecord' has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"ffrecord.{_WHERE[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})

@@ -253,6 +253,8 @@ class FileReader:
 
     def locate(self, index: int) -> tuple[int, int]:
         """The number of the file that a record is in, and the byte that it begins at."""
+        if len(self.fnames) == 1 and 0 <= index < self.n:
+            return 0, int(self._offsets[index])
         _check_bounds(index, index, self.n)
         file = self._file_of(index)
         return file, int(self._offsets[index + file])

@@ -13,6 +13,8 @@ import mmap
 import os
 from typing import NamedTuple
 
+import numpy as np
+
 from ffrecord.archive import Archive
 from ffrecord.checksum import crc32
 from ffrecord.index.layout import BLOCK
@@ -113,6 +115,13 @@ class Content:
             for block in range(piece.block, piece.block + len(piece.checksums)):
                 self._right[block >> 3] |= 1 << (block & 7)
         return len(piece.checksums)
+
+    def read(self, piece: Piece) -> memoryview:
+        """The bytes of a piece that were asked for, read now and checked; waits for the disk."""
+        memory = np.empty(piece.length, np.uint8)
+        self._reader.sources[piece.file].read_into(memory, piece.begin)
+        self.check(piece, memory.data)
+        return memory.data[piece.skip : piece.skip + piece.asked]
 
     def record_of(self, inode: int) -> str:
         """Which record of which file holds it, for messages."""

@@ -10,17 +10,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ffrecord.archive import Archive
+from ffrecord.terminal import counted
+from ffrecord_fuse import fusepy_adapter
 from ffrecord_fuse.content import Content
 from ffrecord_fuse.counters import Counters
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem, Ownership
-from ffrecord_fuse.handshake import agree
+from ffrecord_fuse.handshake import Agreement, agree
 from ffrecord_fuse.log import Log
-from ffrecord_fuse.mounting import mount, set_read_ahead, unmount
+from ffrecord_fuse.mounting import READ_AHEAD_KIB, mount, set_read_ahead, unmount
 from ffrecord_fuse.options import Options
 from ffrecord_fuse.supervisor import Served, Supervisor, default_workers
 
-READ_AHEAD_KIB = 1024
+READY = b"+"
 
 
 def serve(archive: str, mountpoint: str, options: Options, *, foreground: bool = False) -> int:
@@ -33,10 +35,41 @@ def serve(archive: str, mountpoint: str, options: Options, *, foreground: bool =
     if options.log is not None:
         options = replace(options, log=os.path.abspath(options.log))
     log = Log(options.log, foreground=foreground)
+    workers = 1 if options.backend == "fusepy" else options.workers or default_workers()
+    counters = Counters(workers)
+    keeper = os.getuid() if options.allow_root else None
+    ownership = Ownership(options.uid, options.gid, options.umask, keeper)
+    filesystem = Filesystem(opened, ownership, counters)
+    content = Content(opened, options.verify)
+    fd = -1
     if options.backend == "fusepy":
-        from ffrecord_fuse import fusepy_adapter
+        run = fusepy_adapter.prepare(
+            archive, mountpoint, options, filesystem, content, counters.row(0), log.line
+        )
+    else:
+        fd, agreement = _mount(archive, mountpoint, options)
+        served = Served(filesystem, content, counters, options.spin)
+        run = Supervisor(fd, mountpoint, served, agreement, workers=workers, log=log.line).run
 
-        return fusepy_adapter.serve(opened, mountpoint, options, log, foreground=foreground)
+    def run_and_log(ready: Callable[[], None]) -> None:
+        def mounted() -> None:
+            log.line(f"mounted {archive} on {mountpoint}: {len(opened.index)} inodes, "
+                     f"{counted(workers, 'worker')}, verify={options.verify}")  # fmt: skip
+            ready()
+
+        run(mounted)
+        log.line(f"unmounted {mountpoint}")
+
+    if foreground:
+        run_and_log(lambda: None)
+    else:
+        in_background(run_and_log, mountpoint)
+        if fd >= 0:
+            os.close(fd)
+    return 0
+
+
+def _mount(archive: str, mountpoint: str, options: Options) -> tuple[int, Agreement]:
     fd = mount(archive, mountpoint, options)
     try:
         agreement = agree(fd, mountpoint)
@@ -46,28 +79,7 @@ def serve(archive: str, mountpoint: str, options: Options, *, foreground: bool =
             unmount(mountpoint, lazy=True)
         raise
     set_read_ahead(mountpoint, READ_AHEAD_KIB)
-    workers = options.workers or default_workers()
-    counters = Counters(workers)
-    keeper = os.getuid() if options.allow_root else None
-    ownership = Ownership(options.uid, options.gid, options.umask, keeper)
-    served = Served(
-        Filesystem(opened, ownership, counters), Content(opened, options.verify), counters,
-        options.spin,
-    )  # fmt: skip
-    supervisor = Supervisor(fd, mountpoint, served, agreement, workers=workers, log=log.line)
-
-    def run(ready: Callable[[], None]) -> None:
-        log.line(f"mounted {archive} on {mountpoint}: {len(opened.index)} inodes, "
-                 f"{workers} workers, verify={options.verify}")  # fmt: skip
-        supervisor.run(ready)
-        log.line(f"unmounted {mountpoint}")
-
-    if foreground:
-        run(lambda: None)
-    else:
-        in_background(run, mountpoint)
-        os.close(fd)
-    return 0
+    return fd, agreement
 
 
 def in_background(run: Callable[[Callable[[], None]], None], mountpoint: str) -> None:
@@ -77,10 +89,14 @@ def in_background(run: Callable[[Callable[[], None]], None], mountpoint: str) ->
     if pid:
         os.close(tell)
         with open(told, "rb") as pipe:
-            if pipe.read(1) == b"+":
+            said = pipe.read(1)  # workers keep it open: it has no end when all is well
+            if said == READY:
                 return
-        raise MountError(mountpoint, errno.EIO, "the daemon ended before it was ready")
+            said += pipe.read()
+        why = os.fsdecode(said) or "the daemon ended before it was ready"
+        raise MountError(mountpoint, errno.EIO, why)
     os.close(told)
+    waiting = open(tell, "wb", buffering=0)  # noqa: SIM115
     code = 1
     try:
         os.setsid()
@@ -88,11 +104,14 @@ def in_background(run: Callable[[Callable[[], None]], None], mountpoint: str) ->
         _forget_terminal()
 
         def ready() -> None:
-            os.write(tell, b"+")
-            os.close(tell)
+            waiting.write(READY)
+            waiting.close()
 
         run(ready)
         code = 0
+    except MountError as error:
+        if not waiting.closed:  # whoever waits for it to be ready can still be told
+            waiting.write(os.fsencode(error.strerror or ""))
     finally:
         os._exit(code)
 

@@ -99,30 +99,37 @@ class Filesystem:
     ) -> None:
         self.archive = archive
         self._index = archive.index
+        self._count = len(archive.index)
         self._own = None if ownership == Ownership() else ownership
         self._counters = counters or Counters()
 
     def __len__(self) -> int:
-        return len(self._index)
+        return self._count
 
     def lookup(self, folder: int, name: bytes) -> int:
         """The inode of a name in a folder; MISSING if there is none."""
+        if not 0 <= folder < self._count:
+            raise OSError(errno.ESTALE, "no such inode")
+        found = self._index.child(folder, name)
+        return self._special(folder, name) if found == MISSING else found
+
+    def _special(self, folder: int, name: bytes) -> int:
+        """What a name that no folder has stands for."""
         if not stat.S_ISDIR(self.mode(folder)):
             raise OSError(errno.ENOTDIR, "not a folder")
         if len(name) > LONGEST_NAME:
             raise OSError(errno.ENAMETOOLONG, "too long a name")
-        if name == b".":
-            return folder
-        if name == b"..":  # asked for by NFS servers
+        if name == b"..":  # asked for by NFS servers, as is the next
             return self._index.parent(folder)
-        return self._index.child(folder, name)
+        return folder if name == b"." else MISSING
 
     def mode(self, inode: int) -> int:
         self._require(inode)
         return self._index.mode(inode)
 
     def attributes(self, inode: int) -> Attributes:
-        self._require(inode)
+        if not 0 <= inode < self._count:
+            raise OSError(errno.ESTALE, "no such inode")
         mode, links, uid, gid, length, mtime_ns = self._index.raw_status(inode)
         size = FOLDER_SIZE if stat.S_ISDIR(mode) else length
         if self._own is not None:
@@ -219,7 +226,7 @@ class Filesystem:
         return os.fsdecode(b"/" + self._index.inode_path(inode))
 
     def _require(self, inode: int) -> None:
-        if not 0 <= inode < len(self._index):
+        if not 0 <= inode < self._count:
             raise OSError(errno.ESTALE, "no such inode")
 
 

@@ -31,6 +31,7 @@ from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.options import Options, escape
 
 TYPE = "fuse.ffrecord"
+READ_AHEAD_KIB = 1024
 
 _DEVICE = "/dev/fuse"
 _DEVICE_NUMBER = os.makedev(10, 229)
@@ -79,13 +80,26 @@ def mount(source: str, mountpoint: str, options: Options, *, root_mode: int = 0o
     inherited = inherited_descriptor(mountpoint)
     if inherited is not None:
         return _take_over(mountpoint, inherited)
+    check(mountpoint)
     folder = _resolve(mountpoint)
-    _check_folder(mountpoint, folder)
-    if not os.path.exists(_DEVICE):
-        raise MountError(mountpoint, errno.ENODEV, _NO_DEVICE)
     if os.geteuid() == 0:
         return _mount_directly(source, mountpoint, folder, options, root_mode)
     return _mount_by_helper(source, mountpoint, folder, options)
+
+
+def check(mountpoint: str) -> None:
+    """Raise MountError if it can be seen in advance that nothing can be mounted there."""
+    _check_folder(mountpoint, _resolve(mountpoint))
+    if not os.path.exists(_DEVICE):
+        raise MountError(mountpoint, errno.ENODEV, _NO_DEVICE)
+
+
+def words(source: str, options: Options) -> list[str]:
+    """A mount as an `-o` string of fusermount3 and libfuse."""
+    # fusermount3 takes the name out of its -o by itself; last, so that it can harm no other. It
+    # also looks for its own `x-…` words, at every comma, escaped or not: hence the second escape.
+    name = escape(_shown(source)).replace(",x", ",\\x")
+    return [*_names(options), *_access(options), "subtype=ffrecord", f"fsname={name}"]
 
 
 def unmount(mountpoint: str, *, lazy: bool = False) -> None:
@@ -327,20 +341,16 @@ def _unmount_directly(mountpoint: str, folder: str, lazy: bool) -> None:
 
 
 def _mount_by_helper(source: str, mountpoint: str, folder: str, options: Options) -> int:
-    # fusermount3 takes the name out of its -o by itself; last, so that it can harm no other. It
-    # also looks for its own `x-…` words, at every comma, escaped or not: hence the second escape.
-    name = escape(_shown(source)).replace(",x", ",\\x")
-    words = [*_names(options), *_access(options), "subtype=ffrecord", f"fsname={name}"]
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
             environment = {**os.environ, "_FUSE_COMMFD": str(theirs.fileno())}
             said = _run_helper(
-                mountpoint, ["-o", ",".join(words), "--", folder],
+                mountpoint, ["-o", ",".join(words(source, options)), "--", folder],
                 environment=environment, descriptors=(theirs.fileno(),),
             )  # fmt: skip
         if said is not None:
-            raise _mount_refused(mountpoint, said)
+            raise refusal(mountpoint, said)
         return _received(mountpoint, ours)
 
 
@@ -408,9 +418,10 @@ _SAID_OF_MOUNTING = (
 )  # fmt: skip
 
 
-def _mount_refused(mountpoint: str, said: str) -> MountError:
-    for words, code, why in _SAID_OF_MOUNTING:
-        if words in said:
+def refusal(mountpoint: str, said: str) -> MountError:
+    """What fusermount3 says when it does not mount, as an error that tells what to do."""
+    for part, code, why in _SAID_OF_MOUNTING:
+        if part in said:
             return MountError(mountpoint, code, why)
     return MountError(mountpoint, errno.EIO, f"cannot be mounted on: {said}")
 

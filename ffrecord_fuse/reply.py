@@ -49,8 +49,14 @@ def attributes(unique: int, found: Attributes) -> bytes:
 
 def entry(unique: int, found: Attributes) -> bytes:
     """What LOOKUP has found."""
-    attr = _attr(found)
-    return _entry_reply(_ENTRY_SIZE, 0, unique, attr[0], 0, _FOREVER, _FOREVER, 0, 0, *attr)
+    inode, mode, links, uid, gid, size, mtime_ns = found
+    node, seconds, nanoseconds = inode + abi.ROOT_ID, mtime_ns // _SECOND & _U64, mtime_ns % _SECOND
+    # Spelled out, not put together from tuples: there is one of these for every file.
+    return _entry_reply(
+        _ENTRY_SIZE, 0, unique, node, 0, _FOREVER, _FOREVER, 0, 0,
+        node, size, (size + 511) // 512, seconds, seconds, seconds,
+        nanoseconds, nanoseconds, nanoseconds, mode, links, uid, gid, 0, BLOCK_SIZE, 0,
+    )  # fmt: skip
 
 
 def no_entry(unique: int) -> bytes:

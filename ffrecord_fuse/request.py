@@ -77,7 +77,7 @@ def _name(raw: memoryview, at: int = HEADER) -> bytes:
 
 
 def _span(raw: memoryview) -> Span:
-    return Span._make(abi.READ_IN.unpack_from(raw, HEADER))
+    return Span(*abi.READ_IN.unpack_from(raw, HEADER))
 
 
 def _named_xattr(raw: memoryview) -> Xattr:

@@ -9,17 +9,12 @@ A descriptor of /dev/fuse gives one whole request per read(2) and takes one whol
 writev(2). A request is answered on the descriptor that delivered it. Handlers do not wait for a
 disk; what goes wrong in one is that request's error (EIO if nothing better is known) and a line in
 the log, never the end of the loop.
-
-Waking a process on another core takes longer than most of what is done here. So the loop looks
-again for a while before it sleeps, as long as that has been paying.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import select
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +27,9 @@ from ffrecord_fuse.abi import Opcode
 from ffrecord_fuse.background import Background
 from ffrecord_fuse.coldreads import ColdReads
 from ffrecord_fuse.content import Content, DamageError, Piece
+from ffrecord_fuse.damage import DamageLog
 from ffrecord_fuse.filesystem import MISSING, Filesystem
+from ffrecord_fuse.inbox import DEFAULT_SPIN, Inbox
 from ffrecord_fuse.reply import Rendered
 from ffrecord_fuse.request import MalformedError, Request, parse
 
@@ -45,19 +42,14 @@ REQUEST_BYTES = 68 << 10
 AT_ONCE = 64
 """Requests taken before cold reads are put on their way, and answers given."""
 
-DEFAULT_SPIN = 500
-"""Microseconds."""
-
 LISTED = 1024
 """Entries of a folder that are rendered at once."""
 
-RENDERED_BYTES = 32 << 20
+RENDERED_BYTES = 16 << 20
 READ_BYTES = 3 << 19
 """A read of 1 MiB and what is missing of the blocks at both its ends."""
 
 HITS_TO_BE_WARM = 8
-LOGGED_DAMAGES = 10_000
-
 READ_ONLY = frozenset({
     Opcode.SETATTR, Opcode.SYMLINK, Opcode.MKNOD, Opcode.MKDIR, Opcode.UNLINK, Opcode.RMDIR,
     Opcode.RENAME, Opcode.RENAME2, Opcode.LINK, Opcode.WRITE, Opcode.SETXATTR, Opcode.REMOVEXATTR,
@@ -104,8 +96,8 @@ class Session:
         self._unlearned: dict[int, list[Request]] = {}  # reads that wait for their file's checksums
         self._listings: OrderedDict[tuple[int, int, bool], Rendered] = OrderedDict()
         self._listed_bytes = 0
-        self._damaged: set[int] = set()
-        self._waiter = _Waiter(fd, self._cold.eventfd, spin / 1e6)
+        self._damages = DamageLog(filesystem, content, log)
+        self._inbox = Inbox(fd, self._cold.eventfd, spin / 1e6)
         self._handlers: dict[int, Handler] = {
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
@@ -128,40 +120,48 @@ class Session:
         """Until the file system is unmounted, or its connection aborted."""
         try:
             while not self._over:
-                busy = self._drain()
-                if self._cold.busy:
-                    self._cold.submit()
-                    busy = self._answer_landed() or busy
-                if self._unlearned:
-                    busy = self._answer_learned() or busy
-                if not busy and not self._over:
-                    self._waiter.wait(self._cold)
+                if self._cold.busy or self._unlearned:
+                    self._turn()
+                else:
+                    self._take(self._inbox.wait)
         finally:
             self._background.close()
-            self._waiter.close()
+            self._inbox.close()
             self._cold.close()
+
+    def _turn(self) -> None:
+        """Some requests, and what has come from the disk, with reads under way."""
+        busy = False
+        for _ in range(AT_ONCE):
+            if not self._take(self._inbox.look):
+                break
+            busy = True
+        self._cold.submit()
+        busy = self._answer_landed() or busy
+        if self._unlearned:
+            busy = self._answer_learned() or busy
+        if not busy and not self._over:
+            self._inbox.wait_for_anything(self._cold)
 
     # ---- requests ------------------------------------------------------------------------
 
-    def _drain(self) -> bool:
-        """Take the requests that wait, and answer those that can be; whether there were any."""
-        for taken in range(AT_ONCE):
-            try:
-                count = os.readv(self._fd, [self._request])
-            except BlockingIOError:
-                return taken > 0
-            except OSError as error:
-                # ENOENT: the request was interrupted before it could be read.
-                if error.errno in (errno.ENOENT, errno.EINTR):
-                    continue
+    def _take(self, receive: Callable[[memoryview], int]) -> bool:
+        """Take a request and answer it, if that can be at once; whether there was one."""
+        try:
+            count = receive(self._request)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            # ENOENT: the request was interrupted before it could be read.
+            if error.errno not in (errno.ENOENT, errno.EINTR):
                 if error.errno != errno.ENODEV:
                     self._log(f"reading a request failed: {error.strerror}")
                 self._over = True
-                return True
-            if count == 0:
-                self._over = True  # a socket in a test, whose other end is closed
-                return True
-            self._serve(self._request[:count])
+            return False
+        if count == 0:
+            self._over = True  # a socket in a test, whose other end is closed
+            return False
+        self._serve(self._request[:count])
         return True
 
     def _serve(self, raw: memoryview) -> None:
@@ -172,11 +172,11 @@ class Session:
             if error.unique:
                 self._send(reply.failure(error.unique, errno.EINVAL))
             return
-        self._answered(self._handlers.get(request.opcode, _refuse), request)
+        self._answer(request)
 
-    def _answered(self, handler: Handler, request: Request) -> None:
+    def _answer(self, request: Request) -> None:
         try:
-            answer = handler(request)
+            answer = self._handlers.get(request.opcode, _refuse)(request)
         except OSError as error:
             answer = reply.failure(request.unique, error.errno or errno.EIO)
         except Exception as error:  # a defect, or a hostile index: that request's, not the mount's
@@ -274,7 +274,7 @@ class Session:
         memory = self._cached(piece)
         if memory is not None:
             self._counts[counters.CACHED_READS] += 1
-            self._answer(request.unique, piece, memory)
+            self._answer_read(request.unique, piece, memory)
         else:
             self._counts[counters.DISK_READS] += 1
             token = (request.unique, piece)
@@ -314,7 +314,7 @@ class Session:
         for inode, problem in ended:
             for request in self._unlearned.pop(inode):
                 if problem is None:
-                    self._answered(self._read, request)
+                    self._answer(request)
                 else:
                     self._damage(inode, str(problem))
                     self._send(reply.failure(request.unique, errno.EIO))
@@ -329,10 +329,10 @@ class Session:
                 self._damage(piece.inode, str(result))
                 self._send(reply.failure(unique, errno.EIO))
             else:
-                self._answer(unique, piece, result)
+                self._answer_read(unique, piece, result)
         return any_landed
 
-    def _answer(self, unique: int, piece: Piece, memory: memoryview) -> None:
+    def _answer_read(self, unique: int, piece: Piece, memory: memoryview) -> None:
         try:
             verified = self._content.check(piece, memory)
         except DamageError as error:
@@ -345,56 +345,8 @@ class Session:
         self._send(*reply.data(unique, content))
 
     def _damage(self, inode: int, what: str) -> None:
-        """A line in the log for each damaged file, once."""
         self._counts[counters.DAMAGED_READS] += 1
-        if inode not in self._damaged and len(self._damaged) < LOGGED_DAMAGES:
-            self._damaged.add(inode)
-            path, record = self._filesystem.path(inode), self._content.record_of(inode)
-            self._log(f"damaged: {path} ({record}): {what}")
-
-
-class _Waiter:
-    """Waits for a request or a completed read: awake for a while, then asleep."""
-
-    def __init__(self, fd: int, eventfd: int, spin: float) -> None:
-        self._requests = select.poll()
-        self._requests.register(fd, select.POLLIN)
-        self._anything = select.epoll()
-        # Of several workers that sleep, one is woken.
-        self._anything.register(fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
-        self._anything.register(eventfd, select.EPOLLIN)
-        self._eventfd = eventfd
-        self._spin = spin
-        self._worth = MOST_WORTH
-
-    def wait(self, cold: ColdReads) -> None:
-        """Until there is something to do."""
-        began = time.perf_counter()
-        if self._worth > 0 and self._spin_until(began + self._spin, cold):
-            self._worth = min(self._worth + 1, MOST_WORTH)
-            return
-        for fd, _ in self._anything.poll():
-            if fd == self._eventfd:
-                cold.clear_event()
-        # Had it paid to stay awake for as long as that?
-        paid = time.perf_counter() - began < self._spin
-        self._worth = min(self._worth + 1, MOST_WORTH) if paid else max(self._worth - 1, 0)
-
-    def _spin_until(self, deadline: float, cold: ColdReads) -> bool:
-        requests, in_flight = self._requests, cold.busy
-        while time.perf_counter() < deadline:
-            if requests.poll(0):
-                return True
-            if in_flight and cold.has_landed():
-                return True
-            os.sched_yield()
-        return False
-
-    def close(self) -> None:
-        self._anything.close()
-
-
-MOST_WORTH = 8
+        self._damages.tell(inode, what)
 
 
 def _no_reply(request: Request) -> None:

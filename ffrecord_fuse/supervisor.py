@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import gc
 import os
 import signal
 import struct
@@ -31,8 +32,9 @@ from ffrecord_fuse.counters import RESTARTS, Counters
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.handshake import Agreement
+from ffrecord_fuse.inbox import DEFAULT_SPIN
 from ffrecord_fuse.mounting import unmount
-from ffrecord_fuse.session import DEFAULT_SPIN, Session
+from ffrecord_fuse.session import Session
 
 MOST_WORKERS = 4
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -178,6 +180,7 @@ class Supervisor:
                 os._exit(code)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to the whole group
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            gc.freeze()  # what is there stays: collections need not look at it again and again
             served = self._served
             Session(
                 worker.fd, served.filesystem, served.content,

@@ -94,20 +94,30 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord_fuse.reply": ({"abi", "filesystem"}, {"numpy"}),
     "ffrecord_fuse.handshake": ({"abi", "errors", "reply", "request"}, set()),
     "ffrecord_fuse.filesystem": ({"archive", "counters", "index"}, {"numpy"}),
-    "ffrecord_fuse.content": ({"archive", "checksum", "index"}, set()),
+    "ffrecord_fuse.content": ({"archive", "checksum", "index"}, {"numpy"}),
+    "ffrecord_fuse.damage": ({"content", "filesystem"}, set()),
     "ffrecord_fuse.coldreads": ({"aio", "engine", "errors", "slabs"}, {"numpy"}),
+    "ffrecord_fuse.inbox": ({"coldreads"}, set()),
     "ffrecord_fuse.session": (
-        FUSE_INSIDE | {"abi", "background", "coldreads", "errors", "pagecache", "reply", "request"},
+        FUSE_INSIDE
+        | {"abi", "background", "coldreads", "damage", "errors", "inbox", "pagecache"}
+        | {"reply", "request"},
         set(),
     ),
     "ffrecord_fuse.supervisor": (
-        FUSE_INSIDE | {"abi", "errors", "handshake", "mounting", "reply", "session"},
+        FUSE_INSIDE | {"abi", "errors", "handshake", "inbox", "mounting", "reply", "session"},
+        set(),
+    ),
+    # mfusepy and fusepy are imported by name, when they are asked for.
+    "ffrecord_fuse.libfuse": ({"errors", "mounting", "options"}, set()),
+    "ffrecord_fuse.fusepy_adapter": (
+        FUSE_INSIDE | {"damage", "errors", "index", "libfuse", "mounting", "options"},
         set(),
     ),
     "ffrecord_fuse.daemon": (
         FUSE_INSIDE
         | {"archive", "errors", "fusepy_adapter", "handshake", "log", "mounting", "options"}
-        | {"supervisor"},
+        | {"supervisor", "terminal"},
         set(),
     ),
     "ffrecord_fuse.cli": ({"daemon", "errors", "options", "terminal", "version"}, set()),

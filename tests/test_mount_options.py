@@ -103,9 +103,7 @@ def test_rw_which_mount8_adds_unasked_changes_nothing(text: str) -> None:
     assert parse(text) == parse(text.replace("rw", "ro"))
 
 
-@pytest.mark.parametrize(
-    "word", ["noexce", "ALLOW_OTHER", " ro", "nonempty", "rw=1", "=1", "x", "é"]
-)
+@pytest.mark.parametrize("word", ["noexce", "ALLOW_OTHER", " ro", "nonempty", "=1", "x", "é"])
 def test_an_unknown_word_is_named_and_the_known_are_listed(word: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse(f"ro,{word},noexec")
@@ -123,7 +121,9 @@ def test_a_missing_value_is_said_to_be_missing(name: str, equals: str) -> None:
         parse(f"{name}{equals}")
 
 
-@pytest.mark.parametrize("name", ["allow_other", "allow_root", "noexec", "exec", "ro", "nofail"])
+@pytest.mark.parametrize(
+    "name", ["allow_other", "allow_root", "noexec", "exec", "ro", "rw", "nofail"]
+)
 def test_a_value_too_many_is_refused(name: str) -> None:
     with pytest.raises(OptionError, match=f"^{name} takes no value: write {name} alone"):
         parse(f"{name}=1")

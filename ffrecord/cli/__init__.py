@@ -15,8 +15,8 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 
-from ffrecord.cli import cat, extract, info, ls, mount, pack, umount, verify
 from ffrecord.errors import ChangedWarning, FFRecordError, LegacyFileWarning, SkippedWarning
 from ffrecord.terminal import (
     EXIT_BROKEN_PIPE,
@@ -26,6 +26,8 @@ from ffrecord.terminal import (
     printable,
 )
 from ffrecord.version import __version__
+
+COMMANDS = ("pack", "ls", "cat", "extract", "info", "verify", "mount", "umount")
 
 
 def command() -> int:
@@ -74,7 +76,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
     `more_paths` of a command is the argument that takes what is left over then.
     """
-    parser = _parser()
+    if arguments is None:
+        arguments = sys.argv[1:]
+    parser = _parser(arguments)
     options, more = parser.parse_known_args(arguments)
     plain = more[1:] if more[:1] == ["--"] else more
     refused = not hasattr(options, "more_paths") or getattr(options, "record", None) is not None
@@ -104,14 +108,16 @@ def _prepare_output() -> None:
     warnings.showwarning = _one_line_warning
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """With the command that is asked for, whose module alone is loaded; else with all of them."""
+    asked = next((each for each in arguments if not each.startswith("-")), None)
     parser = argparse.ArgumentParser(
         prog="ffrecord", description="Pack folders; look into, check and take apart FFRecord files."
     )
     parser.add_argument("--version", action="version", version=f"ffrecord {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (pack, ls, cat, extract, info, verify, mount, umount):
-        module.add_command(commands)
+    for name in (asked,) if asked in COMMANDS else COMMANDS:
+        import_module(f"ffrecord.cli.{name}").add_command(commands)
     return parser
 
 

@@ -96,6 +96,7 @@ class Index:
         self._hashed = tables.hashed.data
         self._path_crcs = {ROOT: 0}
         self._regular = (tables.attributes["mode"] & np.uint32(0o170000)) == stat.S_IFREG
+        self._is_regular: list[bool] = self._regular.tolist()
         # What stands in front of the names in each folder, once it was needed.
         self._prefixes: list[bytes | None] = [None] * len(self._folders)
         self._prefixes[0] = b""
@@ -116,15 +117,17 @@ class Index:
 
     def status(self, inode: int) -> Status:
         """The inode's attributes."""
+        self._inode(inode)  # an error if there is none
         mode, links, uid, gid, length, mtime = self.raw_status(inode)
         size = FOLDER_SIZE if stat.S_ISDIR(mode) else length
         return Status(inode, mode, links, uid, gid, size, mtime)
 
     def raw_status(self, inode: int) -> tuple[int, int, int, int, int, int]:
-        """Mode, links, owner, group, length and mtime of an inode; the length of a folder is how
-        many entries it has."""
-        _, length, mtime, row, _ = self._inode(inode)
-        mode, uid, gid, links, _, _ = self._attributes(row)
+        """Mode, links, owner, group, length and mtime of an inode that is there; the length of a
+        folder is how many entries it has."""
+        raw = self._raw
+        _, length, mtime, row, _ = _INODE.unpack_from(raw, self._inodes_at + 32 * inode)
+        mode, uid, gid, links, _, _ = _ATTRIBUTES.unpack_from(raw, self._attributes_at + 24 * row)
         return mode, links, uid, gid, length, mtime
 
     def mode(self, inode: int) -> int:
@@ -137,7 +140,7 @@ class Index:
     def record_and_length(self, inode: int) -> tuple[int, int] | None:
         """The record that holds a regular file, and its bytes; None for what is none."""
         record, length, _, row, _ = self._inode(inode)
-        return (record, length) if self._regular[row] else None
+        return (record, length) if self._is_regular[row] else None
 
     def target(self, inode: int) -> bytes:
         """Where a symlink points."""
@@ -219,9 +222,11 @@ class Index:
             at = end
 
     def child(self, folder: int, name: bytes) -> int:
-        """The inode of a name in a folder; MISSING if there is none."""
+        """The inode of a name in a folder; MISSING if there is none, or if that is no folder."""
         crc = self._path_crcs.get(folder)
         if crc is None:
+            if not stat.S_ISDIR(self.mode(folder)):
+                return MISSING
             crc = self._path_crc(folder)
         at = bisect_left(self._hashes, crc32(name, crc))
         if at < len(self._hashes):

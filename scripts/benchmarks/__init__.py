@@ -9,6 +9,7 @@ benchmark:
     rounds       the loop over contestants: repeats, interleaving
     worker       the entry point of a fresh process
     memory       what the kernel says of a process's memory
+    processes    daemons: finding them, their processor time, their end
     results      samples, medians, ratios, goals
     machine      what it ran on
     report       markdown and JSON
@@ -21,5 +22,7 @@ loops in the parent process, `read_worker` measures in a fresh one. Beside that:
                  disk's limit)
     pack         packers (one object per contestant), trees (folders of files to pack)
     folder       folder_archives (archives of files that never were)
+    mount        mounters (one object per contestant), mount_archives (what they mount),
+                 mount_client (what reads there); packers, trees, folder_archives
     profile      where a read's time goes (`profile_read`)
 """

@@ -1,8 +1,9 @@
-"""How much memory this process has, as the kernel counts it, in bytes."""
+"""How much memory a process has, as the kernel counts it, in bytes; this one unless told."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -12,20 +13,27 @@ def private() -> int:
     return sum(_kilobytes(field, text) for field in ("Private_Clean", "Private_Dirty"))
 
 
-def shared() -> int:
+def proportional(pid: int) -> int:
+    """What is in memory for a process; of pages that several have mapped, its share (PSS)."""
+    return _kilobytes("Pss", Path(f"/proc/{pid}/smaps_rollup").read_text())
+
+
+def shared(pids: Iterable[int | str] = ("self",)) -> int:
     """Shared mappings of memory (memfd, anonymous), whether or not their pages are mapped now.
 
+    What several of the processes have mapped counts once.
     They take memory, and `private` does not see them all: pages that a process gave back with
     MADV_DONTNEED stay allocated.
     """
-    total = 0
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        span, permissions, _ = line.split(maxsplit=2)
-        # Such memory is a file without a name; others that are deleted nobody maps here.
-        if permissions.endswith("s") and line.endswith("(deleted)"):
-            begin, end = span.split("-")
-            total += int(end, 16) - int(begin, 16)
-    return total
+    sizes: dict[tuple[str, ...], int] = {}
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, permissions, offset, device, inode, *_ = line.split()
+            # Such memory is a file without a name; others that are deleted nobody maps here.
+            if permissions.endswith("s") and line.endswith("(deleted)"):
+                begin, end = span.split("-")
+                sizes[device, inode, offset] = int(end, 16) - int(begin, 16)
+    return sum(sizes.values())
 
 
 def peak() -> int:

@@ -101,10 +101,14 @@ class Results:
         return _median(self._by_repeat(case, contestant, metric).values())
 
     def ratio(self, case: str, contestant: str, over: str, metric: str) -> float | None:
-        """The median of each repeat's own ratio; None if no repeat has both sides."""
+        """The median of each repeat's own ratio; None if no repeat has both sides.
+
+        Nothing is a multiple of zero: such a repeat has no ratio.
+        """
         above = self._by_repeat(case, contestant, metric)
         below = self._by_repeat(case, over, metric)
-        return _median(above[repeat] / below[repeat] for repeat in above.keys() & below.keys())
+        repeats = above.keys() & below.keys()
+        return _median(above[repeat] / below[repeat] for repeat in repeats if below[repeat])
 
     def excess(
         self, case: str, contestant: str, over: str, metric: str, factor: float

@@ -40,6 +40,10 @@ class FileTree:
         sizes: npt.NDArray[np.int64] = drawn * (self.mean * self.count) // drawn.sum()
         return sizes
 
+    def path(self, number: int) -> str:
+        """The path of a file below the top."""
+        return f"{number // self.per_folder:03d}/{number:06d}.bin"
+
     def place(self, root: Path) -> Path:
         """Where the tree and its marker are."""
         return root / f"tree-{self.count}x{self.mean}"
@@ -59,9 +63,9 @@ def create(root: str, name: str, mean: int, count: int, per_folder: int) -> None
 def _write(tree: FileTree, top: Path) -> None:
     generator = np.random.default_rng([datasets.SEED, tree.mean, tree.count])
     for number, size in enumerate(tree.sizes().tolist()):
-        folder = top / f"{number // tree.per_folder:03d}"
+        path = top / tree.path(number)
         if number % tree.per_folder == 0:
-            folder.mkdir(parents=True)
-        with open(folder / f"{number:06d}.bin", "wb") as file:
+            path.parent.mkdir(parents=True)
+        with open(path, "wb") as file:
             for begin in range(0, size, PIECE):
                 file.write(generator.bytes(min(PIECE, size - begin)))

@@ -1,0 +1,99 @@
+"""Where a worker's requests come in: looked at for a while, then slept on.
+
+Waking a process on another core takes longer than most of what is done for a request. So a worker
+goes on looking before it sleeps, for as long as that has been paying, and gives its core away
+between looks to whoever wants it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from ffrecord_fuse.coldreads import ColdReads
+
+DEFAULT_SPIN = 500
+"""Microseconds."""
+
+CROWDED = 30e-6
+"""Seconds that giving the core away has taken when others wanted it: they need it more."""
+
+MOST_WORTH = 8
+"""So often in a row staying awake may have been for nothing before it is given up."""
+
+
+class Inbox:
+    """The requests on one descriptor.
+
+    Of several workers that sleep, one is woken. A sleeping read is the cheapest way to wait, so
+    that is done while nothing else can happen; while reads are under way, the descriptor does not
+    block, and both are waited for.
+    """
+
+    def __init__(self, fd: int, eventfd: int, spin: float) -> None:
+        self._fd = fd
+        self._requests = select.poll()
+        self._requests.register(fd, select.POLLIN)
+        self._anything = select.epoll()
+        self._anything.register(fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        self._anything.register(eventfd, select.EPOLLIN)
+        self._eventfd = eventfd
+        # On one core, whoever is waited for could not run meanwhile.
+        self._spin = spin if len(os.sched_getaffinity(0)) > 1 else 0.0
+        self._worth = MOST_WORTH
+        self._blocks: bool | None = None
+
+    def look(self, memory: memoryview) -> int:
+        """Read a request if there is one: BlockingIOError if not."""
+        self._set_blocking(False)
+        return os.readv(self._fd, [memory])
+
+    def wait(self, memory: memoryview) -> int:
+        """Read a request, when there is one."""
+        self._set_blocking(True)
+        if not self._spin:
+            return os.readv(self._fd, [memory])
+        began = time.perf_counter()
+        if self._worth > 0:
+            self._spin_until(began + self._spin, None)
+        try:
+            return os.readv(self._fd, [memory])
+        finally:
+            self._learn(time.perf_counter() - began)
+
+    def wait_for_anything(self, cold: ColdReads) -> None:
+        """Until there is a request, or a read has ended."""
+        began = time.perf_counter()
+        if self._spin and self._worth > 0 and self._spin_until(began + self._spin, cold):
+            return
+        for fd, _ in self._anything.poll():
+            if fd == self._eventfd:
+                cold.clear_event()
+        self._learn(time.perf_counter() - began)
+
+    def close(self) -> None:
+        self._anything.close()
+
+    def _learn(self, waited: float) -> None:
+        """Whether it would have paid to stay awake for as long as that."""
+        if waited < self._spin:
+            self._worth = MOST_WORTH
+        else:
+            self._worth = max(self._worth - 1, 0)
+
+    def _spin_until(self, deadline: float, cold: ColdReads | None) -> bool:
+        requests, now = self._requests, time.perf_counter()
+        while now < deadline:
+            if requests.poll(0) or (cold is not None and cold.has_landed()):
+                return True
+            os.sched_yield()
+            before, now = now, time.perf_counter()
+            if now - before > CROWDED:
+                return False
+        return False
+
+    def _set_blocking(self, blocks: bool) -> None:
+        if self._blocks is not blocks:
+            os.set_blocking(self._fd, blocks)
+            self._blocks = blocks

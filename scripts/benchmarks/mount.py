@@ -1,0 +1,249 @@
+"""Reading a packed folder through a mount, against squashfuse, ratarmount and fuse-zip."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import commandline, datasets, machine, mounters, packers, plot, report, rounds
+from .mount_cases import (
+    CLIENTS,
+    COLD,
+    FULL,
+    IDLE,
+    LARGE,
+    MEMORY,
+    MOUNT_MANY,
+    PINNED,
+    QUICK,
+    UNPINNED,
+    WALK_PINNED,
+    WALK_UNPINNED,
+    Plan,
+    Run,
+    prepare,
+    samples,
+)
+from .results import Goal, Limit, Results
+
+if TYPE_CHECKING:
+    from .commandline import Commands
+
+FILES = "files_per_s"
+AGAIN = "again_files_per_s"
+ENTRIES = "entries_per_s"
+BYTES = "bytes_per_s"
+MOUNT = "mount_s"
+PACKAGES = ("ffrecord", "numpy", "isal", "libaio", "mfusepy", "ratarmount")
+
+OURS = mounters.OURS.name
+SQUASHFUSE = mounters.SQUASHFUSE.name
+RATARMOUNT = mounters.RATARMOUNT.name
+SOURCE = mounters.SOURCE.name
+REFERENCES = (SQUASHFUSE, RATARMOUNT, SOURCE)
+
+TICK_MS = 10
+"""One tick of the clock by which processor time is usually counted."""
+FLAT_MB = 1
+BUSY = 0.5
+"""A load above which others disturb the measurements."""
+GOALS: tuple[Goal | Limit, ...] = (
+    Goal(PINNED, OURS, SQUASHFUSE, FILES, 2),
+    Goal(PINNED, OURS, RATARMOUNT, FILES, 5),
+    Goal(UNPINNED, OURS, SQUASHFUSE, FILES, 3),
+    Goal(PINNED, OURS, SOURCE, AGAIN, 0.9),
+    Goal(UNPINNED, OURS, SOURCE, AGAIN, 0.9),
+    # Of times: at most 1.5 times as long.
+    Goal(WALK_PINNED, OURS, SQUASHFUSE, ENTRIES, 1 / 1.5),
+    Goal(WALK_UNPINNED, OURS, SQUASHFUSE, ENTRIES, 1 / 1.5),
+    Goal(COLD, OURS, SQUASHFUSE, FILES, 1.5),
+    Goal(LARGE, OURS, SQUASHFUSE, BYTES, 2),
+    Limit(MOUNT_MANY, OURS, MOUNT, 0.5),
+    Limit(MEMORY, OURS, "most_mb", 100),
+    Limit(MEMORY, OURS, "growth_mb", FLAT_MB),
+    Limit(IDLE, OURS, "cpu_ms", TICK_MS),
+)
+
+# Per case: metrics, the heads of their columns, what they are multiplied with, and digits.
+Columns = dict[str, tuple[str, float, int]]
+READ_COLUMNS: Columns = {FILES: ("files/s", 1, 0), AGAIN: ("again, files/s", 1, 0)}
+WALK_COLUMNS: Columns = {ENTRIES: ("entries/s", 1, 0), "seconds": ("s", 1, 3)}
+COLUMNS: dict[str, Columns] = {
+    PINNED: READ_COLUMNS,
+    UNPINNED: READ_COLUMNS,
+    WALK_PINNED: WALK_COLUMNS,
+    WALK_UNPINNED: WALK_COLUMNS,
+    COLD: {FILES: ("files/s", 1, 0)},
+    LARGE: {BYTES: ("MB/s", 1e-6, 0)},
+    MOUNT_MANY: {
+        MOUNT: ("mount, ms", 1e3, 0),
+        "python_s": ("python -c pass, ms", 1e3, 0),
+        "beyond_python_s": ("beyond that, ms", 1e3, 0),
+        "mounted_mb": ("MB", 1, 1),
+    },
+    MEMORY: {
+        "mounted_mb": ("mounted, MB", 1, 1),
+        "once_mb": ("read once, MB", 1, 1),
+        "growth_mb": ("read twice, more MB", 1, 2),
+        "most_mb": ("most MB", 1, 1),
+        "shared_mb": ("shared MB", 1, 1),
+        "processes": ("processes", 1, 0),
+    },
+    IDLE: {"cpu_ms": ("CPU, ms", 1, 2)},
+}
+METRICS = tuple(dict.fromkeys(metric for columns in COLUMNS.values() for metric in columns))
+
+FOOTNOTES = f"""
+Every measurement: a fresh mount, its archive in the page cache (but for the cold one), a client in
+a fresh process that times only its own reading. Ratios are of the first column, medians of each
+repeat's own.
+{SOURCE}: the files that were packed, on the disk's own file system, in the page cache as well.
+one core: client and daemon share it. two cores: they may run where they like on two.
+again: the same files once more by the same client.
+cold: caches are dropped after mounting, when all clients wait to begin.
+mounting many files: from the start of the command line until a stat of a file in it succeeds.
+memory: PSS of all processes that serve the mount. Read once: a walk over all names and a sample of
+the files; twice: the same again with other files. Caches are dropped before each, so that the
+daemon is asked for everything. "shared" are its shared mappings of memory, in PSS only as far as
+their pages are mapped now.
+idle: processor time of all processes that serve the mount, while nobody uses it.
+Archives: tar cf; mksquashfs {" ".join(packers.SQUASHFS_OPTIONS)}; zip -0 -r. ratarmount has its
+index from a mount before.
+Goals are for the full amounts: --quick only shows whether everything works.
+"""
+
+
+def add_command(commands: Commands) -> None:
+    """Register `mount` and its options."""
+    parser = commandline.new_command(
+        commands,
+        "mount",
+        summary="reading a packed folder through a mount",
+        description=__doc__,
+        quick="a tenth of the data, 2 repeats",
+    )
+    commandline.add_plot(parser, "mount")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder for mount.json and mount.png"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Create what is missing, measure, and report."""
+    plan = QUICK if options.quick else FULL
+    plan = replace(plan, repeats=options.repeats or plan.repeats)
+    chart, document = options.plot, options.json
+    if options.out is not None:
+        chart, document = options.out / "mount.png", options.out / "mount.json"
+    load = _load()
+    measuring = prepare(plan, options.data.resolve())
+    results = Results(samples(measuring))
+    _print(results, measuring)
+    report.save_json(_document(results, measuring, load), document, private=measuring.data)
+    title = "Reading a packed folder through a mount"
+    plot.grouped_bars(_panels(results, plan), title, "per second", OURS, chart)
+    return 0
+
+
+def _load() -> float:
+    """How many processes wanted to run in the last minute.
+
+    A daemon and its client that find the other core taken share one, whatever they may use.
+    """
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        rounds.say(f"the machine is busy (load {load:.1f}): figures of two cores will be off")
+    return load
+
+
+def _print(results: Results, measured: Run) -> None:
+    for name in COLUMNS:
+        if name in results.cases():
+            print(f"\n### {name}: {_amount(name, measured.plan)}\n\n{_table(results, name)}")
+    print(FOOTNOTES)
+    for name, why in measured.skipped.items():
+        print(f"{name} was skipped: {why}")
+    print(f"\n### Goals\n\n{report.verdicts(results, GOALS)}")
+
+
+def _amount(name: str, plan: Plan) -> str:
+    """What a case read."""
+    if name == LARGE:
+        return f"{plan.large.payload / 1e6:,.0f} MB"
+    if name == MOUNT_MANY:
+        return f"{plan.many.count:,}"
+    if name == MEMORY:
+        return f"{plan.many.count:,} names, {plan.sampled:,} files each time, {CLIENTS} clients"
+    if name == IDLE:
+        return f"{plan.idle:g} s"
+    files = f"{plan.small.count:,} × {plan.small.mean / 1e3:g} kB"
+    return files if name in (WALK_PINNED, WALK_UNPINNED) else f"{plan.reads:,} of {files}"
+
+
+def _table(results: Results, name: str) -> str:
+    columns = COLUMNS[name]
+    references = [one for one in REFERENCES if one in results.contestants(name)]
+    header = ["contestant", *(head for head, _, _ in columns.values())]
+    if _is_speed(columns):
+        header += [f"× {one}" for one in references]
+    order = [one for one in mounters.MOUNTERS if one in results.contestants(name)]
+    return report.table(header, [_row(results, name, one, references) for one in order])
+
+
+def _row(results: Results, name: str, mounter: str, references: Sequence[str]) -> list[str]:
+    columns = COLUMNS[name]
+    cells = [report.contestant(results, name, mounter)]
+    for metric, (_, factor, digits) in columns.items():
+        cells.append(report.scaled(results.median(name, mounter, metric), factor, digits))
+    if _is_speed(columns):
+        first = next(iter(columns))
+        ratios = (results.ratio(name, mounter, one, first) for one in references)
+        cells += [report.number(ratio, 2) for ratio in ratios]
+    return cells
+
+
+def _is_speed(columns: Columns) -> bool:
+    """Whether the first column is one to compare with others by a ratio."""
+    return next(iter(columns)) in (FILES, ENTRIES, BYTES)
+
+
+def _document(results: Results, measured: Run, load: float) -> dict[str, Any]:
+    """Everything a reader needs to check the tables or to run this again."""
+    described = machine.describe(measured.data, PACKAGES)
+    parameters = {**asdict(measured.plan), "sigma": datasets.SIGMA, "seed": datasets.SEED}
+    return {
+        "benchmark": "mount",
+        "machine": {**described, "programs": mounters.versions(), "load_before": load},
+        "parameters": {**parameters, "clients": CLIENTS},
+        "skipped": measured.skipped,
+        **report.as_document(results, GOALS, REFERENCES, (*METRICS, MOUNT)),
+    }
+
+
+def _panels(results: Results, plan: Plan) -> list[plot.Panel]:
+    """What can be compared as a speed."""
+    read = [(PINNED, FILES), (UNPINNED, FILES), (COLD, FILES), (PINNED, AGAIN)]
+    walk = [(WALK_PINNED, ENTRIES), (WALK_UNPINNED, ENTRIES)]
+    return [
+        _panel(results, f"Files: {_amount(PINNED, plan)}", read),
+        _panel(results, f"Entries with their attributes: {_amount(WALK_PINNED, plan)}", walk),
+        _panel(results, f"Bytes: one file of {_amount(LARGE, plan)}", [(LARGE, BYTES)]),
+    ]
+
+
+def _panel(results: Results, title: str, bars: Sequence[tuple[str, str]]) -> plot.Panel:
+    bars = [(case, metric) for case, metric in bars if case in results.cases()]
+    named = {(PINNED, AGAIN): "again, one core"}
+    groups = [named.get((case, metric), case) for case, metric in bars]
+    present = {name for case, _ in bars for name in results.contestants(case)}
+    series = {
+        name: [results.median(case, name, metric) for case, metric in bars]
+        for name in mounters.MOUNTERS
+        if name in present
+    }
+    return plot.Panel(title, groups, series)

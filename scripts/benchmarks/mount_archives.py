@@ -1,0 +1,33 @@
+"""The archives that the contestants of `mount` are given, all of the same trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ffrecord.index import layout
+
+from . import datasets, trees
+from .mounters import MOUNTERS, SOURCE, Mounter
+from .trees import FileTree
+
+RECIPE = f"1/{trees.RECIPE}/{layout.VERSION}"
+"""Raise the first number when an archive's bytes change, and all are made again."""
+
+
+def file(mounter: Mounter, tree: FileTree, root: Path) -> Path:
+    """What a contestant mounts: an archive in a folder of its own, or the tree itself."""
+    if mounter is SOURCE:
+        return tree.top(root)
+    result = mounter.packer.result
+    return root / f"mount-{tree.count}x{tree.mean}" / result.rpartition(".")[2] / result
+
+
+def create(mounter: str, root: str, name: str, mean: int, count: int, per_folder: int) -> None:
+    """Pack a tree for a contestant unless that was done; called in a fresh process."""
+    contestant = MOUNTERS[mounter]
+    if contestant is SOURCE:
+        return
+    tree = FileTree(name, mean, count, per_folder)
+    out = file(contestant, tree, Path(root))
+    pack = contestant.packer.ready(tree.top(Path(root)), out)
+    datasets.make_once(out.parent, f"{RECIPE}/{per_folder}", pack)

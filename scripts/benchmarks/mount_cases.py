@@ -1,0 +1,256 @@
+"""What `mount` measures, and the loop over it in the parent process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import folder_archives, harness, mount_archives, mount_worker, mounters, rounds, trees
+from .folder_archives import FolderArchive
+from .mounters import MOUNTERS, Mounter
+from .results import Sample
+from .rounds import Contestant, Values
+from .trees import FileTree
+
+CREATE_TIMEOUT = 1800.0
+MEASURE_TIMEOUT = 1200.0
+
+ONE_CORE = 1
+TWO_CORES = 2
+CLIENTS = 8
+ROUNDS = 2
+"""How often all names and some files are read to see whether memory grows."""
+IDLE_FILES = 100
+"""Files read before a mount is left alone."""
+
+PINNED = "small files, one core"
+UNPINNED = "small files, two cores"
+WALK_PINNED = "walk, one core"
+WALK_UNPINNED = "walk, two cores"
+LARGE = "large file"
+IDLE = "idle"
+MOUNT_MANY = "mounting many files"
+MEMORY = "memory, many files"
+COLD = "cold, 8 clients"
+
+OWN = (mounters.OURS, mounters.OURS_FUSEPY)
+"""Who can read an archive that was made without its files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured: `reads` random ones of the small files, in `sampled` of the many."""
+
+    repeats: int
+    small: FileTree
+    reads: int
+    large: FileTree
+    many: FolderArchive
+    sampled: int
+    idle: float
+
+
+FULL = Plan(
+    repeats=5,
+    small=FileTree("small files", 10_000, 50_000, 500),
+    reads=20_000,
+    large=FileTree("large file", 2_000_000_000, 1, 1),
+    many=FolderArchive(1_000, 1_000),
+    sampled=200_000,
+    idle=3.0,
+)
+QUICK = Plan(
+    repeats=2,
+    small=FileTree("small files", 10_000, 5_000, 50),
+    reads=2_000,
+    large=FileTree("large file", 200_000_000, 1, 1),
+    many=FolderArchive(100, 1_000),
+    sampled=5_000,
+    idle=1.0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A plan, where its data is, and who takes part."""
+
+    plan: Plan
+    data: Path
+    taking_part: tuple[Mounter, ...]
+    skipped: dict[str, str]
+    """Who does not, and why."""
+
+    @property
+    def point(self) -> Path:
+        return self.data / "mounted"
+
+
+def prepare(plan: Plan, data: Path) -> Run:
+    """Make the trees and archives that are missing; find out who can mount them."""
+    for tree in (plan.small, plan.large):
+        rounds.say(f"{tree.name}: {tree.count:,} of {tree.mean:,} bytes")
+        harness.call_fresh(trees.create, CREATE_TIMEOUT, root=str(data), **asdict(tree))
+    everyone = Run(plan, data, tuple(MOUNTERS.values()), {})
+    skipped = {m.name: why for m in everyone.taking_part if (why := _reason_not_to(m, everyone))}
+    for name, why in skipped.items():
+        rounds.say(f"{name} is skipped: {why}")
+    taking_part = tuple(m for m in everyone.taking_part if m.name not in skipped)
+    if any(m in OWN for m in taking_part):
+        rounds.say(f"archive of {plan.many.count:,} files")
+        arguments = asdict(plan.many)
+        harness.call_fresh(folder_archives.create, CREATE_TIMEOUT, root=str(data), **arguments)
+    return Run(plan, data, taking_part, skipped)
+
+
+def samples(run: Run) -> Iterator[Sample]:
+    """Measure everything; what needs an empty page cache comes last."""
+    plan = run.plan
+    small, everyone = plan.small, run.taking_part
+    for name, cores in ((PINNED, ONE_CORE), (UNPINNED, TWO_CORES)):
+        reading = partial(_read, run, mount_worker.read_small, cores=cores)
+        yield from _interleaved(run, name, everyone, reading)
+    entries = small.count + -(-small.count // small.per_folder)
+    for name, cores in ((WALK_PINNED, ONE_CORE), (WALK_UNPINNED, TWO_CORES)):
+        walking = partial(
+            _measure, run, mount_worker.walk, small, cores, name=small.path(0), entries=entries
+        )
+        yield from _interleaved(run, name, everyone, walking)
+    yield from _interleaved(run, LARGE, everyone, partial(_read_large, run))
+    yield from _interleaved(run, IDLE, OWN, partial(_idle, run))
+    yield from _interleaved(run, MOUNT_MANY, OWN, partial(_mount_many, run))
+    if "cold" in rounds.states():
+        reading = partial(_read, run, mount_worker.read_cold, cores=TWO_CORES, clients=CLIENTS)
+        yield from _interleaved(run, COLD, everyone, reading)
+        yield from _interleaved(run, MEMORY, OWN, partial(_remember, run), repeats=1)
+
+
+def _reason_not_to(mounter: Mounter, run: Run) -> str | None:
+    """Why someone cannot take part.
+
+    The trial also lets a contestant build what it keeps between mounts, as ratarmount does its
+    index.
+    """
+    for tree in (run.plan.small, run.plan.large):
+        witness = tree.path(0)
+        arguments = {
+            "mounter": mounter.name,
+            "archive": str(mount_archives.file(mounter, tree, run.data)),
+            "point": str(run.point),
+            "witness": witness,
+            "source": str(tree.top(run.data) / witness),
+        }
+        try:
+            harness.call_fresh(
+                mount_archives.create,
+                CREATE_TIMEOUT,
+                mounter=mounter.name,
+                root=str(run.data),
+                **asdict(tree),
+            )
+            harness.call_fresh(mount_worker.try_out, MEASURE_TIMEOUT, **arguments)
+        except harness.MeasurementError as error:
+            return str(error).replace(str(harness.ROOT), ".")  # it goes into the JSON
+        finally:
+            mounters.clear(run.point)
+    return None
+
+
+def _interleaved(
+    run: Run,
+    case: str,
+    mounting: Sequence[Mounter],
+    measure: Callable[[Mounter, int], Values],
+    repeats: int | None = None,
+) -> Iterator[Sample]:
+    """A case with those of `mounting` that take part."""
+    contestants: list[Contestant] = [
+        (mounter.name, partial(measure, mounter))
+        for mounter in mounting
+        if mounter in run.taking_part
+    ]
+    if contestants:
+        yield from rounds.interleaved(case, contestants, repeats or run.plan.repeats)
+
+
+def _read(
+    run: Run,
+    function: Callable[..., Values],
+    mounter: Mounter,
+    repeat: int,
+    *,
+    cores: int,
+    **more: int,
+) -> Values:
+    tree = run.plan.small
+    drawn = random.Random(repeat).sample(range(tree.count), run.plan.reads)
+    size = int(tree.sizes()[np.array(drawn)].sum())
+    names = [tree.path(number) for number in drawn]
+    return _measure(run, function, tree, cores, mounter, repeat, names=names, size=size, **more)
+
+
+def _read_large(run: Run, mounter: Mounter, repeat: int) -> Values:
+    tree = run.plan.large
+    what: dict[str, Any] = {"name": tree.path(0), "size": tree.payload}
+    return _measure(run, mount_worker.read_large, tree, TWO_CORES, mounter, repeat, **what)
+
+
+def _idle(run: Run, mounter: Mounter, repeat: int) -> Values:
+    tree = run.plan.small
+    names = [tree.path(number) for number in range(IDLE_FILES)]
+    what: dict[str, Any] = {"names": names, "seconds": run.plan.idle}
+    return _measure(run, mount_worker.idle, tree, TWO_CORES, mounter, repeat, **what)
+
+
+def _mount_many(run: Run, mounter: Mounter, repeat: int) -> Values:
+    many = run.plan.many
+    what: dict[str, Any] = {"name": many.path(random.Random(repeat).randrange(many.count))}
+    return _measure(run, mount_worker.mount_many, many, TWO_CORES, mounter, repeat, **what)
+
+
+def _remember(run: Run, mounter: Mounter, repeat: int) -> Values:
+    many, sampled = run.plan.many, run.plan.sampled
+    drawn = random.Random(repeat).sample(range(many.count), ROUNDS * sampled)
+    shares = [drawn[first::ROUNDS] for first in range(ROUNDS)]
+    lengths = many.records.lengths()
+    what: dict[str, Any] = {
+        "names": [[many.path(number) for number in share] for share in shares],
+        "sizes": [int(lengths[np.array(share)].sum()) for share in shares],
+        "entries": many.count + many.folders,
+        "clients": CLIENTS,
+    }
+    return _measure(run, mount_worker.remember, many, TWO_CORES, mounter, repeat, **what)
+
+
+def _measure(
+    run: Run,
+    function: Callable[..., Values],
+    packed: FileTree | FolderArchive,
+    cores: int,
+    mounter: Mounter,
+    repeat: int,
+    **more: Any,
+) -> Values:
+    del repeat  # what depends on it is in `more`
+    if isinstance(packed, FolderArchive):
+        archive = packed.file(run.data)
+    else:
+        archive = mount_archives.file(mounter, packed, run.data)
+    try:
+        values: Values = harness.call_fresh(
+            function,
+            MEASURE_TIMEOUT,
+            mounter=mounter.name,
+            archive=str(archive),
+            point=str(run.point),
+            cores=cores,
+            **more,
+        )
+    finally:
+        mounters.clear(run.point)  # a process that was killed for its time could not
+    return values

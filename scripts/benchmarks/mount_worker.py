@@ -1,0 +1,206 @@
+"""One measurement of a mount, inside its fresh process.
+
+The archive is read through, mounted, and used by a client in another fresh process, which times
+only its reading. Daemon and client inherit the cores that this process chose.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from . import harness, memory, mount_client, processes
+from .mounters import MOUNTERS, Mounted
+
+CLIENT_TIMEOUT = 600.0
+SETTLE = 0.5
+"""Seconds after the last request before a mount counts as idle."""
+COMPARED = 1 << 20
+"""Bytes of a file that are compared to see whether a mount works."""
+MB = 1e6
+
+Values = dict[str, float]
+
+
+class WrongFilesError(Exception):
+    """What a client found or read is not what was packed."""
+
+
+class NoDaemonError(Exception):
+    """Nobody serves a mount: what its processes use would be counted as nothing."""
+
+
+def try_out(*, mounter: str, archive: str, point: str, witness: str, source: str) -> None:
+    """Mount once and compare a file's begin: whoever fails here does not take part."""
+    with MOUNTERS[mounter].mounted(Path(archive), Path(point), witness) as mount:
+        with open(mount.top / witness, "rb") as file, open(source, "rb") as packed:
+            same = file.read(COMPARED) == packed.read(COMPARED)
+        _expect(f"{witness} is the same", same, True)
+
+
+def read_small(
+    *, mounter: str, archive: str, point: str, cores: int, names: Sequence[str], size: int
+) -> Values:
+    """One client reads files in the order given, and all of them again."""
+    with _warm(mounter, archive, point, cores, names[0]) as mount:
+        took = _client(mount_client.read_twice, top=str(mount.top), names=names)
+        _expect("bytes", (took["size"], took["size_again"]), (size, size))
+        return {
+            "files_per_s": len(names) / took["first"],
+            "again_files_per_s": len(names) / took["again"],
+            "mount_s": mount.seconds,
+        }
+
+
+def walk(*, mounter: str, archive: str, point: str, cores: int, name: str, entries: int) -> Values:
+    """One client looks at every entry."""
+    with _warm(mounter, archive, point, cores, name) as mount:
+        took = _client(mount_client.walk, top=str(mount.top))
+        _expect("entries", took["entries"], entries)
+        return {
+            "entries_per_s": entries / took["seconds"],
+            "seconds": took["seconds"],
+            "mount_s": mount.seconds,
+        }
+
+
+def read_large(
+    *, mounter: str, archive: str, point: str, cores: int, name: str, size: int
+) -> Values:
+    """One client reads one file."""
+    with _warm(mounter, archive, point, cores, name) as mount:
+        took = _client(mount_client.read_large, top=str(mount.top), name=name)
+        _expect("bytes", took["size"], size)
+        return {"bytes_per_s": size / took["seconds"], "mount_s": mount.seconds}
+
+
+def read_cold(
+    *,
+    mounter: str,
+    archive: str,
+    point: str,
+    cores: int,
+    names: Sequence[str],
+    size: int,
+    clients: int,
+) -> Values:
+    """Several clients, nothing in any cache when they begin."""
+    _keep_to(cores)
+    harness.drop_caches()
+    with MOUNTERS[mounter].mounted(Path(archive), Path(point), names[0]) as mount:
+        took = _client(mount_client.read_together, top=str(mount.top), names=names, clients=clients)
+        _expect("bytes", took["size"], size)
+        return {"files_per_s": len(names) / took["seconds"], "mount_s": mount.seconds}
+
+
+def idle(
+    *, mounter: str, archive: str, point: str, cores: int, names: Sequence[str], seconds: float
+) -> Values:
+    """The processor time that a mount takes after it was used."""
+    with _warm(mounter, archive, point, cores, names[0]) as mount:
+        _client(mount_client.read_twice, top=str(mount.top), names=names)
+        time.sleep(SETTLE)
+        before = _cpu_seconds(mount)
+        time.sleep(seconds)
+        return {"cpu_ms": (_cpu_seconds(mount) - before) * 1e3, "idle_s": seconds}
+
+
+def mount_many(*, mounter: str, archive: str, point: str, cores: int, name: str) -> Values:
+    """The time until a file can be seen; how much of it is Python's own; the memory then."""
+    python = _python_seconds()
+    with _warm(mounter, archive, point, cores, name) as mount:
+        return {
+            "mount_s": mount.seconds,
+            "python_s": python,
+            "beyond_python_s": mount.seconds - python,
+            "mounted_mb": _pss(mount),
+        }
+
+
+def remember(
+    *,
+    mounter: str,
+    archive: str,
+    point: str,
+    cores: int,
+    names: Sequence[Sequence[str]],
+    sizes: Sequence[int],
+    entries: int,
+    clients: int,
+) -> Values:
+    """The memory of a mount after each of several rounds.
+
+    A round is a walk over all names and the reading of files that no round before has read, with
+    nothing cached at its begin: everything is asked of the daemon again.
+    """
+    after = []
+    with _warm(mounter, archive, point, cores, names[0][0]) as mount:
+        top, mounted = str(mount.top), _pss(mount)
+        for share, size in zip(names, sizes, strict=True):
+            harness.drop_caches()
+            took = _client(mount_client.walk, top=top)
+            _expect("entries", took["entries"], entries)
+            took = _client(mount_client.read_together, top=top, names=share, clients=clients)
+            _expect("bytes", took["size"], size)
+            after.append(_pss(mount))
+        pids = _pids(mount)
+        return {
+            "mounted_mb": mounted,
+            "once_mb": after[0],
+            "most_mb": max(mounted, *after),
+            "growth_mb": after[-1] - after[0],
+            "shared_mb": memory.shared(pids) / MB,
+            "processes": float(len(pids)),
+        }
+
+
+@contextmanager
+def _warm(mounter: str, archive: str, point: str, cores: int, witness: str) -> Iterator[Mounted]:
+    """A fresh mount of an archive that is in the page cache."""
+    _keep_to(cores)
+    contestant, path = MOUNTERS[mounter], Path(archive)
+    harness.read_through(path if path.is_dir() else path.parent)
+    harness.sync()
+    with contestant.mounted(path, Path(point), witness) as mount:
+        yield mount
+
+
+def _keep_to(cores: int) -> None:
+    """Stay on some of the cores; whatever is started from here does as well."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
+
+
+def _client(function: Callable[..., Values], **arguments: object) -> Values:
+    values: Values = harness.call_fresh(function, CLIENT_TIMEOUT, **arguments)
+    return values
+
+
+def _pids(mount: Mounted) -> list[int]:
+    found = processes.marked(mount.mark)
+    if not found:
+        raise NoDaemonError(f"no process serves {mount.top}")
+    return found
+
+
+def _cpu_seconds(mount: Mounted) -> float:
+    return sum(map(processes.cpu_seconds, _pids(mount)))
+
+
+def _pss(mount: Mounted) -> float:
+    return sum(map(memory.proportional, _pids(mount))) / MB
+
+
+def _python_seconds() -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    return time.perf_counter() - began
+
+
+def _expect(what: str, found: object, wanted: object) -> None:
+    if found != wanted:
+        raise WrongFilesError(f"{what}: {found} instead of {wanted}")

@@ -1,0 +1,183 @@
+"""The contestants of `mount`: ways to see a packed folder as files again.
+
+Each is a command line that mounts and returns, leaving a daemon behind.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import harness, packers, processes
+from .packers import FFRECORD, CommandError, Packer
+
+MOUNT_TIMEOUT = 120.0
+"""ratarmount makes its index when it mounts for the first time."""
+UNMOUNT_TIMEOUT = 20.0
+PATIENCE = 5.0
+"""Seconds that a daemon has to end after its mount did."""
+POLL = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """Where the files are, how long that took, and the mark of the processes that serve them."""
+
+    top: Path
+    seconds: float
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mounter:
+    """A way to mount what a packer made. {archive} and {point} stand for the two paths."""
+
+    name: str
+    packer: Packer
+    command: Sequence[str]
+    unmount: Sequence[str] = ("fusermount3", "-u", "{point}")
+
+    @contextmanager
+    def mounted(self, archive: Path, point: Path, witness: str) -> Iterator[Mounted]:
+        """Mount until the block ends; `witness` is a file that tells when the mount answers."""
+        point.mkdir(parents=True, exist_ok=True)
+        clear(point)  # of a run that was killed
+        try:
+            began = time.perf_counter()
+            _run(_filled(self.command, archive, point), str(point), MOUNT_TIMEOUT)
+            _wait_for(point / witness)
+            yield Mounted(point, time.perf_counter() - began, str(point))
+            _run(_filled(self.unmount, archive, point), str(point), UNMOUNT_TIMEOUT)
+        finally:
+            clear(point)
+
+
+class SourceFolder(Mounter):
+    """The files that were packed, where they are: nothing is mounted."""
+
+    __slots__ = ()
+
+    @contextmanager
+    def mounted(self, archive: Path, point: Path, witness: str) -> Iterator[Mounted]:
+        yield Mounted(archive, 0.0, str(point))
+
+
+def clear(point: Path) -> None:
+    """Whatever happened: nothing stays mounted there, and none of its processes alive.
+
+    Who is asked to leave has left. When something is mounted still, its daemon goes first: one
+    that hangs would make whoever unmounts wait.
+    """
+    mark = str(point)
+    processes.end(mark, 0 if _is_mounted(point) else PATIENCE)
+    while _is_mounted(point):
+        commands = (["fusermount3", "-u", mark], ["umount", mark], ["umount", "-l", mark])
+        if not any(_succeeds(command) for command in commands):
+            raise CommandError(f"{point} cannot be unmounted")
+
+
+def versions() -> dict[str, str]:
+    """The line in which each program says its version."""
+    asked = {
+        "squashfuse": ["squashfuse_ll", "--help"],
+        "mksquashfs": ["mksquashfs", "-version"],
+        "fuse-zip": ["fuse-zip", "-V"],
+        "fusermount3": ["fusermount3", "-V"],
+        "tar": ["tar", "--version"],
+        "zip": ["zip", "-v"],
+    }
+    return {program: _version(program, command) for program, command in asked.items()}
+
+
+def _filled(command: Sequence[str], archive: Path, point: Path) -> list[str]:
+    return [part.format(archive=archive, point=point) for part in command]
+
+
+def _run(command: Sequence[str], mark: str, timeout: float) -> None:
+    """Run a command that may leave a daemon behind.
+
+    What it prints goes to a file: a daemon that keeps a pipe open would never let it end.
+    """
+    # mfusepy would rather take libfuse 2, which is slower, where both are installed.
+    environment = {**os.environ, processes.MARK: mark, "FUSE_LIBRARY_NAME": "fuse3"}
+    with tempfile.TemporaryFile("w+") as output:
+        try:
+            status = subprocess.run(
+                command,
+                cwd=harness.ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                timeout=timeout,
+                check=False,
+            ).returncode
+        except FileNotFoundError:
+            raise CommandError(f"{command[0]} is not installed") from None
+        except subprocess.TimeoutExpired:
+            raise CommandError(f"{command[0]}: no end after {timeout:.0f} s") from None
+        if status:
+            output.seek(0)
+            words = output.read().strip().splitlines()
+            raise CommandError(words[-1] if words else f"exit status {status}")
+
+
+def _wait_for(file: Path) -> None:
+    deadline = time.monotonic() + MOUNT_TIMEOUT
+    while True:
+        try:
+            file.stat()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise CommandError(f"mounted, but {error}") from None
+            time.sleep(POLL)
+
+
+def _is_mounted(point: Path) -> bool:
+    """As the kernel lists it: a stat of a mount whose daemon died fails, or never ends."""
+    escaped = str(point).replace("\\", r"\134").replace(" ", r"\040")
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return any(line.split()[4] == escaped for line in lines)
+
+
+def _succeeds(command: Sequence[str]) -> bool:
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=UNMOUNT_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _version(program: str, command: Sequence[str]) -> str:
+    try:
+        # Some say it on the other stream, after other lines, or with an exit status.
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return "not found"
+    found = re.search(rf"^.*{program}.*\d\.\d.*$", done.stderr + done.stdout, re.I | re.M)
+    return found[0] if found else "unknown"
+
+
+_OURS = (*FFRECORD, "mount", "{archive}", "{point}")
+_OURS_UNMOUNT = (*FFRECORD, "umount", "{point}")
+_RATARMOUNT = (FFRECORD[0], "-m", "ratarmount", "{archive}", "{point}")
+
+OURS = Mounter("ours", packers.OURS, _OURS, _OURS_UNMOUNT)
+OURS_FUSEPY = Mounter("ours, fusepy", packers.OURS, (*_OURS, "--backend", "fusepy"), _OURS_UNMOUNT)
+SQUASHFUSE = Mounter("squashfuse_ll", packers.SQUASHFS, ("squashfuse_ll", "{archive}", "{point}"))
+RATARMOUNT = Mounter("ratarmount", packers.TAR, _RATARMOUNT)
+FUSE_ZIP = Mounter("fuse-zip", packers.ZIP, ("fuse-zip", "-r", "{archive}", "{point}"))
+SOURCE = SourceFolder("source folder", packers.CP, ())
+
+MOUNTERS = {
+    mounter.name: mounter
+    for mounter in (OURS, OURS_FUSEPY, SQUASHFUSE, RATARMOUNT, FUSE_ZIP, SOURCE)
+}
