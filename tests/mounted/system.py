@@ -1,4 +1,5 @@
-"""System calls that Python hides: extended attributes into short buffers, places in folders."""
+"""System calls that Python hides: extended attributes into short buffers, places in folders,
+files by handles."""
 
 from __future__ import annotations
 
@@ -115,3 +116,40 @@ def opened_folder(path: Path) -> Iterator[Folder]:
         yield Folder(stream)
     finally:
         _libc.closedir(stream)
+
+
+class _Handle(ctypes.Structure):
+    """struct file_handle, with room for the longest."""
+
+    _fields_ = (
+        ("handle_bytes", ctypes.c_uint),
+        ("handle_type", ctypes.c_int),
+        ("f_handle", ctypes.c_char * 128),
+    )
+
+
+_AT_FDCWD = -100
+
+
+def handle_of(path: Path) -> bytes:
+    """What an NFS server gives its clients for a file."""
+    handle, mount_id = _Handle(handle_bytes=128), ctypes.c_int()
+    code = _libc.name_to_handle_at(
+        _AT_FDCWD, os.fsencode(path), ctypes.byref(handle), ctypes.byref(mount_id), 0
+    )
+    if code != 0:
+        raise _failure()
+    return bytes(handle)
+
+
+def open_handle(mountpoint: Path, handle: bytes) -> int:
+    """A descriptor of the file that a handle is of, in the file system that is mounted there."""
+    folder = os.open(mountpoint, os.O_RDONLY)
+    try:
+        given = _Handle.from_buffer_copy(handle)
+        fd: int = _libc.open_by_handle_at(folder, ctypes.byref(given), os.O_RDONLY)
+    finally:
+        os.close(folder)
+    if fd < 0:
+        raise _failure()
+    return fd

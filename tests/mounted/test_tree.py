@@ -13,7 +13,9 @@ import pytest
 
 from tests import trees
 from tests.mounted import mounting
+from tests.mounted.conftest import Packed
 from tests.mounted.mounting import Mounted, output
+from tests.mounted.system import handle_of, open_handle
 
 
 def needs(program: str) -> pytest.MarkDecorator:
@@ -68,6 +70,24 @@ def inode_numbers(top: Path) -> dict[bytes, int]:
 
 def test_the_root_is_inode_1_as_fuse_has_it(mounted: Mounted) -> None:
     assert os.stat(mounted.path).st_ino == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may open by handle")
+def test_handles_hold_over_mounts_as_nfs_servers_need_it(whole: Packed, tmp_path: Path) -> None:
+    names = ["sizes/blocks", "nested/a/b/c/deep", "hard/other folder/third", "sizes/zero"]
+    with mounting.mounted(whole.archive, tmp_path / "mnt") as path:
+        handles = [handle_of(path / name) for name in names]
+        folder = handle_of(path / "nested/a/b")
+    with mounting.mounted(whole.archive, tmp_path / "mnt") as path:
+        for name, handle in zip(names, handles, strict=True):
+            with open(open_handle(path, handle), "rb") as file:
+                assert file.read() == (whole.source / name).read_bytes()
+        fd = open_handle(path, folder)
+        try:
+            assert sorted(os.listdir(fd)) == sorted(os.listdir(whole.source / "nested/a/b"))
+            assert os.stat("../shallow", dir_fd=fd).st_size == 100  # it knows the way up
+        finally:
+            os.close(fd)
 
 
 # ---- tools -------------------------------------------------------------------------------------
