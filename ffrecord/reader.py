@@ -263,6 +263,11 @@ class FileReader:
         """The stored CRC-32 of a record."""
         return int(self._checksums[index])
 
+    @property
+    def checksums(self) -> layout.Checksums:
+        """The stored CRC-32 of each record of all files."""
+        return self._checksums
+
     def get_offsets(self, file_index: int) -> Ints:
         """Where each record of that file starts, and where the last one ends."""
         file = range(len(self.fnames))[file_index]

@@ -58,6 +58,10 @@ class Content:
         self._index = archive.index
         self._verify = verify
         self._blocks_from = archive.reader.n
+        # As memory: a number of a numpy array takes several times as long.
+        self._is_one_file = len(archive.reader.fnames) == 1
+        self._offsets = archive.reader.get_offsets(0).data
+        self._record_checksums = archive.reader.checksums.data
         # A bit for each block. Two workers that set neighbours at once may lose one of them: that
         # block is verified again.
         blocks = self._blocks_from + len(archive.index.tables.blocks)
@@ -75,12 +79,14 @@ class Content:
         stop = min(offset + size, length)
         if offset >= stop:
             return None
-        file, start = self._reader.locate(record)
+        file, start = (
+            (0, self._offsets[record]) if self._is_one_file else self._reader.locate(record)
+        )
         if self._verify == "off":
             return Piece(inode, file, start + offset, stop - offset, 0, stop - offset, None, 0)
         first, last = offset // BLOCK, -(-stop // BLOCK)
         if length <= BLOCK:
-            checksums, block = [self._reader.checksum(record)], record
+            checksums, block = [self._record_checksums[record]], record
         else:
             checksums, block = self._checksums(inode, first, last)
         if self._verify == "first" and self._all_right(block, last - first):

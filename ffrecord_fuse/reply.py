@@ -43,6 +43,17 @@ def data(unique: int, content: memoryview) -> tuple[bytes, memoryview]:
     return _header(HEADER + len(content), 0, unique), content
 
 
+def framed(frame: memoryview, unique: int, begin: int, count: int) -> memoryview:
+    """A file's bytes in one piece with their header.
+
+    They are in a frame, which has room for a header in front of its content, from byte `begin`
+    of that content on. The header overwrites what stands before them.
+    """
+    end = begin + HEADER + count
+    abi.OUT_HEADER.pack_into(frame, begin, HEADER + count, 0, unique)
+    return frame[begin:end]
+
+
 def attributes(unique: int, found: Attributes) -> bytes:
     return success(unique, abi.ATTR_OUT.pack(abi.FOREVER, 0, *_attr(found)))
 

@@ -86,7 +86,8 @@ class Session:
         self._log = log
         self._over = False
         self._request = memoryview(bytearray(REQUEST_BYTES))
-        self._memory = memoryview(bytearray(READ_BYTES))
+        self._frame = memoryview(bytearray(reply.HEADER + READ_BYTES))
+        self._memory = self._frame[reply.HEADER :]
         sources = filesystem.archive.reader.sources
         self._fds: list[int] = sources.fds.tolist()
         self._may_ask = sources.use_cachestat
@@ -186,9 +187,12 @@ class Session:
         if answer is not None:
             self._send(answer)
 
-    def _send(self, answer: bytes, content: memoryview | None = None) -> None:
+    def _send(self, answer: bytes | memoryview, content: memoryview | None = None) -> None:
         try:
-            os.writev(self._fd, [answer] if content is None else [answer, content])
+            if content is None:
+                os.write(self._fd, answer)
+            else:
+                os.writev(self._fd, [answer, content])
         except OSError as error:
             if error.errno == errno.ENODEV:
                 self._over = True
@@ -274,7 +278,8 @@ class Session:
         memory = self._cached(piece)
         if memory is not None:
             self._counts[counters.CACHED_READS] += 1
-            self._answer_read(request.unique, piece, memory)
+            if self._is_right(request.unique, piece, memory):
+                self._send(reply.framed(self._frame, request.unique, piece.skip, piece.asked))
         else:
             self._counts[counters.DISK_READS] += 1
             token = (request.unique, piece)
@@ -328,21 +333,20 @@ class Session:
             if isinstance(result, FFRecordError):
                 self._damage(piece.inode, str(result))
                 self._send(reply.failure(unique, errno.EIO))
-            else:
-                self._answer_read(unique, piece, result)
+            elif self._is_right(unique, piece, result):
+                self._send(*reply.data(unique, result[piece.skip : piece.skip + piece.asked]))
         return any_landed
 
-    def _answer_read(self, unique: int, piece: Piece, memory: memoryview) -> None:
+    def _is_right(self, unique: int, piece: Piece, memory: memoryview) -> bool:
+        """Whether what was read may be served; if not, the request has been answered."""
         try:
-            verified = self._content.check(piece, memory)
+            self._counts[counters.VERIFIED_BLOCKS] += self._content.check(piece, memory)
         except DamageError as error:
             self._damage(piece.inode, str(error))
             self._send(reply.failure(unique, errno.EIO))
-            return
-        self._counts[counters.VERIFIED_BLOCKS] += verified
+            return False
         self._counts[counters.BYTES_READ] += piece.asked
-        content = memory[piece.skip : piece.skip + piece.asked]
-        self._send(*reply.data(unique, content))
+        return True
 
     def _damage(self, inode: int, what: str) -> None:
         self._counts[counters.DAMAGED_READS] += 1

@@ -139,7 +139,10 @@ class Index:
 
     def record_and_length(self, inode: int) -> tuple[int, int] | None:
         """The record that holds a regular file, and its bytes; None for what is none."""
-        record, length, _, row, _ = self._inode(inode)
+        if not 0 <= inode < len(self):
+            raise IndexError(f"{self._path}: there is no inode {inode}")
+        at = self._inodes_at + _INODE.size * inode
+        record, length, _, row, _ = _INODE.unpack_from(self._raw, at)
         return (record, length) if self._is_regular[row] else None
 
     def target(self, inode: int) -> bytes:
