@@ -92,18 +92,25 @@ def test_an_archive_and_a_mount_point_may_have_any_name(
     assert (place / f"{name} log").exists()
 
 
-def test_one_archive_is_mounted_twice_and_in_a_folder_of_itself(
-    archive: Path, backend: str
-) -> None:
+def test_one_archive_is_mounted_twice(archive: Path, backend: str) -> None:
+    with mount(archive, backend=backend) as one, mount(archive, backend=backend) as other:
+        for top in (one, other):
+            assert Path(top, "file").read_bytes() == b"content"
+        assert os.stat(one).st_dev != os.stat(other).st_dev
+    for path in (one, other):
+        assert mounting.wait_until_ended(Path(path))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="fusermount3 cannot look into a user's mount")
+def test_an_archive_is_mounted_in_an_empty_folder_of_another(archive: Path, backend: str) -> None:
     with mount(archive, backend=backend) as outer:
         inner = Path(outer, "empty")
-        with mount(archive, backend=backend) as other, mount(archive, inner, backend=backend):
-            for top in (outer, other, inner):
+        with mount(archive, inner, backend=backend):
+            for top in (outer, inner):
                 assert Path(top, "file").read_bytes() == b"content"
-            assert (inner / "empty").is_dir()
             assert os.stat(inner).st_dev != os.stat(outer).st_dev
         assert os.listdir(inner) == []
-    for path in (outer, other, str(inner)):
+    for path in (outer, str(inner)):
         assert mounting.wait_until_ended(Path(path))
 
 
