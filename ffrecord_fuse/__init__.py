@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ffrecord_fuse.errors import MountError, OptionError
-from ffrecord_fuse.mounting import unmount
+from ffrecord_fuse.mounting import find, unmount
 from ffrecord_fuse.options import escape
 
 __all__ = ["MountError", "OptionError", "mount"]
@@ -69,6 +69,8 @@ def _start(archive: str, mountpoint: str, options: str) -> None:
 
 
 def _unmount(mountpoint: str) -> None:
+    if find(mountpoint) is None:  # somebody else has, in the block or from outside
+        return
     try:
         unmount(mountpoint)
     except MountError as error:

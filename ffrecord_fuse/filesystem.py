@@ -115,13 +115,13 @@ class Filesystem:
 
     def _special(self, folder: int, name: bytes) -> int:
         """What a name that no folder has stands for."""
+        if name == b".":  # asked for by NFS servers, of files too: a handle is nothing but a number
+            return folder
         if not stat.S_ISDIR(self.mode(folder)):
             raise OSError(errno.ENOTDIR, "not a folder")
         if len(name) > LONGEST_NAME:
             raise OSError(errno.ENAMETOOLONG, "too long a name")
-        if name == b"..":  # asked for by NFS servers, as is the next
-            return self._index.parent(folder)
-        return folder if name == b"." else MISSING
+        return self._index.parent(folder) if name == b".." else MISSING
 
     def mode(self, inode: int) -> int:
         self._require(inode)
@@ -211,7 +211,10 @@ class Filesystem:
         if inode == ROOT and name == STATS:
             return self._counters.json()
         if inode == ROOT and name == ARCHIVE:
-            return os.fsencode(os.path.abspath(self.archive.path))
+            path = os.path.abspath(self.archive.path)
+            # Of an archive in shards the folder, as it was mounted, not the file with the index.
+            is_folder = len(self.archive.reader.fnames) > 1
+            return os.fsencode(os.path.dirname(path) if is_folder else path)
         if name in (RECORD, CRC32) and stat.S_ISREG(self.mode(inode)):
             record = self._index.record(inode)
             crc = self.archive.reader.checksum(record)

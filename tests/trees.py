@@ -76,23 +76,23 @@ def rich_tree(top: Path) -> Path:
     """A folder with every kind of entry there is. Attributes that only root may give, for root."""
     top.mkdir()
     for number, (name, size) in enumerate(SIZES.items()):
-        _file(top / "sizes" / name, size, number)
+        a_file(top / "sizes" / name, size, number)
     for number, raw in enumerate(NAMES):
-        _file(top / "names" / os.fsdecode(raw), 10 + number, number)
-        _file(top / "folders" / os.fsdecode(raw) / "inside", 20 + number, number)
+        a_file(top / "names" / os.fsdecode(raw), 10 + number, number)
+        a_file(top / "folders" / os.fsdecode(raw) / "inside", 20 + number, number)
     for number in range(600):  # more than one batch of small files
-        _file(top / "many" / f"{number:03d}", number % 50, number)
+        a_file(top / "many" / f"{number:03d}", number % 50, number)
     for name in ("empty", "nested/a/b/c/empty", "nested/a/b/also empty"):
         (top / name).mkdir(parents=True)
-    _file(top / "nested/a/b/c/deep", 100)
-    _file(top / "nested/a/shallow", 100, 1)
+    a_file(top / "nested/a/b/c/deep", 100)
+    a_file(top / "nested/a/shallow", 100, 1)
     _links(top)
     for kind in ("fifo", "socket"):
         (top / "special").mkdir(exist_ok=True)
         os.mknod(
             top / "special" / kind, 0o644 | (stat.S_IFIFO if kind == "fifo" else stat.S_IFSOCK)
         )
-    _file(top / "special/file", 5)
+    a_file(top / "special/file", 5)
     if has_xattrs(top):
         _xattrs(top / "xattrs")
     if os.geteuid() == 0:
@@ -102,7 +102,7 @@ def rich_tree(top: Path) -> Path:
     return top
 
 
-def _file(path: Path, size: int, seed: int = 0) -> Path:
+def a_file(path: Path, size: int, seed: int = 0) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content(size, seed))
     return path
@@ -130,9 +130,9 @@ def _links(top: Path) -> None:
     }
     for name, target in targets.items():
         (folder / name).symlink_to(target)
-    _file(top / "hard/first", 1000)
-    _file(top / "hard/large", 3 * BLOCK + 5)
-    _file(top / "hard/empty", 0)
+    a_file(top / "hard/first", 1000)
+    a_file(top / "hard/large", 3 * BLOCK + 5)
+    a_file(top / "hard/empty", 0)
     (top / "hard/other folder").mkdir()
     (top / "aaa before all").mkdir()
     for old, new in (
@@ -149,15 +149,15 @@ def _links(top: Path) -> None:
 
 def _xattrs(folder: Path) -> None:
     (folder / "folder").mkdir(parents=True)
-    for path in (_file(folder / "file", 3), _file(folder / "same", 4), folder / "folder", folder):
+    for path in (a_file(folder / "file", 3), a_file(folder / "same", 4), folder / "folder", folder):
         for name, value in XATTRS.items():
             os.setxattr(path, name, value)
-    os.setxattr(_file(folder / "large", BATCH + 1), "user.only", b"one")
-    _file(folder / "none", 5)
+    os.setxattr(a_file(folder / "large", BATCH + 1), "user.only", b"one")
+    a_file(folder / "none", 5)
 
 
 def _owners(folder: Path) -> None:
-    _file(folder / "file", 3)
+    a_file(folder / "file", 3)
     (folder / "link").symlink_to("file")
     (folder / "folder").mkdir()
     for number, name in enumerate(("file", "link", "folder")):
@@ -168,7 +168,7 @@ def _owners(folder: Path) -> None:
 def _times(folder: Path) -> None:
     times = {"before 1970": BEFORE_1970, "1970": 0, "2100": YEAR_2100, "ns": NANOSECONDS}
     for name, when in times.items():
-        _file(folder / f"file of {name}", 7)
+        a_file(folder / f"file of {name}", 7)
         (folder / f"link of {name}").symlink_to("somewhere")
         (folder / f"folder of {name}").mkdir()
         for kind in ("file", "link", "folder"):
@@ -180,9 +180,9 @@ def _modes(folder: Path) -> None:
     if os.geteuid() == 0:  # nobody else could read it
         modes.append(0o000)
     for mode in modes:
-        _file(folder / f"file {mode:04o}", 6).chmod(mode)
+        a_file(folder / f"file {mode:04o}", 6).chmod(mode)
     for mode in (0o500, 0o555, 0o700, 0o755, 0o1777, 0o2775):
-        _file(folder / f"folder {mode:04o}" / "inside", 8)
+        a_file(folder / f"folder {mode:04o}" / "inside", 8)
         (folder / f"folder {mode:04o}").chmod(mode)
 
 

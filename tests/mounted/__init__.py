@@ -1,0 +1,1 @@
+"""Tests over real mounts, of every form of archive and through both back ends."""
