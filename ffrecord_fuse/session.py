@@ -146,18 +146,18 @@ class Session:
 
     # ---- requests ------------------------------------------------------------------------
 
-    def _take(self, receive: Callable[[memoryview], int]) -> bool:
+    def _take(self, receive: Callable[[memoryview], int | None]) -> bool:
         """Take a request and answer it, if that can be at once; whether there was one."""
         try:
             count = receive(self._request)
-        except BlockingIOError:
-            return False
         except OSError as error:
             # ENOENT: the request was interrupted before it could be read.
             if error.errno not in (errno.ENOENT, errno.EINTR):
                 if error.errno != errno.ENODEV:
                     self._log(f"reading a request failed: {error.strerror}")
                 self._over = True
+            return False
+        if count is None:
             return False
         if count == 0:
             self._over = True  # a socket in a test, whose other end is closed

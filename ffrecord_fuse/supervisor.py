@@ -41,6 +41,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WAITED_FOR = {signal.SIGCHLD, *ENDING}
 SHORT_LIFE = 0.2  # seconds
 LONGEST_PAUSE = 1.0
+GARBAGE = 50_000  # objects between two looks for garbage
 _CRASHED = 70
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -207,7 +208,9 @@ class Supervisor:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to the whole group
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             self._close_those_of_others(worker)
-            gc.freeze()  # what is there stays: collections need not look at it again and again
+            # What is there stays, and hardly anything that requests leave behind is in circles.
+            gc.freeze()
+            gc.set_threshold(GARBAGE)
             served = self._served
             Session(
                 worker.fd, served.filesystem, served.content,
