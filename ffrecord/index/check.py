@@ -58,8 +58,8 @@ def nothing_to_wait_for(part: str, rows: int | None) -> None:
     """For an image that is all there."""
 
 
-def check(path: str, image: Image, record_sizes: RecordSizes, wait_for: WaitFor) -> Ints:
-    """Raise IndexStructureError unless all of an image makes sense; which inodes are folders.
+def check(path: str, image: Image, record_sizes: RecordSizes, wait_for: WaitFor) -> None:
+    """Raise IndexStructureError unless all of an image makes sense.
 
     `wait_for` is called with one of `layout.parts` and how many of its rows, or None for all of
     it, before those are looked at.
@@ -73,7 +73,6 @@ def check(path: str, image: Image, record_sizes: RecordSizes, wait_for: WaitFor)
     checks.large_files()
     checks.hashes()
     checks.padding()
-    return checks.folder_inodes
 
 
 class _Checks:

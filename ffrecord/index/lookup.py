@@ -87,7 +87,7 @@ class Index:
         self._path = path
         self._raw = image
         self.tables = tables = layout.parse(path, image)
-        self._folders = check(path, tables, record_sizes, wait_for)
+        check(path, tables, record_sizes, wait_for)
         self._inodes_at = layout.section_offset(tables, "inodes")
         self._entries_at = layout.section_offset(tables, "entries")
         self._attributes_at = layout.section_offset(tables, "attributes")
@@ -98,12 +98,11 @@ class Index:
         self._regular = (tables.attributes["mode"] & np.uint32(0o170000)) == stat.S_IFREG
         self._is_regular: list[bool] = self._regular.tolist()
         # What stands in front of the names in each folder, once it was needed.
-        self._prefixes: list[bytes | None] = [None] * len(self._folders)
-        self._prefixes[0] = b""
+        self._prefixes = {ROOT: b""}
         self._far_down: set[int] = set()  # folders for which it would be too long
         # Checked to be less than 2**63, or to mean nothing.
         self._inode_rows = tables.inodes.view("V32")
-        self._entry_words = tables.entries.view("<i8")
+        self._entry_rows = tables.entries.view("c16")
 
     @cached_property
     def _buckets(self) -> _Buckets:
@@ -271,11 +270,10 @@ class Index:
             return np.full(len(paths), MISSING)
         wanted = np.fromiter(map(crc32, paths), np.uint32, len(paths))
         entry = tables.hashed.take(self._buckets.places(wanted), mode="clip").astype(np.int64)
-        # Rows as words: a take from one array of numbers is the fastest that numpy has.
-        entry *= 2
-        end = self._entry_words.take(entry)
-        inodes_and_parents = self._entry_words.take(entry + 1)
-        begin = self._entry_words.take(entry - 2, mode="wrap")
+        # Rows of two numbers, less than 2**63: numpy takes complex ones faster than any other type.
+        rows = self._entry_rows.take(entry).view(np.int64)
+        end, inodes_and_parents = rows[::2], rows[1::2]
+        begin = self._entry_rows.take(entry - 1, mode="wrap").view(np.int64)[::2]
         if not entry.all():  # the first name begins where none ends
             begin[entry == 0] = 0
         # All of them touched at once: the processor waits for memory once, not for each name.
@@ -292,14 +290,13 @@ class Index:
     def _paths(self, folders: Ints, begin: Ints, end: Ints) -> list[bytes | None]:
         """Paths whose names are at the given places; None in folders too far down."""
         raw, prefixes = self._raw, self._prefixes
-        places, starts = self._folders.searchsorted(folders).tolist(), begin.tolist()
-        stops = end.tolist()
+        parents, starts, stops = folders.tolist(), begin.tolist(), end.tolist()
         try:
             # No list of tuples is made: those would set the garbage collector to work.
-            spans = zip(places, starts, stops, strict=True)
-            return [prefixes[place] + raw[start:stop] for place, start, stop in spans]
-        except TypeError:  # a folder that is met for the first time
-            known = [self._prefix(folder) for folder in folders.tolist()]
+            spans = zip(parents, starts, stops, strict=True)
+            return [prefixes[parent] + raw[start:stop] for parent, start, stop in spans]
+        except KeyError:  # a folder that is met for the first time, or too far down
+            known = map(self._prefix, parents)
             spans = zip(known, starts, stops, strict=True)
             return [
                 None if prefix is None else prefix + raw[start:stop]
@@ -318,12 +315,10 @@ class Index:
     def _prefix(self, folder: int) -> bytes | None:
         """What stands in front of a folder's names; None if that is longer than any path may be."""
         way = []
-        while folder != ROOT and self._prefixes[self._place(folder)] is None:
-            if folder in self._far_down:
-                break
+        while folder not in self._prefixes and folder not in self._far_down:
             way.append(folder)
             folder = self.parent(folder)
-        prefix = b"" if folder == ROOT else self._prefixes[self._place(folder)]
+        prefix = self._prefixes.get(folder)
         for folder in reversed(way):
             if prefix is not None:
                 prefix += self.last_name(folder) + b"/"
@@ -331,11 +326,8 @@ class Index:
                 prefix = None
                 self._far_down.add(folder)
             else:
-                self._prefixes[self._place(folder)] = prefix
+                self._prefixes[folder] = prefix
         return prefix
-
-    def _place(self, folder: int) -> int:
-        return bisect_left(self._folders, folder)
 
     # ---- rows ----------------------------------------------------------------------------
 
