@@ -21,6 +21,10 @@ HEADER = abi.OUT_HEADER.size
 BLOCK_SIZE = 128 << 10
 """What programs are told to read by (st_blksize): a block of the archive's checksums."""
 
+FRONT = 4096
+"""A page, so that the content begins with one: the kernel copies page by page, and takes two steps
+for each that lies across two of ours."""
+
 _SECOND = 1_000_000_000
 _U64 = (1 << 64) - 1
 _FOREVER = abi.FOREVER
@@ -46,12 +50,13 @@ def data(unique: int, content: memoryview) -> tuple[bytes, memoryview]:
 def framed(frame: memoryview, unique: int, begin: int, count: int) -> memoryview:
     """A file's bytes in one piece with their header.
 
-    They are in a frame, which has room for a header in front of its content, from byte `begin`
+    They are in a frame, which has FRONT bytes of room in front of its content, from byte `begin`
     of that content on. The header overwrites what stands before them.
     """
-    end = begin + HEADER + count
-    abi.OUT_HEADER.pack_into(frame, begin, HEADER + count, 0, unique)
-    return frame[begin:end]
+    end = FRONT + begin + count
+    at = FRONT + begin - HEADER
+    abi.OUT_HEADER.pack_into(frame, at, HEADER + count, 0, unique)
+    return frame[at:end]
 
 
 def attributes(unique: int, found: Attributes) -> bytes:

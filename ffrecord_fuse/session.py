@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from ffrecord import pagecache
 from ffrecord.errors import FFRecordError
+from ffrecord.slabs import SlabPool
 from ffrecord_fuse import abi, counters, reply
 from ffrecord_fuse.abi import Opcode
 from ffrecord_fuse.background import Background
@@ -50,6 +51,8 @@ READ_BYTES = 3 << 19
 """A read of 1 MiB and what is missing of the blocks at both its ends."""
 
 HITS_TO_BE_WARM = 8
+_slabs = SlabPool()
+
 READ_ONLY = frozenset({
     Opcode.SETATTR, Opcode.SYMLINK, Opcode.MKNOD, Opcode.MKDIR, Opcode.UNLINK, Opcode.RMDIR,
     Opcode.RENAME, Opcode.RENAME2, Opcode.LINK, Opcode.WRITE, Opcode.SETXATTR, Opcode.REMOVEXATTR,
@@ -86,8 +89,8 @@ class Session:
         self._log = log
         self._over = False
         self._request = memoryview(bytearray(REQUEST_BYTES))
-        self._frame = memoryview(bytearray(reply.HEADER + READ_BYTES))
-        self._memory = self._frame[reply.HEADER :]
+        self._frame = _slabs.take(reply.FRONT + READ_BYTES).data
+        self._memory = self._frame[reply.FRONT :]
         sources = filesystem.archive.reader.sources
         self._fds: list[int] = sources.fds.tolist()
         self._may_ask = sources.use_cachestat

@@ -50,7 +50,7 @@ def test_data_is_not_copied() -> None:
 @pytest.mark.parametrize(("begin", "count"), [(0, 10), (0, 100), (7, 1), (99, 1), (50, 0)])
 def test_framed_data_has_its_header_right_before_it(begin: int, count: int) -> None:
     content = bytes(range(100, 200))
-    frame = memoryview(bytearray(bytes(16) + content + b"\xdb" * 100))
+    frame = memoryview(bytearray(bytes(reply.FRONT) + content + b"\xdb" * 100))
     raw = reply.framed(frame, UNIQUE, begin, count)
     assert bytes(raw) == answer(content[begin : begin + count])
 

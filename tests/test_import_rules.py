@@ -101,7 +101,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord_fuse.session": (
         FUSE_INSIDE
         | {"abi", "background", "coldreads", "damage", "errors", "inbox", "pagecache"}
-        | {"reply", "request"},
+        | {"reply", "request", "slabs"},
         set(),
     ),
     "ffrecord_fuse.supervisor": (
