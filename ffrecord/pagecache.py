@@ -66,7 +66,7 @@ def is_resident(fd: int, offset: int, length: int) -> bool:
     """Whether all pages of one read are in the page cache; False where the kernel does not say."""
     span, answer = _Two(offset, length), _Five()
     code = _syscall(_SYS_CACHESTAT, fd, ctypes.addressof(span), ctypes.addressof(answer), 0)
-    return code == 0 and answer[0] >= _pages(offset, length)
+    return bool(code == 0 and answer[0] >= _pages(offset, length))
 
 
 def _cachestat(fds: Ints | int, offsets: Ints, lengths: Ints) -> list[bool] | None:

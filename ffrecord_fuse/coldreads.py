@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import struct
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -26,7 +27,10 @@ from ffrecord.slabs import SlabPool
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 SLOTS = 256
+SLOT_BYTES = 32 << 10
+NO_SLOT = -1
 IDLE_BYTES = 64 << 20
+_IOCB = struct.Struct(f"<{aio.IOCB_WORDS}q")
 _NOTIFY = 1  # IOCB_FLAG_RESFD
 
 
@@ -37,15 +41,21 @@ class ColdReads:
         self._sources = sources
         self.eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._context = aio.contexts.borrow(SLOTS) if sources.direct else None
-        self._slabs = SlabPool(IDLE_BYTES)
+        self._direct_fds: list[int] = sources.direct_fds.tolist()
         slots = self._context.capacity if self._context is not None else 0
         self._free = list(range(slots))
-        self._iocbs = np.zeros((slots, aio.IOCB_WORDS), "<i8")
-        self._iocbs_at = self._iocbs.ctypes.data
+        # Small reads have memory of their slot's own: to get some takes longer than to fill it.
+        self._slabs = SlabPool(IDLE_BYTES)
+        memory = self._slabs.take(max(slots, 1) * SLOT_BYTES)
+        self._memory = [memory[SLOT_BYTES * slot :][:SLOT_BYTES] for slot in range(slots)]
+        self._memory_at = memory.ctypes.data
+        self._iocbs = bytearray(_IOCB.size * max(slots, 1))
+        self._iocbs_at = np.frombuffer(self._iocbs, np.uint8).ctypes.data
         self._pointers = (ctypes.c_uint64 * max(slots, 1))()
+        self._pointers_at = ctypes.addressof(self._pointers)
         self._pending: list[int] = []  # slots to submit
         self._reads: dict[int, tuple[Any, int, int, int, Bytes]] = {}
-        self._done: list[tuple[Any, memoryview | FFRecordError]] = []
+        self._done: list[tuple[Any, memoryview | FFRecordError, int]] = []  # with its slot
 
     @property
     def busy(self) -> bool:
@@ -57,13 +67,19 @@ class ColdReads:
         align = self._sources.align
         low = begin & -align
         high = begin + length + align - 1 & -align
-        memory = self._slabs.take(high - low)
         if not self._free:
-            self._read_by_hand(token, file, begin, memory[begin - low :][:length], 0)
+            memory = self._slabs.take(length)
+            self._read_by_hand(token, file, begin, memory, 0, NO_SLOT)
             return
         slot = self._free.pop()
-        self._iocbs[slot] = (
-            slot, 0, int(self._sources.direct_fds[file]) << 32, memory.ctypes.data, high - low, low,
+        if high - low <= SLOT_BYTES:
+            memory, address = self._memory[slot], self._memory_at + SLOT_BYTES * slot
+        else:
+            memory = self._slabs.take(high - low)
+            address = memory.ctypes.data
+        _IOCB.pack_into(
+            self._iocbs, _IOCB.size * slot,
+            slot, 0, self._direct_fds[file] << 32, address, high - low, low,
             0, _NOTIFY | self.eventfd << 32,
         )  # fmt: skip
         self._reads[slot] = (token, file, begin, length, memory)
@@ -75,18 +91,24 @@ class ColdReads:
         while pending:
             assert context is not None
             for place, slot in enumerate(pending):
-                self._pointers[place] = self._iocbs_at + 8 * aio.IOCB_WORDS * slot
-            took = context.submit(ctypes.addressof(self._pointers), len(pending))
+                self._pointers[place] = self._iocbs_at + _IOCB.size * slot
+            took = context.submit(self._pointers_at, len(pending))
             if took > 0:
                 del pending[:took]
             else:  # this one is refused: it is read another way
                 self._land(pending.pop(0), took or -errno.EAGAIN)
 
     def landed(self) -> Iterator[tuple[Any, memoryview | FFRecordError]]:
-        """What has arrived, or failed for good, since the last time. Does not wait."""
+        """What has arrived, or failed for good, since the last time. Does not wait.
+
+        The memory of each is there until the next is asked for.
+        """
         self.has_landed()
         while self._done:
-            yield self._done.pop()
+            token, result, slot = self._done.pop()
+            yield token, result
+            if slot != NO_SLOT:
+                self._free.append(slot)
 
     def has_landed(self) -> bool:
         """Whether `landed` has something to tell. A look into memory, not a system call."""
@@ -109,22 +131,25 @@ class ColdReads:
 
     def _land(self, slot: int, result: int) -> None:
         token, file, begin, length, memory = self._reads.pop(slot)
-        self._free.append(slot)
-        if result == -errno.EINVAL:  # O_DIRECT opens here but does not read
+        if result == -errno.EINVAL:  # O_DIRECT opens here but does not read: no slot is used again
             self._sources.give_up_direct()
             self._free.clear()
+        if not self._sources.direct:
+            slot = NO_SLOT
         skip = begin & (self._sources.align - 1)
         wanted = memory[skip : skip + length]
         have = max(0, min(result - skip, length))
         if have < length:
-            self._read_by_hand(token, file, begin, wanted, have)
+            self._read_by_hand(token, file, begin, wanted, have, slot)
         else:
-            self._done.append((token, wanted.data))
+            self._done.append((token, wanted.data, slot))
 
-    def _read_by_hand(self, token: object, file: int, begin: int, memory: Bytes, have: int) -> None:
+    def _read_by_hand(
+        self, token: object, file: int, begin: int, memory: Bytes, have: int, slot: int
+    ) -> None:
         try:
             self._sources[file].read_into(memory[have:], begin + have)
         except FFRecordError as error:
-            self._done.append((token, error))
+            self._done.append((token, error, slot))
         else:
-            self._done.append((token, memory.data))
+            self._done.append((token, memory.data, slot))
