@@ -212,9 +212,10 @@ class Supervisor:
             gc.freeze()
             gc.set_threshold(GARBAGE)
             served = self._served
+            spin = DEFAULT_SPIN if served.spin is None else served.spin
             Session(
                 worker.fd, served.filesystem, served.content,
-                spin=DEFAULT_SPIN if served.spin is None else served.spin,
+                spin=0 if worker.number else spin,  # one that stays awake is enough
                 counts=served.counters.row(worker.number), log=self._log,
             ).run()  # fmt: skip
             code = 0
