@@ -33,11 +33,11 @@ from ffrecord.errors import (
     NotFFRecordError,
     SampleChecksumError,
 )
+from ffrecord.indices import Indices, check_bounds, record_numbers
 
 Path: TypeAlias = "str | os.PathLike[str]"
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
-Indices: TypeAlias = "Sequence[SupportsIndex] | slice | npt.NDArray[np.integer[Any]] | Any"
 
 MODES = ("auto", "aio", "buffered", "mmap")
 
@@ -102,7 +102,7 @@ class FileReader:
     def read(self, indices: Indices) -> list[Bytes]:
         """The records at `indices`, in that order, as one batch."""
         _ = self.sources  # an error if it is closed
-        records = _normalise(indices, self.n)
+        records = record_numbers(indices, self.n)
         if len(records) <= SMALL_BATCH:
             return [self._read_single(record) for record in records.tolist()]
         return self._batch(records).begin_read(everything=False).result()
@@ -110,7 +110,7 @@ class FileReader:
     def read_one(self, index: SupportsIndex) -> Bytes:
         """The record at `index`."""
         record = operator.index(index)
-        _check_bounds(record, record, self.n)
+        check_bounds(record, record, self.n)
         return self._read_single(record + self.n if record < 0 else record)
 
     def read_range(self, start: int, stop: int) -> list[Bytes]:
@@ -122,7 +122,7 @@ class FileReader:
     def read_async(self, indices: Indices) -> PendingRead:
         """Begin to read `indices` and return at once; `.result()` gives what `read` would."""
         _ = self.sources  # an error if it is closed
-        return self._batch(_normalise(indices, self.n)).begin_read(everything=True)
+        return self._batch(record_numbers(indices, self.n)).begin_read(everything=True)
 
     def read_pieces(
         self, index: int, begin: Ints, end: Ints, checksums: layout.Checksums | None
@@ -239,13 +239,13 @@ class FileReader:
 
     def record_size(self, index: int) -> int:
         """How many bytes a record has."""
-        _check_bounds(index, index, self.n)
+        check_bounds(index, index, self.n)
         at = index + self._file_of(index)
         return int(self._offsets[at + 1] - self._offsets[at])
 
     def record_sizes(self, indices: Indices = slice(None)) -> Ints:
         """How many bytes each record has, or each of some records."""
-        at = _normalise(indices, self.n)
+        at = record_numbers(indices, self.n)
         if len(self.fnames) > 1:
             at = at + self._first.searchsorted(at, side="right") - 1
         sizes: Ints = self._offsets[at + 1] - self._offsets[at]
@@ -255,7 +255,7 @@ class FileReader:
         """The number of the file that a record is in, and the byte that it begins at."""
         if len(self.fnames) == 1 and 0 <= index < self.n:
             return 0, int(self._offsets[index])
-        _check_bounds(index, index, self.n)
+        check_bounds(index, index, self.n)
         file = self._file_of(index)
         return file, int(self._offsets[index + file])
 
@@ -406,46 +406,3 @@ def _warn_if_legacy(path: str, header: layout.Header, stacklevel: int) -> None:
 
 def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def _normalise(indices: Indices, n: int) -> Ints:
-    """`indices` of any accepted kind as an array of numbers from 0 to n - 1."""
-    if isinstance(indices, slice):
-        indices = range(*indices.indices(n))
-    if not isinstance(indices, range):
-        records = _as_integers(indices, n)
-    elif not indices:
-        records = np.empty(0, np.int64)
-    else:  # looked at before it is spelled out: it may be endless
-        _check_bounds(min(indices[0], indices[-1]), max(indices[0], indices[-1]), n)
-        records = np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
-    # As unsigned numbers negative ones are huge: one look finds that nothing is out of range.
-    if not records.size or int(records.view(np.uint64).max()) < n:
-        return records
-    _check_bounds(int(records.min()), int(records.max()), n)
-    return np.where(records < 0, records + n, records)
-
-
-def _check_bounds(lowest: int, highest: int, n: int) -> None:
-    if lowest < -n or highest >= n:
-        wrong = lowest if lowest < -n else highest
-        raise IndexError(f"record {wrong} is out of range: there are {n} records")
-
-
-def _as_integers(indices: Any, n: int) -> Ints:
-    if isinstance(indices, (int, str, bytes)) or not hasattr(indices, "__len__"):
-        raise TypeError(
-            f"indices must be a sequence of integers, not {type(indices).__name__}; "
-            "for one record use read_one"
-        )
-    array = np.asarray(indices)
-    if array.ndim != 1:
-        raise TypeError(f"indices must have one dimension, not {array.ndim}")
-    if array.dtype.kind == "b":
-        raise TypeError("indices must be integers, not booleans: use numpy.flatnonzero")
-    if array.dtype.kind != "i":  # unsigned, or objects: tensors, numbers of any size, nothing
-        numbers = [operator.index(index) for index in indices]
-        if numbers:
-            _check_bounds(min(numbers), max(numbers), n)
-        array = np.array(numbers, np.int64)
-    return array.astype(np.int64, copy=False)

@@ -1,0 +1,56 @@
+"""Which records are asked for: indices of any accepted kind to an array of record numbers. Pure."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, SupportsIndex, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Indices: TypeAlias = "Sequence[SupportsIndex] | slice | npt.NDArray[np.integer[Any]] | Any"
+
+
+def record_numbers(indices: Indices, n: int) -> Ints:
+    """`indices` of any accepted kind as an array of numbers from 0 to n - 1."""
+    if isinstance(indices, slice):
+        indices = range(*indices.indices(n))
+    if not isinstance(indices, range):
+        records = _as_integers(indices, n)
+    elif not indices:
+        records = np.empty(0, np.int64)
+    else:  # looked at before it is spelled out: it may be endless
+        check_bounds(min(indices[0], indices[-1]), max(indices[0], indices[-1]), n)
+        records = np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
+    # As unsigned numbers negative ones are huge: one look finds that nothing is out of range.
+    if not records.size or int(records.view(np.uint64).max()) < n:
+        return records
+    check_bounds(int(records.min()), int(records.max()), n)
+    return np.where(records < 0, records + n, records)
+
+
+def check_bounds(lowest: int, highest: int, n: int) -> None:
+    if lowest < -n or highest >= n:
+        wrong = lowest if lowest < -n else highest
+        raise IndexError(f"record {wrong} is out of range: there are {n} records")
+
+
+def _as_integers(indices: Any, n: int) -> Ints:
+    if isinstance(indices, (int, str, bytes)) or not hasattr(indices, "__len__"):
+        raise TypeError(
+            f"indices must be a sequence of integers, not {type(indices).__name__}; "
+            "for one record use read_one"
+        )
+    array = np.asarray(indices)
+    if array.ndim != 1:
+        raise TypeError(f"indices must have one dimension, not {array.ndim}")
+    if array.dtype.kind == "b":
+        raise TypeError("indices must be integers, not booleans: use numpy.flatnonzero")
+    if array.dtype.kind != "i":  # unsigned, or objects: tensors, numbers of any size, nothing
+        numbers = [operator.index(index) for index in indices]
+        if numbers:
+            check_bounds(min(numbers), max(numbers), n)
+        array = np.array(numbers, np.int64)
+    return array.astype(np.int64, copy=False)
