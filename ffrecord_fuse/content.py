@@ -18,8 +18,8 @@ import numpy as np
 from ffrecord.archive import Archive
 from ffrecord.checksum import crc32
 from ffrecord.index.layout import BLOCK
+from ffrecord_fuse.options import VERIFY
 
-VERIFY = ("first", "always", "off")
 UNNUMBERED = -1
 """Of blocks that the index has no checksums of: they are verified each time."""
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from ffrecord_fuse import abi, reply
 from ffrecord_fuse.abi import InitFlag, Opcode
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.request import Init, MalformedError, parse
+from ffrecord_fuse.mounting import READ_AHEAD_KIB
+from ffrecord_fuse.request import MOST_BYTES, Init, MalformedError, parse
 
 WANTED = (
     InitFlag.ASYNC_READ | InitFlag.EXPORT_SUPPORT | InitFlag.DO_READDIRPLUS
     | InitFlag.PARALLEL_DIROPS | InitFlag.MAX_PAGES | InitFlag.CACHE_SYMLINKS | InitFlag.INIT_EXT
     | InitFlag.HAS_RESEND
 )  # fmt: skip
-READ_AHEAD = 1 << 20
-REQUEST_BYTES = 68 << 10
+READ_AHEAD = READ_AHEAD_KIB << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def agree(fd: int, mountpoint: str, seconds: float = 10.0) -> Agreement:
     """Wait for INIT on a descriptor that was just mounted, and answer it."""
     waiting = select.poll()
     waiting.register(fd, select.POLLIN)
-    memory = memoryview(bytearray(REQUEST_BYTES))
+    memory = memoryview(bytearray(MOST_BYTES))
     while True:
         if not waiting.poll(seconds * 1000):
             why = f"the kernel did not begin to talk within {seconds:.0f} seconds"

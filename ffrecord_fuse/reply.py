@@ -12,15 +12,13 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord.index.layout import BLOCK
 from ffrecord_fuse import abi
 from ffrecord_fuse.filesystem import Attributes, Listing, Space
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 HEADER = abi.OUT_HEADER.size
-BLOCK_SIZE = 128 << 10
-"""What programs are told to read by (st_blksize): a block of the archive's checksums."""
-
 FRONT = 4096
 """A page, so that the content begins with one: the kernel copies page by page, and takes two steps
 for each that lies across two of ours."""
@@ -71,7 +69,7 @@ def entry(unique: int, found: Attributes) -> bytes:
     return _entry_reply(
         _ENTRY_SIZE, 0, unique, node, 0, _FOREVER, _FOREVER, 0, 0,
         node, size, (size + 511) // 512, seconds, seconds, seconds,
-        nanoseconds, nanoseconds, nanoseconds, mode, links, uid, gid, 0, BLOCK_SIZE, 0,
+        nanoseconds, nanoseconds, nanoseconds, mode, links, uid, gid, 0, BLOCK, 0,
     )  # fmt: skip
 
 
@@ -171,7 +169,7 @@ def _heads(listing: Listing, dtype: np.dtype[np.void], *, plus: bool) -> npt.NDA
             heads[f"{time}_ns"] = nanoseconds
         heads["mode"], heads["links"] = listing.modes, listing.links
         heads["uid"], heads["gid"] = listing.uids, listing.gids
-        heads["block_size"] = BLOCK_SIZE
+        heads["block_size"] = BLOCK
     return heads
 
 
@@ -181,5 +179,5 @@ def _attr(found: Attributes) -> tuple[int, ...]:
     seconds &= _U64  # before 1970: the kernel takes it for a signed number again
     return (
         inode + abi.ROOT_ID, size, -(-size // 512), seconds, seconds, seconds,
-        nanoseconds, nanoseconds, nanoseconds, mode, links, uid, gid, 0, BLOCK_SIZE, 0,
+        nanoseconds, nanoseconds, nanoseconds, mode, links, uid, gid, 0, BLOCK, 0,
     )  # fmt: skip

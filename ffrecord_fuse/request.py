@@ -15,6 +15,8 @@ from ffrecord_fuse import abi
 from ffrecord_fuse.abi import Opcode
 
 HEADER = abi.IN_HEADER.size
+MOST_BYTES = 68 << 10
+"""Room for one: at least 8192, and what a header and max_write need; more for BATCH_FORGET."""
 
 
 class Request(NamedTuple):

@@ -32,13 +32,10 @@ from ffrecord_fuse.damage import DamageLog
 from ffrecord_fuse.filesystem import MISSING, Filesystem
 from ffrecord_fuse.inbox import DEFAULT_SPIN, Inbox
 from ffrecord_fuse.reply import Rendered
-from ffrecord_fuse.request import MalformedError, Request, parse
+from ffrecord_fuse.request import MOST_BYTES, MalformedError, Request, parse
 
 Buffers: TypeAlias = "bytes | tuple[bytes, memoryview]"
 Handler: TypeAlias = "Callable[[Request], bytes | None]"
-
-REQUEST_BYTES = 68 << 10
-"""At least 8192, and what a header and max_write need; larger for BATCH_FORGET."""
 
 AT_ONCE = 64
 """Requests taken before cold reads are put on their way, and answers given."""
@@ -88,7 +85,7 @@ class Session:
         self._counts = counters.Counters().row(0) if counts is None else counts
         self._log = log
         self._over = False
-        self._request = memoryview(bytearray(REQUEST_BYTES))
+        self._request = memoryview(bytearray(MOST_BYTES))
         self._frame = _slabs.take(reply.FRONT + READ_BYTES).data
         self._memory = self._frame[reply.FRONT :]
         sources = filesystem.archive.reader.sources

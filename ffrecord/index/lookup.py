@@ -124,9 +124,10 @@ class Index:
     def raw_status(self, inode: int) -> tuple[int, int, int, int, int, int]:
         """Mode, links, owner, group, length and mtime of an inode that is there; the length of a
         folder is how many entries it has."""
-        raw = self._raw
-        _, length, mtime, row, _ = _INODE.unpack_from(raw, self._inodes_at + 32 * inode)
-        mode, uid, gid, links, _, _ = _ATTRIBUTES.unpack_from(raw, self._attributes_at + 24 * row)
+        at = self._inodes_at + _INODE.size * inode
+        _, length, mtime, row, _ = _INODE.unpack_from(self._raw, at)
+        at = self._attributes_at + _ATTRIBUTES.size * row
+        mode, uid, gid, links, _, _ = _ATTRIBUTES.unpack_from(self._raw, at)
         return mode, links, uid, gid, length, mtime
 
     def mode(self, inode: int) -> int:

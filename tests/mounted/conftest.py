@@ -155,3 +155,12 @@ def mounted(
     options = "workers=3" if form == "shards" else ""
     with mounting.mounted(packed.archive, path, options, backend=backend, log=log):
         yield Mounted(path, packed.archive, packed.source, form, backend, log)
+
+
+@pytest.fixture
+def mountpoint(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder, on which nothing stays mounted."""
+    path = tmp_path / "mnt"
+    path.mkdir()
+    with mounting.released(path):
+        yield path

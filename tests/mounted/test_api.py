@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,14 +21,6 @@ FILES = {"file": b"content", "folder/inside": b"more", "empty/": b""}
 def archive(tmp_path: Path) -> Path:
     archives.pack(trees.plain_tree(tmp_path / "tree", FILES), tmp_path / "tree.ffr")
     return tmp_path / "tree.ffr"
-
-
-@pytest.fixture
-def mountpoint(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "mnt"
-    path.mkdir()
-    with mounting.released(path):
-        yield path
 
 
 def test_a_mount_lasts_as_long_as_the_block(archive: Path, backend: str) -> None:

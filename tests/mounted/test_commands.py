@@ -29,14 +29,6 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path / "tree.ffr"
 
 
-@pytest.fixture
-def mountpoint(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "mnt"
-    path.mkdir()
-    with released(path):
-        yield path
-
-
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
     """What a command said that has failed."""
     assert done.stdout == ""
