@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ffrecord.errors import (
+    BadRecordWarning,
     ChangedError,
     ChangedWarning,
     ClosedError,
@@ -21,6 +22,7 @@ from ffrecord.errors import (
     ReadFailedError,
     SampleChecksumError,
     SkippedWarning,
+    StateError,
     StructureError,
     TruncatedError,
     UnfinishedError,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from ffrecord.writer import FileWriter
 
 __all__ = [
+    "BadRecordWarning",
     "ChangedError",
     "ChangedWarning",
     "ClosedError",
@@ -54,6 +57,7 @@ __all__ = [
     "ReadFailedError",
     "SampleChecksumError",
     "SkippedWarning",
+    "StateError",
     "StructureError",
     "TruncatedError",
     "UnfinishedError",

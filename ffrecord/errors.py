@@ -134,6 +134,16 @@ class ChangedError(FFRecordError):
     exit_code = 17
 
 
+class StateError(FFRecordError, ValueError):
+    """A saved state of a loader or a sampler does not fit what it is loaded into."""
+
+    exit_code = 19
+
+
+class BadRecordWarning(UserWarning):
+    """A record could not be read or decoded, and was left out as asked."""
+
+
 class ChangedWarning(UserWarning):
     """As `ChangedError`, where such files were to be packed as they were found."""
 

@@ -10,6 +10,7 @@ options, so a spawned process opens it again.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import io
@@ -42,7 +43,6 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Names: TypeAlias = list[str]  # in the class below `list` is the method
 Arrays: TypeAlias = list[Bytes]
 Listing: TypeAlias = list[Any]
-Batch: TypeAlias = list[Name]
 
 
 class PackedFolder:
@@ -97,11 +97,11 @@ class PackedFolder:
         """
         if isinstance(names, (str, os.PathLike)):
             return self.read_one(names)
-        return self.reader.read(self._records(list(names)))
+        return self.reader.read(self.records(names))
 
     def read_one(self, name: Name) -> Bytes:
         """The contents of a file."""
-        return self.reader.read_one(int(self._records([name])[0]))
+        return self.reader.read_one(int(self.records([name])[0]))
 
     def read_range(self, name: Name, offset: int, length: int) -> Bytes:
         """`length` bytes of a file from `offset` on, or fewer where it ends before that.
@@ -120,6 +120,21 @@ class PackedFolder:
     def record(self, name: Name) -> int:
         """The number of the record that holds a file."""
         return self._index.record(self._file(name))
+
+    def records(self, names: Sequence[Name]) -> Ints:
+        """The number of the record that holds each file."""
+        names = list(names)
+        # By hash where the name is a plain path, else step by step.
+        try:
+            paths = list(map(str.encode, names))  # type: ignore[arg-type]
+        except (TypeError, UnicodeEncodeError):  # a Path; a name that is not UTF-8
+            paths = [to_bytes(name) for name in names]
+        index = self._index
+        records = index.records(index.find(paths))
+        if records.min(initial=0) == MISSING:
+            for row in (records == MISSING).nonzero()[0].tolist():
+                records[row] = index.record(self._file(names[row]))
+        return records
 
     def extract(
         self, dest: Name, names: Name | Sequence[Name] | None = None, *, overwrite: bool = False
@@ -163,7 +178,8 @@ class PackedFolder:
         """
         found: Listing = []
         for item in self._descend(self._folder("" if path is None else path), recursive):
-            if list_dir if self._leads_to_folder(item) else list_file:
+            is_folder = stat.S_ISDIR(self._index.mode(self._leads_to(item)))
+            if list_dir if is_folder else list_file:
                 found.append(Path(item.path) if "/" in item.path else item.path)
         return found
 
@@ -208,25 +224,33 @@ class PackedFolder:
         found = self._index.xattrs(self._inode(name, follow=follow_symlinks))
         return {to_text(key): value for key, value in found.items()}
 
-    def walk(self, top: Name = "") -> Iterator[tuple[str, Names, Names]]:
+    def walk(
+        self, top: Name = "", *, followlinks: bool = False
+    ) -> Iterator[tuple[str, Names, Names]]:
         """As `os.walk`: each folder's path, the folders and the files in it; `top` is "".
 
-        A caller may take folders out of the list to skip them. Symlinks are not followed: those
-        to folders stand among the folders, as with os.walk.
+        A caller may take folders out of the list to skip them. Symlinks to folders stand among
+        the folders; with `followlinks` they are gone into, except into a folder that one is in.
         """
-        waiting = [(os.fspath(top).rstrip("/"), self._folder(top))]
+        above: tuple[int, ...] = ()  # the inodes of the folders that one is in
+        waiting = [(os.fspath(top).rstrip("/"), self._folder(top), above)]
         while waiting:
-            path, inode = waiting.pop()
+            path, inode, above = waiting.pop()
             names: tuple[Names, Names] = ([], [])
             inodes = {}
             for item in self._descend(inode, recursive=False):
-                names[not self._leads_to_folder(item)].append(item.path)
-                if stat.S_ISDIR(self._index.mode(item.inode)):
-                    inodes[item.path] = item.inode
+                leads_to = self._leads_to(item)
+                is_folder = stat.S_ISDIR(self._index.mode(leads_to))
+                names[not is_folder].append(item.path)
+                if is_folder and (followlinks or leads_to == item.inode):
+                    inodes[item.path] = leads_to
             folders, files = names
             yield path, folders, files
+            above = (*above, inode)
             waiting += [
-                (_joined(path, name), inodes[name]) for name in reversed(folders) if name in inodes
+                (_joined(path, name), inodes[name], above)
+                for name in reversed(folders)
+                if name in inodes and inodes[name] not in above
             ]
 
     def glob(self, pattern: str) -> Names:
@@ -289,19 +313,6 @@ class PackedFolder:
     def _index(self) -> Index:
         return self.archive.index
 
-    def _records(self, names: Batch) -> Ints:
-        """The record of each file: by hash where the name is a plain path, else step by step."""
-        try:
-            paths = list(map(str.encode, names))  # type: ignore[arg-type]
-        except (TypeError, UnicodeEncodeError):  # a Path; a name that is not UTF-8
-            paths = [to_bytes(name) for name in names]
-        index = self._index
-        records = index.records(index.find(paths))
-        if records.min(initial=0) == MISSING:
-            for row in (records == MISSING).nonzero()[0].tolist():
-                records[row] = index.record(self._file(names[row]))
-        return records
-
     def _inode(self, name: Name, *, follow: bool = True) -> int:
         return resolve(self._index, to_bytes(name), follow=follow)
 
@@ -324,14 +335,12 @@ class PackedFolder:
         except OSError:
             return 0
 
-    def _leads_to_folder(self, item: _Item) -> bool:
-        mode = self._index.mode(item.inode)
-        if stat.S_ISLNK(mode):
-            try:
-                mode = self._index.mode(resolve(self._index, item.name, start=item.folder))
-            except OSError:
-                return False
-        return stat.S_ISDIR(mode)
+    def _leads_to(self, item: _Item) -> int:
+        """The inode that is meant: for a symlink, unless it leads nowhere, what it points to."""
+        if stat.S_ISLNK(self._index.mode(item.inode)):
+            with contextlib.suppress(OSError):
+                return resolve(self._index, item.name, start=item.folder)
+        return item.inode
 
     def _descend(self, top: int, recursive: bool) -> Iterator[_Item]:
         """What is in a folder; with `recursive` each folder's contents after the folder."""
@@ -366,7 +375,7 @@ class PackedFolder:
                 continue
             if not rest:
                 yield _joined(path, item.path)
-            elif self._leads_to_folder(item):
+            elif stat.S_ISDIR(self._index.mode(self._leads_to(item))):
                 inside = resolve(self._index, item.name, start=folder)
                 yield from self._matching(_joined(path, item.path), inside, rest)
 

@@ -47,6 +47,8 @@ SMALL_BYTES = 1 << 20
 # Iteration reads this much at a time, one such step ahead.
 STEP_BYTES = 4 << 20
 STEP_RECORDS = 1024
+# So many prefetched batches are kept for a reader that asks for them.
+MOST_AHEAD = 4
 # A record larger than this is checked piece by piece: it may not fit into memory.
 STREAM_BYTES = 64 << 20
 
@@ -75,6 +77,7 @@ class FileReader:
 
     def _open(self) -> None:
         self._sources: SourceSet | None = None
+        self._ahead: dict[bytes, PendingRead] = {}  # by the record numbers, as bytes
         for path in self.fnames:
             _refuse_other_kinds(path)
         sources = SourceSet(self.fnames, direct=self.mode in ("auto", "aio"))
@@ -103,6 +106,8 @@ class FileReader:
         """The records at `indices`, in that order, as one batch."""
         _ = self.sources  # an error if it is closed
         records = record_numbers(indices, self.n)
+        if self._ahead and (pending := self._ahead.pop(records.tobytes(), None)) is not None:
+            return pending.result()
         if len(records) <= SMALL_BATCH:
             return [self._read_single(record) for record in records.tolist()]
         return self._batch(records).begin_read(everything=False).result()
@@ -123,6 +128,28 @@ class FileReader:
         """Begin to read `indices` and return at once; `.result()` gives what `read` would."""
         _ = self.sources  # an error if it is closed
         return self._batch(record_numbers(indices, self.n)).begin_read(everything=True)
+
+    def prefetch(self, indices: Indices) -> None:
+        """Begin to read `indices`: the next `read` of just these finds them on their way.
+
+        The last few calls count; what nobody reads is let go of with them.
+        """
+        _ = self.sources  # an error if it is closed
+        records = record_numbers(indices, self.n)
+        key = records.tobytes()
+        if key not in self._ahead:
+            self._ahead[key] = self._batch(records).begin_read(everything=True)
+            if len(self._ahead) > MOST_AHEAD:
+                self._ahead.pop(next(iter(self._ahead)), None)
+
+    @property
+    def prefetched(self) -> int:
+        """How many batches are kept that `prefetch` began and nobody has read yet."""
+        return len(self._ahead)
+
+    def drop_prefetched(self) -> None:
+        """Let go of what `prefetch` began and nobody has read."""
+        self._ahead.clear()
 
     def read_pieces(
         self, index: int, begin: Ints, end: Ints, checksums: layout.Checksums | None
@@ -286,6 +313,7 @@ class FileReader:
 
     def close(self) -> None:
         """Close the files. Records that were read stay valid."""
+        self._ahead.clear()
         self._sources = None
 
     def __enter__(self) -> FileReader:

@@ -57,6 +57,12 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "ffrecord.extract": ({"archive", "errors", "index", "names"}, {"numpy"}),
     "ffrecord.package": ({"folder", "pack"}, set()),
+    "ffrecord.permutation": (set(), {"numpy"}),
+    # The only place that imports torch.
+    "ffrecord.torch": (
+        {"errors", "folder", "indices", "permutation", "reader", "torch"},
+        {"numpy", "PIL", "torch"},
+    ),
     "ffrecord.utils": ({"newfile", "writer"}, {"tqdm"}),
     "ffrecord.cli": (
         READ_SIDE

@@ -1,0 +1,145 @@
+"""What travels between a loader and its workers, and what is done there for one batch.
+
+A batch of indices goes to a worker as a `Batch`: it also carries the indices that the same worker
+will get next, so that their reads can be on the way while this batch is decoded, and a seed. A
+dataset of ours answers with a `Promise`, and `Assembler`, which torch takes for the collate
+function, keeps it: so a loader's options reach the worker once, with that function, and torch's
+own classes do the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+
+from ffrecord.errors import FFRecordError
+
+OnError: TypeAlias = "str | Callable[[int, Exception], Any]"
+Skipped: TypeAlias = list[tuple[int, str]]
+
+
+class Batch(list[Any]):
+    """Indices, those that the same worker gets next, and the seed for random transforms."""
+
+    __slots__ = ("following", "seed")
+
+    def __init__(
+        self, indices: Iterable[Any], following: list[Any] | None = None, seed: int | None = None
+    ) -> None:
+        super().__init__(indices)
+        self.following = following
+        self.seed = seed
+
+    def __reduce__(self) -> tuple[type[Batch], tuple[list[Any], list[Any] | None, int | None]]:
+        return Batch, (list(self), self.following, self.seed)
+
+
+class Loadable(Protocol):
+    """A dataset whose batches can be put on their way."""
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+    def prefetch(self, indices: list[int]) -> None: ...
+
+
+class Promise(NamedTuple):
+    """A batch that is read when the assembler asks for it."""
+
+    dataset: Loadable
+    batch: Batch
+
+
+class Delivery(NamedTuple):
+    """What a worker hands over. A named tuple, so that torch pins the tensors in it."""
+
+    batch: tuple[Any, ...]  # empty if every sample was skipped, or there was an error
+    skipped: Skipped
+    error: FFRecordError | None  # raised again where it can be caught as what it is
+
+
+class Assembler:
+    """Keeps promises: reads a batch with the next one on its way, and collates the samples."""
+
+    def __init__(self, collate_fn: Callable[[Any], Any], on_error: OnError) -> None:
+        self.collate_fn = collate_fn
+        self.on_error = on_error
+
+    def __call__(self, fetched: Any) -> Any:
+        if not isinstance(fetched, Promise):
+            return self.collate_fn(fetched)
+        dataset, batch = fetched
+        if batch.following:
+            with contextlib.suppress(FFRecordError, OSError, IndexError):  # reading will tell
+                dataset.prefetch(batch.following)
+        with _seeded(batch.seed):
+            try:
+                samples, skipped = samples_of(dataset, list(batch), self.on_error)
+            except FFRecordError as error:
+                return Delivery((), [], error.with_traceback(None))
+            if skipped and len(samples) == 0:
+                return Delivery((), skipped, None)
+            return Delivery((self.collate_fn(samples),), skipped, None)
+
+
+def check_on_error(on_error: OnError) -> OnError:
+    if on_error not in ("raise", "skip") and not callable(on_error):
+        raise ValueError(f'on_error must be "raise", "skip" or a function, not {on_error!r}')
+    return on_error
+
+
+def samples_of(dataset: Loadable, indices: list[int], on_error: OnError) -> tuple[Any, Skipped]:
+    """The samples at `indices`, and what was left out of them.
+
+    Where a batch fails, its samples are asked for one by one, and only those that fail by
+    themselves are bad: a function is given the index and the error, and what it returns, unless
+    that is None, takes the sample's place.
+    """
+    try:
+        return dataset[indices], []
+    except Exception:
+        if on_error == "raise":
+            raise
+    samples: list[Any] = []
+    skipped: Skipped = []
+    for index in indices:
+        try:
+            sample = dataset[index]
+        except Exception as error:
+            sample = on_error(index, error) if callable(on_error) else None
+            if sample is None:
+                skipped.append((index, f"{type(error).__name__}: {error}"))
+                continue
+        samples.append(sample)
+    return samples, skipped
+
+
+@contextlib.contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    """Random numbers of Python, numpy and torch from a seed.
+
+    A worker process is there for nothing else. The main process gets its own numbers back.
+    """
+    if seed is None:
+        yield
+        return
+    in_worker = get_worker_info() is not None
+    before = None if in_worker else _random_states()
+    random.seed(seed)
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        if before is not None:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+            torch.default_generator.set_state(before[2])
+
+
+def _random_states() -> tuple[Any, Any, torch.Tensor]:
+    return random.getstate(), np.random.get_state(), torch.default_generator.get_state()

@@ -1,0 +1,274 @@
+"""`DataLoader`: torch's, with steps that can be skipped and a state that can be saved.
+
+Everything is torch's own machinery: this class only says which batches come (`Steps`), what is
+done with them where they are read (`Assembler`), and counts those that were handed out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+import torch.distributed
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset
+
+from ffrecord.errors import StateError
+from ffrecord.torch.batches import Assembler, Delivery, OnError, Skipped, check_on_error
+from ffrecord.torch.dataset import Dataset, fingerprint_of, warn_of_skipped
+from ffrecord.torch.steps import Start, Steps, mixed_seed, random_state, set_random_state
+
+T_co = TypeVar("T_co", covariant=True)
+State: TypeAlias = dict[str, Any]
+
+VERSION = 1
+
+
+class DataLoader(TorchDataLoader[T_co]):
+    """torch's DataLoader, for datasets of ours and any other.
+
+    Takes all of torch's arguments, and with a dataset of ours does more:
+
+    - While a worker decodes a batch, its next one is being read.
+    - Random transforms get their numbers from the epoch's seed and the batch's number, so that
+      the samples are the same with any number of workers, and after resuming. The seed comes
+      from `generator`, or torch's global one, as torch's worker seeds do.
+    - Samples that cannot be read or decoded are treated as `on_error` says.
+
+    `state_dict()` between any two batches, given to `load_state_dict()` of a loader of the same
+    data and batch size, goes on with the next batch, also with another number of workers and,
+    with a `DistributedShuffleSampler`, of ranks.
+
+    Args:
+        skippable: whether `set_step` may be used. It need not be off for anything; the original
+            asked for that with Lightning.
+        on_error: as `Dataset` has it, whose own choice it overrides.
+        read_ahead: read the next batch while the present one is decoded.
+        batch_seeds: seed Python's, numpy's and torch's random numbers for each batch. Turn it off
+            if a `worker_init_fn` is to have the last word.
+    """
+
+    def __init__(
+        self,
+        dataset: TorchDataset[T_co],
+        batch_size: int | None = 1,
+        *args: Any,
+        skippable: bool = True,
+        on_error: OnError | None = None,
+        read_ahead: bool = True,
+        batch_seeds: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(dataset, batch_size, *args, **options)
+        ours = isinstance(dataset, Dataset)
+        if on_error is not None and not ours:
+            raise ValueError("on_error needs a dataset of ffrecord.torch")
+        self.skippable = skippable
+        self.on_error = on_error
+        self.read_ahead = read_ahead
+        self.batch_seeds = batch_seeds
+        self.skipped: Skipped = []  # index and reason of every sample that was left out
+        if ours:
+            inner = self.collate_fn  # already wrapped, if the loader was made from another
+            inner = inner.collate_fn if isinstance(inner, Assembler) else inner
+            policy = dataset.on_error if on_error is None else on_error  # type: ignore[attr-defined]
+            self.collate_fn = Assembler(inner, check_on_error(policy))
+        self._steps = Steps(
+            self.sampler if self.batch_sampler is None else self.batch_sampler,
+            batched=self.batch_sampler is not None,
+            ahead=max(self.num_workers, 1) if read_ahead else 0,
+            promises=ours,
+        )
+        self._step = 0  # what set_step said
+        self._epoch = 0  # how many have begun
+        self._progress: _Progress | None = None  # of the present epoch
+        self._loaded: State | None = None  # a state in mid-epoch, to go on from
+
+    @property
+    def _index_sampler(self) -> Any:
+        """Where torch's iterators take their batches from."""
+        return super()._index_sampler if self._iterable else self._steps
+
+    @property
+    def _iterable(self) -> bool:
+        return isinstance(self.dataset, IterableDataset)
+
+    # ---- iteration -----------------------------------------------------------------------
+
+    def __iter__(self) -> Any:
+        if self._iterable:
+            return super().__iter__()
+        steps, loaded, self._loaded = self._steps, self._loaded, None
+        if loaded is None:
+            steps.start = Start(self._step, self._step, self._epoch_seed())
+        # A resumed epoch drew its random numbers when it began: the program's stay as they are.
+        kept = contextlib.nullcontext() if loaded is None else _kept_random_numbers()
+        self._progress = _Progress(self._epoch, steps.start.number, steps.start.seed)
+        self._epoch += 1
+        with kept:
+            iterator = super().__iter__()
+            if not self.num_workers:
+                steps.draw()
+        steps.start = Start(self._step, self._step)
+        return _Epoch(self, iterator, self._progress)
+
+    def _epoch_seed(self) -> int | None:
+        """What torch is about to draw for its workers, made another for each epoch and rank."""
+        if not self.batch_seeds:
+            return None
+        generator = torch.Generator()
+        generator.set_state(random_state(self.generator))
+        drawn = torch.empty((), dtype=torch.int64).random_(generator=generator).item()
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        rank = torch.distributed.get_rank() if distributed else 0
+        return mixed_seed(int(drawn), self._epoch, rank)
+
+    # ---- steps and state -----------------------------------------------------------------
+
+    def set_step(self, step: int) -> None:
+        """Leave out so many batches at the beginning of every epoch, until it is set again."""
+        self._require_steps("set_step")
+        most = len(self._steps.source)
+        if not self.skippable or not 0 <= step <= most:
+            why = f"there are {most}" if self.skippable else "the loader is not skippable"
+            raise ValueError(f"step {step} cannot be set: {why}")
+        self._step = step
+        self._loaded = None
+        self._steps.start = Start(step, step)
+
+    def state_dict(self) -> State:
+        """Where the loader is: after the last batch that was handed out."""
+        self._require_steps("state_dict")
+        if self._loaded is not None:
+            return dict(self._loaded)
+        steps, progress = self._steps, self._progress
+        state = {
+            "version": VERSION,
+            "fingerprint": fingerprint_of(self.dataset),
+            "step_size": steps.step_size,
+        }
+        if progress is None or progress.finished:
+            return state | {
+                "begun": False,
+                "epoch": self._epoch,
+                "step": self._step,
+                "sampler": steps.sampler.next_state() if steps.seekable else None,
+            }
+        given = (progress.step - progress.first) * steps.step_size
+        return state | {
+            "begun": True,
+            "epoch": progress.epoch,
+            "step": progress.step,
+            "seed": progress.seed,
+            "sampler": steps.sampler.state_dict(given) if steps.seekable else None,
+            "sampler_epoch": None if steps.seekable else getattr(steps.sampler, "epoch", None),
+            "rng": steps.rng,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state: the next epoch begins with the batch after the last one then.
+
+        StateError if it is the state of a loader of other data, or of another kind.
+        """
+        self._require_steps("load_state_dict")
+        steps = self._steps
+        self._compare(state)
+        if steps.seekable:
+            steps.sampler.load_state_dict(state["sampler"])
+        elif state.get("sampler_epoch") is not None and hasattr(steps.sampler, "set_epoch"):
+            steps.sampler.set_epoch(state["sampler_epoch"])
+        self._epoch, self._progress, self._loaded = state["epoch"], None, None
+        step = state["step"]
+        if state["begun"]:
+            self._step, self._loaded = 0, dict(state)
+            skip = 0 if steps.seekable else step
+            steps.start = Start(skip, step, state["seed"], state["rng"])
+        else:
+            self._step = step
+            steps.start = Start(step, step)
+
+    def _compare(self, state: Mapping[str, Any]) -> None:
+        """Whether a state can be one of this loader's."""
+        missing = {"version", "fingerprint", "step_size", "begun", "epoch", "step", "sampler"}
+        missing -= state.keys()
+        if missing or state["version"] != VERSION:
+            raise StateError("this is not the state of a loader, or one of another version")
+        here = fingerprint_of(self.dataset)
+        if state["fingerprint"] != here:
+            raise StateError(
+                "the state belongs to other data: its fingerprint is "
+                f"{state['fingerprint'][:16]}, here it is {here[:16]}"
+            )
+        if (state["sampler"] is not None) != self._steps.seekable:
+            raise StateError("the state belongs to a loader with another kind of sampler")
+        if not self._steps.seekable and state["step_size"] != self._steps.step_size:
+            raise StateError(
+                f"the state belongs to a loader with a batch size of {state['step_size']}, here "
+                f"it is {self._steps.step_size}; ShuffleSampler allows that, others do not"
+            )
+
+    def _require_steps(self, what: str) -> None:
+        if self._iterable:
+            raise TypeError(f"{what} needs a dataset with indices, not an IterableDataset")
+        if what == "state_dict" and self.num_workers and not getattr(self, "in_order", True):
+            raise StateError("with in_order=False nobody knows which batches are still to come")
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far an epoch is."""
+
+    epoch: int
+    step: int  # the number of the next batch
+    seed: int | None
+    first: int = field(init=False)  # the number of the first batch of this iteration
+    finished: bool = False
+
+    def __post_init__(self) -> None:
+        self.first = self.step
+
+
+class _Epoch(Iterator[Any]):
+    """torch's iterator over an epoch, counting what it hands out."""
+
+    def __init__(self, loader: DataLoader[Any], batches: Any, progress: _Progress) -> None:
+        self._loader = loader
+        self._batches = batches
+        self._progress = progress
+
+    def __next__(self) -> Any:
+        while True:
+            try:
+                got = next(self._batches)
+            except StopIteration:
+                self._progress.finished = True
+                raise
+            self._progress.step += 1
+            if not isinstance(got, Delivery):
+                return got
+            if got.skipped:
+                self._loader.skipped += got.skipped
+                warn_of_skipped(got.skipped, stacklevel=2)
+            if got.error is not None:
+                raise got.error
+            if got.batch:
+                return got.batch[0]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+@contextlib.contextmanager
+def _kept_random_numbers() -> Iterator[None]:
+    before = random_state(None)
+    try:
+        yield
+    finally:
+        set_random_state(None, before)
