@@ -109,6 +109,7 @@ class DataLoader(TorchDataLoader[T_co]):
         kept = contextlib.nullcontext() if loaded is None else _kept_random_numbers()
         self._progress = _Progress(self._epoch, steps.start.number, steps.start.seed)
         self._epoch += 1
+        steps.begin()
         with kept:
             iterator = super().__iter__()
             if not self.num_workers:

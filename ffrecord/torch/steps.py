@@ -61,10 +61,14 @@ class Steps(Sampler[Any]):
         """How many are still to come, from the start on."""
         return max(len(self.source) - self.start.skip, 0)
 
-    def __iter__(self) -> Iterator[Any]:
+    def begin(self) -> None:
+        """Begin an epoch at `start`."""
         drawn = self._moved(self.start) if self.seekable else self._drawn(self.start)
         steps = self._batches(drawn, self.start) if self.batched and self.promises else drawn
         self._present = _Drawable(steps)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The epoch that was begun: torch asks for it twice, and takes from the second."""
         return self._present
 
     def draw(self) -> None:

@@ -1,0 +1,143 @@
+"""A small CNN, trained on images from a packed folder, that can be stopped anywhere and goes on.
+
+    .venv/bin/python scripts/train.py WORK [--epochs 4] [--workers 2] [--stop-after STEPS]
+
+Makes a folder of images in WORK and packs it, unless they are there. Stopped in the middle of an
+epoch, it leaves a checkpoint; called again it goes on from that, also with another number of
+workers, and ends with the same weights, bit for bit, as if it had never been stopped: the order of
+the samples, their random flips and the model's dropout included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from ffrecord import pack_folder
+from ffrecord.torch import DataLoader, PackedFolderDataset, ShuffleSampler
+
+CLASSES = ("bars", "dots", "rings")
+IMAGES_EACH = 64
+SIDE = 24
+BATCH = 16
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("work", type=Path, help="a folder for the data and the checkpoint")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--stop-after", type=int, metavar="STEPS", help="stop after so many steps")
+    options = parser.parse_args()
+    train(options.work, options.epochs, options.workers, options.stop_after)
+
+
+def train(work: Path, epochs: int, workers: int, stop_after: int | None) -> None:
+    archive = make_data(work)
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
+    dataset = PackedFolderDataset(archive, transform=augmented)
+    sampler = ShuffleSampler(dataset, seed=1)
+    loader = DataLoader(dataset, BATCH, sampler=sampler, num_workers=workers)
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    checkpoint = work / "checkpoint.pt"
+    first = step = 0
+    loss = torch.tensor(float("nan"))  # until there is one
+    if checkpoint.exists():
+        state = torch.load(checkpoint, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        loader.load_state_dict(state["loader"])
+        torch.set_rng_state(state["random"])
+        first, step = state["epoch"], state["step"]
+        print(f"going on in epoch {first} after {step} steps")
+    for epoch in range(first, epochs):
+        for images, targets in loader:
+            loss = nn.functional.cross_entropy(model(images), targets)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            step += 1
+            if step == stop_after:
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                state |= {"loader": loader.state_dict(), "random": torch.get_rng_state()}
+                save(state | {"epoch": epoch, "step": step}, checkpoint)
+                print(f"stopped in epoch {epoch} after {step} steps")
+                return
+        print(f"epoch {epoch}: loss {loss.item():.4f}")
+    print(f"weights {digest(model)}")
+
+
+def make_data(work: Path) -> Path:
+    """The archive; made, with the images in it, if there is none."""
+    archive = work / "images.ffr"
+    if not archive.exists():
+        generator = random.Random(0)
+        for name in CLASSES:
+            folder = work / "images" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            for number in range(IMAGES_EACH):
+                picture(name, generator).save(folder / f"{number:03}.png")
+        pack_folder(work / "images", archive)
+        print(f"packed {len(CLASSES) * IMAGES_EACH} images")
+    return archive
+
+
+def picture(kind: str, generator: random.Random) -> Image.Image:
+    """Bars, dots or rings of random size and place, with some noise."""
+    y, x = np.mgrid[:SIDE, :SIDE] + generator.uniform(0, SIDE)
+    wave = generator.uniform(0.6, 1.4)
+    shapes = {
+        "bars": np.sin(x * wave),
+        "dots": np.sin(x * wave) * np.sin(y * wave),
+        "rings": np.sin(np.hypot(x - SIDE, y - SIDE) * wave),
+    }
+    noise = np.random.default_rng(generator.getrandbits(32)).normal(0, 30, (SIDE, SIDE, 3))
+    pixels = 128 + 90 * shapes[kind][..., None] + noise
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+def augmented(image: Image.Image) -> torch.Tensor:
+    """Flipped and brightened at random, as a tensor."""
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+    if random.random() < 0.5:
+        pixels = pixels.flip(2)
+    return (pixels - 0.5) * float(np.random.uniform(1.6, 2.4)) + 0.02 * torch.randn(())
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(), nn.Dropout(0.2), nn.Linear(16 * 16, len(CLASSES)),
+    )  # fmt: skip
+
+
+def save(state: dict[str, Any], path: Path) -> None:
+    """Whole or not at all: a run may be killed while it saves."""
+    torch.save(state, path.with_suffix(".new"))
+    os.replace(path.with_suffix(".new"), path)
+
+
+def digest(model: nn.Module) -> str:
+    whole = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        whole.update(name.encode() + tensor.numpy().tobytes())
+    return whole.hexdigest()
+
+
+if __name__ == "__main__":
+    main()
