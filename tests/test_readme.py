@@ -1,4 +1,4 @@
-"""What README.md shows is run exactly as printed."""
+"""What README.md and the guides in docs/ show is run exactly as printed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,23 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+GUIDES = ["docs/torch.md"]
 COMMANDS = Path(sys.executable).parent
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def run_python(code: str, place: Path) -> None:
+    """As a file: a program with worker processes may have to be imported by them."""
+    (place / "example.py").write_text(code)
+    result = subprocess.run(
+        [sys.executable, "example.py"], cwd=place, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.fixture
@@ -29,12 +40,11 @@ def place(tmp_path: Path) -> Iterator[Path]:
 def test_the_python_blocks_and_then_the_commands_work(place: Path) -> None:
     """In the order printed: the commands look at the file that the Python block wrote."""
     can_mount = Path("/dev/fuse").exists()
-    for code in blocks("python"):
+    for code in blocks(README, "python"):
         if "ffrecord_fuse" in code and not can_mount:
             continue
-        run = subprocess.run([sys.executable, "-c", code], cwd=place, check=False)
-        assert run.returncode == 0
-    lines = [line for block in blocks("bash") for line in block.splitlines()]
+        run_python(code, place)
+    lines = [line for block in blocks(README, "bash") for line in block.splitlines()]
     ours = [line for line in lines if line.startswith(("ffrecord ", "mkdir "))]
     assert len(ours) >= 3
     for line in ours:
@@ -47,7 +57,15 @@ def test_the_python_blocks_and_then_the_commands_work(place: Path) -> None:
         assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_python_blocks_of_a_guide_work_in_their_order(guide: str, tmp_path: Path) -> None:
+    found = blocks((ROOT / guide).read_text(), "python")
+    assert found
+    for code in found:
+        run_python(code, tmp_path)
+
+
 @pytest.mark.parametrize("script", re.findall(r"^\./(scripts/\w+)", README, re.MULTILINE))
 def test_the_scripts_it_names_are_there_and_executable(script: str) -> None:
-    path = Path(__file__).parent.parent / script
+    path = ROOT / script
     assert path.stat().st_mode & 0o111
