@@ -178,7 +178,9 @@ class PackedFolder:
         """
         found: Listing = []
         for item in self._descend(self._folder("" if path is None else path), recursive):
-            is_folder = stat.S_ISDIR(self._index.mode(self._leads_to(item)))
+            is_folder = stat.S_ISDIR(
+                self._index.mode(self._leads_to(item.folder, item.name, item.inode))
+            )
             if list_dir if is_folder else list_file:
                 found.append(Path(item.path) if "/" in item.path else item.path)
         return found
@@ -236,15 +238,20 @@ class PackedFolder:
         waiting = [(os.fspath(top).rstrip("/"), self._folder(top), above)]
         while waiting:
             path, inode, above = waiting.pop()
-            names: tuple[Names, Names] = ([], [])
+            folders, files = [], []
             inodes = {}
-            for item in self._descend(inode, recursive=False):
-                leads_to = self._leads_to(item)
-                is_folder = stat.S_ISDIR(self._index.mode(leads_to))
-                names[not is_folder].append(item.path)
-                if is_folder and (followlinks or leads_to == item.inode):
-                    inodes[item.path] = leads_to
-            folders, files = names
+            for name, child, record in self._contents(inode):
+                text = to_text(name)
+                if record != MISSING:
+                    files.append(text)
+                    continue
+                leads_to = self._leads_to(inode, name, child)
+                if not stat.S_ISDIR(self._index.mode(leads_to)):
+                    files.append(text)
+                    continue
+                folders.append(text)
+                if followlinks or leads_to == child:
+                    inodes[text] = leads_to
             yield path, folders, files
             above = (*above, inode)
             waiting += [
@@ -335,12 +342,21 @@ class PackedFolder:
         except OSError:
             return 0
 
-    def _leads_to(self, item: _Item) -> int:
+    def _leads_to(self, folder: int, name: bytes, inode: int) -> int:
         """The inode that is meant: for a symlink, unless it leads nowhere, what it points to."""
-        if stat.S_ISLNK(self._index.mode(item.inode)):
+        if stat.S_ISLNK(self._index.mode(inode)):
             with contextlib.suppress(OSError):
-                return resolve(self._index, item.name, start=item.folder)
-        return item.inode
+                return resolve(self._index, name, start=folder)
+        return inode
+
+    def _contents(self, folder: int) -> Iterator[tuple[bytes, int, int]]:
+        """Name, inode and record, MISSING for other than regular files, of what is in a folder."""
+        index = self._index
+        entries = index.entries(folder)
+        inodes = index.tables.entries["inode"][entries.start : entries.stop].astype(np.int64)
+        records = index.records(inodes).tolist()
+        for (name, inode), record in zip(index.children(folder), records, strict=True):
+            yield name, inode, record
 
     def _descend(self, top: int, recursive: bool) -> Iterator[_Item]:
         """What is in a folder; with `recursive` each folder's contents after the folder."""
@@ -375,7 +391,7 @@ class PackedFolder:
                 continue
             if not rest:
                 yield _joined(path, item.path)
-            elif stat.S_ISDIR(self._index.mode(self._leads_to(item))):
+            elif stat.S_ISDIR(self._index.mode(self._leads_to(item.folder, item.name, item.inode))):
                 inside = resolve(self._index, item.name, start=folder)
                 yield from self._matching(_joined(path, item.path), inside, rest)
 

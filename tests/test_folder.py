@@ -697,6 +697,29 @@ def test_walk_is_that_of_os(folder: PackedFolder, rich: Path) -> None:
             seen.add(path)
 
 
+def test_a_walk_can_follow_symlinks_and_does_not_run_in_circles(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "a" / "deep").mkdir(parents=True)
+    (tree / "b").mkdir()
+    (tree / "a" / "deep" / "file").write_bytes(b"1")
+    (tree / "b" / "linked").symlink_to("../a/deep")
+    (tree / "b" / "file").symlink_to("../a/deep/file")
+    (tree / "b" / "nowhere").symlink_to("nothing")
+    archives.pack(tree, tmp_path / "tree.ffr")
+    model = [
+        ("" if path == str(tree) else os.path.relpath(path, tree), sorted(inner), sorted(names))
+        for path, inner, names in os.walk(tree, followlinks=True)
+    ]
+    with PackedFolder(tmp_path / "tree.ffr") as folder:
+        assert sorted(folder.walk(followlinks=True)) == sorted(model)
+
+    (tree / "a" / "deep" / "up").symlink_to("../..")  # os.walk would go round until ELOOP
+    archives.pack(tree, tmp_path / "round.ffr")
+    with PackedFolder(tmp_path / "round.ffr") as folder:
+        paths = [path for path, _, _ in folder.walk(followlinks=True)]
+    assert paths == ["", "a", "a/deep", "b", "b/linked"]
+
+
 def test_folders_can_be_taken_out_of_a_walk(folder: PackedFolder, rich: Path) -> None:
     visited = []
     for path, inner, _names in folder.walk():
