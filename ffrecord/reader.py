@@ -48,7 +48,7 @@ SMALL_BYTES = 1 << 20
 STEP_BYTES = 4 << 20
 STEP_RECORDS = 1024
 # So many prefetched batches are kept for a reader that asks for them.
-MOST_AHEAD = 4
+MOST_AHEAD = 8
 # A record larger than this is checked piece by piece: it may not fit into memory.
 STREAM_BYTES = 64 << 20
 
@@ -78,6 +78,7 @@ class FileReader:
     def _open(self) -> None:
         self._sources: SourceSet | None = None
         self._ahead: dict[bytes, PendingRead] = {}  # by the record numbers, as bytes
+        self.prefetch_hits = 0  # how often a read found its records on their way
         for path in self.fnames:
             _refuse_other_kinds(path)
         sources = SourceSet(self.fnames, direct=self.mode in ("auto", "aio"))
@@ -107,6 +108,7 @@ class FileReader:
         _ = self.sources  # an error if it is closed
         records = record_numbers(indices, self.n)
         if self._ahead and (pending := self._ahead.pop(records.tobytes(), None)) is not None:
+            self.prefetch_hits += 1
             return pending.result()
         if len(records) <= SMALL_BATCH:
             return [self._read_single(record) for record in records.tolist()]

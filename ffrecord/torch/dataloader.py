@@ -65,8 +65,8 @@ class DataLoader(TorchDataLoader[T_co]):
     ) -> None:
         super().__init__(dataset, batch_size, *args, **options)
         ours = isinstance(dataset, Dataset)
-        if on_error is not None and not ours:
-            raise ValueError("on_error needs a dataset of ffrecord.torch")
+        if on_error is not None and not (ours and self.batch_sampler is not None):
+            raise ValueError("on_error needs a dataset of ffrecord.torch, and batches")
         self.skippable = skippable
         self.on_error = on_error
         self.read_ahead = read_ahead
@@ -107,7 +107,8 @@ class DataLoader(TorchDataLoader[T_co]):
             steps.start = Start(self._step, self._step, self._epoch_seed())
         # A resumed epoch drew its random numbers when it began: the program's stay as they are.
         kept = contextlib.nullcontext() if loaded is None else _kept_random_numbers()
-        self._progress = _Progress(self._epoch, steps.start.number, steps.start.seed)
+        drawn_from = self._generator_state()
+        self._progress = _Progress(self._epoch, steps.start.number, steps.start.seed, drawn_from)
         self._epoch += 1
         steps.begin()
         with kept:
@@ -127,6 +128,10 @@ class DataLoader(TorchDataLoader[T_co]):
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         rank = torch.distributed.get_rank() if distributed else 0
         return mixed_seed(int(drawn), self._epoch, rank)
+
+    def _generator_state(self) -> torch.Tensor | None:
+        """Of the loader's own generator, if it has one."""
+        return None if self.generator is None else random_state(self.generator)
 
     # ---- steps and state -----------------------------------------------------------------
 
@@ -157,6 +162,7 @@ class DataLoader(TorchDataLoader[T_co]):
                 "begun": False,
                 "epoch": self._epoch,
                 "step": self._step,
+                "generator": self._generator_state(),
                 "sampler": steps.sampler.next_state() if steps.seekable else None,
             }
         given = (progress.step - progress.first) * steps.step_size
@@ -165,6 +171,7 @@ class DataLoader(TorchDataLoader[T_co]):
             "epoch": progress.epoch,
             "step": progress.step,
             "seed": progress.seed,
+            "generator": progress.generator,
             "sampler": steps.sampler.state_dict(given) if steps.seekable else None,
             "sampler_epoch": None if steps.seekable else getattr(steps.sampler, "epoch", None),
             "rng": steps.rng,
@@ -182,6 +189,8 @@ class DataLoader(TorchDataLoader[T_co]):
             steps.sampler.load_state_dict(state["sampler"])
         elif state.get("sampler_epoch") is not None and hasattr(steps.sampler, "set_epoch"):
             steps.sampler.set_epoch(state["sampler_epoch"])
+        if self.generator is not None and state["generator"] is not None:
+            set_random_state(self.generator, state["generator"])
         self._epoch, self._progress, self._loaded = state["epoch"], None, None
         step = state["step"]
         if state["begun"]:
@@ -194,9 +203,17 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _compare(self, state: Mapping[str, Any]) -> None:
         """Whether a state can be one of this loader's."""
-        missing = {"version", "fingerprint", "step_size", "begun", "epoch", "step", "sampler"}
-        missing -= state.keys()
-        if missing or state["version"] != VERSION:
+        keys = {
+            "version",
+            "fingerprint",
+            "step_size",
+            "begun",
+            "epoch",
+            "step",
+            "generator",
+            "sampler",
+        }
+        if not keys <= state.keys() or state["version"] != VERSION:
             raise StateError("this is not the state of a loader, or one of another version")
         here = fingerprint_of(self.dataset)
         if state["fingerprint"] != here:
@@ -226,6 +243,7 @@ class _Progress:
     epoch: int
     step: int  # the number of the next batch
     seed: int | None
+    generator: torch.Tensor | None  # the loader's, as it was when the epoch began
     first: int = field(init=False)  # the number of the first batch of this iteration
     finished: bool = False
 

@@ -25,6 +25,9 @@ from ffrecord.torch.registry import ReaderRegistry
 
 T_co = TypeVar("T_co", covariant=True)
 Ints: TypeAlias = npt.NDArray[np.int64]
+# So many batches are put on their way before it is seen that a reader is not read like that.
+MOST_UNREAD = 3
+
 GetItem: TypeAlias = Callable[[Any, Any], Any]
 
 
@@ -124,13 +127,13 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
         """Begin to read what `self[indices]` will read.
 
         Readers with a record for every sample are taken to be read with the same indices; one
-        where that turned out wrong is left alone. Override it where a dataset knows better.
+        where that never came true is left alone. Override it where a dataset knows better.
         """
         length = len(self)
         for reader in self.ffreaders():
             if reader.n < length or id(reader) in self._not_ahead:
                 continue
-            if reader.prefetched > 1:  # this batch, and one that should have been read by now
+            if reader.prefetched >= MOST_UNREAD and not reader.prefetch_hits:
                 reader.drop_prefetched()
                 self._not_ahead |= {id(reader)}
             else:
@@ -151,7 +154,7 @@ class Subset(Dataset[T_co]):
     def __init__(self, dataset: Dataset[T_co], indices: Sequence[int]) -> None:
         self.dataset = dataset
         self.indices = indices
-        self.on_error = dataset.on_error
+        self.on_error = getattr(dataset, "on_error", "raise")
 
     def __len__(self) -> int:
         return len(self.indices)
