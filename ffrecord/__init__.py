@@ -6,10 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ffrecord.errors import (
+    AppendError,
+    BusyError,
     ChangedError,
     ChangedWarning,
     ClosedError,
     CountError,
+    DamagedRecordWarning,
     FFRecordError,
     HeaderChecksumError,
     IndexChecksumError,
@@ -32,13 +35,17 @@ if TYPE_CHECKING:
     from ffrecord.folder import PackedFolder
     from ffrecord.pack import PackReport, pack_folder
     from ffrecord.reader import FileReader
+    from ffrecord.salvage import SalvageReport, salvage_file
     from ffrecord.writer import FileWriter
 
 __all__ = [
+    "AppendError",
+    "BusyError",
     "ChangedError",
     "ChangedWarning",
     "ClosedError",
     "CountError",
+    "DamagedRecordWarning",
     "FFRecordError",
     "FileReader",
     "FileWriter",
@@ -52,6 +59,7 @@ __all__ = [
     "PackReport",
     "PackedFolder",
     "ReadFailedError",
+    "SalvageReport",
     "SampleChecksumError",
     "SkippedWarning",
     "StructureError",
@@ -60,6 +68,7 @@ __all__ = [
     "__version__",
     "checkFsAlign",
     "pack_folder",
+    "salvage_file",
 ]
 
 # Loaded when they are first asked for: a command that needs one part, or a worker process that is
@@ -69,8 +78,10 @@ _WHERE = {
     "FileWriter": "writer",
     "PackReport": "pack",
     "PackedFolder": "folder",
+    "SalvageReport": "salvage",
     "checkFsAlign": "fileio",
     "pack_folder": "pack",
+    "salvage_file": "salvage",
 }
 
 

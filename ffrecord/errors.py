@@ -129,9 +129,21 @@ class IndexStructureError(FFRecordError):
 
 
 class ChangedError(FFRecordError):
-    """A file changed, or went away, while its folder was packed."""
+    """A file changed, or went away, while its folder was packed or while it was appended to."""
 
     exit_code = 17
+
+
+class AppendError(FFRecordError):
+    """Records cannot be added to this file without making something else of it."""
+
+    exit_code = 19
+
+
+class BusyError(FFRecordError):
+    """Another writer is at work on this file."""
+
+    exit_code = 20
 
 
 class ChangedWarning(UserWarning):
@@ -144,3 +156,7 @@ class SkippedWarning(UserWarning):
 
 class LegacyFileWarning(UserWarning):
     """The file is from before header checksums: its header cannot be verified."""
+
+
+class DamagedRecordWarning(UserWarning):
+    """A record is damaged and was left out of an iteration, as `on_error="skip"` asks."""

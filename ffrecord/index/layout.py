@@ -138,6 +138,12 @@ class Trailer:
     crc: int
 
 
+def is_index(start: bytes, end: bytes) -> bool:
+    """Whether a record with these first and last bytes is a packed folder's index, here or in the
+    original FFRecord."""
+    return start.startswith(LEGACY_MAGIC) or end.endswith(MAGIC)
+
+
 def parse_trailer(path: str, raw: bytes, record_size: int) -> Trailer | None:
     """The trailer in a record's last bytes; None if this is not an index of ours."""
     if len(raw) != TRAILER.size or not raw.endswith(MAGIC):
