@@ -2,9 +2,9 @@
 
 Never in place. The last record ends where the file does, so bytes added to it make that record
 wrong until the header says otherwise, and a header of more than a sector is not written in one
-step: a crash in between would leave a damaged file to whoever opens it next. The copy is made in
-the kernel, and shares the old file's blocks where the file system can (XFS, btrfs); the header
-grows by whole blocks so that this stays possible.
+step: a crash in between would leave a damaged file to whoever opens it next. The new file shares
+the old one's blocks where the file system can (XFS, btrfs), else they are copied; the header grows
+by whole blocks so that sharing stays possible.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from ffrecord.engine import Source
 from ffrecord.errors import AppendError, ChangedError
 from ffrecord.index.layout import LEGACY_MAGIC, MAGIC, is_index
 from ffrecord.locks import is_at, lock
-from ffrecord.newfile import ALIGN, NewFile, copy_range
+from ffrecord.newfile import NewFile
 from ffrecord.reader import FileReader
+from ffrecord.sharing import take_over, whole_blocks
 
 SPARE_RECORDS = 1024
 """Room in the header for at least so many more, or an eighth, when nobody says how many come."""
@@ -113,11 +114,10 @@ def _copied(reader: FileReader, path: str, n: int | None) -> Beginning:
     more = max(SPARE_RECORDS, reader.n // 8) if n is None else n
     room = layout.header_size(reader.n + more)
     begin, end = (int(offsets[0]), int(offsets[-1])) if reader.n else (room, room)
-    shift = max(0, -(-(room - begin) // ALIGN) * ALIGN)
+    shift = max(0, whole_blocks(room - begin))
     file = GrownFile(path, old)
     try:
-        copy_range(old.fd, begin, file.fd, begin + shift, end - begin)
-        file.rewind(end + shift)
+        take_over(old, begin, end, file, begin + shift)
     except BaseException:
         file.discard()
         raise

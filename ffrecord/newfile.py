@@ -194,7 +194,7 @@ class NewFile:
         except OSError:  # no /proc, or a file system that does not link unnamed files: copy it
             copy = os.open(name, _NEW_FILE, 0o666)
             try:
-                copy_range(fd, 0, copy, 0, os.fstat(fd).st_size)
+                _copy(fd, copy, os.fstat(fd).st_size, 0)
                 os.fsync(copy)
             finally:
                 os.close(copy)
@@ -300,7 +300,7 @@ def make_room_in_front(file: NewFile, room: int) -> tuple[NewFile, int]:
         return file, shift
     moved = file.sibling()
     try:
-        copy_range(file.fd, 0, moved.fd, room, size)
+        _copy(file.fd, moved.fd, size, room)
     except BaseException:
         moved.discard()
         raise
@@ -315,33 +315,20 @@ def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
             done += os.pwrite(fd, view[done:], offset + done)
 
 
-def copy_range(source: int, begin: int, target: int, to: int, size: int) -> None:
-    """Copy `size` bytes from `begin` of one file to `to` of another, in the kernel.
-
-    Where the file system can (XFS, btrfs), and `begin` and `to` are as far from the beginning of a
-    block, whole blocks are not copied but shared.
-    """
-    done = min(-begin % ALIGN, size) if (begin - to) % ALIGN == 0 else 0
-    _copy(source, begin, target, to, done)
-    whole = (size - done) // ALIGN * ALIGN
-    _copy(source, begin + done, target, to + done, whole)
-    done += whole
-    _copy(source, begin + done, target, to + done, size - done)
-
-
-def _copy(source: int, begin: int, target: int, to: int, size: int) -> None:
+def _copy(source: int, target: int, size: int, to: int) -> None:
+    """Copy `size` bytes from the start of one file to offset `to` of another, in the kernel."""
     done = 0
     while done < size:
         count = 0
         try:
-            count = os.copy_file_range(source, target, size - done, begin + done, to + done)
+            count = os.copy_file_range(source, target, size - done, done, to + done)
         except OSError as error:
             if error.errno in NoRoomError.ERRNOS:
                 raise
         if not count:  # some file systems cannot, and some of those say so by copying nothing
-            chunk = os.pread(source, min(COPY_CHUNK, size - done), begin + done)
+            chunk = os.pread(source, COPY_CHUNK, done)
             if not chunk:
-                raise OSError(errno.EIO, "a file became shorter while it was copied")
+                raise OSError(errno.EIO, "a temporary file became shorter while it was copied")
             count = os.pwrite(target, chunk, to + done)
         done += count
 

@@ -24,8 +24,9 @@ from ffrecord.engine import Source
 from ffrecord.errors import CountError, SampleChecksumError, StructureError, TruncatedError
 from ffrecord.journal import Entry, Journal
 from ffrecord.locks import open_locked
-from ffrecord.newfile import ALIGN, NewFile, copy_range, sync_folder
+from ffrecord.newfile import NewFile, sync_folder
 from ffrecord.recheck import Recheck
+from ffrecord.sharing import take_over, whole_blocks
 
 ROOM = 1 << 20
 """In front of the records when their number is not known: 87,380 fit. It is a hole until then."""
@@ -91,14 +92,14 @@ class PartialFile(NewFile):
         """This file, if the header fits and not much is wasted; else a copy, since nothing that
         was flushed may be moved: shifting blocks is not one step to a power cut."""
         self.flush()
-        size = self.position - begin
-        if room <= begin and (begin - room) * MOST_GAP <= size + room:
+        end = self.position
+        if room <= begin and (begin - room) * MOST_GAP <= end - begin + room:
             return self, 0
-        shift = -(-(room - begin) // ALIGN) * ALIGN  # by whole blocks, which may be shared
+        shift = whole_blocks(room - begin)
         copy = _FinishedCopy(self._target, self)
         try:
-            copy_range(self.fd, begin, copy.fd, begin + shift, size)
-            copy.rewind(begin + shift + size)
+            assert self._name is not None
+            take_over(Source(self._name, direct=False), begin, end, copy, begin + shift)
         except BaseException:
             copy.discard()
             raise

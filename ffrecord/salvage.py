@@ -26,8 +26,8 @@ from ffrecord.partial import journal_path
 from ffrecord.recheck import CHUNK, Recheck
 from ffrecord.writer import FileWriter
 
-SEARCHED = 4 << 20
-"""Bytes between two known offsets in which a lost one is searched for: a second in Python."""
+SEARCHED = 32 << 20
+"""Bytes between two known offsets in which a lost one is searched for: some seconds in Python."""
 
 UNKNOWN = "where it begins and ends is lost: the header or journal is damaged there"
 

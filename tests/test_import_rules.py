@@ -2,9 +2,9 @@
 
 Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what it calls `aio` and
 `reader`, `opening` and `partition` are parts of `reader`, `newfile`, `beginning`, `append`,
-`partial`, `journal` and `locks` of `writer`, `claims` and `recheck` of `salvage`, `scan` and
-`readahead` of `pack`, `archive` and `packedfile` of `folder`, split into one job each; `fileio` and
-`package` have the names of the original's modules.
+`partial`, `journal`, `sharing` and `locks` of `writer`, `claims` and `recheck` of `salvage`, `scan`
+and `readahead` of `pack`, `archive` and `packedfile` of `folder`, split into one job each; `fileio`
+and `package` have the names of the original's modules.
 """
 
 from __future__ import annotations
@@ -44,15 +44,17 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.recheck": ({"checksum", "engine"}, {"numpy"}),
     "ffrecord.locks": ({"errors"}, set()),
     "ffrecord.newfile": ({"errors", "slabs"}, {"numpy"}),
+    "ffrecord.sharing": ({"engine", "newfile"}, {"numpy"}),
     "ffrecord.beginning": ({"layout", "newfile"}, set()),
     "ffrecord.append": (
-        {"beginning", "engine", "errors", "index", "layout", "locks", "newfile", "reader"},
+        {"beginning", "engine", "errors", "index", "layout", "locks", "newfile", "reader"}
+        | {"sharing"},
         {"numpy"},
     ),
     "ffrecord.journal": ({"checksum", "newfile"}, set()),
     "ffrecord.partial": (
         {"beginning", "checksum", "engine", "errors", "journal", "layout", "locks", "newfile"}
-        | {"recheck"},
+        | {"recheck", "sharing"},
         set(),
     ),
     "ffrecord.writer": (
