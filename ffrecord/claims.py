@@ -45,6 +45,9 @@ class Claims:
     crc: int = 0
     """What the header says is its own checksum; 0 if nothing does."""
 
+    lowest: int = 0
+    """Where the header ends and, in most files, the first record begins."""
+
     def __len__(self) -> int:
         return len(self.checksums)
 
@@ -82,14 +85,20 @@ def of_file(source: Source) -> Claims:
     claims = _from_header(source, n, crc, size) if fits and (crc or n) else None
     if claims is not None and claims.whole:
         return claims
-    if claims is not None and not _sensible(claims):
+    if claims is not None and not _known(claims):
         claims = None
-    recounted = _recounted(source, crc, size, proof=claims is not None)
+    likely = claims is not None and _sensible(claims)
+    recounted = _recounted(source, crc, size, proof=likely)
     return recounted or claims or _hopeless(source.path, crc, n, size)
 
 
+def _known(claims: Claims) -> int:
+    """How many records begin where the header may say so."""
+    return int(np.count_nonzero(claims.begin != NOWHERE))
+
+
 def _sensible(claims: Claims) -> bool:
-    return int(np.count_nonzero(claims.begin != NOWHERE)) > len(claims) // 2
+    return _known(claims) > len(claims) // 2
 
 
 def _hopeless(path: str, crc: int, n: int, size: int) -> Claims:
@@ -138,11 +147,9 @@ def _from_header(source: Source, n: int, crc: int, size: int) -> Claims:
     # Also of a header that is as it was written: records that overlap were written to harm.
     kept = _not_decreasing(offsets, layout.header_size(n), FARTHEST if whole else size)
     known[kept] = offsets[kept]
-    if n and known[0] == NOWHERE:  # if it cannot be right, it is where it is in most files
-        lowest = layout.header_size(n)
-        known[0] = offsets[0] if lowest <= offsets[0] <= size else lowest
-    end = np.append(known[1:], size) if n else known
-    return Claims(known, end, checksums, whole, crc)
+    # Of a file that was cut off before its last record, that one can only be empty.
+    end = np.append(known[1:], max(size, int(known[-1]))) if n else known
+    return Claims(known, end, checksums, whole, crc, layout.header_size(n))
 
 
 def _not_decreasing(offsets: Ints, lowest: int, highest: int) -> list[int]:

@@ -96,13 +96,28 @@ class _Findings:
         self._computed: dict[int, int] = {}
 
     def check(self) -> None:
-        if not self.claims.whole:
-            self._search(self._runs_of(self.begin[1:] == NOWHERE))
-        for record in range(len(self.checksums)):
+        if self.claims.whole:
+            self._check_all(range(len(self.checksums)))
+            return
+        self._search(self._runs_of(self.begin[1:] == NOWHERE))
+        self._check_all(range(len(self.checksums)))
+        self._search(self._suspicious())
+        if 0 in self.lost and self.claims.lowest:
+            self._begin_behind_the_header()
+        self._believe_the_records()
+
+    def _begin_behind_the_header(self) -> None:
+        """No neighbour tells where the first record begins, but in most files it is there."""
+        claimed = int(self.begin[0])
+        self.begin[0] = self.claims.lowest
+        self._check(0)
+        self._search(self._suspicious())
+        if 0 in self.lost:
+            self.begin[0] = claimed
+
+    def _check_all(self, records: Iterable[int]) -> None:
+        for record in records:
             self._check(record)
-        if not self.claims.whole:
-            self._search(self._suspicious())
-            self._believe_the_records()
 
     def _check(self, record: int) -> None:
         begin, end = int(self.begin[record]), int(self.end[record])
@@ -111,6 +126,8 @@ class _Findings:
         self._computed.pop(record, None)
         if NOWHERE in (begin, end) or end < begin:
             self.lost[record] = UNKNOWN
+        elif begin > self.size and stored:
+            self.lost[record] = f"it begins at byte {begin}, the file ends at byte {self.size}"
         elif end > self.size and end > begin:
             self.lost[record] = f"it ends at byte {end}, the file at byte {self.size}"
         else:
@@ -149,8 +166,7 @@ class _Findings:
             if places is not None:
                 self.begin[first : last + 1] = begin + np.array(places)
                 self.end[first:last] = self.begin[first + 1 : last + 1]
-                for record in range(first, last + 1):
-                    self._check(record)
+                self._check_all(range(first, last + 1))
 
     def _believe_the_records(self) -> None:
         """If the header's own checksum holds with the records' checksums as they are, those in
