@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from array import array
 
@@ -20,12 +21,13 @@ from ffrecord import layout
 from ffrecord.beginning import Beginning
 from ffrecord.engine import Source
 from ffrecord.errors import AppendError, ChangedError
-from ffrecord.index.layout import LEGACY_MAGIC, MAGIC, is_index
+from ffrecord.index.layout import INDEX_NAME, LEGACY_MAGIC, MAGIC, is_index
 from ffrecord.locks import is_at, lock
 from ffrecord.newfile import NewFile
 from ffrecord.reader import FileReader
 from ffrecord.sharing import take_over, whole_blocks
 
+_SHARD = re.compile(r"PART_\d{5}\.ffr")
 SPARE_RECORDS = 1024
 """Room in the header for at least so many more, or an eighth, when nobody says how many come."""
 
@@ -83,20 +85,32 @@ def _open_locked(path: str) -> FileReader:
 
 
 def _refuse_packed_folder(reader: FileReader) -> None:
-    """Names are found in the last record, which would be the last no more."""
+    """Names are found in the last record, which would be the last no more; and an index beside its
+    shards knows their headers."""
+    path = reader.fnames[0]
+    if _has_index(reader):
+        raise AppendError(
+            f"{path}: a packed folder, whose last record is its index, cannot be appended to; "
+            "pack the folder again"
+        )
+    folder, name = os.path.split(path)
+    beside = os.path.join(folder, INDEX_NAME)
+    if _SHARD.fullmatch(name) and os.path.isfile(beside):
+        with FileReader(beside, mode="buffered") as index:
+            if _has_index(index):
+                raise AppendError(f"{path}: a shard of a packed folder cannot be appended to")
+
+
+def _has_index(reader: FileReader) -> bool:
     if not reader.n:
-        return
-    last, path = reader.n - 1, reader.fnames[0]
+        return False
+    last = reader.n - 1
     size = reader.record_size(last)
     start = np.empty(min(size, len(LEGACY_MAGIC)), np.uint8)
     end = np.empty(min(size, len(MAGIC)), np.uint8)
     reader.read_unchecked(last, 0, start)
     reader.read_unchecked(last, size - len(end), end)
-    if is_index(start.tobytes(), end.tobytes()):
-        raise AppendError(
-            f"{path}: a packed folder, whose last record is its index, cannot be appended to; "
-            "pack the folder again"
-        )
+    return is_index(start.tobytes(), end.tobytes())
 
 
 def _refuse_damage(reader: FileReader) -> None:

@@ -32,6 +32,9 @@ LEGACY_MAGIC = b"piouhjgbr"
 MAGIC = b"FFRINDEX"
 VERSION = 1
 TRAILER = struct.Struct("<QII8s")
+INDEX_NAME = "index.ffr"
+"""Of the index's own file beside the shards of an archive that has several."""
+
 BLOCK = 128 << 10
 """A file larger than this has a CRC-32 for every block of this size, the last one shorter."""
 
