@@ -17,7 +17,7 @@ from array import array
 
 import numpy as np
 
-from ffrecord import layout
+from ffrecord import beginning, layout
 from ffrecord.beginning import Beginning
 from ffrecord.engine import Source
 from ffrecord.errors import AppendError, ChangedError
@@ -33,7 +33,12 @@ SPARE_RECORDS = 1024
 
 
 def begin(path: str, n: int | None) -> Beginning:
-    """The records of the file at `path` in a new file that is to replace it; `n` more will come."""
+    """The records of the file at `path` in a new file that is to replace it; `n` more will come.
+
+    None, if there is no file yet.
+    """
+    if not os.path.exists(path):
+        return beginning.new(path, n, _FirstFile)
     reader = _open_locked(path)
     try:
         _refuse_packed_folder(reader)
@@ -41,6 +46,21 @@ def begin(path: str, n: int | None) -> Beginning:
         return _copied(reader, path, n)
     finally:
         reader.close()  # the new file has what it needs of it
+
+
+class _FirstFile(NewFile):
+    """A new file where there was none, nor is when it gets its name: another writer may have begun
+    the same file meanwhile."""
+
+    def publish(self) -> None:
+        if os.path.lexists(self._target):
+            raise ChangedError(
+                f"{self._target}: another writer made it while it was begun here; nothing was added"
+            )
+        super().publish()
+
+    def sibling(self) -> NewFile:
+        return _FirstFile(self._target)
 
 
 class GrownFile(NewFile):

@@ -20,7 +20,7 @@ class Beginning:
     offsets: array[int]
 
 
-def new(path: str, n: int | None) -> Beginning:
-    """A file without records. Of how many it will hold, the header's size follows."""
+def new(path: str, n: int | None, kind: type[NewFile] = NewFile) -> Beginning:
+    """A file without records. From how many it will hold, the header's size follows."""
     room = 0 if n is None else layout.header_size(n)
-    return Beginning(NewFile(path), room, room, array("I"), array("q"))
+    return Beginning(kind(path), room, room, array("I"), array("q"))

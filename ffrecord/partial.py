@@ -48,19 +48,19 @@ def journal_path(partial: str) -> str:
     return f"{partial}.journal"
 
 
-def begin(target: str, n: int | None) -> Beginning:
-    """Go on with the unfinished file for `target`, or begin one."""
-    path = partial_path(target)
-    log = Journal(journal_path(path), open_locked(journal_path(path)))
-    there = os.path.lexists(path)
-    file = PartialFile(target, path, log)
+def begin(path: str, n: int | None) -> Beginning:
+    """Go on with the unfinished file for `path`, or begin one."""
+    unfinished = partial_path(path)
+    log = Journal(journal_path(unfinished), open_locked(journal_path(unfinished)))
+    there = os.path.lexists(unfinished)
+    file = PartialFile(path, unfinished, log)
     try:
         content = log.read()
         if content is not None and there:
-            return _resume(file, path, content, n)
+            return _resume(file, unfinished, content, n)
         if content is None and os.fstat(file.fd).st_size:
             raise StructureError(
-                f"{path}: cannot be continued: its journal is missing or damaged; "
+                f"{unfinished}: cannot be continued: its journal is missing or damaged; "
                 "remove both to begin anew"
             )
         # Nothing was flushed yet; or the journal is what a finished file has left behind.

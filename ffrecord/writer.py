@@ -30,8 +30,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord import append as appending
-from ffrecord import beginning, layout, partial
+from ffrecord import beginning, layout
 from ffrecord.beginning import Beginning
 from ffrecord.checksum import crc32
 from ffrecord.errors import ClosedError, CountError, FFRecordError, NoRoomError
@@ -83,7 +82,6 @@ class FileWriter:
         # Through a symlink to what it points at: replacing the link would orphan the file.
         self._path = os.path.realpath(os.fsdecode(fname))
         check_target(self._path)
-        append = append and os.path.exists(self._path)
         with self._no_room_is_ours():
             begun = self._begin(n, append)
         self._file = begun.file
@@ -97,9 +95,13 @@ class FileWriter:
         self._file.rewind(self._sealed)
 
     def _begin(self, n: int | None, append: bool) -> Beginning:
+        """The modules that read are loaded when they are needed: most files are new ones."""
         if append:
-            return appending.begin(self._path, n)
-        begin = partial.begin if self._resumable else beginning.new
+            from ffrecord.append import begin
+        elif self._resumable:
+            from ffrecord.partial import begin
+        else:
+            begin = beginning.new
         return begin(self._path, n)
 
     def write_one(self, data: Any) -> None:

@@ -328,6 +328,18 @@ def test_a_file_that_was_replaced_meanwhile_is_not_undone(old: Path) -> None:
         writer.write_one(b"more")
 
 
+@pytest.mark.parametrize("n", [1, None])
+def test_two_that_begin_the_same_file_do_not_undo_each_other(n: int | None, tmp_path: Path) -> None:
+    path = tmp_path / "new.ffr"
+    late = FileWriter(path, n, append=True)
+    late.write_one(b"late")
+    append(path, [b"early"])
+    with pytest.raises(ChangedError, match="another writer made it"):
+        late.close()
+    assert read(path) == [b"early"]
+    assert os.listdir(tmp_path) == ["new.ffr"]
+
+
 # ---- what it inherits ----------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from ffrecord import (
     BusyError,
+    ClosedError,
     CountError,
     FFRecordError,
     FileReader,
@@ -498,6 +499,29 @@ def test_two_writers_cannot_have_one_partial_file(path: Path) -> None:
     first.write(RECORDS[2:])
     first.close()
     assert handmade.records_in(path.read_bytes()) == RECORDS
+
+
+def test_a_forked_child_leaves_its_parents_file_and_lock_alone(path: Path) -> None:
+    first = FileWriter(path, resumable=True)
+    first.write(RECORDS[:2])
+    pid = os.fork()
+    if pid == 0:
+        del first
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    with pytest.raises(BusyError):
+        FileWriter(path, resumable=True)
+    first.write(RECORDS[2:])
+    first.close()
+    assert handmade.records_in(path.read_bytes()) == RECORDS
+
+
+def test_nothing_can_be_flushed_after_closing(path: Path) -> None:
+    first = FileWriter(path, resumable=True)
+    first.close()
+    with pytest.raises(ClosedError):
+        first.flush()
+    assert handmade.records_in(path.read_bytes()) == []
 
 
 def test_a_full_disk_keeps_what_was_flushed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
