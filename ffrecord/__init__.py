@@ -6,7 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ffrecord.errors import (
+    AppendError,
     BadRecordWarning,
+    BusyError,
     ChangedError,
     ChangedWarning,
     ClosedError,
@@ -34,10 +36,13 @@ if TYPE_CHECKING:
     from ffrecord.folder import PackedFolder
     from ffrecord.pack import PackReport, pack_folder
     from ffrecord.reader import FileReader
+    from ffrecord.salvage import SalvageReport, salvage_file
     from ffrecord.writer import FileWriter
 
 __all__ = [
+    "AppendError",
     "BadRecordWarning",
+    "BusyError",
     "ChangedError",
     "ChangedWarning",
     "ClosedError",
@@ -55,6 +60,7 @@ __all__ = [
     "PackReport",
     "PackedFolder",
     "ReadFailedError",
+    "SalvageReport",
     "SampleChecksumError",
     "SkippedWarning",
     "StateError",
@@ -64,6 +70,7 @@ __all__ = [
     "__version__",
     "checkFsAlign",
     "pack_folder",
+    "salvage_file",
 ]
 
 # Loaded when they are first asked for: a command that needs one part, or a worker process that is
@@ -73,8 +80,10 @@ _WHERE = {
     "FileWriter": "writer",
     "PackReport": "pack",
     "PackedFolder": "folder",
+    "SalvageReport": "salvage",
     "checkFsAlign": "fileio",
     "pack_folder": "pack",
+    "salvage_file": "salvage",
 }
 
 

@@ -30,7 +30,7 @@ from ffrecord.checksum import crc32, crc32_joined
 from ffrecord.errors import ChangedError, ChangedWarning, SkippedWarning
 from ffrecord.index import Index, layout, legacy
 from ffrecord.index.build import Shard, Tree, build
-from ffrecord.index.layout import BLOCK
+from ffrecord.index.layout import BLOCK, INDEX_NAME
 from ffrecord.index.resolve import readable_record
 from ffrecord.newfile import check_target, sync_folder
 from ffrecord.readahead import read_ahead
@@ -39,7 +39,6 @@ from ffrecord.writer import FileWriter
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
-INDEX_NAME = "index.ffr"
 MOST_SHARDS = 100_000  # PART_00000.ffr to PART_99999.ffr sort by number
 
 

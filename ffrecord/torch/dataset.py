@@ -19,7 +19,8 @@ from torch.utils.data import Dataset as TorchDataset
 
 from ffrecord.errors import BadRecordWarning, FFRecordError
 from ffrecord.indices import record_numbers
-from ffrecord.reader import FileReader, Path
+from ffrecord.opening import Path
+from ffrecord.reader import FileReader
 from ffrecord.torch.batches import Batch, OnError, Promise, Skipped, check_on_error, samples_of
 from ffrecord.torch.registry import ReaderRegistry
 
