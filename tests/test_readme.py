@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.printed import blocks, run_python
+
 README = (Path(__file__).parent.parent / "README.md").read_text()
 COMMANDS = Path(sys.executable).parent
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
 @pytest.fixture
@@ -29,12 +27,11 @@ def place(tmp_path: Path) -> Iterator[Path]:
 def test_the_python_blocks_and_then_the_commands_work(place: Path) -> None:
     """In the order printed: the commands look at the file that the Python block wrote."""
     can_mount = Path("/dev/fuse").exists()
-    for code in blocks("python"):
+    for code in blocks("README.md", "python"):
         if "ffrecord_fuse" in code and not can_mount:
             continue
-        run = subprocess.run([sys.executable, "-c", code], cwd=place, check=False)
-        assert run.returncode == 0
-    lines = [line for block in blocks("bash") for line in block.splitlines()]
+        run_python(code, place)
+    lines = [line for block in blocks("README.md", "bash") for line in block.splitlines()]
     ours = [line for line in lines if line.startswith(("ffrecord ", "mkdir "))]
     assert len(ours) >= 3
     for line in ours:

@@ -112,14 +112,16 @@ class Column:
             return indices, indices + 1
         begin, end = self.bounds.spans(indices)
         if isinstance(part, range):
+            if part.start >= part.stop:
+                return begin, begin
             short = np.flatnonzero(end - begin < part.stop)
-            if short.size and len(part):
+            if short.size:
                 at = int(short[0])
                 raise IndexError(
                     f"{self.name!r} of datapoint {indices[at]} has {end[at] - begin[at]} "
                     f"elements, not {part.stop}"
                 )
-            begin, end = begin + part.start, begin + max(part.stop, part.start)
+            begin, end = begin + part.start, begin + part.stop
         return begin, end
 
     def value(self, record: int, content: Bytes) -> Any:
@@ -203,18 +205,21 @@ def parse_types(
 
 def _open_bounds(where: StreamedBounds, *, keep: bool) -> Bounds:
     """Read and check all bounds; keep them, or where to find them."""
-    kept, last, count, rest = [], 0, 0, b""
+    kept, last, count, rest, in_order = [], 0, 0, b"", True
     for chunk in where.files.stream(where.file, where.record):
         raw = rest + chunk.tobytes()
         whole = len(raw) // BOUND.itemsize
         bounds, rest = np.frombuffer(raw, BOUND, whole), raw[whole * BOUND.itemsize :]
         if not whole:
             continue
-        if (count == 0 and bounds[0] != 0) or bounds[0] < last or (bounds[1:] < bounds[:-1]).any():
-            raise DatasetError(f"{where.path}: the bounds of its sequences are not in order")
+        in_order &= bool(bounds[0] >= last and (bounds[1:] >= bounds[:-1]).all())
+        in_order &= bool(count or bounds[0] == 0)
         last, count = int(bounds[-1]), count + whole
         if keep:
             kept.append(bounds)
+    # Not before the stream has ended without an error: damage is not what was written.
+    if not in_order:
+        raise DatasetError(f"{where.path}: the bounds of its sequences are not in order")
     if rest or count != where.length + 1 or last != where.elements:
         raise DatasetError(
             f"{where.path}: its bounds are not those of {where.length} sequences of "
