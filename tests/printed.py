@@ -17,11 +17,12 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
-def run_python(code: str, place: Path) -> None:
-    """In an interpreter of its own, in that folder; an error of it is one here."""
+def run_python(code: str, place: Path) -> str:
+    """In an interpreter of its own, in that folder: what it prints. An error of it is one here."""
     found = os.pathsep.join(filter(None, sys.path))  # as the tests' own: they may be of a worktree
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=place, env={**os.environ, "PYTHONPATH": found},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert run.returncode == 0, f"{run.stderr}\n{code}"
+    return run.stdout

@@ -24,7 +24,9 @@ from ffrecord.errors import DatasetError, DecodeError, FFRecordError, SpecError
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-LOAD_STEP = 1024  # records that are read at once when a column is taken into memory
+# When a column is taken into memory: about so many bytes at once, and at most so many records.
+LOAD_BYTES = 16 << 20
+LOAD_RECORDS = 8192
 
 
 class Bounds(Protocol):
@@ -133,7 +135,7 @@ class Column:
         except Exception as error:
             raise DecodeError(
                 f"{self.path}: record {record} is no {self.type.text.removesuffix('[]')}: "
-                f"{error or type(error).__name__}"
+                f"{str(error) or type(error).__name__}"
             ) from error
 
     def loaded(self, files: Files) -> Column:
@@ -143,9 +145,14 @@ class Column:
         return replace(self, bounds=bounds, kept=kept)
 
     def _everything(self, files: Files) -> Iterator[Sequence[Bytes]]:
-        for start in range(0, self.elements, LOAD_STEP):
-            records = np.arange(start, min(start + LOAD_STEP, self.elements))
-            yield files.begin(np.full(len(records), self.file), records, ahead=False)()
+        start, step = 0, 16  # how large they are shows as they come
+        while start < self.elements:
+            records = np.arange(start, min(start + step, self.elements))
+            contents = files.begin(np.full(len(records), self.file), records, ahead=False)()
+            yield contents
+            start += len(records)
+            size = max(1, sum(map(len, contents)))
+            step = max(1, min(LOAD_RECORDS, LOAD_BYTES * len(records) // size))
 
 
 class Unpacking:

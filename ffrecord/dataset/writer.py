@@ -159,7 +159,7 @@ class DatasetWriter:
         except Exception as error:
             raise EncodeError(
                 f"{self.directory}: datapoint {self._length}: {field.name!r} is no "
-                f"{field.type.text}: {error or type(error).__name__}"
+                f"{field.type.text}: {str(error) or type(error).__name__}"
             ) from error
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tracemalloc
 import zlib
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -321,6 +322,21 @@ def test_hostile_bytes_are_an_error_and_take_no_memory(what: str) -> None:
         tracemalloc.stop()
     assert not isinstance(caught.value, BUGS)
     assert most < 16 * len(record) + (32 << 20)
+
+
+def test_hostile_bytes_in_a_dataset_are_our_error(tmp_path: Path) -> None:
+    """One field for each, written as they are."""
+    fields = {f"{k} {what}": pair for k, (what, pair) in enumerate(HOSTILE.items())}
+    raw = dict.fromkeys(decoders, bytes)
+    spec = {field: name for field, (name, _) in fields.items()}
+    with ffrecord.DatasetWriter(tmp_path / "data", spec, raw) as writer:
+        writer.append({field: record for field, (_, record) in fields.items()})
+    with ffrecord.DatasetReader(tmp_path / "data") as reader:
+        for field, (name, _) in fields.items():
+            with pytest.raises(
+                ffrecord.DecodeError, match=f"{field}.ffr: record 0 is no {name}: ."
+            ):
+                reader[0, [field]]
 
 
 def tampered(record: bytes, seed: int) -> bytes:

@@ -21,7 +21,9 @@ def test_the_python_blocks_work_one_after_the_other(tmp_path: Path) -> None:
     for code in codes:
         if "torch" in code:
             pytest.importorskip("torch")
-        run_python(code, tmp_path)
+        printed = run_python(code, tmp_path)
+        for said in re.findall(r"print\(.*?\)  # (\{.*?)(?:\.\.\.|$)", code, re.MULTILINE):
+            assert said in printed
 
 
 def test_the_tables_name_every_type_and_compression() -> None:

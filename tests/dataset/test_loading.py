@@ -32,7 +32,7 @@ def seeded(datapoint: dict[str, Any], seed: int) -> dict[str, Any]:
     return {"n": datapoint["n"], "seed": seed % (1 << 31)}
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_torchs_loader_with_two_workers_gives_every_datapoint(context: str, folder: Path) -> None:
     data = pytest.importorskip("torch.utils.data")
     reader = DatasetReader(folder / "data", cache_keys=("n",))

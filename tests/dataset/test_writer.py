@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import random
+import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +332,36 @@ def test_a_killed_writer_leaves_no_dataset_and_the_next_one_cleans_up(
     write(target)
     assert os.listdir(tmp_path) == ["data"]
     assert list(DatasetReader(target)) == [point(k) for k in range(10)]
+
+
+WRITES = """
+import sys
+import ffrecord
+with ffrecord.DatasetWriter(sys.argv[1], {"n": "int", "s": "utf8+zstd[]"}) as writer:
+    print("begun", flush=True)
+    for n in range(3000):
+        writer.append({"n": n, "s": [str(n)] * 3})
+"""
+
+
+@pytest.mark.long
+def test_writers_killed_at_any_moment_leave_all_or_nothing(tmp_path: Path) -> None:
+    target, generator, outcomes = tmp_path / "data", random.Random(1), set()
+    for _ in range(80):
+        process = handmade.python(WRITES, str(target))
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(generator.uniform(0, 0.4))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        if target.exists():
+            reader = DatasetReader(target)
+            assert [(p["n"], p["s"]) for p in reader] == [(n, [str(n)] * 3) for n in range(3000)]
+            shutil.rmtree(target)
+            outcomes.add("all")
+        else:
+            outcomes.add("nothing")
+    assert outcomes == {"all", "nothing"}
 
 
 def test_files_and_names_are_on_disk_before_the_dataset_has_its_name(
