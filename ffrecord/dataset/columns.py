@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from ffrecord.dataset.codecs import Decoder
 from ffrecord.dataset.compression import Compression, decompressor
+from ffrecord.dataset.datapoints import Part
 from ffrecord.dataset.files import Files
-from ffrecord.dataset.source import Part
 from ffrecord.dataset.spec import BOUND, FieldType, Manifest, parse_type
 from ffrecord.errors import DatasetError, DecodeError, FFRecordError, SpecError
 
