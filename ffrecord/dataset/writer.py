@@ -20,6 +20,7 @@ import numpy as np
 
 from ffrecord.dataset import codecs, compression
 from ffrecord.dataset.codecs import Encoder
+from ffrecord.dataset.failures import reason
 from ffrecord.dataset.spec import (
     BOUND,
     SPEC_NAME,
@@ -154,12 +155,12 @@ class DatasetWriter:
     def _encode(self, field: _FieldWriter, value: Any) -> list[bytes]:
         try:
             return field.encode(value)
-        except FFRecordError:
-            raise
         except Exception as error:
+            if isinstance(error, FFRecordError) and not isinstance(error, EncodeError):
+                raise
             raise EncodeError(
                 f"{self.directory}: datapoint {self._length}: {field.name!r} is no "
-                f"{field.type.text}: {str(error) or type(error).__name__}"
+                f"{field.type.text}: {reason(error)}"
             ) from error
 
 
