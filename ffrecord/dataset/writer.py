@@ -94,8 +94,8 @@ class DatasetWriter:
         self._whole = False
         for field, records in zip(self._fields, encoded, strict=True):
             field.add(records)
+        self._length += 1  # before it is whole again: an interrupt may come in between
         self._whole = True
-        self._length += 1
 
     def close(self) -> None:
         """Finish the dataset and put it under its name. Without that, nothing is there."""
