@@ -1,4 +1,4 @@
-"""Every way a record file or a packed folder can be wrong, one class each.
+"""Every way a record file, a packed folder or a dataset can be wrong, one class each.
 
 All are `FFRecordError`, which is a `RuntimeError` because that is what the original FFRecord
 raised. A message names the file and, where there is one, the record and both checksums.
@@ -154,6 +154,40 @@ class BusyError(FFRecordError):
 
 class BadRecordWarning(UserWarning):
     """A record could not be read or decoded, and was left out as asked."""
+
+
+class DatasetError(FFRecordError, ValueError):
+    """A folder is not a dataset, or its files do not belong together."""
+
+    exit_code = 25
+
+
+class SpecError(FFRecordError, ValueError):
+    """A spec names a field that cannot be one, or a type without an encoder or decoder."""
+
+    exit_code = 26
+
+
+class EncodeError(FFRecordError, ValueError):
+    """A value is not what its field's type can hold."""
+
+    exit_code = 27
+
+
+class DecodeError(FFRecordError, ValueError):
+    """A record's bytes are not what its field's type makes of a value."""
+
+    exit_code = 28
+
+
+class MissingPackageError(FFRecordError, ImportError):
+    """A type or a compression needs a package that is not installed."""
+
+    exit_code = 29
+
+
+class MissingShardWarning(UserWarning):
+    """Shard numbers have a gap: one is missing, or its writer had fewer than others."""
 
 
 class ChangedWarning(UserWarning):

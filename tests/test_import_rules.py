@@ -67,6 +67,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"recheck", "writer"},
         {"numpy"},
     ),
+    "ffrecord.newfolder": ({"newfile"}, set()),
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
     "ffrecord.imagecopy": ({"checksum", "index"}, {"numpy"}),
     "ffrecord.archive": ({"errors", "checksum", "imagecopy", "index", "reader"}, {"numpy"}),
@@ -79,10 +80,16 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.scan": ({"errors", "index"}, set()),
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
-        {"errors", "checksum", "index", "newfile", "readahead", "scan", "writer"},
+        {"errors", "checksum", "index", "newfile", "newfolder", "readahead", "scan", "writer"},
         {"numpy", "tqdm"},
     ),
     "ffrecord.extract": ({"archive", "errors", "index", "names"}, {"numpy"}),
+    # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
+    "ffrecord.dataset": (
+        {"batch", "checksum", "dataset", "engine", "errors", "indices", "layout", "newfile"}
+        | {"newfolder", "opening", "reader", "writer"},
+        {"isal", "numpy", "tqdm"},
+    ),
     "ffrecord.package": ({"folder", "pack"}, set()),
     "ffrecord.permutation": (set(), {"numpy"}),
     # The only place that imports torch.
@@ -113,7 +120,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "ffrecord.__main__": ({"cli"}, set()),
     "ffrecord.__init__": (
-        {"errors", "fileio", "folder", "pack", "reader", "salvage", "version", "writer"},
+        {"dataset", "errors", "fileio", "folder", "pack", "reader", "salvage", "version"}
+        | {"writer"},
         set(),
     ),
     "ffrecord_fuse.__init__": ({"errors", "mounting", "options"}, set()),
