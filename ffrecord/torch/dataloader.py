@@ -65,6 +65,7 @@ class DataLoader(TorchDataLoader[T_co]):
     ) -> None:
         super().__init__(dataset, batch_size, *args, **options)
         ours = isinstance(dataset, Dataset)
+        check_on_error("raise" if on_error is None else on_error)
         if on_error is not None and not ours:
             raise ValueError("on_error needs a dataset of ffrecord.torch")
         self.skippable = skippable
@@ -76,7 +77,7 @@ class DataLoader(TorchDataLoader[T_co]):
             inner = self.collate_fn  # already wrapped, if the loader was made from another
             inner = inner.collate_fn if isinstance(inner, Assembler) else inner
             policy = dataset.on_error if on_error is None else on_error  # type: ignore[attr-defined]
-            self.collate_fn = Assembler(inner, check_on_error(policy))
+            self.collate_fn = Assembler(inner, policy)
         self._steps = Steps(
             self.sampler if self.batch_sampler is None else self.batch_sampler,
             batched=self.batch_sampler is not None,

@@ -156,7 +156,7 @@ class Subset(Dataset[T_co]):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, indices: list[int]) -> Any:
+    def __getitem__(self, indices: Any) -> Any:  # a list here, for callers any key
         return fetch(self.dataset, self._inner(indices))
 
     def prefetch(self, indices: list[int]) -> None:
@@ -184,7 +184,7 @@ class ConcatDataset(Dataset[T_co]):
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]
 
-    def __getitem__(self, indices: list[int]) -> Any:
+    def __getitem__(self, indices: Any) -> Any:  # a list here, for callers any key
         parts = self._parts(indices)
         if len(parts) > 1:  # all of them on their way before the first is waited for
             for dataset, inner, _ in parts:

@@ -90,7 +90,7 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
     def __len__(self) -> int:
         return len(self._records)
 
-    def __getitem__(self, indices: list[int]) -> Any:
+    def __getitem__(self, indices: Any) -> Any:  # a list here, for callers any key
         data = self.folder.reader.read(self._records[indices])
         targets = self._targets[indices].tolist()
         return [self._sample(*pair) for pair in zip(data, targets, strict=True)]

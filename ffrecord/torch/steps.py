@@ -62,6 +62,8 @@ class Steps(Sampler[Any]):
         return max(len(self.source) - self.start.skip, 0)
 
     def __iter__(self) -> Iterator[Any]:
+        # All generators: nothing is moved or drawn before the first step is asked for. A torch
+        # loader with workers makes two iterators at the beginning and uses one.
         drawn = self._moved(self.start) if self.seekable else self._drawn(self.start)
         steps = self._batches(drawn, self.start) if self.batched and self.promises else drawn
         self._present = _Drawable(steps)
@@ -79,8 +81,9 @@ class Steps(Sampler[Any]):
         self.sampler.skip(start.skip * self.step_size)
         indices: Iterator[int] = iter(self.sampler)
         if self.source is self.sampler:
-            return indices
-        return iter(BatchSampler(indices, self.source.batch_size, self.source.drop_last))
+            yield from indices
+        else:
+            yield from BatchSampler(indices, self.source.batch_size, self.source.drop_last)
 
     def _drawn(self, start: Start) -> Iterator[Any]:
         """What the sampler gives from the start on. It draws when its first is asked for."""
