@@ -130,7 +130,8 @@ def _seeded(seed: int | None) -> Iterator[None]:
     in_worker = get_worker_info() is not None
     before = None if in_worker else _random_states()
     random.seed(seed)
-    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
+    # Python's generator and numpy's are the same one: the same words would give the same numbers.
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32, 1])
     torch.default_generator.manual_seed(seed)
     try:
         yield

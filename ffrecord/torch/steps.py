@@ -15,6 +15,8 @@ from torch.utils.data import BatchSampler, Sampler
 from ffrecord.torch.batches import Batch
 from ffrecord.torch.samplers import DistributedShuffleSampler, ShuffleSampler
 
+SEEKABLE = (ShuffleSampler, DistributedShuffleSampler)
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -50,12 +52,50 @@ class Steps(Sampler[Any]):
     @property
     def seekable(self) -> bool:
         """Whether the sampler can be moved to a step."""
-        return isinstance(self.sampler, (ShuffleSampler, DistributedShuffleSampler))
+        return isinstance(self.sampler, SEEKABLE)
 
     @property
     def step_size(self) -> int:
         """How many indices a step takes from the sampler."""
         return self.source.batch_size if type(self.source) is BatchSampler else 1
+
+    @property
+    def kind(self) -> str:
+        """What a saved state must have in common with the sampler that goes on from it."""
+        if self.seekable:
+            return "shuffle of ffrecord"
+        ranks = getattr(self.sampler, "num_replicas", None)
+        return type(self.sampler).__name__ + (f" of {ranks} ranks" if ranks else "")
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """Where the sampler draws from; None if that is torch's global generator, or nothing."""
+        generator: torch.Generator | None = getattr(self._with("generator"), "generator", None)
+        return generator
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of a sampler that is told it, or counts it."""
+        epoch: int | None = getattr(self._with("set_epoch"), "epoch", None)
+        return epoch
+
+    @property
+    def next_epoch(self) -> int | None:
+        """The epoch that such a sampler will take next if nobody tells it another."""
+        sampler = self._with("set_epoch")
+        return sampler.next_state()["epoch"] if isinstance(sampler, SEEKABLE) else self.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        sampler = self._with("set_epoch")
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+
+    def _with(self, name: str) -> Any:
+        """The sampler or, of a batch sampler of another kind, the one inside, if it has that."""
+        for sampler in (self.sampler, getattr(self.sampler, "sampler", None)):
+            if getattr(sampler, name, None) is not None:
+                return sampler
+        return None
 
     def __len__(self) -> int:
         """How many are still to come, from the start on."""
@@ -87,7 +127,7 @@ class Steps(Sampler[Any]):
 
     def _drawn(self, start: Start) -> Iterator[Any]:
         """What the sampler gives from the start on. It draws when its first is asked for."""
-        generator = getattr(self.sampler, "generator", None)
+        generator = self.generator
         before = random_state(generator)
         self.rng = before if start.rng is None else start.rng
         if start.rng is not None:

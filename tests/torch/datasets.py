@@ -21,7 +21,7 @@ N = 23
 
 # Four workers on two cores are asked for on purpose; there is no accelerator to pin memory for.
 TORCH_WARNINGS = [
-    "ignore:This DataLoader will create 4 worker processes",
+    "ignore:This DataLoader will create [34] worker processes",
     "ignore:'pin_memory' argument is set as true but no accelerator",
 ]
 
