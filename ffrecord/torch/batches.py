@@ -27,17 +27,22 @@ Skipped: TypeAlias = list[tuple[int, str]]
 class Batch(list[Any]):
     """Indices, those that the same worker gets next, and the seed for random transforms."""
 
-    __slots__ = ("following", "seed")
+    __slots__ = ("following", "seed", "single")
 
     def __init__(
-        self, indices: Iterable[Any], following: list[Any] | None = None, seed: int | None = None
+        self,
+        indices: Iterable[Any],
+        following: list[Any] | None = None,
+        seed: int | None = None,
+        single: bool = False,
     ) -> None:
         super().__init__(indices)
         self.following = following
         self.seed = seed
+        self.single = single  # one index, of a loader that makes no batches
 
-    def __reduce__(self) -> tuple[type[Batch], tuple[list[Any], list[Any] | None, int | None]]:
-        return Batch, (list(self), self.following, self.seed)
+    def __reduce__(self) -> tuple[type[Batch], tuple[Any, ...]]:
+        return Batch, (list(self), self.following, self.seed, self.single)
 
 
 class Loadable(Protocol):
@@ -83,7 +88,8 @@ class Assembler:
                 return Delivery((), [], error.with_traceback(None))
             if skipped and len(samples) == 0:
                 return Delivery((), skipped, None)
-            return Delivery((self.collate_fn(samples),), skipped, None)
+            fetched = samples[0] if batch.single else samples
+            return Delivery((self.collate_fn(fetched),), skipped, None)
 
 
 def check_on_error(on_error: OnError) -> OnError:

@@ -33,6 +33,8 @@ def _takes_any_key(getitem: GetItem) -> GetItem:
 
     @functools.wraps(getitem)
     def wrapper(self: Any, key: Any) -> Any:
+        if isinstance(key, Batch):  # of a loader of ours that makes no batches
+            return Promise(self, key)
         if isinstance(key, list):
             return getitem(self, key)
         if isinstance(key, slice):

@@ -105,7 +105,7 @@ class Steps(Sampler[Any]):
         # All generators: nothing is moved or drawn before the first step is asked for. A torch
         # loader with workers makes two iterators at the beginning and uses one.
         drawn = self._moved(self.start) if self.seekable else self._drawn(self.start)
-        steps = self._batches(drawn, self.start) if self.batched and self.promises else drawn
+        steps = self._batches(drawn, self.start) if self.promises else drawn
         self._present = _Drawable(steps)
         return self._present
 
@@ -142,12 +142,13 @@ class Steps(Sampler[Any]):
     def _batches(self, drawn: Iterator[Any], start: Start) -> Iterator[Batch]:
         """Each with its seed, and with the indices that the same worker gets after it."""
         window: deque[Batch] = deque()
-        for number, indices in enumerate(drawn, start.number):
+        for number, key in enumerate(drawn, start.number):
             seed = None if start.seed is None else mixed_seed(start.seed, number)
-            window.append(Batch(indices, seed=seed))
+            single = not self.batched and _is_one(key)
+            window.append(Batch([key] if single else key, seed=seed, single=single))
             if len(window) > self.ahead:
                 present = window.popleft()
-                if self.ahead:
+                if self.ahead and not single:  # one record is read faster than it is announced
                     present.following = list(window[-1])
                 yield present
         yield from window
@@ -164,6 +165,11 @@ class _Drawable(Iterator[Any]):
 
     def __next__(self) -> Any:
         return next(self._items)
+
+
+def _is_one(key: Any) -> bool:
+    """Whether a sampler gave an index, not several; one may be an array or tensor of no axes."""
+    return not hasattr(key, "__len__") or getattr(key, "ndim", 1) == 0
 
 
 def mixed_seed(*parts: int) -> int:

@@ -113,3 +113,11 @@ def seeded(seed: int) -> torch.Generator:
     generator = torch.Generator()
     generator.manual_seed(seed)
     return generator
+
+
+def shut_down(iterator: Any) -> None:
+    """End an iterator's workers now. One that an exception keeps alive would be inherited by the
+    workers of later tests, which torch then waits seconds for."""
+    end = getattr(iterator, "_shutdown_workers", None)
+    if end is not None:
+        end()

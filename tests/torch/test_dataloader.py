@@ -27,6 +27,7 @@ from tests.torch.datasets import (
     batches,
     plain,
     seeded,
+    shut_down,
 )
 
 SIZE = 4
@@ -139,6 +140,8 @@ def test_an_epoch_that_is_left_early_does_not_disturb_the_next(workers: int, num
         {"batch_size": 5, "drop_last": True},
         {"batch_size": None},
         {"batch_size": None, "sampler": BatchSampler(range(10), 3, False)},
+        {"batch_size": None, "sampler": torch.tensor([3, 1, 1])},
+        {"batch_size": None, "sampler": torch.tensor([[3, 1], [1, 0]])},
         {"batch_sampler": [[3, 1], [4], [1, 5, -1]]},
         {"batch_sampler": BatchSampler([5, 3, 1], 2, True)},
         {"sampler": [3, 3, 1], "batch_size": 2},
@@ -206,6 +209,7 @@ def test_a_worker_that_takes_too_long_is_torchs_error(numbers: Path, tmp_path: P
     with pytest.raises(RuntimeError, match="timed out"):
         next(iterator)
     dataset.release.touch()
+    shut_down(iterator)
 
 
 def test_what_a_worker_hands_over_survives_pinning() -> None:

@@ -475,6 +475,20 @@ def test_without_workers_the_programs_own_random_numbers_are_left_alone(numbers:
     assert torch.equal(torch.get_rng_state(), before[2])
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_without_batches_has_the_same_seeds_and_states(
+    workers: int, numbers: Path
+) -> None:
+    dataset = Noisy(numbers)
+    whole = batches(DataLoader(dataset, None, shuffle=True, generator=seeded(3)))
+    assert len({sample[1] for sample in whole}) == N
+    first = DataLoader(dataset, None, shuffle=True, generator=seeded(3), num_workers=workers)
+    assert take(iter(first), 5) == whole[:5]
+    second = DataLoader(dataset, None, shuffle=True, generator=seeded(0), num_workers=workers)
+    second.load_state_dict(first.state_dict())
+    assert batches(second) == whole[5:]
+
+
 def test_without_batch_seeds_transforms_draw_from_the_programs_own(numbers: Path) -> None:
     loader = DataLoader(Noisy(numbers), N, collate_fn=as_list, batch_seeds=False)
     iterator = iter(loader)
