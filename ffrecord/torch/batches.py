@@ -50,6 +50,7 @@ class Loadable(Protocol):
 
     def __getitem__(self, key: Any, /) -> Any: ...
     def prefetch(self, indices: list[int]) -> None: ...
+    def drop_prefetched(self) -> None: ...
 
 
 class Promise(NamedTuple):
@@ -73,11 +74,15 @@ class Assembler:
     def __init__(self, collate_fn: Callable[[Any], Any], on_error: OnError) -> None:
         self.collate_fn = collate_fn
         self.on_error = on_error
+        self._announced: list[Any] | None = None  # the batch that was begun and should be next
 
     def __call__(self, fetched: Any) -> Any:
         if not isinstance(fetched, Promise):
             return self.collate_fn(fetched)
         dataset, batch = fetched
+        if self._announced is not None and self._announced != batch:
+            dataset.drop_prefetched()  # the epoch that it was begun for was left early
+        self._announced = batch.following
         if batch.following:
             with contextlib.suppress(FFRecordError, OSError, IndexError):  # reading will tell
                 dataset.prefetch(batch.following)

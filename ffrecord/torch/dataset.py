@@ -132,11 +132,18 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
         for reader in self.ffreaders():
             if reader.n < length or id(reader) in self._not_ahead:
                 continue
-            if reader.prefetched > 1:  # this batch, and one that should have been read by now
+            before = reader.prefetched
+            reader.prefetch(indices)
+            # Beside this batch there may be the one that is about to be read, and no other. A sum
+            # begins that one again, which adds nothing.
+            if reader.prefetched > before > 1:
                 reader.drop_prefetched()
                 self._not_ahead |= {id(reader)}
-            else:
-                reader.prefetch(indices)
+
+    def drop_prefetched(self) -> None:
+        """Let go of what was begun for batches that nobody will ask for."""
+        for reader in self.ffreaders():
+            reader.drop_prefetched()
 
     @functools.cached_property
     def fingerprint(self) -> str:

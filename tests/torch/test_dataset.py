@@ -239,6 +239,12 @@ def test_readers_are_found_wherever_they_are_kept(tmp_path: Path, numbers: Path)
     assert set(map(id, inner.ffreaders())) == set(map(id, found))
 
 
+def test_many_readers_in_one_list_are_found(numbers: Path) -> None:
+    readers = [FileReader(numbers)] * 2000 + [FileReader(numbers)]
+    assert Holder(many=readers, none=[]).ffreaders() == [readers[0], readers[-1]]
+    assert Holder(named=dict(enumerate(readers))).ffreaders() == [readers[0], readers[-1]]
+
+
 def test_readers_of_sums_and_subsets_are_found(numbers: Path) -> None:
     first, second = Processed(numbers), Reading(numbers)
     found = (Subset(first, [1]) + second).ffreaders()  # nearer ones come first
