@@ -248,7 +248,9 @@ def fingerprint_of(dataset: Any) -> str:
 
 
 def combined(*parts: str) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    # Names that are not UTF-8 are text with surrogates in it.
+    joined = "\n".join(parts).encode(errors="surrogateescape")
+    return hashlib.sha256(joined).hexdigest()
 
 
 def warn_of_skipped(skipped: Skipped, stacklevel: int) -> None:
