@@ -181,13 +181,18 @@ class Subset(Dataset[T_co]):
 
 
 class ConcatDataset(Dataset[T_co]):
-    """Several datasets, one after the other; `a + b` makes one too."""
+    """Several datasets, one after the other; `a + b` makes one too.
+
+    Its `on_error` is that of its parts if they agree, else "raise".
+    """
 
     def __init__(self, datasets: Iterable[TorchDataset[T_co]]) -> None:
         self.datasets = list(datasets)
         if not self.datasets:
             raise ValueError("datasets should not be an empty iterable")
         lengths = [len(dataset) for dataset in self.datasets]  # type: ignore[arg-type]
+        choices = [getattr(dataset, "on_error", "raise") for dataset in self.datasets]
+        self.on_error = choices[0] if choices.count(choices[0]) == len(choices) else "raise"
         self.cumulative_sizes: list[int] = np.cumsum(lengths, dtype=np.int64).tolist()
 
     def __len__(self) -> int:

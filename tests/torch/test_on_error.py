@@ -129,6 +129,15 @@ def test_a_sum_leaves_out_what_a_part_cannot_read(damaged: Path, numbers: Path) 
     assert [index for index, _ in loader.skipped] == DAMAGED
 
 
+def test_a_sum_has_the_choice_of_its_parts_where_they_agree(damaged: Path) -> None:
+    lenient, strict = Processed(damaged, on_error="skip"), Processed(damaged)
+    assert drained(DataLoader(lenient + lenient, N))[0] == 2 * [
+        [number for number in range(N) if number not in DAMAGED]
+    ]
+    with pytest.raises(SampleChecksumError):
+        drained(DataLoader(lenient + strict, N))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("first_bad", [0, 8, 20])
 def test_a_batch_with_nothing_left_is_dropped_and_still_counts(
