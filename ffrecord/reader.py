@@ -145,8 +145,8 @@ class FileReader:
         key = records.tobytes()
         if key not in self._ahead:
             self._ahead[key] = self._batch(records).begin_read(everything=True)
-            if len(self._ahead) > MOST_AHEAD:
-                self._ahead.pop(next(iter(self._ahead)), None)
+            for oldest in list(self._ahead)[:-MOST_AHEAD]:  # a list: other threads may be at it
+                self._ahead.pop(oldest, None)
 
     @property
     def prefetched(self) -> int:
