@@ -11,16 +11,17 @@ from dataclasses import dataclass
 
 from ffrecord.checksum import Bytes, crc32
 
-TRIED = 2000
-TRIES = 50
+TRIED = 500
+TRIES = 4000
+"""Half a second of tries, each short enough that some are not disturbed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
     """Uses every byte once, then computes for a while, `loops` times the same.
 
-    Like Pillow's decoders it lets other threads run meanwhile. What it computes needs no memory,
-    so that it costs the same wherever the bytes came from.
+    Like Pillow's decoders it lets other threads run meanwhile. What it computes needs next to no
+    memory, so that it costs the same wherever the bytes came from.
     """
 
     loops: int

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from . import commandline, datasets, loaders, machine, plot, report
+from . import commandline, datasets, loaders, machine, plot, report, rounds
 from .loader_cases import FULL, QUICK, Run, prepare, samples
 from .results import Goal, Results
 
@@ -34,8 +34,9 @@ GOALS = tuple(Goal(state, OURS, rival.name, SPEED, 1.0) for state in STATES for 
 
 FOOTNOTES = f"""
 An epoch, from the moment it is asked for to its last batch; workers have been started and have
-loaded some batches before. Ratios are medians of each repeat's own ratio of speeds. CPU is that of
-the workers, and of the mount's daemon, per sample; decoding is part of it.
+loaded some batches before. "first batch" is its part until there is one. Ratios are medians of
+each repeat's own ratio of speeds. CPU is that of the workers, and of the mount's daemon, for one
+sample; decoding is part of it.
 Every sample's CRC-32 is compared with that of the file when it was made; all but WebDataset's have
 to come in the random order asked for. {loaders.WEBDATASET.name} shuffles its shards, and samples in
 a buffer of {loaders.SHUFFLE_BUFFER:,}: its order is not fully random, and it reads sequentially.
@@ -69,11 +70,13 @@ def run(options: argparse.Namespace) -> int:
     plan = QUICK if options.quick else FULL
     repeats = options.repeats or plan.repeats
     plan = replace(plan, repeats=repeats, decode_us=options.decode_us)
+    load = rounds.load_before()
     measuring = prepare(plan, options.data.resolve())
     results = Results(samples(measuring))
     goals = [goal for goal in GOALS if goal.case in results.cases()]
     _print(results, measuring, goals)
-    report.save_json(_document(results, measuring, goals), options.json, private=measuring.data)
+    document = _document(results, measuring, goals, load)
+    report.save_json(document, options.json, private=measuring.data)
     title = f"A loader's epoch: {_amount(measuring)}"
     plot.grouped_bars([_panel(results)], title, "samples/s", OURS, options.plot)
     return 0
@@ -98,7 +101,7 @@ def _amount(measured: Run) -> str:
 
 
 def _table(results: Results, state: str) -> str:
-    header = ["contestant", "samples/s", f"{OURS} is faster ×", "first batch, ms", "CPU, µs"]
+    header = ["contestant", "samples/s", "× ours", "first batch, ms", "CPU, µs"]
     rows = [_row(results, state, name) for name in results.contestants(state)]
     return report.table(header, rows)
 
@@ -107,13 +110,15 @@ def _row(results: Results, state: str, name: str) -> list[str]:
     return [
         report.contestant(results, state, name),
         report.number(results.median(state, name, SPEED)),
-        report.number(results.ratio(state, OURS, name, SPEED), 2),
+        report.number(results.ratio(state, name, OURS, SPEED), 2),
         report.scaled(results.median(state, name, FIRST), 1e3, 1),
         report.scaled(results.median(state, name, CPU), 1e6),
     ]
 
 
-def _document(results: Results, measured: Run, goals: Sequence[Goal]) -> dict[str, Any]:
+def _document(
+    results: Results, measured: Run, goals: Sequence[Goal], load: float
+) -> dict[str, Any]:
     """Everything a reader needs to check the tables or to run this again."""
     described = machine.describe(measured.data, PACKAGES)
     parameters = {
@@ -126,7 +131,7 @@ def _document(results: Results, measured: Run, goals: Sequence[Goal]) -> dict[st
     }
     return {
         "benchmark": "loader",
-        "machine": described,
+        "machine": {**described, "load_before": load},
         "parameters": parameters,
         **report.as_document(results, goals, (OURS,), METRICS),
     }

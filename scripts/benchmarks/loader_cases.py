@@ -47,6 +47,8 @@ class Run:
     data: Path
     loops: int
     """What a sample's decoding takes, counted in loops."""
+    unwritten: dict[str, str]
+    """The layouts that could not be made, and why."""
 
     @property
     def point(self) -> Path:
@@ -55,12 +57,16 @@ class Run:
 
 def prepare(plan: Plan, data: Path) -> Run:
     """Make what is missing; find out how fast this machine decodes."""
+    unwritten = {}
     for layout in LAYOUTS:
         rounds.say(f"{plan.pictures.count:,} pictures: {layout}")
         arguments = {"layout": layout, "root": str(data), **asdict(plan.pictures)}
-        harness.call_fresh(loader_archives.create, CREATE_TIMEOUT, **arguments)
+        try:
+            harness.call_fresh(loader_archives.create, CREATE_TIMEOUT, **arguments)
+        except harness.MeasurementError as error:
+            unwritten[layout] = f"could not be written: {error}"
     loops: int = harness.call_fresh(decode.calibrate, MEASURE_TIMEOUT, microseconds=plan.decode_us)
-    return Run(plan, data, loops)
+    return Run(plan, data, loops, unwritten)
 
 
 def samples(run: Run) -> Iterator[Sample]:
@@ -74,6 +80,8 @@ def samples(run: Run) -> Iterator[Sample]:
 
 
 def _measure(run: Run, state: str, contestant: Contestant, repeat: int) -> Values:
+    if contestant.layout in run.unwritten:
+        raise harness.MeasurementError(run.unwritten[contestant.layout])
     try:
         values: Values = harness.call_fresh(
             loader_worker.measure,
