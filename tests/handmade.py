@@ -10,6 +10,7 @@ import gc
 import mmap
 import os
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -122,3 +123,8 @@ def python(script: str, *arguments: str, **variables: str) -> subprocess.Popen[s
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, env=environment,
     )  # fmt: skip
+
+
+def label(value: object) -> str:
+    """A value in the name of a test: the same in every process that collects it."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))

@@ -364,7 +364,7 @@ def test_a_range_longer_than_any_list_is_out_of_range(sample_file: Path) -> None
         np.array([[1, 2]]), [[1], [2]], np.zeros(73, bool), iter([1]), (i for i in range(3)),
         object(),
     ],
-    ids=str,
+    ids=handmade.label,
 )  # fmt: skip
 def test_what_are_no_indices_is_a_type_error(indices: Any, sample_file: Path) -> None:
     with FileReader(sample_file) as reader:

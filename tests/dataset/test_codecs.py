@@ -23,6 +23,7 @@ from PIL import Image
 import ffrecord
 from ffrecord.dataset import packages
 from ffrecord.dataset.codecs import decoders, encoders
+from tests import handmade
 from tests.dataset.values import LOSSLESS, same
 
 
@@ -218,7 +219,7 @@ OUT_OF_ORDER = np.dtype({"names": ["b", "a"], "formats": ["i1", "i4"], "offsets"
         ("png", np.zeros((4,), np.uint8)),
         ("png", np.zeros((0, 4), np.uint8)),
     ],
-    ids=lambda value: str(value)[:30],
+    ids=lambda value: handmade.label(value)[:30],
 )  # fmt: skip
 def test_a_value_of_another_kind_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ffrecord.EncodeError, match=r"."):

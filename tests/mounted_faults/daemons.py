@@ -77,10 +77,13 @@ def daemon(
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     mounted = Daemon(point, log, process)
+    due = int(arguments[arguments.index("--workers") + 1]) if "--workers" in arguments else 1
     workers: list[int] = []
     try:
         wait_until(
-            lambda: process.poll() is not None or (is_mounted(point) and bool(mounted.workers)),
+            lambda: (
+                process.poll() is not None or (is_mounted(point) and len(mounted.workers) >= due)
+            ),
             "it does not mount",
         )
         assert process.poll() is None, process.communicate()[0]

@@ -149,7 +149,6 @@ def test_an_epoch_that_is_left_early_does_not_disturb_the_next(workers: int, num
         {"batch_size": 6, "pin_memory": True},
         {},
     ],
-    ids=str,
 )
 @pytest.mark.parametrize("make", STYLES)
 def test_options_mean_what_they_mean_to_torch(
