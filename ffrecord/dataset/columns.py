@@ -127,17 +127,21 @@ class Column:
             begin, end = begin + part.start, begin + part.stop
         return begin, end
 
-    def value(self, record: int, content: Bytes) -> Any:
-        """What a record decodes to."""
-        try:
-            return self.decode(memoryview(content))  # type: ignore[arg-type]
+    def values(self, records: Ints, contents: Sequence[Bytes]) -> list[Any]:
+        """What some records decode to."""
+        decode = self.decode
+        values: list[Any] = []
+        try:  # once for all: the number of values says which record it was
+            for content in contents:
+                values.append(decode(memoryview(content)))  # type: ignore[arg-type]
         except Exception as error:
             if isinstance(error, FFRecordError) and not isinstance(error, DecodeError):
                 raise
             raise DecodeError(
-                f"{self.path}: record {record} is no {self.type.text.removesuffix('[]')}: "
-                f"{reason(error)}"
+                f"{self.path}: record {records[len(values)]} is no "
+                f"{self.type.text.removesuffix('[]')}: {reason(error)}"
             ) from error
+        return values
 
     def loaded(self, files: Files) -> Column:
         """The same with everything in memory."""
@@ -165,8 +169,7 @@ class Unpacking:
         self._decode = decode
 
     def __call__(self, record: memoryview) -> Any:
-        # Writable, as what comes out of a file is.
-        return self._decode(memoryview(bytearray(self._decompress(record))))
+        return self._decode(memoryview(self._decompress(record)))
 
     def __reduce__(self) -> tuple[type[Unpacking], tuple[Compression, bytes, Decoder]]:
         return type(self), self._made_of

@@ -23,7 +23,7 @@ KINDS = ["zstd", "zstd:1", "zstd:-7", "zstd:19", "gzip", "gzip:0", "gzip:9", "lz
 
 
 def back(text: str, record: bytes, dictionary: bytes = b"") -> bytes:
-    return decompressor(parse_compression(text), dictionary)(memoryview(record))
+    return bytes(decompressor(parse_compression(text), dictionary)(memoryview(record)))
 
 
 @given(st.binary(max_size=300) | st.binary(max_size=9).map(lambda part: part * 5000))
