@@ -6,6 +6,7 @@ benchmark:
     commandline  the options that all benchmarks take
     datasets     records, the same for every contestant, and their creation
     harness      fresh processes and caches
+    batches      random batches and the clock around them
     rounds       the loop over contestants: repeats, interleaving
     worker       the entry point of a fresh process
     memory       what the kernel says of a process's memory
@@ -24,5 +25,6 @@ loops in the parent process, `read_worker` measures in a fresh one. Beside that:
     folder       folder_archives (archives of files that never were)
     mount        mounters (one object per contestant), mount_archives (what they mount),
                  mount_client (what reads there); packers, trees, folder_archives
+    dataset      dataset_samples (what is stored), dataset_peers (one class per contestant)
     profile      where a read's time goes (`profile_read`)
 """
