@@ -89,11 +89,11 @@ class KeptRecords:
             sizes.append(np.array([len(record) for record in some], np.int64))
         return cls(np.concatenate(pieces), np.concatenate(sizes).cumsum())
 
-    def __getitem__(self, record: int) -> Bytes:
-        """A copy: what decoders make of it may be written to."""
-        begin = int(self.ends[record - 1]) if record else 0
-        copy: Bytes = self.content[begin : int(self.ends[record])].copy()
-        return copy
+    def copies(self, records: Ints) -> list[Bytes]:
+        """Some records. Copies: what decoders make of them may be written to."""
+        begin = np.where(records > 0, self.ends[records - 1], 0)
+        spans = zip(begin.tolist(), self.ends[records].tolist(), strict=True)
+        return [self.content[start:stop].copy() for start, stop in spans]
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,10 +112,7 @@ class _Wanted:
     def values(self, contents: Iterator[Bytes]) -> list[Any]:
         """One for each row; of `contents`, which go on with the next column's."""
         records, kept = self.records(), self.column.kept
-        if kept is None:
-            mine = list(islice(contents, len(records)))
-        else:
-            mine = [kept[record] for record in records.tolist()]
+        mine = list(islice(contents, len(records))) if kept is None else kept.copies(records)
         values = self.column.values(records, mine)
         if not self.column.type.sequence:
             return values

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Batch = TypeVar("Batch")
+Arriving = TypeVar("Arriving", covariant=True)
+
+
+class Pending(Protocol[Arriving]):
+    """A batch that is being read."""
+
+    def result(self) -> Arriving:
+        """Wait for it."""
+        ...
 
 
 def whole_batches(indices: npt.NDArray[np.int64], batch: int) -> npt.NDArray[np.int64]:
@@ -20,6 +29,21 @@ def whole_batches(indices: npt.NDArray[np.int64], batch: int) -> npt.NDArray[np.
 def shuffled(count: int, batch: int, seed: int) -> npt.NDArray[np.int64]:
     """Every index at most once, in random order: one batch per row."""
     return whole_batches(np.random.default_rng(seed).permutation(count), batch)
+
+
+def one_ahead(
+    begin: Callable[[list[int]], Pending[Batch]], batches: Iterable[list[int]]
+) -> Iterator[Batch]:
+    """Read batches, each of them begun before the one in front of it is handed out."""
+    handles = map(begin, batches)
+    pending = next(handles)
+    try:
+        for following in handles:
+            current, pending = pending, following
+            yield current.result()
+    finally:
+        last = pending.result()
+    yield last
 
 
 def exhaust(batches: Iterable[Any]) -> None:

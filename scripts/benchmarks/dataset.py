@@ -84,6 +84,7 @@ def _print(results: Results, plan: Plan) -> None:
     print(f"\n### {plan.count:,} samples of {len(FIELDS)} fields, batches of {BATCH}\n")
     print(_table(results))
     print("\nRatios are medians of each repeat's own ratio. Bytes are those of the files.")
+    print("Sizes that differ by less than a hundredth count as equal.")
     print(f"': {SMALL_FIELD}': that field alone is asked for, an int.")
     print(f"\n### Goals\n\n{report.verdicts(results, GOALS)}")
 

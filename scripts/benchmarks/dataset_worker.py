@@ -58,17 +58,16 @@ def measure(
     if cold:
         small = rehearsal(samples, batch).folder(Path(root), contestant.layout)
         warm_up = batches.shuffled(REHEARSAL_BATCHES * batch, batch, 0).tolist()
-        batches.exhaust(map(contestant.open(small / contestant.file, fields), warm_up))
-        read = contestant.open(folder / contestant.file, fields)
+        batches.exhaust(contestant.stream(small / contestant.file, fields)(warm_up))
+        stream = contestant.stream(folder / contestant.file, fields)
         harness.drop_caches()
         timed: Iterable[list[int]] = order
     else:
         harness.read_through(folder)
-        read = contestant.open(folder / contestant.file, fields)
-        batches.exhaust(map(read, order[:UNTIMED_BATCHES]))
+        stream = contestant.stream(folder / contestant.file, fields)
+        batches.exhaust(stream(order[:UNTIMED_BATCHES]))
         timed = itertools.cycle(order)
-    limited = itertools.islice(timed, most_batches)
-    done, seconds, last = batches.clock(map(read, limited), budget)
+    done, seconds, last = batches.clock(stream(itertools.islice(timed, most_batches)), budget)
     _check(last, order[(done - 1) % len(order)], fields)
     return {"samples": done * batch, "seconds": seconds, "samples_per_s": done * batch / seconds}
 
