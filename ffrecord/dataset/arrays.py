@@ -47,7 +47,9 @@ def encode_array(value: Any) -> bytes:
 @raising(DecodeError)
 def decode_array(buffer: memoryview) -> Array:
     """The array: a view of the buffer where its data is aligned there, else a copy."""
-    begin = _data_begins(bytes(buffer[:12]), len(buffer))
+    begin = _data_begins(bytes(buffer[:12]))
+    if begin > len(buffer):
+        raise ValueError(f"its header would end at byte {begin} of {len(buffer)}")
     shape, dtype, order, due = parse_header(bytes(buffer[:begin]))
     if len(buffer) - begin != due:
         raise ValueError(
@@ -87,15 +89,16 @@ def _description(dtype: np.dtype[Any]) -> Any:
     return descr
 
 
-def _data_begins(prefix: bytes, size: int) -> int:
-    """Where the data begins of a file of `size` bytes, of which these are the first ones."""
+@lru_cache(1024)
+def _data_begins(prefix: bytes) -> int:
+    """Where the data begins in a file with these first bytes."""
     if prefix[:6] != MAGIC or len(prefix) < 12:
         raise ValueError("it does not begin as a .npy file")
     if prefix[6:8] not in _ENCODINGS:
         raise ValueError(f"version {prefix[6]}.{prefix[7]} of the .npy format is not known")
     begin = 10 if prefix[6] == 1 else 12
     length = int.from_bytes(prefix[8:begin], "little")
-    if length > min(LONGEST_HEADER, size - begin):
+    if length > LONGEST_HEADER:
         raise ValueError(f"a header of {length} bytes is too long")
     return begin + length
 
