@@ -136,7 +136,7 @@ class PendingRead:
             completion: _Completion | None = None
             for reads in arrival.fetch.waves():
                 which: Sequence[int] = reads
-                if len(reads) == len(plan.offset):
+                if len(reads) == len(plan.offset):  # all at once, as from the page cache
                     which = range(len(rows))
                 elif plan.first is not None:
                     completion = completion or _Completion(plan)
