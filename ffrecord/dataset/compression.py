@@ -164,7 +164,7 @@ def _gzip_unpacker(dictionary: bytes) -> Unpacker:
 
 def _lz4_packer(level: int, dictionary: bytes) -> Compress:
     frame = packages.load("lz4.frame")
-    # No checksum of its own: the record has one, and this took half of a reader's time.
+    # No checksum of its own: the record has one, and this took half of the time to unpack.
     return lambda value: bytes(frame.compress(value, level))
 
 

@@ -125,7 +125,7 @@ class Hdf5(Peer):
     """One row per sample in a dataset for each field, one chunk per row where there are chunks.
 
     A chunk is read and unpacked whole, so one row is the best chunk for random rows. What is not
-    compressed is contiguous, which is faster than any chunk. Fields of variable size are rows of
+    compressed needs no chunks and is contiguous. Fields of variable size are rows of
     variable length, which HDF5 does not compress (so ours are not compressed either); with `flat`
     they lie end to end in one dataset, with their offsets in another. Contiguous rows come as one
     selection per batch, in ascending order as h5py needs it; chunks one by one, because a selection
@@ -143,7 +143,7 @@ class Hdf5(Peer):
     def write(self, path: Path, samples: SampleSet) -> None:
         import h5py
 
-        # The newer format: smaller and faster by a little than h5py's default.
+        # The newer format: its files were a little smaller than those of h5py's default.
         with h5py.File(path, "w", libver="latest") as file:
             self._create(file, samples)
             rows = iter(samples)
