@@ -133,9 +133,14 @@ class PendingRead:
             results = [memory] * len(batch.record)
             if len(rows) < len(results):
                 results = batch.empty()
-            completion = None if plan.first is None else _Completion(plan)
+            completion: _Completion | None = None
             for reads in arrival.fetch.waves():
-                which = reads if completion is None else completion.after(reads)
+                which: Sequence[int] = reads
+                if len(reads) == len(plan.offset):  # all at once, as from the page cache
+                    which = range(len(rows))
+                elif plan.first is not None:
+                    completion = completion or _Completion(plan)
+                    which = completion.after(reads)
                 records = [memory[start[k] : stop[k]] for k in which]
                 places = [rows[k] for k in which]
                 if stored is not None:

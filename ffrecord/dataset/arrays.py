@@ -14,7 +14,7 @@ import ast
 import math
 import struct
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from ffrecord.dataset.failures import raising
 from ffrecord.errors import DecodeError, EncodeError
 
 Array: TypeAlias = npt.NDArray[Any]
-Described: TypeAlias = "tuple[np.dtype[Any], bool, tuple[int, ...]]"
+Described: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any], Literal['C', 'F'], int]"
 
 MAGIC = b"\x93NUMPY"
 DATA_ALIGN = 64
@@ -31,6 +31,8 @@ DATA_ALIGN = 64
 LONGEST_HEADER = 10_000
 MOST_ITEMS = (1 << 63) - 1
 _KEYS = {"descr", "fortran_order", "shape"}
+# of the header, by version
+_ENCODINGS = {b"\x01\x00": "latin-1", b"\x02\x00": "latin-1", b"\x03\x00": "utf-8"}
 
 
 @raising(EncodeError)
@@ -45,19 +47,18 @@ def encode_array(value: Any) -> bytes:
 @raising(DecodeError)
 def decode_array(buffer: memoryview) -> Array:
     """The array: a view of the buffer where its data is aligned there, else a copy."""
-    prefix = bytes(buffer[:12])
-    if prefix[:6] != MAGIC or len(prefix) < 12:
-        raise ValueError("it does not begin as a .npy file")
-    version, width = prefix[6:8], 2 if prefix[6] == 1 else 4
-    if version not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
-        raise ValueError(f"version {prefix[6]}.{prefix[7]} of the .npy format is not known")
-    begin = 8 + width
-    length = int.from_bytes(prefix[8:begin], "little")
-    if length > min(LONGEST_HEADER, len(buffer) - begin):
-        raise ValueError(f"a header of {length} bytes is too long")
-    encoding = "utf-8" if version[0] == 3 else "latin-1"
-    data = buffer[begin + length :]
-    return _shaped(data, *parse_header(bytes(buffer[begin : begin + length]), encoding))
+    begin = _data_begins(bytes(buffer[:12]))
+    if begin > len(buffer):
+        raise ValueError(f"its header would end at byte {begin} of {len(buffer)}")
+    shape, dtype, order, due = parse_header(bytes(buffer[:begin]))
+    if len(buffer) - begin != due:
+        raise ValueError(
+            f"it has {len(buffer) - begin} bytes of data where shape and dtype need {due}"
+        )
+    if not due:
+        return np.empty(shape, dtype, order)
+    array: Array = np.ndarray(shape, dtype, buffer, begin, None, order)
+    return array if array.flags.aligned else array.copy()
 
 
 @lru_cache(1024)
@@ -89,10 +90,28 @@ def _description(dtype: np.dtype[Any]) -> Any:
 
 
 @lru_cache(1024)
-def parse_header(header: bytes, encoding: str) -> Described:
-    """dtype, whether in Fortran order, and shape."""
+def _data_begins(prefix: bytes) -> int:
+    """Where the data begins in a file with these first bytes."""
+    if prefix[:6] != MAGIC or len(prefix) < 12:
+        raise ValueError("it does not begin as a .npy file")
+    if prefix[6:8] not in _ENCODINGS:
+        raise ValueError(f"version {prefix[6]}.{prefix[7]} of the .npy format is not known")
+    begin = 10 if prefix[6] == 1 else 12
+    length = int.from_bytes(prefix[8:begin], "little")
+    if length > LONGEST_HEADER:
+        raise ValueError(f"a header of {length} bytes is too long")
+    return begin + length
+
+
+@lru_cache(1024)
+def parse_header(whole: bytes) -> Described:
+    """What is in front of the data: shape, dtype, order, and how many bytes the data must have.
+
+    Kept: the arrays of a field mostly have one header, and the same few checks.
+    """
+    text = whole[10 if whole[6] == 1 else 12 :].decode(_ENCODINGS[whole[6:8]])
     try:
-        found = ast.literal_eval(header.decode(encoding).strip())
+        found = ast.literal_eval(text.strip())
     except (MemoryError, RecursionError):  # the parser's stack, not the machine's memory
         raise ValueError("its header is nested too deeply") from None
     if not isinstance(found, dict) or found.keys() != _KEYS:
@@ -105,15 +124,7 @@ def parse_header(header: bytes, encoding: str) -> Described:
     dtype = np.lib.format.descr_to_dtype(found["descr"])
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are not read")
-    return dtype, fortran, shape
-
-
-def _shaped(data: memoryview, dtype: np.dtype[Any], fortran: bool, shape: tuple[int, ...]) -> Array:
     items = math.prod(shape)
-    due = items * dtype.itemsize
-    if items > MOST_ITEMS:  # an item may have no bytes, so that the next check lets it through
+    if items > MOST_ITEMS:  # an item may have no bytes, so that none are due
         raise ValueError(f"no array has {items} items")
-    if len(data) != due:
-        raise ValueError(f"it has {len(data)} bytes of data where shape and dtype need {due}")
-    array: Array = np.ndarray(shape, dtype, data if due else b"", order="F" if fortran else "C")
-    return array if array.flags.aligned and due else array.copy()
+    return shape, dtype, "F" if fortran else "C", items * dtype.itemsize

@@ -89,11 +89,11 @@ class KeptRecords:
             sizes.append(np.array([len(record) for record in some], np.int64))
         return cls(np.concatenate(pieces), np.concatenate(sizes).cumsum())
 
-    def __getitem__(self, record: int) -> Bytes:
-        """A copy: what decoders make of it may be written to."""
-        begin = int(self.ends[record - 1]) if record else 0
-        copy: Bytes = self.content[begin : int(self.ends[record])].copy()
-        return copy
+    def copies(self, records: Ints) -> list[Bytes]:
+        """Some records. Copies: what decoders make of them may be written to."""
+        begin = np.where(records > 0, self.ends[records - 1], 0)
+        spans = zip(begin.tolist(), self.ends[records].tolist(), strict=True)
+        return [self.content[start:stop].copy() for start, stop in spans]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +127,21 @@ class Column:
             begin, end = begin + part.start, begin + part.stop
         return begin, end
 
-    def value(self, record: int, content: Bytes) -> Any:
-        """What a record decodes to."""
-        try:
-            return self.decode(memoryview(content))  # type: ignore[arg-type]
+    def values(self, records: Ints, contents: Sequence[Bytes]) -> list[Any]:
+        """What some records decode to."""
+        decode = self.decode
+        values: list[Any] = []
+        try:  # once for all: the number of values says which record it was
+            for content in contents:
+                values.append(decode(memoryview(content)))  # type: ignore[arg-type]
         except Exception as error:
             if isinstance(error, FFRecordError) and not isinstance(error, DecodeError):
                 raise
             raise DecodeError(
-                f"{self.path}: record {record} is no {self.type.text.removesuffix('[]')}: "
-                f"{reason(error)}"
+                f"{self.path}: record {records[len(values)]} is no "
+                f"{self.type.text.removesuffix('[]')}: {reason(error)}"
             ) from error
+        return values
 
     def loaded(self, files: Files) -> Column:
         """The same with everything in memory."""
@@ -165,8 +169,7 @@ class Unpacking:
         self._decode = decode
 
     def __call__(self, record: memoryview) -> Any:
-        # Writable, as what comes out of a file is.
-        return self._decode(memoryview(bytearray(self._decompress(record))))
+        return self._decode(memoryview(self._decompress(record)))
 
     def __reduce__(self) -> tuple[type[Unpacking], tuple[Compression, bytes, Decoder]]:
         return type(self), self._made_of

@@ -13,13 +13,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Decoder
-from ffrecord.dataset.columns import Column, open_columns, parse_types
+from ffrecord.dataset.columns import Bytes, Column, open_columns, parse_types
 from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
 from ffrecord.dataset.files import Files, IndexedFiles, StreamedFiles
 from ffrecord.dataset.spec import file_name, load
@@ -66,7 +67,9 @@ class _ColumnDatapoints(Datapoints):
             contents = iter(collect())
             result: list[Datapoint] = [{} for _ in range(len(indices))]
             for each in wanted:
-                each.fill(result, contents)
+                name = each.column.name
+                for row, value in zip(each.rows, each.values(contents), strict=True):
+                    result[row][name] = value
             return result
 
         return datapoints
@@ -106,17 +109,15 @@ class _Wanted:
         before = counts.cumsum() - counts
         return np.repeat(self.begin - before, counts) + np.arange(counts.sum())
 
-    def fill(self, result: list[Datapoint], contents: Iterator[Any]) -> None:
-        """Decode them into the rows; from `contents`, which go on with the next column's."""
-        column, name = self.column, self.column.name
-        value, kept = column.value, column.kept
-        spans = zip(self.rows, self.begin.tolist(), self.end.tolist(), strict=True)
-        for row, begin, end in spans:
-            values = [
-                value(record, next(contents) if kept is None else kept[record])
-                for record in range(begin, end)
-            ]
-            result[row][name] = values if column.type.sequence else values[0]
+    def values(self, contents: Iterator[Bytes]) -> list[Any]:
+        """One for each row; of `contents`, which go on with the next column's."""
+        records, kept = self.records(), self.column.kept
+        mine = list(islice(contents, len(records))) if kept is None else kept.copies(records)
+        values = self.column.values(records, mine)
+        if not self.column.type.sequence:
+            return values
+        each = iter(values)
+        return [list(islice(each, count)) for count in (self.end - self.begin).tolist()]
 
 
 class DatasetReader(_ColumnDatapoints):

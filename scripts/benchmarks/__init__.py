@@ -6,6 +6,7 @@ benchmark:
     commandline  the options that all benchmarks take
     datasets     records, the same for every contestant, and their creation
     harness      fresh processes and caches
+    batches      random batches and the clock around them
     rounds       the loop over contestants: repeats, interleaving
     worker       the entry point of a fresh process
     memory       what the kernel says of a process's memory
@@ -26,5 +27,6 @@ loops in the parent process, `read_worker` measures in a fresh one. Beside that:
                  mount_client (what reads there); packers, trees, folder_archives
     loader       loaders (one object per contestant), decode (work of a fixed cost), pictures (JPEG
                  files), loader_archives (what they read); mounters, packers, peers
+    dataset      dataset_samples (what is stored), dataset_peers (one class per contestant)
     profile      where a read's time goes (`profile_read`)
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from . import folder, loader, mount, pack, profile_read, read
+from . import dataset, folder, loader, mount, pack, profile_read, read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,6 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder.add_command(commands)
     mount.add_command(commands)
     loader.add_command(commands)
+    dataset.add_command(commands)
     profile_read.add_command(commands)
     options = parser.parse_args(arguments)
     status: int = options.run(options)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+
+from .batches import one_ahead
 
 Record = bytes | npt.NDArray[np.uint8]
 Batch = Sequence[Record]
@@ -79,19 +82,7 @@ class OursAhead(Ours):
         from ffrecord import FileReader
 
         reader = FileReader(path, check_data=True, mode=self.mode)
-
-        def ahead(batches: Iterable[list[int]]) -> Iterator[Batch]:
-            handles = map(reader.read_async, batches)
-            pending = next(handles)
-            try:
-                for following in handles:
-                    current, pending = pending, following
-                    yield current.result()
-            finally:
-                last = pending.result()
-            yield last
-
-        return ahead
+        return partial(one_ahead, reader.read_async)
 
 
 class ArrayRecord(Peer):

@@ -9,14 +9,12 @@ counted, then the clock starts.
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from . import harness, peers
+from . import batches, harness, peers
 from .datasets import RecordSet, stored
 
 UNTIMED_BATCHES = 3
@@ -45,20 +43,20 @@ def measure(
     whole = RecordSet(name, mean, count)
     records = stored(contestant, whole)
     order = _order(contestant, records.count, batch, seed)
-    batches = order.tolist()
+    each = order.tolist()
     if cold:
         _rehearse(contestant, rehearsal(whole, batch), batch, Path(root))
         stream = contestant.stream(_file(contestant, records, Path(root)))
         harness.drop_caches()
-        timed = iter(batches)
+        timed = iter(each)
     else:
         harness.read_through(records.folder(Path(root), contestant.layout))
         stream = contestant.stream(_file(contestant, records, Path(root)))
-        _exhaust(stream(batches[:UNTIMED_BATCHES]))
+        batches.exhaust(stream(each[:UNTIMED_BATCHES]))
         # In file order there is one pass: a second one would begin in the middle of a batch.
-        timed = iter(batches) if contestant.sequential else itertools.cycle(batches)
-    done, seconds, last = _clock(stream(itertools.islice(timed, most_batches)), budget)
-    _check(last, batches[(done - 1) % len(batches)], records)
+        timed = iter(each) if contestant.sequential else itertools.cycle(each)
+    done, seconds, last = batches.clock(stream(itertools.islice(timed, most_batches)), budget)
+    _check(last, each[(done - 1) % len(each)], records)
     return _rates(np.resize(order, (done, batch)), seconds, records)
 
 
@@ -69,41 +67,18 @@ def rehearsal(records: RecordSet, batch: int) -> RecordSet:
 
 def _order(contestant: peers.Peer, count: int, batch: int, seed: int) -> npt.NDArray[np.int64]:
     """Every record at most once, in whole batches: one batch per row."""
-    indices = np.arange(count, dtype=np.int64)
-    if not contestant.sequential:
-        np.random.default_rng(seed).shuffle(indices)
-    return indices[: count - count % batch].reshape(-1, batch)
+    if contestant.sequential:
+        return batches.whole_batches(np.arange(count), batch)
+    return batches.shuffled(count, batch, seed)
 
 
 def _rehearse(contestant: peers.Peer, records: RecordSet, batch: int, root: Path) -> None:
     order = _order(contestant, records.count, batch, seed=0)
-    _exhaust(contestant.stream(_file(contestant, records, root))(order.tolist()))
+    batches.exhaust(contestant.stream(_file(contestant, records, root))(order.tolist()))
 
 
 def _file(contestant: peers.Peer, records: RecordSet, root: Path) -> Path:
     return records.folder(root, contestant.layout) / contestant.file
-
-
-def _exhaust(batches: Iterable[peers.Batch]) -> None:
-    for _ in batches:
-        pass
-
-
-def _clock(batches: Iterable[peers.Batch], budget: float) -> tuple[int, float, peers.Batch]:
-    """Take batches as a training loop does, each kept until the next one is there.
-
-    Returns their number, the time they took, and the last one.
-    """
-    start = now = time.perf_counter()
-    done = 0
-    last: peers.Batch = ()
-    for batch in batches:
-        last = batch
-        done += 1
-        now = time.perf_counter()
-        if now - start >= budget:
-            break
-    return done, now - start, last
 
 
 def _check(batch: peers.Batch, indices: list[int], records: RecordSet) -> None:

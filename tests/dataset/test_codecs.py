@@ -303,6 +303,7 @@ HOSTILE = {
     "array of a version to come": ("array", npy(described("'<i4'", "()"), bytes(4), version=9)),
     "array with too long a header": ("array", npy(b" " * 60_000, version=1)),
     "array whose header is beyond it": ("array", b"\x93NUMPY\x02\x00\xff\xff\xff\x7f"),
+    "array cut off in its header": ("array", npy(described("'<i4'", "(3,)"))[:40]),
     "array with a nested header": ("array", npy("(" * 9_000)),
     "array with a header of signs": ("array", npy("-" * 9_000 + "1")),
     "array with more keys": ("array", npy(described("'<i4'", "(), 'x': 1"), bytes(4))),

@@ -23,7 +23,7 @@ KINDS = ["zstd", "zstd:1", "zstd:-7", "zstd:19", "gzip", "gzip:0", "gzip:9", "lz
 
 
 def back(text: str, record: bytes, dictionary: bytes = b"") -> bytes:
-    return decompressor(parse_compression(text), dictionary)(memoryview(record))
+    return bytes(decompressor(parse_compression(text), dictionary)(memoryview(record)))
 
 
 @given(st.binary(max_size=300) | st.binary(max_size=9).map(lambda part: part * 5000))
@@ -89,6 +89,23 @@ def test_a_damaged_frame_is_an_error(text: str, how: str) -> None:
         back(text, frames(text)[how])
 
 
+@pytest.mark.parametrize("text", ["zstd", "gzip", "lz4"])
+def test_a_damaged_frame_leaves_nothing_behind_for_the_next(text: str) -> None:
+    decompress = decompressor(parse_compression(text))
+    whole = compressor(parse_compression(text))(VALUE)
+    for damaged in frames(text).values():
+        with pytest.raises(DecodeError):
+            decompress(memoryview(damaged))
+        assert decompress(memoryview(whole)) == VALUE
+
+
+def test_a_checksum_in_an_lz4_frame_is_verified() -> None:
+    frame = lz4.frame.compress(VALUE, content_checksum=True)
+    assert back("lz4", frame) == VALUE
+    with pytest.raises(DecodeError, match="contentChecksum"):
+        back("lz4", frame[:-1] + bytes([frame[-1] ^ 1]))
+
+
 ONE_TIB = 1 << 40
 
 
@@ -107,6 +124,13 @@ def lz4_bomb() -> bytes:
     return bytes(lz4.frame.LZ4FrameCompressor().begin(source_size=ONE_TIB)) + b"\x00" * 4
 
 
+def lz4_understatement() -> bytes:
+    """Claims 100 bytes, and has blocks of 64 MiB."""
+    stream = lz4.frame.LZ4FrameCompressor()
+    begin = bytes(stream.begin(source_size=100))
+    return begin + bytes(stream.compress(bytes(64 << 20))) + b"\x00" * 4
+
+
 UNCLAIMED = zstandard.ZstdCompressor(write_content_size=False)
 
 BOMBS = {
@@ -114,6 +138,7 @@ BOMBS = {
     "gzip that claims 4 GiB": ("gzip", gzip_bomb(0xFFFFFFFF)),
     "gzip that claims little": ("gzip", gzip_bomb(100)),
     "lz4 that claims a TiB": ("lz4", lz4_bomb()),
+    "lz4 that claims little": ("lz4", lz4_understatement()),
     "zstd without a claim": ("zstd", UNCLAIMED.compress(VALUE)),
     "lz4 without a claim": ("lz4", lz4.frame.compress(bytes(64 << 20), store_size=False)),
 }  # fmt: skip

@@ -400,6 +400,27 @@ def test_what_does_not_decode_is_an_error_with_file_record_and_type(tmp_path: Pa
         reader.to_memory()[1, {"b": range(1, 2)}]
 
 
+@pytest.mark.parametrize("bad", range(6))
+@pytest.mark.parametrize("keys", [(), ("one", "many")])
+def test_the_record_that_does_not_decode_is_named_wherever_it_is_in_a_batch(
+    keys: tuple[str, ...], bad: int, tmp_path: Path
+) -> None:
+    # Point i has i texts: those of `many` begin at record 0, 0, 1, 3, 6, 10.
+    texts = [b"\xff" if place == bad else b"fine" for place in range(6)]
+    spec = {"one": "utf8", "many": "utf8[]"}
+    with DatasetWriter(tmp_path / "data", spec, {"utf8": bytes}) as writer:
+        for place, text in enumerate(texts):
+            writer.append({"one": text, "many": [b"fine"] * (place - 1) + [text] * (place > 0)})
+    reader = DatasetReader(tmp_path / "data", cache_keys=keys)
+    order = [5, 0, 3, 1, 4, 2]
+    with pytest.raises(DecodeError, match=rf"one\.ffr: record {bad} is no utf8"):
+        reader.read(order, ["one"])
+    if bad:
+        last = bad * (bad + 1) // 2 - 1
+        with pytest.raises(DecodeError, match=rf"many\.ffr: record {last} is no utf8"):
+            reader.read(order, ["many"])
+
+
 # ---- processes and threads -------------------------------------------------------------------
 
 

@@ -1,0 +1,141 @@
+"""Random samples of five fields of mixed size, warm and cold, against granular and HDF5."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import commandline, dataset_peers, machine, plot, report
+from .dataset_cases import BATCH, ENTRIES, FULL, QUICK, SIZE, Plan, masked, samples
+from .dataset_peers import (
+    CONTESTANTS,
+    GRANULAR,
+    HDF5,
+    HDF5_FLAT,
+    HDF5_GZIP,
+    HDF5_LZF,
+    OURS,
+    OURS_LZ4,
+    OURS_ZSTD,
+)
+from .dataset_samples import FIELDS, SEED, SMALL_FIELD
+from .results import Goal, Results
+
+if TYPE_CHECKING:
+    from .commandline import Commands
+
+SAMPLES = "samples_per_s"
+BYTES = "bytes"
+BYTES_EACH = "bytes_each"
+PACKAGES = ("ffrecord", "numpy", "isal", "lz4", "zstandard", "granular", "msgpack", "h5py")
+
+PAIRS = (
+    (OURS, GRANULAR),
+    (OURS, HDF5),
+    (OURS, HDF5_FLAT),
+    (OURS_LZ4, HDF5_LZF),
+    (OURS_ZSTD, HDF5_GZIP),
+)
+EQUAL_SIZE = 0.99
+"""Sizes that differ by less than a hundredth count as equal."""
+
+STATES = ("warm", "cold")
+GOALS = (
+    *(Goal(state, ours.name, its.name, SAMPLES, 1.0) for state in STATES for ours, its in PAIRS),
+    *(Goal(SIZE, its.name, ours.name, BYTES, EQUAL_SIZE) for ours, its in PAIRS),
+    *(Goal(state, masked(OURS), OURS.name, SAMPLES, 5.0) for state in STATES),
+)
+
+
+def add_command(commands: Commands) -> None:
+    """Register `dataset` and its options."""
+    parser = commandline.new_command(
+        commands,
+        "dataset",
+        summary="samples of typed fields, warm and cold",
+        description=__doc__,
+        quick="a fifth of the samples, 3 repeats",
+    )
+    commandline.add_plot(parser, "dataset")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Create what is missing, measure, and report."""
+    plan = QUICK if options.quick else FULL
+    plan = replace(plan, repeats=options.repeats or plan.repeats)
+    data: Path = options.data.resolve()
+    results = Results(samples(plan, data))
+    _print(results, plan)
+    report.save_json(_document(results, plan, data), options.json, private=data)
+    title = f"Random batches of {BATCH} samples"
+    plot.grouped_bars(_panels(results), title, "samples/s", "ours", options.plot)
+    return 0
+
+
+def _states(results: Results) -> list[str]:
+    return [state for state in STATES if state in results.cases()]
+
+
+def _print(results: Results, plan: Plan) -> None:
+    print(f"\n### {plan.count:,} samples of {len(FIELDS)} fields, batches of {BATCH}\n")
+    print(_table(results))
+    print("\nRatios are medians of each repeat's own ratio. Bytes are those of the files.")
+    print("Sizes that differ by less than a hundredth count as equal.")
+    print(f"': {SMALL_FIELD}': that field alone is asked for, an int.")
+    print(f"\n### Goals\n\n{report.verdicts(results, GOALS)}")
+
+
+def _table(results: Results) -> str:
+    """Size and rate of every contestant."""
+    states = _states(results)
+    header = ["contestant", "bytes a sample"]
+    for state in states:
+        header += [f"{state}, samples/s", f"× {OURS.name}"]
+    return report.table(header, [_row(results, entry.name, states) for entry in ENTRIES])
+
+
+def _row(results: Results, name: str, states: Sequence[str]) -> list[str]:
+    cells = [
+        report.contestant(results, states[0], name),
+        report.number(results.median(SIZE, name, BYTES_EACH)),
+    ]
+    for state in states:
+        cells.append(report.number(results.median(state, name, SAMPLES)))
+        cells.append(report.number(results.ratio(state, name, OURS.name, SAMPLES), 2))
+    return cells
+
+
+def _document(results: Results, plan: Plan, data: Path) -> dict[str, Any]:
+    """Everything a reader needs to check the tables or to run this again."""
+    parameters = {
+        **asdict(plan), "batch": BATCH, "fields": FIELDS, "seed": SEED,
+        "formats": [peer.layout for peer in dataset_peers.formats()],
+    }  # fmt: skip
+    return {
+        "benchmark": "dataset",
+        "machine": machine.describe(data, PACKAGES),
+        "parameters": parameters,
+        **report.as_document(results, GOALS, (OURS.name,), (SAMPLES, BYTES)),
+    }
+
+
+def _panels(results: Results) -> list[plot.Panel]:
+    titles = {"cold": "Cold: page cache dropped", "warm": "Warm: files in the page cache"}
+    groups = ["all five fields", f"{SMALL_FIELD} alone"]
+    return [
+        plot.Panel(
+            titles[state],
+            groups,
+            {
+                peer.name: [
+                    results.median(state, name, SAMPLES) for name in (peer.name, masked(peer))
+                ]
+                for peer in CONTESTANTS
+            },
+        )
+        for state in _states(results)
+    ]
