@@ -144,6 +144,40 @@ class BadRecordWarning(UserWarning):
     """A record could not be read or decoded, and was left out as asked."""
 
 
+class DatasetError(FFRecordError, ValueError):
+    """A folder is not a dataset, or its files do not belong together."""
+
+    exit_code = 25
+
+
+class SpecError(FFRecordError, ValueError):
+    """A spec names a field that cannot be one, or a type without an encoder or decoder."""
+
+    exit_code = 26
+
+
+class EncodeError(FFRecordError, ValueError):
+    """A value is not what its field's type can hold."""
+
+    exit_code = 27
+
+
+class DecodeError(FFRecordError, ValueError):
+    """A record's bytes are not what its field's type makes of a value."""
+
+    exit_code = 28
+
+
+class MissingPackageError(FFRecordError, ImportError):
+    """A type or a compression needs a package that is not installed."""
+
+    exit_code = 29
+
+
+class MissingShardWarning(UserWarning):
+    """Shard numbers have a gap: one is missing, or its writer had fewer than others."""
+
+
 class ChangedWarning(UserWarning):
     """As `ChangedError`, where such files were to be packed as they were found."""
 

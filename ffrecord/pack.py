@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import operator
 import os
 import re
-import shutil
 import stat
 import warnings
 from array import array
@@ -32,7 +30,8 @@ from ffrecord.index import Index, layout, legacy
 from ffrecord.index.build import Shard, Tree, build
 from ffrecord.index.layout import BLOCK
 from ffrecord.index.resolve import readable_record
-from ffrecord.newfile import check_target, sync_folder
+from ffrecord.newfile import check_target
+from ffrecord.newfolder import NewFolder, check_new_folder, hidden_name
 from ffrecord.readahead import read_ahead
 from ffrecord.scan import Scan
 from ffrecord.writer import FileWriter
@@ -40,6 +39,7 @@ from ffrecord.writer import FileWriter
 Path: TypeAlias = "str | os.PathLike[str]"
 
 INDEX_NAME = "index.ffr"
+DOING = "packing"  # in the name of a folder that is not whole yet
 MOST_SHARDS = 100_000  # PART_00000.ffr to PART_99999.ffr sort by number
 
 
@@ -110,7 +110,7 @@ def pack_folder(
     with _names_as_text():
         scan = Scan(
             top, dereference=dereference, exclude=exclude,
-            leave_out=(target, _folder_while_packing(target)), ignore_changed=ignore_changed,
+            leave_out=(target, hidden_name(target, DOING)), ignore_changed=ignore_changed,
         )  # fmt: skip
     if scan.skipped:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(scan.skipped.items()))
@@ -140,21 +140,10 @@ def parse_size(size: int | str) -> int:
 
 def _check_out(target: str, *, sharded: bool) -> None:
     """An error if there is no folder to put it in, or if what is there will not be replaced."""
-    if not sharded:
+    if sharded:
+        check_new_folder(target, "shards want a")
+    else:
         check_target(target)
-        return
-    os.stat(os.path.join(os.path.dirname(target), ""))  # ends in a slash: must be a folder
-    if os.path.lexists(target) and (os.path.islink(target) or not _is_empty_folder(target)):
-        raise FileExistsError(errno.EEXIST, "is there already; shards want a new folder", target)
-
-
-def _is_empty_folder(path: str) -> bool:
-    return os.path.isdir(path) and not os.listdir(path)
-
-
-def _folder_while_packing(target: str) -> str:
-    parent, name = os.path.split(target)
-    return os.path.join(parent, f".{name}.packing")
 
 
 @contextlib.contextmanager
@@ -342,38 +331,13 @@ def _reporting(
 
 @contextlib.contextmanager
 def _new_folder(target: str) -> Iterator[str]:
-    """A folder beside the target that gets its name at the end, when all went well.
-
-    The lock tells one that is in use from what a killed process has left, which is removed.
-    """
-    folder = _folder_while_packing(target)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder)
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """A folder that gets its name at the end, when all went well."""
+    folder = NewFolder(target, DOING)
     try:
-        if not _is_ours(folder, lock):
-            raise FileExistsError(errno.EEXIST, "is being packed already", target)
-        for left in os.scandir(folder):
-            os.unlink(left)
-        try:
-            yield folder
-            os.rename(folder, target)
-            sync_folder(os.path.dirname(target))
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        yield folder.path
+        folder.publish()
     finally:
-        os.close(lock)
-
-
-def _is_ours(folder: str, lock: int) -> bool:
-    """Lock a folder, unless another process has; False also if that one is done by now and has
-    given the folder its name: what is there instead would be somebody else's."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(lock), os.stat(folder))
-    except (BlockingIOError, FileNotFoundError):
-        return False
+        folder.discard()
 
 
 def _header_crc(path: str) -> int:

@@ -79,7 +79,7 @@ class FileReader:
         self._sources: SourceSet | None = None
         self._ahead: dict[bytes, PendingRead] = {}  # by the record numbers, as bytes
         for path in self.fnames:
-            _refuse_other_kinds(path)
+            refuse_other_kinds(path)
         sources = SourceSet(self.fnames, direct=self.mode in ("auto", "aio"))
         headers = [_read_header(source, self.check_data) for source in sources.each]
         for path, header in zip(self.fnames, headers, strict=True):
@@ -402,7 +402,7 @@ def _paths(fname: Path | Sequence[Path]) -> list[str]:
     return [os.fsdecode(path) for path in fname]
 
 
-def _refuse_other_kinds(path: str) -> None:
+def refuse_other_kinds(path: str) -> None:
     """Before opening: opening a fifo would wait for its other end."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):

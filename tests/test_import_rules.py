@@ -39,6 +39,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.batch": (READ_SIDE, {"numpy"}),
     "ffrecord.reader": (READ_SIDE | {"batch", "indices"}, {"numpy"}),
     "ffrecord.newfile": ({"errors", "slabs"}, {"numpy"}),
+    "ffrecord.newfolder": ({"newfile"}, set()),
     "ffrecord.writer": ({"errors", "layout", "checksum", "newfile"}, {"numpy"}),
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
     "ffrecord.imagecopy": ({"checksum", "index"}, {"numpy"}),
@@ -52,10 +53,16 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.scan": ({"errors", "index"}, set()),
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
-        {"errors", "checksum", "index", "newfile", "readahead", "scan", "writer"},
+        {"errors", "checksum", "index", "newfile", "newfolder", "readahead", "scan", "writer"},
         {"numpy", "tqdm"},
     ),
     "ffrecord.extract": ({"archive", "errors", "index", "names"}, {"numpy"}),
+    # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
+    "ffrecord.dataset": (
+        {"batch", "checksum", "dataset", "engine", "errors", "indices", "layout", "newfile"}
+        | {"newfolder", "reader", "writer"},
+        {"isal", "numpy", "tqdm"},
+    ),
     "ffrecord.package": ({"folder", "pack"}, set()),
     "ffrecord.permutation": (set(), {"numpy"}),
     # The only place that imports torch.
@@ -85,7 +92,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "ffrecord.__main__": ({"cli"}, set()),
     "ffrecord.__init__": (
-        {"errors", "fileio", "folder", "pack", "reader", "version", "writer"},
+        {"dataset", "errors", "fileio", "folder", "pack", "reader", "version", "writer"},
         set(),
     ),
     "ffrecord_fuse.__init__": ({"errors", "mounting", "options"}, set()),

@@ -1,0 +1,107 @@
+"""Arrays as records: each is a .npy file, which every numpy and many other languages read.
+
+    magic "\\x93NUMPY" | version u8 u8 | header length u16 (version 1) or u32 (2, 3) | header | data
+
+The header is a Python literal, `{'descr': …, 'fortran_order': False, 'shape': (…), }`, padded with
+blanks and ended by a newline so that the data begins at a multiple of 64. It is read here by
+`ast.literal_eval` under a limit on its length, and nothing is ever unpickled: dtypes that hold
+Python objects are refused on both sides.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import struct
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+Described: TypeAlias = "tuple[np.dtype[Any], bool, tuple[int, ...]]"
+
+MAGIC = b"\x93NUMPY"
+DATA_ALIGN = 64
+# numpy's own limit for files that it does not trust: literals much longer may exhaust the parser.
+LONGEST_HEADER = 10_000
+_KEYS = {"descr", "fortran_order", "shape"}
+
+
+def encode_array(value: Any) -> bytes:
+    """Anything that numpy makes an array of, but Python objects."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("a masked array would lose its mask; store data and mask as two fields")
+    array = np.asarray(value)
+    return npy_header(array.dtype, array.shape) + array.tobytes()
+
+
+def decode_array(buffer: memoryview) -> Array:
+    """The array: a view of the buffer where its data is aligned there, else a copy."""
+    prefix = bytes(buffer[:12])
+    if prefix[:6] != MAGIC or len(prefix) < 12:
+        raise ValueError("it does not begin as a .npy file")
+    version, width = prefix[6:8], 2 if prefix[6] == 1 else 4
+    if version not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
+        raise ValueError(f"version {prefix[6]}.{prefix[7]} of the .npy format is not known")
+    begin = 8 + width
+    length = int.from_bytes(prefix[8:begin], "little")
+    if length > min(LONGEST_HEADER, len(buffer) - begin):
+        raise ValueError(f"a header of {length} bytes is too long")
+    encoding = "utf-8" if version[0] == 3 else "latin-1"
+    data = buffer[begin + length :]
+    return _shaped(data, *parse_header(bytes(buffer[begin : begin + length]), encoding))
+
+
+@lru_cache(1024)
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Everything in front of the data of a C-ordered array."""
+    if dtype.hasobject:
+        raise TypeError(f"arrays of dtype {dtype} hold Python objects, which are not stored")
+    descr = _description(dtype)
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    try:
+        encoded, version, size = text.encode("latin-1"), 1, "<H"
+    except UnicodeEncodeError:  # names of fields
+        encoded, version, size = text.encode("utf-8"), 3, "<I"
+    before = len(MAGIC) + 2 + struct.calcsize(size)
+    encoded += b" " * (-(before + len(encoded) + 1) % DATA_ALIGN) + b"\n"
+    if len(encoded) > LONGEST_HEADER:
+        raise ValueError(f"a dtype described in {len(encoded)} bytes is too long")
+    return MAGIC + bytes([version, 0]) + struct.pack(size, len(encoded)) + encoded
+
+
+def _description(dtype: np.dtype[Any]) -> Any:
+    """What the header says of a dtype, if a reader makes the same dtype of it."""
+    # Names, gaps and nesting of structured dtypes are kept. Overlapping fields, and dtypes of other
+    # packages, have no description.
+    descr: Any = dtype.descr if dtype.names is not None else dtype.str
+    if np.lib.format.descr_to_dtype(descr) != dtype:
+        raise TypeError(f"dtype {dtype!r} cannot be written into a .npy header")
+    return descr
+
+
+@lru_cache(1024)
+def parse_header(header: bytes, encoding: str) -> Described:
+    """dtype, whether in Fortran order, and shape."""
+    found = ast.literal_eval(header.decode(encoding).strip())
+    if not isinstance(found, dict) or found.keys() != _KEYS:
+        raise ValueError("its header is not that of an array")
+    shape, fortran = found["shape"], found["fortran_order"]
+    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"{str(shape)[:50]} is not a shape")
+    if not isinstance(fortran, bool):
+        raise ValueError("fortran_order is neither True nor False")
+    dtype = np.lib.format.descr_to_dtype(found["descr"])
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not read")
+    return dtype, fortran, shape
+
+
+def _shaped(data: memoryview, dtype: np.dtype[Any], fortran: bool, shape: tuple[int, ...]) -> Array:
+    due = math.prod(shape) * dtype.itemsize
+    if len(data) != due:
+        raise ValueError(f"it has {len(data)} bytes of data where shape and dtype need {due}")
+    array: Array = np.ndarray(shape, dtype, data if due else b"", order="F" if fortran else "C")
+    return array if array.flags.aligned and due else array.copy()

@@ -1,0 +1,182 @@
+"""`encoders` and `decoders`: the types that come with the package, by name.
+
+An encoder makes bytes of a value, a decoder a value of a bytes-like object (a memoryview). Both
+raise what they like for what they cannot do: writer and reader make `EncodeError` and
+`DecodeError` of it, with the field, the datapoint and the file in them. docs/datasets.md has the
+bytes of each type.
+
+Records may be damaged or made to harm. No decoder here runs code from them (nothing is unpickled),
+and none takes memory that the record's own length does not back, but for compressed data, which
+has limits.
+"""
+
+from __future__ import annotations
+
+import json
+import numbers
+import operator
+import struct
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ffrecord.dataset import packages
+from ffrecord.dataset.arrays import decode_array, encode_array
+from ffrecord.dataset.images import decode_jpg, decode_png, encode_jpg, encode_png
+
+Encoder: TypeAlias = Callable[[Any], Any]
+Decoder: TypeAlias = Callable[[memoryview], Any]
+
+_FLOAT = struct.Struct("<d")
+
+# Extension types of msgpack in a tree.
+TREE_ARRAY = 1
+TREE_INT = 2
+TREE_SCALAR = 3
+
+
+def encode_bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else memoryview(value).tobytes()
+
+
+def encode_utf8(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError(f"text is a str, not {type(value).__name__}")
+    return value.encode("utf-8")
+
+
+def decode_utf8(buffer: memoryview) -> str:
+    return str(buffer, "utf-8")
+
+
+def encode_int(value: Any) -> bytes:
+    """Two's complement of as many bytes as it needs, at least one, the lowest first."""
+    number = operator.index(value)
+    return number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
+
+
+def decode_int(buffer: memoryview) -> int:
+    if not len(buffer):
+        raise ValueError("an int has at least one byte")
+    return int.from_bytes(buffer, "little", signed=True)
+
+
+def encode_float(value: Any) -> bytes:
+    if not isinstance(value, (numbers.Real, np.floating, np.integer)):
+        raise TypeError(f"a float is a real number, not {type(value).__name__}")
+    number = float(value)
+    if number != value and value == value:  # only nan differs from itself
+        raise ValueError(f"{value!r} is not a number that 64 bits can hold")
+    return _FLOAT.pack(number)
+
+
+def decode_float(buffer: memoryview) -> float:
+    (number,) = _FLOAT.unpack(buffer)
+    return float(number)
+
+
+def encode_bool(value: Any) -> bytes:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"a bool is True or False, not {type(value).__name__}")
+    return b"\x01" if value else b"\x00"
+
+
+def decode_bool(buffer: memoryview) -> bool:
+    if bytes(buffer[:2]) not in (b"\x00", b"\x01"):
+        raise ValueError("a bool is one byte, 0 or 1")
+    return buffer[0] == 1
+
+
+def encode_json(value: Any) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can express
+        return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def decode_json(buffer: memoryview) -> Any:
+    return json.loads(str(buffer, "utf-8"))
+
+
+def encode_msgpack(value: Any) -> bytes:
+    packed: bytes = packages.load("msgpack").packb(value, use_bin_type=True)
+    return packed
+
+
+def decode_msgpack(buffer: memoryview) -> Any:
+    return _unpack(buffer)
+
+
+def encode_tree(value: Any) -> bytes:
+    """Nested dicts and lists of arrays, numbers, text, bytes, booleans and None."""
+    msgpack = packages.load("msgpack")
+
+    def extended(item: Any) -> Any:
+        # Before msgpack sees it: to it numpy's float64 is a float and its str_ a str.
+        if isinstance(item, dict):
+            return {extended(key): extended(below) for key, below in item.items()}
+        if isinstance(item, (list, tuple)):
+            return [extended(below) for below in item]
+        if isinstance(item, np.generic):
+            return msgpack.ExtType(TREE_SCALAR, encode_array(item))
+        if isinstance(item, np.ndarray):
+            return msgpack.ExtType(TREE_ARRAY, encode_array(item))
+        if isinstance(item, int) and not -(1 << 63) <= item < 1 << 64:
+            return msgpack.ExtType(TREE_INT, encode_int(item))
+        return item
+
+    packed: bytes = msgpack.packb(extended(value), use_bin_type=True)
+    return packed
+
+
+def decode_tree(buffer: memoryview) -> Any:
+    def leaf(code: int, data: bytes) -> Any:
+        if code == TREE_INT:
+            return decode_int(memoryview(data))
+        if code in (TREE_ARRAY, TREE_SCALAR):
+            # A copy: msgpack's bytes may not be written to.
+            array = decode_array(memoryview(bytearray(data)))
+            return array if code == TREE_ARRAY else array[()]
+        raise ValueError(f"a tree has no leaves of type {code}")
+
+    return _unpack(buffer, ext_hook=leaf)
+
+
+def _unpack(buffer: memoryview, **options: Any) -> Any:
+    msgpack = packages.load("msgpack")
+    # First without making anything: a list may claim as many items as there are bytes, and so may
+    # the list in it, and memory would be taken for all of them before the end is missed.
+    counter = msgpack.Unpacker(max_buffer_size=max(1, len(buffer)))
+    counter.feed(buffer)
+    counter.skip()
+    return msgpack.unpackb(buffer, raw=False, strict_map_key=False, **options)
+
+
+encoders: dict[str, Encoder] = {
+    "bytes": encode_bytes,
+    "utf8": encode_utf8,
+    "int": encode_int,
+    "float": encode_float,
+    "bool": encode_bool,
+    "msgpack": encode_msgpack,
+    "json": encode_json,
+    "array": encode_array,
+    "tree": encode_tree,
+    "jpg": encode_jpg,
+    "png": encode_png,
+}
+
+decoders: dict[str, Decoder] = {
+    "bytes": bytes,
+    "utf8": decode_utf8,
+    "int": decode_int,
+    "float": decode_float,
+    "bool": decode_bool,
+    "msgpack": decode_msgpack,
+    "json": decode_json,
+    "array": decode_array,
+    "tree": decode_tree,
+    "jpg": decode_jpg,
+    "png": decode_png,
+}

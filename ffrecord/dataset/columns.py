@@ -1,0 +1,223 @@
+"""The fields of a dataset as columns: which records are a datapoint's, and what they decode to.
+
+A column's values are records of its file, or of memory if they are kept there. A sequence's
+elements are neighbours; `Bounds` says where each sequence begins: datapoint i has the elements from
+bound i up to bound i + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.dataset.codecs import Decoder
+from ffrecord.dataset.compression import Compression, decompressor
+from ffrecord.dataset.files import Files
+from ffrecord.dataset.source import Part
+from ffrecord.dataset.spec import BOUND, FieldType, Manifest, parse_type
+from ffrecord.errors import DatasetError, DecodeError, FFRecordError, SpecError
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+LOAD_STEP = 1024  # records that are read at once when a column is taken into memory
+
+
+class Bounds(Protocol):
+    """Where sequences begin and end among the elements."""
+
+    def spans(self, indices: Ints) -> tuple[Ints, Ints]: ...
+    def kept(self) -> Bounds:
+        """The same in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBounds:
+    """All bounds in memory: 8 bytes a datapoint."""
+
+    bounds: Ints
+
+    def kept(self) -> Bounds:
+        return self
+
+    def spans(self, indices: Ints) -> tuple[Ints, Ints]:
+        return self.bounds[indices], self.bounds[indices + 1]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedBounds:
+    """Bounds that are read when they are asked for."""
+
+    files: Files
+    file: int
+    record: int
+    path: str
+    elements: int
+    length: int
+
+    def kept(self) -> Bounds:
+        return _open_bounds(self, keep=True)
+
+    def spans(self, indices: Ints) -> tuple[Ints, Ints]:
+        pairs = self.files.words(self.file, self.record, indices * BOUND.itemsize)
+        begin, end = pairs[:, 0], pairs[:, 1]
+        # They were in order when the file was opened.
+        if ((begin < 0) | (end < begin) | (end > self.elements)).any():
+            raise DatasetError(f"{self.path}: its bounds changed while it was open")
+        return begin, end
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRecords:
+    """Records in memory, end to end: one block, which forked workers share."""
+
+    content: Bytes
+    ends: Ints
+
+    @classmethod
+    def of(cls, records: Iterable[Sequence[Bytes]]) -> KeptRecords:
+        pieces, sizes = [np.empty(0, np.uint8)], [np.empty(0, np.int64)]
+        for some in records:
+            pieces.append(np.concatenate(some))
+            sizes.append(np.array([len(record) for record in some], np.int64))
+        return cls(np.concatenate(pieces), np.concatenate(sizes).cumsum())
+
+    def __getitem__(self, record: int) -> Bytes:
+        """A copy: what decoders make of it may be written to."""
+        begin = int(self.ends[record - 1]) if record else 0
+        copy: Bytes = self.content[begin : int(self.ends[record])].copy()
+        return copy
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One field. `file` is the number of its file, `elements` how many values that has."""
+
+    name: str
+    type: FieldType
+    file: int
+    path: str
+    elements: int
+    decode: Decoder
+    bounds: Bounds | None = None
+    kept: KeptRecords | None = None
+
+    def spans(self, indices: Ints, part: Part) -> tuple[Ints, Ints]:
+        """The first record of each of these datapoints, and the one after its last."""
+        if self.bounds is None:
+            return indices, indices + 1
+        begin, end = self.bounds.spans(indices)
+        if isinstance(part, range):
+            short = np.flatnonzero(end - begin < part.stop)
+            if short.size and len(part):
+                at = int(short[0])
+                raise IndexError(
+                    f"{self.name!r} of datapoint {indices[at]} has {end[at] - begin[at]} "
+                    f"elements, not {part.stop}"
+                )
+            begin, end = begin + part.start, begin + max(part.stop, part.start)
+        return begin, end
+
+    def value(self, record: int, content: Bytes) -> Any:
+        """What a record decodes to."""
+        try:
+            return self.decode(memoryview(content))  # type: ignore[arg-type]
+        except FFRecordError:
+            raise
+        except Exception as error:
+            raise DecodeError(
+                f"{self.path}: record {record} is no {self.type.text.removesuffix('[]')}: "
+                f"{error or type(error).__name__}"
+            ) from error
+
+    def loaded(self, files: Files) -> Column:
+        """The same with everything in memory."""
+        bounds = None if self.bounds is None else self.bounds.kept()
+        kept = self.kept or KeptRecords.of(self._everything(files))
+        return replace(self, bounds=bounds, kept=kept)
+
+    def _everything(self, files: Files) -> Iterator[Sequence[Bytes]]:
+        for start in range(0, self.elements, LOAD_STEP):
+            records = np.arange(start, min(start + LOAD_STEP, self.elements))
+            yield files.begin(np.full(len(records), self.file), records, ahead=False)()
+
+
+class Unpacking:
+    """Decompresses, then decodes."""
+
+    def __init__(self, how: Compression, dictionary: bytes, decode: Decoder) -> None:
+        self._made_of = how, dictionary, decode
+        self._decompress = decompressor(how, dictionary)
+        self._decode = decode
+
+    def __call__(self, record: memoryview) -> Any:
+        # Writable, as what comes out of a file is.
+        return self._decode(memoryview(bytearray(self._decompress(record))))
+
+    def __reduce__(self) -> tuple[type[Unpacking], tuple[Compression, bytes, Decoder]]:
+        return type(self), self._made_of
+
+
+def open_columns(
+    directory: str, manifest: Manifest, paths: Sequence[str], files: Files,
+    decoders: Mapping[str, Decoder], keep_bounds: bool,
+) -> dict[str, Column]:  # fmt: skip
+    """The columns of a dataset, if its files are those that its spec speaks of."""
+    types = parse_types(directory, manifest.spec, decoders)
+    columns = {}
+    for file, (name, type_) in enumerate(types.items()):
+        path, trained = paths[file], bool(type_.compression and type_.compression.dictionary)
+        elements = files.counts[file] - trained - type_.sequence
+        if files.header_crc(file) != manifest.checksums[name]:
+            raise DatasetError(f"{path}: not the file that this dataset was written with")
+        if elements < 0 or (not type_.sequence and elements != manifest.length):
+            raise DatasetError(
+                f"{path}: {files.counts[file]} records are not those of {manifest.length} "
+                f"datapoints of type {type_.text}"
+            )
+        dictionary = b"".join(map(bytes, files.stream(file, elements))) if trained else b""
+        bounds: Bounds | None = None
+        if type_.sequence:
+            where = StreamedBounds(files, file, elements + trained, path, elements, manifest.length)
+            bounds = _open_bounds(where, keep=keep_bounds)
+        decode = decoders[type_.name]
+        if type_.compression is not None:
+            decode = Unpacking(type_.compression, dictionary, decode)
+        columns[name] = Column(name, type_, file, path, elements, decode, bounds)
+    return columns
+
+
+def parse_types(
+    directory: str, spec: Mapping[str, str], decoders: Mapping[str, Decoder]
+) -> dict[str, FieldType]:
+    try:
+        return {name: parse_type(text, decoders) for name, text in spec.items()}
+    except SpecError as error:
+        known = ", ".join(sorted(decoders))
+        raise SpecError(f"{directory}: {error}; decoders: {known}") from None
+
+
+def _open_bounds(where: StreamedBounds, *, keep: bool) -> Bounds:
+    """Read and check all bounds; keep them, or where to find them."""
+    kept, last, count, rest = [], 0, 0, b""
+    for chunk in where.files.stream(where.file, where.record):
+        raw = rest + chunk.tobytes()
+        whole = len(raw) // BOUND.itemsize
+        bounds, rest = np.frombuffer(raw, BOUND, whole), raw[whole * BOUND.itemsize :]
+        if not whole:
+            continue
+        if (count == 0 and bounds[0] != 0) or bounds[0] < last or (bounds[1:] < bounds[:-1]).any():
+            raise DatasetError(f"{where.path}: the bounds of its sequences are not in order")
+        last, count = int(bounds[-1]), count + whole
+        if keep:
+            kept.append(bounds)
+    if rest or count != where.length + 1 or last != where.elements:
+        raise DatasetError(
+            f"{where.path}: its bounds are not those of {where.length} sequences of "
+            f"{where.elements} elements"
+        )
+    return KeptBounds(np.concatenate(kept).astype(np.int64, copy=False)) if keep else where

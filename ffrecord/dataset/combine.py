@@ -1,0 +1,225 @@
+"""Readers changed and combined on the way to a loader: `Transform`, `Mix`, `Interleave`.
+
+Each has `len`, `[]` and `__getitems__`, as the readers below it, which may be any such object.
+What datapoint k is depends on nothing but k and what they were made with: no order of reading, no
+process and no thread changes it. So where a loop over `Mix` or `Interleave` is, is one number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, SupportsIndex, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.indices import record_numbers
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+# Weights that are no small whole numbers become parts of this many.
+SLOTS = 10_000
+STEP = 16  # datapoints that iteration reads at once
+
+
+class Reader(Protocol):
+    """What is combined."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def seed_of(seed: int, epoch: int, index: int) -> int:
+    """63 bits that depend on all three alike."""
+    text = f"{seed} {epoch} {index}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+class Transform:
+    """Every datapoint of a reader through a function, `fn(datapoint, seed)`.
+
+    Args:
+        reader: what to read from.
+        fn: the function. Its randomness should come from `seed` alone, which follows from
+            `seed`, `epoch` and the datapoint's number.
+        seed: another one gives other seeds.
+        epoch: so does another epoch; `set_epoch` changes it, before a loader's workers start.
+    """
+
+    def __init__(
+        self, reader: Reader, fn: Callable[[Any, int], Any], seed: int = 0, epoch: int = 0
+    ) -> None:
+        self.reader = reader
+        self.fn = fn
+        self.seed = operator.index(seed)
+        self.epoch = operator.index(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = operator.index(epoch)
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __getitem__(self, key: Any) -> Any:
+        index, *mask = key if isinstance(key, tuple) else (key,)
+        (number,) = _numbers([index], len(self))
+        read: Any = (number, *mask) if mask else number
+        return self.fn(self.reader[read], seed_of(self.seed, self.epoch, number))
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Any]:
+        numbers = _numbers(indices, len(self))
+        seeds = [seed_of(self.seed, self.epoch, number) for number in numbers]
+        return list(map(self.fn, _read(self.reader, numbers), seeds))
+
+
+class _Combined:
+    """Several readers as one. Where each datapoint comes from is `_places`."""
+
+    _length: int
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self.readers = list(readers)
+        if not self.readers:
+            raise ValueError("at least one reader is needed")
+        self.position = 0
+
+    def _places(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """Which reader each datapoint comes from, and which one of it."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Any]:
+        which, local = self._places(record_numbers(indices, len(self)))
+        result: list[Any] = [None] * len(which)
+        for reader in np.unique(which).tolist():
+            rows = np.flatnonzero(which == reader)
+            found = _read(self.readers[reader], local[rows].tolist())
+            for row, datapoint in zip(rows.tolist(), found, strict=True):
+                result[row] = datapoint
+        return result
+
+    def __iter__(self) -> Iterator[Any]:
+        """From `position` to the end; then it is at the beginning again."""
+        while self.position < len(self):
+            start = self.position
+            for datapoint in self.__getitems__(range(start, min(start + STEP, len(self)))):
+                self.position += 1
+                yield datapoint
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Where iteration is: of the datapoint that it gives next."""
+        return {"position": self.position, "length": len(self)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        if state["length"] != len(self) or not 0 <= state["position"] <= len(self):
+            raise ValueError(f"{state} is the state of others, not of {len(self)} datapoints")
+        self.position = state["position"]
+
+
+class Interleave(_Combined):
+    """Datapoints of several readers in turn, each of them once.
+
+    One of the first, one of the second, and so on; a reader that is at its end is left out.
+    """
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        super().__init__(readers)
+        lengths = np.array([len(reader) for reader in self.readers], np.int64)
+        self._length = int(lengths.sum())
+        # Between the ends of two readers, as rounds go, the same readers take part in every round.
+        ends = np.unique(np.concatenate([[0], lengths]))
+        self._round = ends[:-1]
+        self._taking_part = [np.flatnonzero(lengths > first) for first in self._round.tolist()]
+        rounds = np.diff(ends) * [len(part) for part in self._taking_part]
+        self._starts = np.concatenate([[0], rounds.cumsum()]).astype(np.int64)
+
+    def _places(self, numbers: Ints) -> tuple[Ints, Ints]:
+        stage = self._starts.searchsorted(numbers, side="right") - 1
+        which, local = np.empty_like(numbers), np.empty_like(numbers)
+        for at in np.unique(stage).tolist():
+            rows, readers = stage == at, self._taking_part[at]
+            turn, place = np.divmod(numbers[rows] - self._starts[at], len(readers))
+            which[rows], local[rows] = readers[place], self._round[at] + turn
+        return which, local
+
+
+class Mix(_Combined):
+    """Datapoints of several readers in fixed proportions, evenly spread, each reader in its order.
+
+    Args:
+        readers: what to mix.
+        weights: one for each, any positive numbers. Whole numbers that add up to at most 10,000
+            are kept exactly, others to one part in 10,000.
+        length: how many datapoints there are; readers that are at their end begin again. Left out,
+            it ends where the first reader does, and no datapoint is there twice.
+    """
+
+    def __init__(
+        self, readers: Sequence[Reader], weights: Sequence[float], length: int | None = None
+    ) -> None:
+        super().__init__(readers)
+        slots = _slots(weights, len(self.readers))
+        lengths = np.array([len(reader) for reader in self.readers], np.int64)
+        # One period: each reader's slots are spread evenly over it.
+        times = np.concatenate([(np.arange(n) + 0.5) / n for n in slots.tolist()])
+        owners = np.repeat(np.arange(len(slots)), slots)
+        order = np.lexsort((owners, times))
+        ranks = np.concatenate([np.arange(n) for n in slots.tolist()])
+        self._slots, self._owner, self._rank = slots, owners[order], ranks[order]
+        self._lengths = lengths
+        if length is None:
+            self._length = self._until_one_ends()
+        else:
+            self._length = operator.index(length)
+            if self._length < 0 or (self._length and not lengths.all()):
+                raise ValueError("length must not be negative, and no reader may be empty")
+
+    def _until_one_ends(self) -> int:
+        ends = []
+        for reader, length in enumerate(self._lengths.tolist()):
+            # It would be asked for one datapoint too many in this period, in this slot of it.
+            period, rank = divmod(length, int(self._slots[reader]))
+            slot = np.flatnonzero((self._owner == reader) & (self._rank == rank))[0]
+            ends.append(period * len(self._owner) + int(slot))
+        return int(min(ends))
+
+    def _places(self, numbers: Ints) -> tuple[Ints, Ints]:
+        period, slot = np.divmod(numbers, len(self._owner))
+        which = self._owner[slot]
+        return which, (period * self._slots[which] + self._rank[slot]) % self._lengths[which]
+
+
+def _slots(weights: Sequence[float], count: int) -> Ints:
+    """Weights as whole numbers of slots in a period."""
+    given = np.array(weights, np.float64)
+    if given.shape != (count,) or not (np.isfinite(given).all() and (given > 0).all()):
+        raise ValueError(f"{count} readers need as many positive weights, not {weights!r}")
+    if (given == given.round()).all() and given.sum() <= SLOTS:
+        whole: Ints = given.astype(np.int64)
+        whole //= np.gcd.reduce(whole)
+        return whole
+    exact = given / given.sum() * SLOTS
+    slots = np.maximum(1, np.floor(exact).astype(np.int64))
+    most_cut = np.argsort(slots - exact, kind="stable")
+    slots[most_cut[: max(0, SLOTS - int(slots.sum()))]] += 1
+    return slots
+
+
+def _numbers(indices: Sequence[SupportsIndex], length: int) -> list[int]:
+    numbers: list[int] = record_numbers(indices, length).tolist()
+    return numbers
+
+
+def _read(reader: Any, numbers: list[int]) -> list[Any]:
+    if hasattr(reader, "__getitems__"):
+        found: list[Any] = reader.__getitems__(numbers)
+        return found
+    return [reader[number] for number in numbers]

@@ -1,0 +1,88 @@
+"""A folder that appears under its name when it is whole, or not at all.
+
+It is filled beside its target, under a hidden name, and renamed at the end. A lock tells a folder
+that is being filled from what a killed process has left, which is removed. Nothing is replaced: the
+target must not be there yet, or be an empty folder.
+
+A `NewFolder` belongs to the process that made it; in a forked child it does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+
+from ffrecord.newfile import sync_folder
+
+
+class NewFolder:
+    """The folder `path`, which `publish` renames to `target`; `doing` is a part of its name."""
+
+    def __init__(self, target: str, doing: str) -> None:
+        self.target = target
+        self.path = hidden_name(target, doing)
+        self._pid = os.getpid()
+        self._lock = -1
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self.path)
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if not _is_ours(self.path, self._lock):
+                raise FileExistsError(errno.EEXIST, "is being made already", target)
+            for left in os.scandir(self.path):
+                os.unlink(left)
+        except BaseException:
+            self._unlock()
+            raise
+
+    def publish(self) -> None:
+        """Give it the target's name, durably. What is in it must be on disk already."""
+        sync_folder(self.path)
+        os.rename(self.path, self.target)
+        self._unlock()
+        sync_folder(os.path.dirname(self.target))
+
+    def discard(self) -> None:
+        """Remove it, unless it was published."""
+        if self._lock >= 0 and self._pid == os.getpid():
+            shutil.rmtree(self.path, ignore_errors=True)
+            self._unlock()
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, -1
+        os.close(lock)
+
+    def __del__(self) -> None:
+        # Only the descriptor: in a forked child the folder is the parent's.
+        if getattr(self, "_lock", -1) >= 0:
+            self._unlock()
+
+
+def hidden_name(target: str, doing: str) -> str:
+    parent, name = os.path.split(target)
+    return os.path.join(parent, f".{name}.{doing}")
+
+
+def check_new_folder(target: str, what: str) -> None:
+    """An error if there is no folder to put it in, or if what is there will not be replaced."""
+    os.stat(os.path.join(os.path.dirname(target), ""))  # ends in a slash: must be a folder
+    if os.path.lexists(target) and (os.path.islink(target) or not _is_empty_folder(target)):
+        message = f"is there already; {what} new folder"
+        raise FileExistsError(errno.EEXIST, message, target)
+
+
+def _is_empty_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.listdir(path)
+
+
+def _is_ours(folder: str, lock: int) -> bool:
+    """Lock a folder, unless another process has; False also if that one is done by now and has
+    given the folder its name: what is there instead would be somebody else's."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(lock), os.stat(folder))
+    except (BlockingIOError, FileNotFoundError):
+        return False
