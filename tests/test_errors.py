@@ -18,6 +18,7 @@ import ffrecord
 from ffrecord import (
     ClosedError,
     CountError,
+    DamagedSourceError,
     FFRecordError,
     FileReader,
     FileWriter,
@@ -60,7 +61,7 @@ def read_all(path: Path, mode: str = "auto") -> list[bytes]:
 
 def test_ffrecord_error_is_a_runtime_error_and_the_parent_of_all() -> None:
     assert issubclass(FFRecordError, RuntimeError)
-    assert len(CLASSES) == 21
+    assert len(CLASSES) == 23
     codes = [cls.exit_code for cls in CLASSES]
     assert len(set(codes)) == len(codes)
     assert 0 not in codes
@@ -260,6 +261,7 @@ def test_legacy_file_warning_is_a_warning_not_an_error(small_file: Path) -> None
         SampleChecksumError("file", 3, 0x1234, 0x5678),
         NoRoomError("file", errno.ENOSPC),
         ReadFailedError("file", errno.EIO, 4096),
+        DamagedSourceError("file", "what is wrong", 3, 4096),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -1,0 +1,304 @@
+"""HDF5 files with one row per sample: datasets that all have the same first dimension.
+
+A dataset of shape (n, …) is a field of arrays, strings of variable length are utf8 or, if they are
+not declared to be UTF-8, bytes. What is written here says in the attribute `ffrecord_type` what it
+was, so that it becomes that again. Nothing outside the file is read, whatever it refers to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ffrecord.convert import fieldtypes
+from ffrecord.convert.shapes import LARGEST_RECORD, Options, Row, Rows, Written
+from ffrecord.convert.source import refuse_other_kinds
+from ffrecord.dataset import packages
+from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+TYPE = "ffrecord_type"
+BLOCK_BYTES = 4 << 20
+BLOCK_ROWS = 1024
+CHUNK_BYTES = 64 << 10
+MOST_RATIO = 1100  # deflate makes 1032 bytes of one at the most
+MODEST = 1 << 30  # bytes that a file may claim without having them
+
+_SCALARS = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "bool": np.dtype(bool)}
+_SEQUENCES = {"int[]": np.dtype("<i8"), "float[]": np.dtype("<f8")}
+
+
+def begins(start: bytes) -> bool:
+    return start.startswith(SIGNATURE)
+
+
+# ---- reading -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A dataset of the file as a field of rows."""
+
+    name: str
+    type: str
+    dataset: Any
+
+    def value(self, stored: Any) -> Any:
+        name, sequence = fieldtypes.plain(self.type)
+        if sequence:
+            return stored.tolist()
+        if name in _SCALARS:
+            return stored.item()
+        if name == "array":
+            return np.asarray(stored)
+        if isinstance(stored, np.ndarray):
+            return fieldtypes.decode(name, stored.tobytes())
+        return fieldtypes.decode(name, stored)
+
+
+@contextmanager
+def read(path: str, options: Options) -> Iterator[Rows]:
+    with _opened(path) as file:
+        fields = _fields(path, file, options.field)
+        rows = len(fields[0].dataset)
+        yield Rows({each.name: each.type for each in fields}, _rows(path, fields, rows), rows)
+
+
+def count(path: str) -> int:
+    with _opened(path) as file:
+        return len(_fields(path, file, None)[0].dataset)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    h5py = packages.load("h5py")
+    refuse_other_kinds(path)
+    with _damage_of(path):
+        file = h5py.File(path, "r")
+    with file:
+        yield file
+
+
+@contextmanager
+def _damage_of(path: str, record: int | None = None) -> Iterator[None]:
+    """h5py tells of damage with almost any exception."""
+    try:
+        yield
+    except FFRecordError:
+        raise
+    except (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+        what = f"HDF5 cannot read it: {error or type(error).__name__}"
+        raise DamagedSourceError(path, what, record) from error
+
+
+def _fields(path: str, file: Any, only: str | None) -> list[Field]:
+    found: dict[str, Field] = {}
+    with _damage_of(path):
+        file.visititems(lambda name, item: _visit(path, found, name, item))
+        if only is not None:
+            if only not in found:
+                raise ConversionError(f"{path}: has no {only!r}; it has {', '.join(found)}")
+            found = {only: found[only]}
+        if not found:
+            raise ConversionError(f"{path}: has no dataset of rows")
+        lengths = {name: len(each.dataset) for name, each in found.items()}
+        if len(set(lengths.values())) > 1:
+            raise ConversionError(f"{path}: its datasets are not of one length: {lengths}")
+        for each in found.values():
+            _refuse_claims(path, file, each)
+    return list(found.values())
+
+
+def _visit(path: str, found: dict[str, Field], name: str, item: Any) -> None:
+    """Take a dataset; groups are gone into, links that lead elsewhere are not followed."""
+    if not isinstance(item, packages.load("h5py").Dataset):
+        return
+    if not item.shape:
+        raise ConversionError(f"{path}: {name} has no rows: its shape is {item.shape}")
+    if item.is_virtual or item.external:
+        raise ConversionError(f"{path}: the data of {name} is in another file, which is not read")
+    field = name.replace("/", ".")
+    if field in found:
+        raise ConversionError(f"{path}: two datasets would be the field {field!r}")
+    found[field] = Field(field, _type(path, name, item), item)
+
+
+def _type(path: str, name: str, dataset: Any) -> str:
+    h5py = packages.load("h5py")
+    said = dataset.attrs.get(TYPE)
+    text = h5py.check_string_dtype(dataset.dtype)
+    element = h5py.check_vlen_dtype(dataset.dtype)
+    if dataset.ndim > 1 and dataset.dtype.hasobject:
+        raise ConversionError(f"{path}: {name} has several values of variable length in a row")
+    if text is not None and text.length is None:
+        return "utf8" if text.encoding == "utf-8" else "bytes"
+    if element is not None:
+        if said in _SEQUENCES and element == _SEQUENCES[said]:
+            return str(said)
+        stored_bytes = element == np.uint8 and isinstance(said, str)
+        return str(said) if stored_bytes and said not in _SCALARS else "array"
+    if dataset.dtype.hasobject:
+        raise ConversionError(f"{path}: {name} has references, which lead nowhere elsewhere")
+    scalar = said in _SCALARS and dataset.ndim == 1 and dataset.dtype == _SCALARS[said]
+    return str(said) if scalar else "array"
+
+
+def _refuse_claims(path: str, file: Any, field: Field) -> None:
+    """A few bytes of HDF5 may claim any shape: what was not written reads as zeros."""
+    dataset = field.dataset
+    row = _row_bytes(dataset)
+    chunk = int(np.prod(dataset.chunks, dtype=object)) if dataset.chunks else 0
+    if max(row, chunk * dataset.dtype.itemsize) > LARGEST_RECORD:
+        raise DamagedSourceError(path, f"{field.name}: a row or chunk is larger than is read")
+    claimed = row * len(dataset)
+    if claimed > MODEST and claimed > MOST_RATIO * file.id.get_filesize():
+        raise DamagedSourceError(
+            path, f"{field.name}: claims {claimed} bytes, far more than the file can have"
+        )
+
+
+def _row_bytes(dataset: Any) -> int:
+    return int(np.prod(dataset.shape[1:], dtype=object)) * int(dataset.dtype.itemsize)
+
+
+def _rows(path: str, fields: list[Field], rows: int) -> Iterator[Row]:
+    step = min(_step(each.dataset) for each in fields)
+    for start in range(0, rows, step):
+        with _damage_of(path, start):
+            blocks = [each.dataset[start : start + step] for each in fields]
+        for number in range(min(step, rows - start)):
+            yield {
+                each.name: _value(path, start + number, each, block[number])
+                for each, block in zip(fields, blocks, strict=True)
+            }
+
+
+def _step(dataset: Any) -> int:
+    """Rows to read at once: whole chunks, since a part of one costs as much."""
+    row = max(1, _row_bytes(dataset))
+    if dataset.chunks and dataset.chunks[0] * row <= 16 * BLOCK_BYTES:
+        return max(1, int(min(dataset.chunks[0], BLOCK_ROWS)))
+    return max(1, min(BLOCK_ROWS, BLOCK_BYTES // row))
+
+
+def _value(path: str, number: int, field: Field, stored: Any) -> Any:
+    try:
+        return field.value(stored)
+    except Exception as error:
+        what = f"{field.name} is no {field.type}: {error or type(error).__name__}"
+        raise DamagedSourceError(path, what, number) from error
+
+
+# ---- writing -------------------------------------------------------------------------------
+
+
+def write(path: str, rows: Rows, options: Options) -> Written:
+    number = 0
+    with packages.load("h5py").File(path, "x", track_order=True) as file:
+        columns = [_Column(file, name, text) for name, text in rows.spec.items()]
+        for number, row in enumerate(rows.items, 1):
+            for column in columns:
+                column.add(row[column.name])
+        for column in columns:
+            column.finish()
+    return Written(number)
+
+
+class _Column:
+    """A dataset that grows by blocks of rows. It is made when the first row says of what shape."""
+
+    def __init__(self, file: Any, name: str, text: str) -> None:
+        self.name = name
+        self._file = file
+        self._type, sequence = fieldtypes.plain(text)
+        if sequence:
+            self._type += fieldtypes.SEQUENCE
+            if self._type not in _SEQUENCES:
+                known = ", ".join(_SEQUENCES)
+                raise ConversionError(f"field {name!r}: HDF5 has {known} here, but not {text}")
+        self._dataset: Any = None
+        self._dtype: Any = None
+        self._shape: tuple[int, ...] = ()
+        self._waiting: list[Any] = []
+        self._bytes = 0
+        self._length = 0
+
+    def add(self, value: Any) -> None:
+        try:
+            stored = self._stored(value)
+            if self._dataset is None:
+                self._make(stored)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self._cannot(error) from error
+        if self._type == "array":
+            self._require_same(stored)
+        self._waiting.append(stored)
+        self._bytes += getattr(stored, "nbytes", 64)
+        if self._bytes >= BLOCK_BYTES or len(self._waiting) >= BLOCK_ROWS:
+            self._write_out()
+
+    def finish(self) -> None:
+        if self._dataset is None:
+            self._make(np.zeros(0))
+        self._write_out()
+
+    def _stored(self, value: Any) -> Any:
+        if self._type in _SEQUENCES:
+            return np.array(value, _SEQUENCES[self._type])
+        if self._type in _SCALARS:
+            return _SCALARS[self._type].type(value)
+        if self._type == "array":
+            return np.asarray(value)
+        if self._type == "utf8":
+            if "\0" in value:
+                raise ValueError("HDF5's text ends at the first NUL")
+            return value
+        return np.frombuffer(fieldtypes.encode(self._type, value), np.uint8)
+
+    def _make(self, first: Any) -> None:
+        h5py = packages.load("h5py")
+        if self._type == "array":
+            self._dtype, self._shape = first.dtype, first.shape
+        elif self._type == "utf8":
+            self._dtype = h5py.string_dtype("utf-8")
+        elif self._type in _SCALARS:
+            self._dtype = _SCALARS[self._type]
+        else:
+            self._dtype = h5py.vlen_dtype(_SEQUENCES.get(self._type, np.dtype(np.uint8)))
+        row = max(1, int(np.prod(self._shape)) * np.dtype(self._dtype).itemsize)
+        rows = max(1, min(BLOCK_ROWS, CHUNK_BYTES // row))
+        self._dataset = self._file.create_dataset(
+            self.name, (0, *self._shape), dtype=self._dtype, maxshape=(None, *self._shape),
+            chunks=(rows, *(max(1, side) for side in self._shape)),
+        )  # fmt: skip
+        self._dataset.attrs[TYPE] = self._type
+
+    def _require_same(self, array: Any) -> None:
+        if (array.dtype, array.shape) != (self._dtype, self._shape):
+            raise self._cannot(
+                f"it is {array.dtype} of shape {array.shape}, the first one {self._dtype} of "
+                f"shape {self._shape}, and HDF5's rows are alike"
+            )
+
+    def _write_out(self) -> None:
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        if not waiting:
+            return
+        begin, end = self._length, self._length + len(waiting)
+        if np.dtype(self._dtype).hasobject:
+            block = np.empty(len(waiting), object)
+            for row, stored in enumerate(waiting):  # at once, numpy would make a matrix of them
+                block[row] = stored
+        else:
+            block = np.array(waiting, self._dtype)
+        self._dataset.resize(end, axis=0)
+        self._dataset[begin:end] = block
+        self._length = end
+
+    def _cannot(self, why: object) -> ConversionError:
+        row = self._length + len(self._waiting)
+        return ConversionError(f"row {row}, field {self.name!r}: HDF5 cannot hold it: {why}")
