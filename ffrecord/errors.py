@@ -1,4 +1,4 @@
-"""Every way a record file or a packed folder can be wrong, one class each.
+"""Every way a record file, a packed folder or a dataset can be wrong, one class each.
 
 All are `FFRecordError`, which is a `RuntimeError` because that is what the original FFRecord
 raised. A message names the file and, where there is one, the record and both checksums.

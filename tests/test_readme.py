@@ -11,23 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.printed import blocks, run_python
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 GUIDES = ["docs/torch.md"]
 COMMANDS = Path(sys.executable).parent
-
-
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
-
-
-def run_python(code: str, place: Path) -> None:
-    """As a file: a program with worker processes may have to be imported by them."""
-    (place / "example.py").write_text(code)
-    result = subprocess.run(
-        [sys.executable, "example.py"], cwd=place, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
 
 
 @pytest.fixture
@@ -40,11 +29,11 @@ def place(tmp_path: Path) -> Iterator[Path]:
 def test_the_python_blocks_and_then_the_commands_work(place: Path) -> None:
     """In the order printed: the commands look at the file that the Python block wrote."""
     can_mount = Path("/dev/fuse").exists()
-    for code in blocks(README, "python"):
+    for code in blocks("README.md", "python"):
         if "ffrecord_fuse" in code and not can_mount:
             continue
         run_python(code, place)
-    lines = [line for block in blocks(README, "bash") for line in block.splitlines()]
+    lines = [line for block in blocks("README.md", "bash") for line in block.splitlines()]
     ours = [line for line in lines if line.startswith(("ffrecord ", "mkdir "))]
     assert len(ours) >= 3
     for line in ours:
@@ -59,7 +48,7 @@ def test_the_python_blocks_and_then_the_commands_work(place: Path) -> None:
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_python_blocks_of_a_guide_work_in_their_order(guide: str, tmp_path: Path) -> None:
-    found = blocks((ROOT / guide).read_text(), "python")
+    found = blocks(guide, "python")
     assert found
     for code in found:
         run_python(code, tmp_path)

@@ -26,6 +26,7 @@ MAGIC = b"\x93NUMPY"
 DATA_ALIGN = 64
 # numpy's own limit for files that it does not trust: literals much longer may exhaust the parser.
 LONGEST_HEADER = 10_000
+MOST_ITEMS = (1 << 63) - 1
 _KEYS = {"descr", "fortran_order", "shape"}
 
 
@@ -85,7 +86,10 @@ def _description(dtype: np.dtype[Any]) -> Any:
 @lru_cache(1024)
 def parse_header(header: bytes, encoding: str) -> Described:
     """dtype, whether in Fortran order, and shape."""
-    found = ast.literal_eval(header.decode(encoding).strip())
+    try:
+        found = ast.literal_eval(header.decode(encoding).strip())
+    except (MemoryError, RecursionError):  # the parser's stack, not the machine's memory
+        raise ValueError("its header is nested too deeply") from None
     if not isinstance(found, dict) or found.keys() != _KEYS:
         raise ValueError("its header is not that of an array")
     shape, fortran = found["shape"], found["fortran_order"]
@@ -100,7 +104,10 @@ def parse_header(header: bytes, encoding: str) -> Described:
 
 
 def _shaped(data: memoryview, dtype: np.dtype[Any], fortran: bool, shape: tuple[int, ...]) -> Array:
-    due = math.prod(shape) * dtype.itemsize
+    items = math.prod(shape)
+    due = items * dtype.itemsize
+    if items > MOST_ITEMS:  # an item may have no bytes, so that the next check lets it through
+        raise ValueError(f"no array has {items} items")
     if len(data) != due:
         raise ValueError(f"it has {len(data)} bytes of data where shape and dtype need {due}")
     array: Array = np.ndarray(shape, dtype, data if due else b"", order="F" if fortran else "C")

@@ -24,7 +24,9 @@ from ffrecord.errors import DatasetError, DecodeError, FFRecordError, SpecError
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-LOAD_STEP = 1024  # records that are read at once when a column is taken into memory
+# When a column is taken into memory: about so many bytes at once, and at most so many records.
+LOAD_BYTES = 16 << 20
+LOAD_RECORDS = 8192
 
 
 class Bounds(Protocol):
@@ -112,14 +114,16 @@ class Column:
             return indices, indices + 1
         begin, end = self.bounds.spans(indices)
         if isinstance(part, range):
+            if part.start >= part.stop:
+                return begin, begin
             short = np.flatnonzero(end - begin < part.stop)
-            if short.size and len(part):
+            if short.size:
                 at = int(short[0])
                 raise IndexError(
                     f"{self.name!r} of datapoint {indices[at]} has {end[at] - begin[at]} "
                     f"elements, not {part.stop}"
                 )
-            begin, end = begin + part.start, begin + max(part.stop, part.start)
+            begin, end = begin + part.start, begin + part.stop
         return begin, end
 
     def value(self, record: int, content: Bytes) -> Any:
@@ -131,7 +135,7 @@ class Column:
         except Exception as error:
             raise DecodeError(
                 f"{self.path}: record {record} is no {self.type.text.removesuffix('[]')}: "
-                f"{error or type(error).__name__}"
+                f"{str(error) or type(error).__name__}"
             ) from error
 
     def loaded(self, files: Files) -> Column:
@@ -141,9 +145,14 @@ class Column:
         return replace(self, bounds=bounds, kept=kept)
 
     def _everything(self, files: Files) -> Iterator[Sequence[Bytes]]:
-        for start in range(0, self.elements, LOAD_STEP):
-            records = np.arange(start, min(start + LOAD_STEP, self.elements))
-            yield files.begin(np.full(len(records), self.file), records, ahead=False)()
+        start, step = 0, 16  # how large they are shows as they come
+        while start < self.elements:
+            records = np.arange(start, min(start + step, self.elements))
+            contents = files.begin(np.full(len(records), self.file), records, ahead=False)()
+            yield contents
+            start += len(records)
+            size = max(1, sum(map(len, contents)))
+            step = max(1, min(LOAD_RECORDS, LOAD_BYTES * len(records) // size))
 
 
 class Unpacking:
@@ -203,18 +212,21 @@ def parse_types(
 
 def _open_bounds(where: StreamedBounds, *, keep: bool) -> Bounds:
     """Read and check all bounds; keep them, or where to find them."""
-    kept, last, count, rest = [], 0, 0, b""
+    kept, last, count, rest, in_order = [], 0, 0, b"", True
     for chunk in where.files.stream(where.file, where.record):
         raw = rest + chunk.tobytes()
         whole = len(raw) // BOUND.itemsize
         bounds, rest = np.frombuffer(raw, BOUND, whole), raw[whole * BOUND.itemsize :]
         if not whole:
             continue
-        if (count == 0 and bounds[0] != 0) or bounds[0] < last or (bounds[1:] < bounds[:-1]).any():
-            raise DatasetError(f"{where.path}: the bounds of its sequences are not in order")
+        in_order &= bool(bounds[0] >= last and (bounds[1:] >= bounds[:-1]).all())
+        in_order &= bool(count or bounds[0] == 0)
         last, count = int(bounds[-1]), count + whole
         if keep:
             kept.append(bounds)
+    # Not before the stream has ended without an error: damage is not what was written.
+    if not in_order:
+        raise DatasetError(f"{where.path}: the bounds of its sequences are not in order")
     if rest or count != where.length + 1 or last != where.elements:
         raise DatasetError(
             f"{where.path}: its bounds are not those of {where.length} sequences of "

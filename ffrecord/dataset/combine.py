@@ -8,6 +8,7 @@ process and no thread changes it. So where a loop over `Mix` or `Interleave` is,
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, SupportsIndex, TypeAlias
@@ -204,10 +205,10 @@ def _slots(weights: Sequence[float], count: int) -> Ints:
         raise ValueError(f"{count} readers need as many positive weights, not {weights!r}")
     if (given == given.round()).all() and given.sum() <= SLOTS:
         whole: Ints = given.astype(np.int64)
-        whole //= np.gcd.reduce(whole)
-        return whole
+        smallest: Ints = whole // math.gcd(*whole.tolist())
+        return smallest
     exact = given / given.sum() * SLOTS
-    slots = np.maximum(1, np.floor(exact).astype(np.int64))
+    slots: Ints = np.maximum(1, np.floor(exact).astype(np.int64))
     most_cut = np.argsort(slots - exact, kind="stable")
     slots[most_cut[: max(0, SLOTS - int(slots.sum()))]] += 1
     return slots

@@ -44,7 +44,7 @@ class Compression:
 
 def parse_compression(text: str) -> Compression:
     """`zstd`, `gzip:9`, `zstd:19:dict` …"""
-    match = re.fullmatch(r"([a-z0-9]+)(?::(-?\d{1,4}))?(:dict)?", text)
+    match = re.fullmatch(r"([a-z0-9]+)(?::(-?[0-9]{1,4}))?(:dict)?", text)
     if match is None or match[1] not in LEVELS:
         raise SpecError(
             f"{text!r} is no compression: it is one of {', '.join(LEVELS)}, and after it, if "

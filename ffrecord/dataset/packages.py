@@ -28,6 +28,5 @@ def load(module: str) -> Any:
     except ImportError as error:
         package = PIP_NAMES[module.split(".")[0]]
         raise MissingPackageError(
-            f"the package {package} is needed for this and is not installed: pip install {package}",
-            name=module,
+            f"the package {package} is needed for this and is not installed: pip install {package}"
         ) from error

@@ -27,6 +27,9 @@ from ffrecord.indices import Ints
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
+# As the writer spells them: another spelling of a number would be a second shard of it.
+SHARD_NAME = r"[0-9]{6}|[1-9][0-9]{6,18}"
+
 
 class ShardedDatasetWriter:
     """Writes datapoints into shards.
@@ -231,8 +234,7 @@ def _numbers(start: int, step: int) -> range:
 
 def _shards(directory: str, numbers: range) -> list[str]:
     """The folders of those of the shards that are there."""
-    # As the writer spells them: another spelling of a number would be a second shard of it.
-    found = {int(n): n for n in os.listdir(directory) if re.fullmatch(r"\d{6}|[1-9]\d{6,18}", n)}
+    found = {int(n): n for n in os.listdir(directory) if re.fullmatch(SHARD_NAME, n)}
     chosen = [number for number in sorted(found) if number in numbers]
     if not chosen:
         raise DatasetError(f"{directory}: there are no shards in it, or none of those asked for")

@@ -65,6 +65,8 @@ def write_dataset(
 
 def infer_spec(datapoint: Mapping[str, Any]) -> dict[str, str]:
     """The types that a datapoint's values seem to have."""
+    if not isinstance(datapoint, Mapping):
+        raise SpecError(f"a datapoint is a dict, not {type(datapoint).__name__}")
     return {name: _infer(name, value) for name, value in datapoint.items()}
 
 

@@ -83,6 +83,10 @@ class DatasetWriter:
         """Add a datapoint: a dict with a value for every field. What cannot be encoded is an
         error, and nothing of it is kept."""
         self._opened()
+        if not isinstance(datapoint, Mapping):
+            raise EncodeError(
+                f"{self.directory}: a datapoint is a dict, not {type(datapoint).__name__}"
+            )
         if datapoint.keys() != self._spec.keys():
             raise EncodeError(f"{self.directory}: {_difference(datapoint, self._spec)}")
         encoded = [self._encode(field, datapoint[field.name]) for field in self._fields]
@@ -155,7 +159,7 @@ class DatasetWriter:
         except Exception as error:
             raise EncodeError(
                 f"{self.directory}: datapoint {self._length}: {field.name!r} is no "
-                f"{field.type.text}: {error or type(error).__name__}"
+                f"{field.type.text}: {str(error) or type(error).__name__}"
             ) from error
 
 

@@ -1,0 +1,458 @@
+"""Reading a dataset: masks, requests, damage, memory, processes and threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffrecord import (
+    ClosedError,
+    DatasetError,
+    DatasetReader,
+    DatasetWriter,
+    DecodeError,
+    FFRecordError,
+    FileWriter,
+    HeaderChecksumError,
+    SampleChecksumError,
+    aio,
+    engine,
+)
+from ffrecord.dataset.columns import StreamedBounds
+from tests import handmade
+from tests.dataset.values import flip, frames
+
+SPEC = {"label": "int", "name": "utf8", "video": "bytes[]", "words": "utf8+zstd[]"}
+LENGTHS = [1000, 0, 3, 50, 1, 0, 7]
+MODES = ["auto", "aio", "buffered", "mmap"]
+
+
+def point(k: int) -> dict[str, Any]:
+    return {
+        "label": k - 3,
+        "name": f"number {k}",
+        "video": frames(LENGTHS[k]),
+        "words": ["w" * j for j in range(k)],
+    }
+
+
+POINTS = [point(k) for k in range(len(LENGTHS))]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reader") / "data"
+    with DatasetWriter(folder, SPEC) as writer:
+        for each in POINTS:
+            writer.append(each)
+    return folder
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """One to damage."""
+    folder = tmp_path / "data"
+    with DatasetWriter(folder, SPEC) as writer:
+        for each in POINTS:
+            writer.append(each)
+    return folder
+
+
+@pytest.fixture(params=["kept", "streamed", "memory", "cached", "pickled"])
+def reader(request: pytest.FixtureRequest, shared: Path) -> Iterator[Any]:
+    """Every kind of reader of the same dataset."""
+    keys = ("label", "video") if request.param == "cached" else ()
+    opened = DatasetReader(shared, cache_index=request.param != "streamed", cache_keys=keys)
+    if request.param == "memory":
+        yield opened.to_memory()
+    elif request.param == "pickled":
+        yield pickle.loads(pickle.dumps(opened))
+    else:
+        yield opened
+    opened.close()
+
+
+# ---- what is read ----------------------------------------------------------------------------
+
+
+def test_a_reader_knows_its_spec_length_and_size(reader: Any, shared: Path) -> None:
+    assert (reader.spec, len(reader)) == (SPEC, len(POINTS))
+    on_disk = sum(path.stat().st_size for path in shared.glob("*.ffr"))
+    assert reader.size == on_disk or type(reader).__name__ == "MemoryDataset"
+
+
+def test_datapoints_by_number_slice_and_list(reader: Any) -> None:
+    assert reader[3] == POINTS[3]
+    assert reader[-1] == POINTS[-1]
+    assert reader[np.int64(2)] == POINTS[2]
+    assert reader[1:4] == POINTS[1:4]
+    assert reader[[5, 0, 5]] == [POINTS[5], POINTS[0], POINTS[5]]
+    assert reader.read(np.array([6, 1])) == reader.__getitems__([6, 1]) == [POINTS[6], POINTS[1]]
+    assert list(reader) == POINTS
+    assert reader.read_async(range(7)).result() == POINTS
+
+
+@pytest.mark.parametrize("index", [7, -8, 1 << 70])
+def test_a_number_that_is_not_there_is_an_index_error(reader: Any, index: int) -> None:
+    with pytest.raises(IndexError):
+        reader[index]
+    with pytest.raises(IndexError):
+        reader.available(index)
+    with pytest.raises(IndexError):
+        reader.read([0, index])
+
+
+def test_available_says_what_a_mask_may_ask_for(reader: Any) -> None:
+    for k, length in enumerate(LENGTHS):
+        expected = {"label": True, "name": True, "video": range(length), "words": range(k)}
+        assert reader.available(k) == reader.available(k - len(POINTS)) == expected
+
+
+def test_a_mask_names_fields_and_ranges(reader: Any) -> None:
+    assert reader[0, {"video": range(32, 42)}] == {"video": frames(1000)[32:42]}
+    assert reader[3, {"name": True, "label": True, "words": False}] == {
+        "label": 0,
+        "name": "number 3",
+    }
+    assert list(reader[3, ("name", "label")]) == ["label", "name"]
+    assert reader[3, {"name"}] == {"name": "number 3"}
+    assert reader[3, {}] == {}
+    assert reader[0, {"video": range(5, 5), "words": range(0)}] == {"video": [], "words": []}
+    assert reader[6, {"words": range(2, 4), "video": range(7)}] == {
+        "video": frames(7), "words": ["ww", "www"],
+    }  # fmt: skip
+
+
+@given(data=st.data())
+def test_every_mask_gives_that_part_of_the_datapoint(shared: Path, data: st.DataObject) -> None:
+    indices = data.draw(st.lists(st.integers(0, len(POINTS) - 1), max_size=5))
+    masks, expected = [], []
+    for k in indices:
+        mask: dict[str, Any] = {}
+        for name in data.draw(st.sets(st.sampled_from(sorted(SPEC)))):
+            mask[name] = True
+            if SPEC[name].endswith("[]") and data.draw(st.booleans()):
+                stop = data.draw(st.integers(0, len(POINTS[k][name])))
+                mask[name] = range(data.draw(st.integers(0, stop)), stop)
+        masks.append(mask)
+        whole = {name: POINTS[k][name] for name in SPEC if name in mask}
+        for name, part in mask.items():
+            if isinstance(part, range):
+                whole[name] = whole[name][part.start : part.stop]
+        expected.append(whole)
+    keep = data.draw(st.booleans())
+    with DatasetReader(shared, cache_index=keep) as reader:
+        assert reader.read(indices, masks) == expected
+        assert [reader[k, mask] for k, mask in zip(indices, masks, strict=True)] == expected
+
+
+@pytest.mark.parametrize(
+    ("mask", "error"),
+    [
+        ({"what": True}, KeyError),
+        (["label", "what"], KeyError),
+        ("label", TypeError),
+        ({"label": range(1)}, TypeError),
+        ({"label": 1}, TypeError),
+        ({"video": slice(1, 2)}, TypeError),
+        ({"video": range(0, 10, 2)}, ValueError),
+        ({"video": range(-5, 0)}, ValueError),
+        ({"video": range(2)}, IndexError),
+        ({"video": range(1 << 70)}, IndexError),
+        ([{"label": True}] * 3, ValueError),
+    ],
+)
+def test_a_mask_that_cannot_be_is_an_error(reader: Any, mask: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        reader.read([4, 5], mask)
+
+
+def test_a_range_beyond_a_sequence_names_field_datapoint_and_length(reader: Any) -> None:
+    with pytest.raises(IndexError, match="'video' of datapoint 2 has 3 elements, not 5"):
+        reader.read([0, 2], {"video": range(1, 5)})
+
+
+def test_results_may_be_written_to_and_do_not_share_memory(shared: Path, tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path / "arrays", {"a": "array", "z": "array+lz4"}) as writer:
+        writer.append({"a": np.arange(4.0), "z": np.arange(4.0)})
+    for keys in ((), ("a", "z")):
+        reader = DatasetReader(tmp_path / "arrays", cache_keys=keys)
+        one, other = reader.read([0, 0])
+        for name in ("a", "z"):
+            one[name][:] = 7
+            assert other[name].tolist() == [0, 1, 2, 3] == reader[0][name].tolist()
+
+
+# ---- how it is read --------------------------------------------------------------------------
+
+
+class Requests:
+    """Read requests that reach the kernel: those submitted to AIO, and plain ones."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.submitted: list[int] = []
+        self.plain = 0
+        submit, read_into = aio.Context.submit, engine.Source.read_into
+
+        def counted_submit(context: aio.Context, at: int, count: int) -> int:
+            took = submit(context, at, count)
+            self.submitted.append(took)
+            return took
+
+        def counted_read(source: engine.Source, memory: Any, offset: int) -> None:
+            self.plain += 1
+            read_into(source, memory, offset)
+
+        monkeypatch.setattr(aio.Context, "submit", counted_submit)
+        monkeypatch.setattr(engine.Source, "read_into", counted_read)
+
+    def __call__(self) -> int:
+        """How many since the last call."""
+        count = sum(self.submitted) + self.plain
+        self.submitted, self.plain = [], 0
+        return count
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
+    return Requests(monkeypatch)
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("mode", ["auto", "aio", "buffered"])
+@pytest.mark.parametrize("count", [1, 2, 10])
+def test_a_range_of_a_sequence_is_one_request(
+    count: int, mode: str, cold: bool, shared: Path, requests: Requests
+) -> None:
+    with DatasetReader(shared, mode=mode) as reader:
+        if cold:
+            handmade.evict(shared / "video.ffr")
+        requests()
+        part = reader[0, {"video": range(500, 500 + count)}]
+        assert requests() == 1
+    assert part == {"video": frames(1000)[500 : 500 + count]}
+
+
+def test_a_batch_over_all_fields_is_one_submission(shared: Path, requests: Requests) -> None:
+    with DatasetReader(shared, mode="aio") as reader:
+        requests()
+        reader.read([2, 3], {"label": True, "name": True, "video": range(3), "words": True})
+        # Neighbours share a read: at most one for each file and datapoint, all put in at once.
+        assert len(requests.submitted) == 1
+        assert requests.plain == 0
+        assert requests() <= 8
+
+
+def test_fields_that_are_not_asked_for_are_not_read(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with DatasetReader(shared) as reader:
+        touched = set()
+        begin = reader._files.begin  # type: ignore[union-attr]
+
+        def noted(file: Any, record: Any, *, ahead: bool) -> Any:
+            touched.update(file.tolist())
+            return begin(file, record, ahead=ahead)
+
+        monkeypatch.setattr(reader._files, "begin", noted)
+        reader[0, ("name",)]
+    assert touched == {list(SPEC).index("name")}
+
+
+def test_cached_fields_cost_no_request(shared: Path, requests: Requests) -> None:
+    with DatasetReader(shared, cache_keys=("label", "words")) as reader:
+        requests()
+        assert reader.read([6, 0], ("label", "words")) == [
+            {"label": 3, "words": POINTS[6]["words"]}, {"label": -3, "words": []},
+        ]  # fmt: skip
+        assert requests() == 0
+        assert reader[3, ("label", "name")] == {"label": 0, "name": "number 3"}
+        assert requests() == 1
+
+
+def test_cached_fields_must_be_fields(shared: Path) -> None:
+    with pytest.raises(KeyError, match="what"):
+        DatasetReader(shared, cache_keys=("what",))
+    with pytest.raises(KeyError, match="what"):
+        DatasetReader(shared).to_memory(["what"])
+
+
+def test_without_an_index_in_memory_no_header_is_kept(tmp_path: Path, requests: Requests) -> None:
+    """A batch asks for some entries of it first."""
+    count = 20_000
+    with DatasetWriter(tmp_path / "many", {"n": "int", "s": "bytes[]"}) as writer:
+        for k in range(count):
+            writer.append({"n": k, "s": []})
+
+    def kept(cache_index: bool) -> int:
+        tracemalloc.start()
+        try:
+            reader = DatasetReader(tmp_path / "many", cache_index=cache_index)
+            assert len(reader) == count
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+    assert kept(True) > (12 + 8) * count
+    assert kept(False) < count
+    reader = DatasetReader(tmp_path / "many", cache_index=False)
+    requests()
+    assert [p["n"] for p in reader.read([19_999, 5, 777], ("n",))] == [19_999, 5, 777]
+    assert 3 < requests() <= 12
+    assert reader[19_999] == {"n": 19_999, "s": []}
+
+
+# ---- damage ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_damaged_element_is_found_and_others_are_read(mode: str, keep: bool, own: Path) -> None:
+    flip(own / "label.ffr", -1)
+    reader = DatasetReader(own, mode=mode, cache_index=keep)
+    with pytest.raises(SampleChecksumError, match=r"label\.ffr: record 6 is damaged"):
+        reader[6]
+    assert reader[6, ("name",)] == {"name": "number 6"}
+    assert reader.read(range(6)) == POINTS[:6]
+    unchecked = DatasetReader(own, mode=mode, cache_index=keep, check_data=False)
+    assert unchecked[6]["label"] == 3 ^ 0x40
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_damaged_bounds_and_headers_are_found_when_it_is_opened(keep: bool, own: Path) -> None:
+    content = (own / "video.ffr").read_bytes()
+    flip(own / "video.ffr", -20)
+    with pytest.raises(SampleChecksumError, match=r"video\.ffr: record 1061"):
+        DatasetReader(own, cache_index=keep)
+    (own / "video.ffr").write_bytes(content)
+    flip(own / "video.ffr", 40)
+    with pytest.raises(HeaderChecksumError, match=r"video\.ffr"):
+        DatasetReader(own, cache_index=keep)
+    (own / "video.ffr").write_bytes(content[:-8])
+    with pytest.raises(FFRecordError):
+        DatasetReader(own, cache_index=keep)
+
+
+def with_bounds(own: Path, records: list[bytes], bounds: list[int]) -> None:
+    """Another file for `video`, of which spec.json knows."""
+    with FileWriter(own / "video.ffr") as writer:
+        writer.write([*records, np.array(bounds, "<i8")])
+    content = json.loads((own / "spec.json").read_text())
+    crc = int.from_bytes((own / "video.ffr").read_bytes()[:4], "little")
+    content["checksums"]["video"] = crc
+    (own / "spec.json").write_text(json.dumps(content))
+
+
+BOUNDS = {
+    "not from 0": [1, 1, 2, 2, 2, 2, 2, 2],
+    "going back": [0, 2, 1, 2, 2, 2, 2, 2],
+    "negative": [0, -1, 2, 2, 2, 2, 2, 2],
+    "beyond the elements": [0, 0, 0, 3, 3, 3, 3, 3],
+    "not to the last element": [0, 0, 0, 1, 1, 1, 1, 1],
+    "too few": [0, 1, 2],
+    "too many": [0, 1, 2, 2, 2, 2, 2, 2, 2],
+    "none": [],
+    "huge": [0, 0, 0, 0, 0, 0, 1 << 62, 2],
+}
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("what", BOUNDS)
+def test_bounds_that_make_no_sense_are_an_error(what: str, keep: bool, own: Path) -> None:
+    with_bounds(own, [b"a", b"b"], BOUNDS[what])
+    with pytest.raises(DatasetError, match=r"video\.ffr: .*bounds"):
+        DatasetReader(own, cache_index=keep)
+    with_bounds(own, [b"a", b"b"], [0, 0, 1, 1, 2, 2, 2, 2])
+    assert DatasetReader(own, cache_index=keep)[1]["video"] == [b"a"]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_file_of_another_dataset_is_found_out(keep: bool, own: Path, tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path / "other", SPEC) as writer:
+        for each in POINTS:
+            writer.append({**each, "label": 0})
+    os.replace(tmp_path / "other" / "label.ffr", own / "label.ffr")
+    with pytest.raises(DatasetError, match=r"label\.ffr: not the file that this dataset"):
+        DatasetReader(own, cache_index=keep)
+
+
+def test_what_does_not_decode_is_an_error_with_file_record_and_type(tmp_path: Path) -> None:
+    writers = {"utf8": bytes, "utf8+zstd": bytes}
+    with DatasetWriter(tmp_path / "data", {"a": "utf8", "b": "utf8+zstd[]"}, writers) as writer:
+        writer.append({"a": b"fine", "b": []})
+        writer.append({"a": b"\xff", "b": [b"x", b"not a frame"]})
+    reader = DatasetReader(tmp_path / "data")
+    assert reader[0] == {"a": "fine", "b": []}
+    with pytest.raises(DecodeError, match=r"a\.ffr: record 1 is no utf8: .*invalid start byte"):
+        reader[1, ("a",)]
+    with pytest.raises(DecodeError, match=r"b\.ffr: record 1 is no utf8\+zstd: "):
+        reader.to_memory()[1, {"b": range(1, 2)}]
+
+
+# ---- processes and threads -------------------------------------------------------------------
+
+
+def test_a_reader_pickles_as_its_path_and_options(shared: Path) -> None:
+    reader = DatasetReader(shared, cache_keys=("name",), cache_index=False)
+    state = pickle.dumps(reader)
+    assert len(state) < 1000
+    again = pickle.loads(state)
+    assert list(again) == POINTS
+    assert again._columns["name"].kept is not None
+    assert isinstance(again._columns["video"].bounds, StreamedBounds)
+
+
+def test_a_dataset_in_memory_needs_no_files(own: Path) -> None:
+    for keep in (True, False):
+        memory = DatasetReader(own, cache_index=keep).to_memory(["words", "label"])
+        state = pickle.dumps(memory)
+        assert list(memory.spec) == ["label", "words"]
+        for path in own.iterdir():
+            path.rename(path.with_suffix(".away"))
+        expected = [{"label": p["label"], "words": p["words"]} for p in POINTS]
+        assert list(memory) == list(pickle.loads(state)) == expected
+        for path in own.iterdir():
+            path.rename(path.with_suffix(".json" if path.stem == "spec" else ".ffr"))
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_reader_works_after_a_fork_and_in_threads(keep: bool, shared: Path) -> None:
+    reader = DatasetReader(shared, cache_index=keep, mode="aio")
+    assert reader[0] == POINTS[0]
+    child = os.fork()
+    if not child:
+        os._exit(0 if reader.read(range(7)) == POINTS else 1)
+    results: list[bool] = []
+
+    def read() -> None:
+        results.extend(reader.read(range(7)) == POINTS for _ in range(5))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert results == [True] * 20
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_closed_reader_says_so_and_leaves_no_descriptor(keep: bool, shared: Path) -> None:
+    before = handmade.open_descriptors()
+    with DatasetReader(shared, cache_index=keep) as reader:
+        value = reader[0]
+    with pytest.raises(ClosedError):
+        reader[0]
+    assert value == POINTS[0]
+    assert handmade.open_descriptors() == before

@@ -1,0 +1,186 @@
+"""Shards: folders that are datasets, written and read side by side."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffrecord import (
+    ClosedError,
+    DatasetError,
+    DatasetReader,
+    DatasetWriter,
+    EncodeError,
+    MissingShardWarning,
+    ShardedDatasetReader,
+    ShardedDatasetWriter,
+    decoders,
+    encoders,
+)
+from tests import handmade
+
+SPEC = {"n": "int", "words": "utf8+zstd:dict[]"}
+
+
+def point(n: int) -> dict[str, Any]:
+    return {"n": n, "words": [f"word {n}"] * (n % 4)}
+
+
+def write(folder: Path, numbers: Iterable[int], **options: int) -> None:
+    with ShardedDatasetWriter(folder, SPEC, encoders, **options) as writer:
+        for n in numbers:
+            writer.append(point(n))
+
+
+def numbers_in(folder: Path) -> list[int]:
+    return [each["n"] for each in DatasetReader(folder)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path / "data", range(10), shardlen=4)
+    return tmp_path / "data"
+
+
+def test_shards_are_numbered_folders_each_a_dataset(folder: Path) -> None:
+    assert sorted(os.listdir(folder)) == ["000000", "000001", "000002"]
+    assert [numbers_in(folder / f"{k:06}") for k in range(3)] == [
+        [0, 1, 2, 3], [4, 5, 6, 7], [8, 9],
+    ]  # fmt: skip
+
+
+def test_shards_are_read_as_one_dataset(folder: Path) -> None:
+    with ShardedDatasetReader(folder, decoders) as reader:
+        assert (len(reader), reader.spec, reader.shards) == (10, SPEC, 3)
+        assert reader.size == sum(path.stat().st_size for path in folder.rglob("*.ffr"))
+        assert list(reader) == [point(n) for n in range(10)]
+        mixed = [9, 0, 4, 3, 9, -7]
+        assert reader.read(mixed) == [point(n % 10) for n in mixed]
+        assert reader.read_async(mixed).result() == reader.__getitems__(mixed)
+        assert reader[7, {"words": range(1, 3)}] == {"words": ["word 7"] * 2}
+        masks = [("n",), {"words": range(1)}, {}]
+        assert reader.read([8, 3, 1], masks) == [{"n": 8}, {"words": ["word 3"]}, {}]
+        assert reader.available(-3) == {"n": True, "words": range(3)}
+        with pytest.raises(IndexError):
+            reader[10]
+    with pytest.raises(ClosedError):
+        reader[0]
+
+
+def test_shards_pickle_and_go_into_memory(folder: Path) -> None:
+    reader = ShardedDatasetReader(folder, cache_keys=("n",), cache_index=False)
+    everything = [point(n) for n in range(10)]
+    assert list(pickle.loads(pickle.dumps(reader))) == everything
+    memory = reader.to_memory()
+    shutil.rmtree(folder)
+    assert list(memory) == list(pickle.loads(pickle.dumps(memory))) == everything
+    assert memory.spec == SPEC
+
+
+def test_writers_side_by_side_fill_one_folder(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    writers = [ShardedDatasetWriter(data, SPEC, encoders, 2, start, 3) for start in range(3)]
+    for n in range(18):
+        writers[n % 3].append(point(n))
+    for writer in writers:
+        writer.close()
+    assert sorted(os.listdir(data)) == [f"{k:06}" for k in range(9)]
+    for start in range(3):
+        with ShardedDatasetReader(data, decoders, start, 3) as reader:
+            assert [each["n"] for each in reader] == list(range(start, 18, 3))
+    assert sorted(each["n"] for each in ShardedDatasetReader(data)) == list(range(18))
+
+
+def test_a_writer_that_is_given_nothing_leaves_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "data", [], shardlen=2)
+    assert os.listdir(tmp_path / "data") == []
+    with pytest.raises(DatasetError, match="no shards"):
+        ShardedDatasetReader(tmp_path / "data")
+
+
+def test_a_shard_that_is_full_is_finished_at_once_and_survives_a_failure(tmp_path: Path) -> None:
+    writer = ShardedDatasetWriter(tmp_path / "data", SPEC, shardlen=3)
+    for n in range(5):
+        writer.append(point(n))
+    assert len(writer) == 5
+    assert numbers_in(tmp_path / "data" / "000000") == [0, 1, 2]
+    with pytest.raises(EncodeError):
+        writer.append({"n": "x", "words": []})
+    writer.discard()
+    assert os.listdir(tmp_path / "data") == ["000000"]
+    with pytest.raises(ClosedError):
+        writer.append(point(5))
+
+
+KILLED = """
+import signal, sys
+import ffrecord
+with ffrecord.ShardedDatasetWriter(sys.argv[1], {"n": "int"}, shardlen=3) as writer:
+    for n in range(8):
+        writer.append({"n": n})
+    print("now", flush=True)
+    signal.pause()
+"""
+
+
+def test_another_goes_on_where_a_killed_writer_stopped(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    process = handmade.python(KILLED, str(data))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "now\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert len(ShardedDatasetReader(data)) == 6
+    with ShardedDatasetWriter(data, {"n": "int"}, shardlen=3, shardstart=2) as writer:
+        for n in range(6, 8):
+            writer.append({"n": n})
+    assert sorted(os.listdir(data)) == ["000000", "000001", "000002"]
+    assert [each["n"] for each in ShardedDatasetReader(data)] == list(range(8))
+
+
+def test_a_shard_is_never_replaced(folder: Path) -> None:
+    with pytest.raises(FileExistsError):
+        ShardedDatasetWriter(folder, SPEC, shardlen=4, shardstart=2)
+    assert numbers_in(folder / "000002") == [8, 9]
+
+
+def test_a_gap_is_a_warning(folder: Path) -> None:
+    shutil.rmtree(folder / "000001")
+    with pytest.warns(MissingShardWarning, match="shard 000001 is not there"):
+        reader = ShardedDatasetReader(folder)
+    assert [each["n"] for each in reader] == [0, 1, 2, 3, 8, 9]
+    assert len(ShardedDatasetReader(folder, shardstep=2)) == 6  # does not ask for it
+    with pytest.raises(DatasetError):
+        ShardedDatasetReader(folder, shardstart=3)
+
+
+def test_what_is_no_shard_is_left_alone(folder: Path) -> None:
+    (folder / "README").write_text("mine")
+    for name in (".000003.writing", "3", "0000003", "000003x", "٠٠٠٠٠٣"):
+        (folder / name).mkdir()
+    assert len(ShardedDatasetReader(folder)) == 10
+
+
+def test_a_shard_of_another_spec_or_none_is_an_error(folder: Path) -> None:
+    with DatasetWriter(folder / "000003", {"n": "float"}) as writer:
+        writer.append({"n": 1.0})
+    with pytest.raises(DatasetError, match=r"000003: not of the spec"):
+        ShardedDatasetReader(folder)
+    shutil.rmtree(folder / "000003")
+    (folder / "000003").mkdir()
+    with pytest.raises(DatasetError, match=r"000003: not a dataset"):
+        ShardedDatasetReader(folder)
+
+
+@pytest.mark.parametrize("options", [{"shardlen": 0}, {"shardstart": -1}, {"shardstep": 0}])
+def test_numbers_that_make_no_sense_are_errors(options: dict[str, int], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must be|or more"):
+        write(tmp_path / "data", range(3), **options)
+    assert os.listdir(tmp_path) == []

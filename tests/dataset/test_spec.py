@@ -1,0 +1,183 @@
+"""Types and names in a spec, and attacks on spec.json."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffrecord import DatasetError, DatasetReader, DatasetWriter, FFRecordError, SpecError, encoders
+from ffrecord.dataset.compression import Compression
+from ffrecord.dataset.spec import FieldType, check_spec, parse_type
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("int", ("int", None, False)),
+        ("utf8[]", ("utf8", None, True)),
+        ("array+zstd", ("array", Compression("zstd", 3), False)),
+        ("array+gzip:9[]", ("array", Compression("gzip", 9), True)),
+    ],
+)
+def test_a_type_has_a_codec_a_compression_and_brackets(
+    text: str, parsed: tuple[str, Compression | None, bool]
+) -> None:
+    assert parse_type(text, encoders) == FieldType(text, *parsed)
+
+
+def test_a_name_with_a_plus_is_taken_as_it_is_where_there_is_a_codec_of_that_name() -> None:
+    assert parse_type("c++", {"c++": bytes}).name == "c++"
+    assert parse_type("c+++gzip", {"c++": bytes}).compression == Compression("gzip", 6)
+    assert parse_type("utf8+zstd", {"utf8+zstd": bytes}).compression is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "what", "[]", "int[][]", "utf8[]+zstd", "utf8+zstd+gzip", "utf8+", "+zstd", "utf8+what",
+     "utf8 ", "INT", "utf8+zstd:99"],
+)  # fmt: skip
+def test_what_is_no_type_is_an_error_of_the_writer_and_makes_no_folder(
+    text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match="field 'x'"):
+        DatasetWriter(tmp_path / "new", {"x": text})
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_error_says_how_compressed_sequences_are_spelled() -> None:
+    with pytest.raises(SpecError, match=r"utf8\+zstd\[\] is a sequence of compressed values"):
+        parse_type("utf8[]+zstd", encoders)
+
+
+BAD_NAMES: list[Any] = [
+    "", ".", "..", ".hidden", "a/b", "../x", "/etc/passwd", "a\x00b", "a\nb", "x" * 201, "é" * 101,
+    "\ud800", "a\u202eb", 5, None,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_that_no_file_should_have_is_refused(name: Any) -> None:
+    with pytest.raises(SpecError):
+        check_spec({name: "int"})
+
+
+@pytest.mark.parametrize("spec", [{}, [], None, "int", {"a": 5}, {"a": None}, {"a": ["int"]}])
+def test_what_is_no_spec_is_refused(spec: Any) -> None:
+    with pytest.raises(SpecError):
+        check_spec(spec)
+
+
+def test_names_may_be_of_any_language_and_have_blanks_and_dots(tmp_path: Path) -> None:
+    names = ["größe 1", "日本", "a.b", "-x", "spec.json", "CON", "x" * 200]
+    with DatasetWriter(tmp_path / "new", dict.fromkeys(names, "int")) as writer:
+        writer.append({name: k for k, name in enumerate(names)})
+    assert DatasetReader(tmp_path / "new")[0] == {name: k for k, name in enumerate(names)}
+
+
+# ---- attacks on spec.json --------------------------------------------------------------------
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    with DatasetWriter(tmp_path / "data", {"a": "int", "b": "utf8[]"}) as writer:
+        for k in range(3):
+            writer.append({"a": k, "b": ["x"] * k})
+    return tmp_path / "data"
+
+
+def changed(**changes: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda content: {**content, **changes}
+
+
+def field(name: str, type_: str) -> Callable[[dict[str, Any]], Any]:
+    """One more field, or another type for one."""
+
+    def change(content: dict[str, Any]) -> Any:
+        content["spec"][name] = type_
+        content["checksums"].setdefault(name, 0)
+        return content
+
+    return change
+
+
+ATTACKS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "a list": lambda content: [content],
+    "null": lambda content: None,
+    "another format": changed(format="granular"),
+    "a version to come": changed(version=2),
+    "a version of another kind": changed(version=[1]),
+    "a negative length": changed(length=-1),
+    "a huge length": changed(length=1 << 80),
+    "a longer length": changed(length=4),
+    "a shorter length": changed(length=2),
+    "a length of true": changed(length=True),
+    "a length in floating point": changed(length=3.0),
+    "a length in text": changed(length="3"),
+    "no spec": changed(spec={}),
+    "a spec that is a list": changed(spec=[["a", "int"]]),
+    "checksums of others": changed(checksums={"a": 1}),
+    "checksums in text": changed(checksums=dict.fromkeys("ab", "1")),
+    "checksums beyond 32 bits": changed(checksums=dict.fromkeys("ab", 1 << 32)),
+    "checksums that are wrong": changed(checksums=dict.fromkeys("ab", 1)),
+    "a path": field("../../../../../../etc/passwd", "int"),
+    "an absolute path": field("/etc/passwd", "int"),
+    "a hidden name": field(".ssh", "int"),
+    "a name with a NUL": field("a\x00b", "int"),
+    "a field without a file": field("c", "int"),
+    "a type without a codec": field("a", "pickle"),
+    "a type that is a sequence": field("a", "int[]"),
+    "a type that is no sequence": field("b", "utf8"),
+    "a type with a dictionary": field("a", "int+zstd:dict"),
+    "a type with a dictionary and bounds": field("b", "utf8+zstd:dict[]"),
+    "a type nested without end": field("a", "int" + "[]" * 100_000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cache_index", [True, False])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_tampered_spec_is_an_error(attack: str, cache_index: bool, dataset: Path) -> None:
+    path = dataset / "spec.json"
+    content = ATTACKS[attack](json.loads(path.read_text()))
+    path.write_text(json.dumps(content))
+    with pytest.raises((FFRecordError, FileNotFoundError)):
+        DatasetReader(dataset, cache_index=cache_index)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"\xff\xfe", b"[" * 100_000, b" " * (5 << 20), b'{"format": NaN}', b"1" * 10_000],
+    ids=lambda text: repr(text[:5]),
+)
+def test_a_spec_that_is_no_json_is_an_error_with_its_path(text: bytes, dataset: Path) -> None:
+    (dataset / "spec.json").write_bytes(text)
+    with pytest.raises(DatasetError, match=r"spec\.json: "):
+        DatasetReader(dataset)
+
+
+def test_a_fifo_for_a_spec_or_a_field_is_an_error_and_not_waited_for(dataset: Path) -> None:
+    for name in ("spec.json", "a.ffr"):
+        path = dataset / name
+        content = path.read_bytes()
+        path.unlink()
+        os.mkfifo(path)
+        for cache_index in (True, False):
+            with pytest.raises(FFRecordError, match=r"not a|regular file"):
+                DatasetReader(dataset, cache_index=cache_index)
+        path.unlink()
+        path.write_bytes(content)
+    assert len(DatasetReader(dataset)) == 3
+
+
+def test_a_folder_without_a_spec_is_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"not a dataset: it has no spec\.json"):
+        DatasetReader(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        DatasetReader(tmp_path / "nothing")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DatasetError, match="not a folder"):
+        DatasetReader(tmp_path / "file")
