@@ -33,7 +33,10 @@ class NewFolder:
             if not _is_ours(self.path, self._lock):
                 raise FileExistsError(errno.EEXIST, "is being made already", target)
             for left in os.scandir(self.path):
-                os.unlink(left)
+                if left.is_dir(follow_symlinks=False):
+                    shutil.rmtree(left)
+                else:
+                    os.unlink(left)
         except BaseException:
             self._unlock()
             raise

@@ -70,6 +70,12 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "folder", "indices", "permutation", "reader", "torch"},
         {"numpy", "PIL", "torch"},
     ),
+    # Optional packages are imported by name, through dataset.packages, when they are needed.
+    "ffrecord.convert": (
+        {"archive", "checksum", "convert", "dataset", "errors", "extract", "index", "indices"}
+        | {"names", "newfile", "newfolder", "pack", "reader", "scan", "writer"},
+        {"numpy", "tqdm"},
+    ),
     "ffrecord.utils": ({"newfile", "writer"}, {"tqdm"}),
     "ffrecord.cli": (
         READ_SIDE
@@ -77,6 +83,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "archive",
             "audit",
             "cli",
+            "convert",
             "extract",
             "folder",
             "index",

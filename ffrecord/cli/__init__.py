@@ -27,7 +27,7 @@ from ffrecord.terminal import (
 )
 from ffrecord.version import __version__
 
-COMMANDS = ("pack", "ls", "cat", "extract", "info", "verify", "mount", "umount")
+COMMANDS = ("pack", "ls", "cat", "extract", "convert", "info", "verify", "mount", "umount")
 
 
 def command() -> int:

@@ -53,7 +53,7 @@ def write_single(path: str, records: Records, options: Options) -> Written:
         for record in records.items:
             file.write(record)
             limits.append(limits[-1] + memoryview(record).nbytes)
-        file.write(np.array(limits, LIMIT))
+        file.write(np.array(limits, LIMIT).tobytes())
     return Written(len(limits) - 1)
 
 

@@ -60,6 +60,6 @@ def encode(name: str, value: Any) -> bytes:
 def passing_on(
     spec: Mapping[str, str], known: Mapping[str, Callable[[Any], Any]], same: Callable[[Any], Any]
 ) -> dict[str, Callable[[Any], Any]]:
-    """Codecs for a dataset with this spec: `known` ones for what is decoded, `same` for the rest."""
+    """Codecs for a dataset's types: `known` ones for what is decoded, `same` for the rest."""
     names = {plain(text)[0] for text in spec.values()}
     return {name: known[name] if name in DECODED else same for name in names}

@@ -128,7 +128,8 @@ def _rows(folder: str, spec: dict[str, str]) -> Iterator[Row]:
 
 def _decoded(path: str, number: int, type_: str, record: bytes) -> Any:
     try:
-        return _DECODERS.get(type_, lambda data: fieldtypes.decode(type_, data))(record)
+        decode = _DECODERS.get(type_)
+        return fieldtypes.decode(type_, record) if decode is None else decode(record)
     except Exception as error:
         what = f"is no {type_}: {error or type(error).__name__}"
         raise DamagedSourceError(path, what, number) from error
@@ -136,7 +137,8 @@ def _decoded(path: str, number: int, type_: str, record: bytes) -> Any:
 
 def _encoded(number: int, name: str, type_: str, value: Any) -> bytes:
     try:
-        return _ENCODERS.get(type_, lambda item: fieldtypes.encode(type_, item))(value)
+        encode = _ENCODERS.get(type_)
+        return fieldtypes.encode(type_, value) if encode is None else encode(value)
     except Exception as error:
         what = f"granular's {type_} cannot hold it: {error or type(error).__name__}"
         raise ConversionError(f"row {number}, field {name!r}: {what}") from error

@@ -200,9 +200,10 @@ def write(path: str, rows: Rows, options: Options) -> Written:
     number = 0
     with packages.load("h5py").File(path, "x", track_order=True) as file:
         columns = [_Column(file, name, text) for name, text in rows.spec.items()]
-        for number, row in enumerate(rows.items, 1):
+        for row in rows.items:
             for column in columns:
                 column.add(row[column.name])
+            number += 1
         for column in columns:
             column.finish()
     return Written(number)

@@ -196,7 +196,9 @@ def _records(source: SourceFile) -> Iterator[bytes]:
                 yield record
                 number += 1
         except _BAD_DATA as error:
-            raise source.damaged(f"its chunk is no {dialect.name}: {error}", number, begin) from None
+            raise source.damaged(
+                f"its chunk is no {dialect.name}: {error}", number, begin
+            ) from None
 
 
 # What unpacking raises for bytes that it cannot make sense of.
@@ -245,5 +247,3 @@ def _split(data: Pieces, records: int) -> Iterator[bytes]:
         yield record
     if data.read(1):
         raise ValueError("it has more data than records")
-
-

@@ -7,9 +7,10 @@ for. Nothing holds more than a few items.
 
 from __future__ import annotations
 
+import dataclasses
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Buffer: TypeAlias = Any  # bytes, or anything else with the buffer protocol
@@ -92,10 +93,13 @@ class Options:
     """What a conversion may be told; README and `convert` say what each means."""
 
     field: str | None = None
-    types: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, str] = dataclasses.field(default_factory=dict)
     drop_names: bool = False
     codec: str | None = None
     shard_size: int | None = None
+    mtime_ns: int = 0
+    """For files that are made of records or rows: the source's own time, so that the same source
+    gives the same bytes."""
     skipped: Callable[[str, str], None] = lambda kind, path: None
     """Told of what is left out: what kind of thing, and where."""
 

@@ -46,11 +46,12 @@ def count(path: str) -> int:
 def write(path: str, records: Records, options: Options) -> Written:
     number = 0
     with open(path, "xb") as file:
-        for number, record in enumerate(records.items, 1):
+        for record in records.items:
             length = LENGTH.pack(memoryview(record).nbytes)
             file.write(length + CRC.pack(masked_crc(length)))
             file.write(record)
             file.write(CRC.pack(masked_crc(record)))
+            number += 1
     return Written(number)
 
 
