@@ -1,7 +1,7 @@
 """The `ffrecord` command: one module per subcommand, and here what they share.
 
 Exit codes: 0 done; 1 `verify` found damage; 2 the command line is wrong, or names a record that is
-not there; 3 to 12 and 14 to 17 one of our errors (`ffrecord.errors` has the numbers, README.md the
+not there; 3 to 12 and 14 to 36 one of our errors (`ffrecord.errors` has the numbers, README.md the
 list); 13 the operating system said no (no such file, no permission); 130 interrupted; 141 the
 reader of our output has gone. An error is one line on stderr, never a traceback.
 """

@@ -71,11 +71,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def summary(report: ConversionReport) -> str:
-    """`10 records of tfrecord, 10 files of tar`, and what is different."""
+    """`10 records (tfrecord) became 10 files (tar)`, and what is different."""
     source, target = FORMATS[report.source_format], FORMATS[report.target_format]
     text = (
-        f"{counted(report.read, KINDS[source.shape.__name__])} of {source.name}, "
-        f"{counted(report.written, KINDS[target.shape.__name__])} of {target.name}"
+        f"{counted(report.read, KINDS[source.shape.__name__])} ({source.name}) became "
+        f"{counted(report.written, KINDS[target.shape.__name__])} ({target.name})"
     )
     return f"{text}, {report.replaced:,} replaced" if report.replaced else text
 

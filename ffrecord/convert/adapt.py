@@ -15,7 +15,7 @@ from ffrecord.convert.shapes import (
     Rows,
     Shape,
 )
-from ffrecord.errors import ConversionError, DamagedSourceError
+from ffrecord.errors import ConversionError
 from ffrecord.names import to_text
 
 FIELD = "data"
@@ -34,11 +34,9 @@ def adapt(source: Shape, wanted: type[Shape], options: Options) -> Shape:
 def to_records(source: Shape, options: Options) -> Records:
     if isinstance(source, Records):
         return source
-    if isinstance(source, Files):
-        if options.field is None:
-            return _contents(source, options)
-        source = samples.to_rows(source, options)
-    return _values(source, options)
+    if isinstance(source, Files) and options.field is None:
+        return _contents(source, options)
+    return _values(to_rows(source, options), options)
 
 
 def to_files(source: Shape, options: Options) -> Files:
@@ -50,13 +48,23 @@ def to_files(source: Shape, options: Options) -> Files:
 
 
 def to_rows(source: Shape, options: Options) -> Rows:
+    if isinstance(source, Rows):
+        if options.types:
+            raise ConversionError(
+                "types are for what is made of files or records; rows have theirs"
+            )
+        return source if options.field is None else _one_field(source, options.field)
     if isinstance(source, Files):
-        return samples.to_rows(source, options)
-    if isinstance(source, Records):
+        rows = samples.to_rows(source, options)
+    else:
         field = options.field or FIELD
         type_ = fieldtypes.single(field, options.types.get(field, "bytes"), "a record is one value")
-        return Rows({field: type_}, _rows(source, field, type_), source.count)
-    return source if options.field is None else _one_field(source, options.field)
+        rows = Rows({field: type_}, _rows(source, field, type_), source.count)
+    for field in options.types:
+        _require_field(rows, field)
+    if isinstance(source, Files) and options.field is not None:
+        return _one_field(rows, options.field)
+    return rows
 
 
 def _contents(files: Files, options: Options) -> Records:
@@ -104,8 +112,8 @@ def _rows(records: Records, field: str, type_: str) -> Iterator[Row]:
         try:
             value = fieldtypes.decode(type_, record)
         except Exception as error:
-            what = f"is no {type_}: {error or type(error).__name__}"
-            raise DamagedSourceError("the source", what, number) from error
+            what = f"record {number} is no {type_}: {error or type(error).__name__}"
+            raise ConversionError(what) from error
         yield {field: value}
 
 

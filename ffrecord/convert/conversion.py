@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from tqdm import tqdm
@@ -114,6 +114,8 @@ def _target_format(dst: str, source: Format, name: str | None, options: Options)
     target = formats.find_target(dst, shape) if name is None else formats.named(name)
     if options.shard_size is not None and target.name != "tar":
         raise ConversionError("a shard size is for tars only")
+    if options.shard_size is not None:
+        target = replace(target, is_folder=True)
     if options.codec is not None and not target.name.startswith("recordio"):
         raise ConversionError("a codec is for RecordIO only")
     return target

@@ -56,7 +56,7 @@ FORMATS = {
         Format("tfrecord", Records, tfrecord.read, tfrecord.write, tfrecord.count,
                (".tfrecord", ".tfrecords")),
         Format("recordio", Records, recordio.read, recordio.write_python, recordio.count,
-               (".recordio", ".rio", ".rec")),
+               (".recordio", ".rio")),
         Format("recordio-go", Records, recordio.read, recordio.write_go, recordio.count),
         Format("bag", Records, bag.read, bag.write, bag.count, (".bag",)),
         Format("bag-single", Records, bag.read, bag.write_single, bag.count),

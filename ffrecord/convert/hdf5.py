@@ -139,8 +139,9 @@ def _type(path: str, name: str, dataset: Any) -> str:
     if element is not None:
         if said in _SEQUENCES and element == _SEQUENCES[said]:
             return str(said)
-        stored_bytes = element == np.uint8 and isinstance(said, str)
-        return str(said) if stored_bytes and said not in _SCALARS else "array"
+        if element == np.uint8 and isinstance(said, str) and said not in _SCALARS:
+            return said if fieldtypes.plain(said) == (said, False) else "array"
+        return "array"
     if dataset.dtype.hasobject:
         raise ConversionError(f"{path}: {name} has references, which lead nowhere elsewhere")
     scalar = said in _SCALARS and dataset.ndim == 1 and dataset.dtype == _SCALARS[said]
@@ -172,9 +173,14 @@ def _rows(path: str, fields: list[Field], rows: int) -> Iterator[Row]:
             blocks = [each.dataset[start : start + step] for each in fields]
         for number in range(min(step, rows - start)):
             yield {
-                each.name: _value(path, start + number, each, block[number])
+                each.name: _value(path, start + number, each, _item(block, number))
                 for each, block in zip(fields, blocks, strict=True)
             }
+
+
+def _item(block: Any, number: int) -> Any:
+    """One row of a block. As a scalar it would lose its byte order; objects are what they are."""
+    return block[number] if block.dtype.hasobject else block[number, ...]
 
 
 def _step(dataset: Any) -> int:
@@ -198,7 +204,7 @@ def _value(path: str, number: int, field: Field, stored: Any) -> Any:
 
 def write(path: str, rows: Rows, options: Options) -> Written:
     number = 0
-    with packages.load("h5py").File(path, "x", track_order=True) as file:
+    with _told_by_hdf5(path), packages.load("h5py").File(path, "x", track_order=True) as file:
         columns = [_Column(file, name, text) for name, text in rows.spec.items()]
         for row in rows.items:
             for column in columns:
@@ -207,6 +213,17 @@ def write(path: str, rows: Rows, options: Options) -> Written:
         for column in columns:
             column.finish()
     return Written(number)
+
+
+@contextmanager
+def _told_by_hdf5(path: str) -> Iterator[None]:
+    """A file that cannot be finished is a RuntimeError to h5py."""
+    try:
+        yield
+    except FFRecordError:
+        raise
+    except RuntimeError as error:
+        raise ConversionError(f"{path}: HDF5 cannot write it: {error}") from error
 
 
 class _Column:
@@ -290,15 +307,24 @@ class _Column:
         if not waiting:
             return
         begin, end = self._length, self._length + len(waiting)
-        if np.dtype(self._dtype).hasobject:
-            block = np.empty(len(waiting), object)
-            for row, stored in enumerate(waiting):  # at once, numpy would make a matrix of them
-                block[row] = stored
-        else:
-            block = np.array(waiting, self._dtype)
         self._dataset.resize(end, axis=0)
-        self._dataset[begin:end] = block
+        if np.dtype(self._dtype).hasobject:
+            self._write_objects(begin, waiting)
+        else:
+            self._dataset[begin:end] = np.array(waiting, self._dtype)
         self._length = end
+
+    def _write_objects(self, begin: int, waiting: list[Any]) -> None:
+        """Values of variable length. By h5py's low-level interface: the other one, and numpy, make
+        a matrix of those that happen to be of one length."""
+        h5py = packages.load("h5py")
+        block = np.empty(len(waiting), object)
+        for row, stored in enumerate(waiting):
+            block[row] = stored
+        here = h5py.h5s.create_simple((len(waiting),))
+        there = self._dataset.id.get_space()
+        there.select_hyperslab((begin,), (len(waiting),))
+        self._dataset.id.write(here, there, block, h5py.h5t.py_create(self._dtype))
 
     def _cannot(self, why: object) -> ConversionError:
         row = self._length + len(self._waiting)

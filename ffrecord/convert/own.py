@@ -12,7 +12,6 @@ from ffrecord.convert.fieldtypes import passing_on
 from ffrecord.convert.shapes import Entry, Files, Options, Records, Rows, Written
 from ffrecord.dataset import DatasetReader, DatasetWriter, ShardedDatasetReader, codecs
 from ffrecord.dataset.spec import SPEC_NAME, load
-from ffrecord.errors import ConversionError
 from ffrecord.index import ROOT, Status
 from ffrecord.reader import FileReader
 from ffrecord.writer import FileWriter
@@ -118,11 +117,6 @@ def count_dataset(path: str) -> int:
 
 
 def write_dataset(path: str, rows: Rows, options: Options) -> Written:
-    unknown = options.types.keys() - rows.spec.keys()
-    if unknown:
-        raise ConversionError(
-            f"there is no field {min(unknown)!r}; there are {', '.join(rows.spec)}"
-        )
     encoders = passing_on(rows.spec, codecs.encoders, codecs.encode_bytes)
     with DatasetWriter(path, rows.spec, encoders) as writer:
         for row in rows.items:

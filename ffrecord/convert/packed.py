@@ -119,7 +119,7 @@ class _Packing:
         node = self._root
         for name in parts(entry.target):
             node = None if node is None else node.children.get(name)
-        if node is None or not stat.S_ISREG(node.mode):
+        if node is None or node.is_folder:
             raise ConversionError(
                 f"{to_text(entry.path)!r}: a hard link to {to_text(entry.target)!r}, which is no "
                 "file that came before it"

@@ -137,7 +137,7 @@ def _write(path: str, records: Records, options: Options, dialect: Dialect) -> W
 def _chunk(dialect: Dialect, codec: str, records: list[bytes]) -> bytes:
     data = b"".join(part for each in records for part in (LENGTH.pack(len(each)), each))
     if codec == "gzip":
-        data = gzip.compress(data, mtime=0)
+        data = gzip.compress(data, 6, mtime=0)
     elif codec == "snappy":
         data = dialect.pack_snappy(data)
     number = dialect.first_codec + CODECS.index(codec)

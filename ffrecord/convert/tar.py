@@ -38,7 +38,10 @@ _LEFT_OUT = {
     tarfile.CHRTYPE: "character device",
     tarfile.BLKTYPE: "block device",
 }
-_BAD_DATA = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError, OverflowError)
+_BAD_DATA = (
+    tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError, OverflowError,
+    RecursionError,  # of headers that each announce another
+)  # fmt: skip
 
 
 def begins(start: bytes) -> bool:
@@ -256,8 +259,10 @@ class _Tar:
     def add(self, entry: Entry) -> None:
         parts(entry.path)
         self.names += not entry.is_folder
-        content = Pieces(entry.content()) if entry.is_file else None
+        content = Pieces(entry.content() if entry.is_file else ())
         self._tar.addfile(_member(entry), content)  # type: ignore[arg-type]
+        if content.read(1):  # also lets it come to its end, where it is checked
+            raise ConversionError(f"{to_text(entry.path)!r}: has more than {entry.size} bytes")
         self._tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
 
     def close(self) -> None:
