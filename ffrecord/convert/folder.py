@@ -7,7 +7,6 @@ made, and `extract` is the only code here that makes files where somebody else s
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -52,31 +51,29 @@ def _names(scan: Scan) -> int:
 def _entries(scan: Scan) -> Iterator[Entry]:
     """The top, then everything in path order."""
     tree = scan.tree
-    yield _entry(scan, b"", 0, b"")
+    yield _entry(scan, b"", b"", 0)
     folders: list[bytes] = []
     seen: dict[int, bytes] = {}
     for number, depth in tree.in_path_order():
         del folders[depth - 1 :]
         inode, name = tree.inode[number], tree.names[number]
         path = b"/".join([*folders, name])
-        target = tree.targets.get(inode, b"")
-        if tree.is_file(inode):
-            target = seen.setdefault(inode, path)
-            target = b"" if target == path else target
-        yield _entry(scan, path, inode, target)
+        first = path if tree.is_folder(inode) else seen.setdefault(inode, path)
+        yield _entry(scan, path, b"" if first == path else first, inode)
         folders.append(name)
 
 
-def _entry(scan: Scan, path: bytes, inode: int, target: bytes) -> Entry:
+def _entry(scan: Scan, path: bytes, hard_link: bytes, inode: int) -> Entry:
     tree = scan.tree
-    is_file = stat.S_ISREG(tree.mode[inode]) and not target
+    is_file = tree.is_file(inode) and not hard_link
     xattrs = tree.xattrs.get(inode, ())
     if is_file:
         xattrs = read_xattrs(scan.path(inode))
     return Entry(
         path, tree.mode[inode], tree.uid[inode], tree.gid[inode], tree.mtime[inode],
         size=tree.length[inode] if is_file else 0,
-        target=target,
+        target=tree.targets.get(inode, b""),
+        hard_link=hard_link,
         xattrs=xattrs,
         content=lambda: _content(scan, inode),
     )  # fmt: skip

@@ -79,16 +79,14 @@ def _entries(archive: Archive) -> Iterator[Entry]:
 
 def _entry(archive: Archive, path: bytes, status: Status, seen: dict[int, bytes]) -> Entry:
     inode, index = status.inode, archive.index
-    target = b""
-    if status.is_symlink:
-        target = index.target(inode)
-    elif status.is_file and status.links > 1:
-        target = seen.setdefault(inode, path)
-        target = b"" if target == path else target
+    first = path
+    if status.links > 1 and not status.is_folder:
+        first = seen.setdefault(inode, path)
     return Entry(
         path, status.mode, status.uid, status.gid, status.mtime_ns,
         size=status.size if status.is_file else 0,
-        target=target,
+        target=index.target(inode) if status.is_symlink else b"",
+        hard_link=b"" if first == path else first,
         xattrs=tuple(index.xattrs(inode).items()),
         content=lambda: archive.stream(inode),
     )  # fmt: skip

@@ -102,7 +102,7 @@ class _Packing:
         return index_record(self._path, tree, np.array(self._sizes, np.int64))
 
     def _node(self, entry: Entry) -> _Node:
-        if entry.is_hard_link:
+        if entry.hard_link:
             return self._linked(entry)
         node = _Node(entry.mode, entry.uid, entry.gid, entry.mtime_ns, xattrs=entry.xattrs)
         if entry.is_symlink:
@@ -117,12 +117,12 @@ class _Packing:
     def _linked(self, entry: Entry) -> _Node:
         """The file that a hard link is another name for."""
         node = self._root
-        for name in parts(entry.target):
+        for name in parts(entry.hard_link):
             node = None if node is None else node.children.get(name)
         if node is None or node.is_folder:
             raise ConversionError(
-                f"{to_text(entry.path)!r}: a hard link to {to_text(entry.target)!r}, which is no "
-                "file that came before it"
+                f"{to_text(entry.path)!r}: a hard link to {to_text(entry.hard_link)!r}, which is "
+                "no file that came before it"
             )
         return node
 

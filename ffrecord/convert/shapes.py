@@ -32,7 +32,7 @@ class Records:
 class Entry:
     """A file, folder or symlink below some top, which itself is the entry with an empty path.
 
-    `target` is what a symlink says, or the earlier path that a hard link is another name for.
+    `target` is what a symlink says, `hard_link` the earlier path that this is another name for.
     `content` gives a file's bytes, in pieces, at most once and before the next entry is taken.
     """
 
@@ -43,6 +43,7 @@ class Entry:
     mtime_ns: int = 0
     size: int = 0
     target: bytes = b""
+    hard_link: bytes = b""
     xattrs: tuple[tuple[bytes, bytes], ...] = ()
     content: Callable[[], Iterable[Buffer]] = tuple
 
@@ -52,16 +53,12 @@ class Entry:
 
     @property
     def is_symlink(self) -> bool:
-        return stat.S_ISLNK(self.mode)
-
-    @property
-    def is_hard_link(self) -> bool:
-        return stat.S_ISREG(self.mode) and bool(self.target)
+        return stat.S_ISLNK(self.mode) and not self.hard_link
 
     @property
     def is_file(self) -> bool:
         """A regular file with a content of its own."""
-        return stat.S_ISREG(self.mode) and not self.target
+        return stat.S_ISREG(self.mode) and not self.hard_link
 
 
 @dataclass(slots=True)

@@ -7,12 +7,14 @@ files takes no more memory than one of its headers.
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import lzma
 import os
 import stat
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
@@ -61,7 +63,7 @@ def count(path: str) -> int:
     """Of what is not a folder, by the headers."""
     total = 0
     for each in _tars(path):
-        with _opened(each, "r:*") as archive:
+        with _opened(each, headers_only=True) as archive:
             total += sum(not member.isdir() for member in _members(each, archive))
     return total
 
@@ -92,12 +94,30 @@ class _StrictTarInfo(tarfile.TarInfo):
 
 
 @contextmanager
-def _opened(path: str, mode: str) -> Iterator[tarfile.TarFile]:
+def _opened(path: str, *, headers_only: bool = False) -> Iterator[tarfile.TarFile]:
+    """For one walk through it. What was compressed has a checksum at its end, which is come to."""
     refuse_other_kinds(path)
-    with _damage_of(path):
-        archive = tarfile.open(path, mode, tarinfo=_StrictTarInfo, **_NAMES)  # type: ignore[call-overload]  # noqa: SIM115
-    with archive:
-        yield archive
+    with open(path, "rb", buffering=STEP) as raw:
+        unpack = _unpacking(raw.read(6))
+        raw.seek(0)
+        stream = raw if unpack is None else unpack(raw)
+        mode = "r:" if headers_only and unpack is None else "r|"
+        with _damage_of(path):
+            archive = tarfile.open(path, mode, stream, tarinfo=_StrictTarInfo, **_NAMES)  # type: ignore[call-overload]  # noqa: SIM115
+        with archive:
+            yield archive
+        with _damage_of(path):
+            while unpack is not None and stream.read(STEP):
+                pass
+
+
+def _unpacking(start: bytes) -> Callable[[Any], Any] | None:
+    """What unpacks a file that begins like this. tarfile's own way does not look at checksums."""
+    if start.startswith(b"\x1f\x8b"):
+        return lambda raw: gzip.GzipFile(fileobj=raw)
+    if start.startswith(b"BZh"):
+        return bz2.BZ2File
+    return lzma.LZMAFile if start == b"\xfd7zXZ\x00" else None
 
 
 @contextmanager
@@ -130,7 +150,7 @@ def _members(path: str, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _entries(path: str, options: Options) -> Iterator[Entry]:
-    with _opened(path, "r|*") as archive:
+    with _opened(path) as archive:
         for number, member in enumerate(_members(path, archive)):
             if member.type in _LEFT_OUT:
                 options.skipped(_LEFT_OUT[member.type], member.name)
@@ -144,16 +164,15 @@ def _entry(path: str, archive: tarfile.TarFile, member: tarfile.TarInfo, number:
     kind = _KINDS.get(member.type, stat.S_IFREG)
     if kind == stat.S_IFREG and not (member.isreg() or member.islnk()):
         raise ValueError(f"{member.name!r} is of the unknown type {member.type!r}")
-    target = b""
-    if member.issym():
-        target = to_bytes(member.linkname)
-    elif member.islnk():
-        target = _below(member.linkname)
+    hard_link = _below(member.linkname) if member.islnk() else b""
+    if member.islnk() and not hard_link:
+        raise ValueError(f"{member.name!r} is a hard link to the top")
     return Entry(
         _below(member.name), kind | stat.S_IMODE(member.mode), member.uid, member.gid,
         _mtime_ns(member),
         size=member.size if member.isreg() else 0,
-        target=target,
+        target=to_bytes(member.linkname) if member.issym() else b"",
+        hard_link=hard_link,
         xattrs=_xattrs(member),
         content=lambda: _content(path, archive, member, number),
     )  # fmt: skip
@@ -230,7 +249,7 @@ def _write_shards(folder: str, files: Files, largest: int) -> int:
                     names, shards, size = names + tar.names, shards + 1, 0
                     inside.clear()
                     tar = _Tar(_shard(folder, shards))
-                if entry.is_hard_link and entry.target not in inside:
+                if entry.hard_link and entry.hard_link not in inside:
                     raise ConversionError(
                         f"{to_text(entry.path)!r}: a hard link to a file in another shard"
                     )
@@ -288,7 +307,7 @@ def _member(entry: Entry) -> tarfile.TarInfo:
     member.pax_headers = headers
     if entry.is_folder:
         member.type = tarfile.DIRTYPE
-    elif entry.target:
-        member.type = tarfile.SYMTYPE if entry.is_symlink else tarfile.LNKTYPE
-        member.linkname = to_text(entry.target)
+    elif entry.hard_link or entry.is_symlink:
+        member.type = tarfile.LNKTYPE if entry.hard_link else tarfile.SYMTYPE
+        member.linkname = to_text(entry.hard_link or entry.target)
     return member
