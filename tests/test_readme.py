@@ -15,7 +15,7 @@ from tests.printed import blocks, run_python
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-GUIDES = ["docs/torch.md"]
+GUIDES = ["docs/converting.md", "docs/torch.md"]
 COMMANDS = Path(sys.executable).parent
 
 

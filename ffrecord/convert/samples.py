@@ -78,10 +78,11 @@ def content_of(entry: Entry, largest: int = fieldtypes.LARGEST_VALUE) -> bytes:
     """A file's content in memory, if it is not too large for that."""
     content = bytearray()
     for piece in entry.content():
-        if len(content) + len(piece) > largest:
+        data = memoryview(piece).cast("B")  # of an array, which bytes cannot be added to
+        if len(content) + len(data) > largest:
             name = to_text(entry.path)
             raise ConversionError(f"{name!r}: more than {largest} bytes are too large for a value")
-        content += piece
+        content += data
     return bytes(content)
 
 
