@@ -11,7 +11,7 @@ from typing import Any
 from ffrecord.cli.pack import size_argument
 from ffrecord.convert import FORMATS, ConversionReport, convert
 from ffrecord.convert.recordio import CODECS
-from ffrecord.terminal import counted, printable
+from ffrecord.terminal import EXIT_USAGE, counted, printable
 
 _NAMES = [*FORMATS, "webdataset"]
 KINDS = {"Records": "record", "Files": "file", "Rows": "row"}
@@ -54,7 +54,8 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if len(options.paths) < 2:
-        raise IndexError("convert needs what to convert, and where to")
+        print("ffrecord: convert needs what to convert, and where to", file=sys.stderr)
+        return EXIT_USAGE
     *sources, target = options.paths
     report = convert(
         sources, target,

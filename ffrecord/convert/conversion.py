@@ -231,7 +231,10 @@ class _Job:
             if os.path.lexists(name):
                 os.unlink(name)
         for name, place in staged.items():
-            if not self._target.is_folder and os.path.exists(name):
+            if self._target.is_folder:
+                _move_folder(place, name)
+                continue
+            if os.path.exists(name):  # a file that is replaced keeps its mode
                 os.chmod(place, stat.S_IMODE(os.stat(name).st_mode))
             os.rename(place, name)
         sync_folder(os.path.dirname(self._path))
@@ -280,6 +283,14 @@ def _chained(
             if isinstance(shape, Rows) and shape.spec != spec:
                 raise ConversionError(f"{path}: its fields are {shape.spec}, not {spec}")
             yield from shape.items
+
+
+def _move_folder(place: str, name: str) -> None:
+    """To another folder, which needs the right to write to the folder itself: its `..` changes."""
+    mode = stat.S_IMODE(os.stat(place).st_mode)
+    os.chmod(place, mode | stat.S_IWUSR)
+    os.rename(place, name)
+    os.chmod(name, mode)
 
 
 def _make_durable(path: str) -> None:

@@ -10,11 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ffrecord.dataset import codecs
-from ffrecord.dataset.compression import LARGEST_VALUE, parse_compression
+from ffrecord.dataset.compression import parse_compression
 from ffrecord.dataset.spec import SEQUENCE
 from ffrecord.errors import ConversionError, SpecError
-
-__all__ = ["LARGEST_VALUE", "PASSED_ON", "SEQUENCE", "decode", "encode", "plain", "single"]
 
 PASSED_ON = frozenset({"jpg", "png", "json", "msgpack"})
 DECODED = frozenset(codecs.decoders) - PASSED_ON

@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from ffrecord.archive import Archive
 from ffrecord.convert import packed
 from ffrecord.convert.shapes import Entry, Files, Options, Written
+from ffrecord.convert.source import STEP
 from ffrecord.errors import ChangedError
 from ffrecord.extract import extract
 from ffrecord.names import to_text
 from ffrecord.scan import Scan, read_xattrs
-
-STEP = 1 << 20
 
 
 @contextmanager

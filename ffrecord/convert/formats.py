@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from ffrecord.archive import Archive
 from ffrecord.convert import bag, folder, granular, hdf5, own, packed, recordio, tar, tfrecord
 from ffrecord.convert.shapes import Files, Options, Records, Rows, Shape, Written
-from ffrecord.convert.source import refuse_other_kinds
 from ffrecord.dataset.sharded import SHARD_NAME
 from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SPEC_NAME
 from ffrecord.errors import (
@@ -23,7 +22,7 @@ from ffrecord.errors import (
     NotPackedFolderError,
 )
 from ffrecord.pack import INDEX_NAME
-from ffrecord.reader import FileReader
+from ffrecord.reader import FileReader, refuse_other_kinds
 
 Reads: TypeAlias = Callable[[str, Options], AbstractContextManager[Shape]]
 
@@ -110,7 +109,7 @@ def _by_name(path: str) -> str | None:
 
 
 def _file_format(path: str) -> str | None:
-    refuse_other_kinds(path)
+    refuse_other_kinds(path, "a file or folder")
     with open(path, "rb") as file:
         start = file.read(START)
     if hdf5.begins(start):

@@ -18,12 +18,12 @@ import numpy as np
 from ffrecord.convert import fieldtypes
 from ffrecord.convert.bag import BagFile, BagWriter
 from ffrecord.convert.shapes import Options, Row, Rows, Written
-from ffrecord.convert.source import refuse_other_kinds
 from ffrecord.dataset import packages
 from ffrecord.dataset.codecs import decode_int, decode_msgpack, encode_int
 from ffrecord.dataset.sharded import SHARD_NAME
 from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SPEC_NAME, check_spec
 from ffrecord.errors import ConversionError, DamagedSourceError, SpecError
+from ffrecord.reader import refuse_other_kinds
 
 LONGEST_INT = 16  # bytes, as its decoder has it
 _INTS = ("int", "i64", "u64")
@@ -70,7 +70,7 @@ def write(path: str, rows: Rows, options: Options) -> Written:
 def load_spec(path: str) -> dict[str, str]:
     """A dataset's own spec, if it is one of granular's."""
     name = os.path.join(path, SPEC_NAME)
-    refuse_other_kinds(name)
+    refuse_other_kinds(name, "a spec")
     with open(name, "rb") as file:
         text = file.read(LARGEST_SPEC + 1)
     try:
@@ -98,7 +98,7 @@ def _shards(path: str) -> list[str]:
     if os.path.exists(os.path.join(path, SPEC_NAME)):
         return [path]
     names = sorted(name for name in os.listdir(path) if re.fullmatch(SHARD_NAME, name))
-    return [os.path.join(path, name) for name in names]
+    return [os.path.join(path, name) for name in names] or [path]
 
 
 def _bag(folder: str, name: str) -> str:

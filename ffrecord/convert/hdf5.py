@@ -16,14 +16,16 @@ import numpy as np
 
 from ffrecord.convert import fieldtypes
 from ffrecord.convert.shapes import LARGEST_RECORD, Options, Row, Rows, Written
-from ffrecord.convert.source import refuse_other_kinds
 from ffrecord.dataset import packages
+from ffrecord.dataset.spec import SEQUENCE
 from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError
+from ffrecord.reader import refuse_other_kinds
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 TYPE = "ffrecord_type"
 BLOCK_BYTES = 4 << 20
 BLOCK_ROWS = 1024
+OBJECT_ROWS = 16
 CHUNK_BYTES = 64 << 10
 MOST_RATIO = 1100  # deflate makes 1032 bytes of one at the most
 MODEST = 1 << 30  # bytes that a file may claim without having them
@@ -76,7 +78,7 @@ def count(path: str) -> int:
 @contextmanager
 def _opened(path: str) -> Iterator[Any]:
     h5py = packages.load("h5py")
-    refuse_other_kinds(path)
+    refuse_other_kinds(path, "an HDF5 file")
     with _damage_of(path):
         file = h5py.File(path, "r")
     with file:
@@ -167,15 +169,19 @@ def _row_bytes(dataset: Any) -> int:
 
 
 def _rows(path: str, fields: list[Field], rows: int) -> Iterator[Row]:
-    step = min(_step(each.dataset) for each in fields)
+    columns = (_values(path, each, rows) for each in fields)
+    for values in zip(*columns, strict=True):
+        yield {each.name: value for each, value in zip(fields, values, strict=True)}
+
+
+def _values(path: str, field: Field, rows: int) -> Iterator[Any]:
+    """A field's values, some of them read at once."""
+    step = _step(field.dataset)
     for start in range(0, rows, step):
         with _damage_of(path, start):
-            blocks = [each.dataset[start : start + step] for each in fields]
-        for number in range(min(step, rows - start)):
-            yield {
-                each.name: _value(path, start + number, each, _item(block, number))
-                for each, block in zip(fields, blocks, strict=True)
-            }
+            block = field.dataset[start : start + step]
+        for number in range(len(block)):
+            yield _value(path, start + number, field, _item(block, number))
 
 
 def _item(block: Any, number: int) -> Any:
@@ -185,6 +191,8 @@ def _item(block: Any, number: int) -> Any:
 
 def _step(dataset: Any) -> int:
     """Rows to read at once: whole chunks, since a part of one costs as much."""
+    if dataset.dtype.hasobject:  # each may be of any size
+        return OBJECT_ROWS
     row = max(1, _row_bytes(dataset))
     if dataset.chunks and dataset.chunks[0] * row <= 16 * BLOCK_BYTES:
         return max(1, int(min(dataset.chunks[0], BLOCK_ROWS)))
@@ -234,7 +242,7 @@ class _Column:
         self._file = file
         self._type, sequence = fieldtypes.plain(text)
         if sequence:
-            self._type += fieldtypes.SEQUENCE
+            self._type += SEQUENCE
             if self._type not in _SEQUENCES:
                 known = ", ".join(_SEQUENCES)
                 raise ConversionError(f"field {name!r}: HDF5 has {known} here, but not {text}")
@@ -255,7 +263,7 @@ class _Column:
         if self._type == "array":
             self._require_same(stored)
         self._waiting.append(stored)
-        self._bytes += getattr(stored, "nbytes", 64)
+        self._bytes += len(stored) if isinstance(stored, str) else stored.nbytes
         if self._bytes >= BLOCK_BYTES or len(self._waiting) >= BLOCK_ROWS:
             self._write_out()
 

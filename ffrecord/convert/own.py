@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from ffrecord.archive import Archive
 from ffrecord.convert.fieldtypes import passing_on
 from ffrecord.convert.shapes import Entry, Files, Options, Records, Rows, Written
 from ffrecord.dataset import DatasetReader, DatasetWriter, ShardedDatasetReader, codecs
+from ffrecord.dataset.sharded import SHARD_NAME
 from ffrecord.dataset.spec import SPEC_NAME, load
 from ffrecord.index import ROOT, Status
 from ffrecord.reader import FileReader
@@ -98,12 +100,13 @@ def _entry(archive: Archive, path: bytes, status: Status, seen: dict[int, bytes]
 @contextmanager
 def read_dataset(path: str, options: Options) -> Iterator[Rows]:
     """One dataset, or the shards of one."""
-    sharded = not os.path.exists(os.path.join(path, SPEC_NAME))
-    first = os.path.join(path, min(os.listdir(path))) if sharded else path
+    shards = [name for name in os.listdir(path) if re.fullmatch(SHARD_NAME, name)]
+    sharded = bool(shards) and not os.path.exists(os.path.join(path, SPEC_NAME))
+    first = os.path.join(path, min(shards)) if sharded else path
     decoders = passing_on(load(first).spec, codecs.decoders, bytes)
     if sharded:
-        with ShardedDatasetReader(path, decoders) as shards:
-            yield Rows(shards.spec, iter(shards), len(shards))
+        with ShardedDatasetReader(path, decoders) as joined:
+            yield Rows(joined.spec, iter(joined), len(joined))
     else:
         with DatasetReader(path, decoders) as reader:
             yield Rows(reader.spec, iter(reader), len(reader))

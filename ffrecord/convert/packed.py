@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ffrecord.checksum import crc32, crc32_joined
-from ffrecord.convert.paths import LONGEST_TARGET, parts
+from ffrecord.convert.paths import parts
 from ffrecord.convert.shapes import Entry, Files, Options, Written
 from ffrecord.errors import ConversionError
 from ffrecord.index.build import Tree, Xattrs
-from ffrecord.index.layout import BLOCK
+from ffrecord.index.layout import BLOCK, LARGEST_XATTR, LONGEST_NAME, LONGEST_TARGET
 from ffrecord.names import to_text
 from ffrecord.pack import index_record
+from ffrecord.scan import LATEST_NS
 from ffrecord.writer import FileWriter
 
 _IMPLIED = stat.S_IFDIR | 0o755
-_LATEST_NS = (1 << 63) - 1
 _MOST_ID = (1 << 32) - 1
 
 
@@ -104,6 +104,9 @@ class _Packing:
     def _node(self, entry: Entry) -> _Node:
         if entry.hard_link:
             return self._linked(entry)
+        for name, value in entry.xattrs:
+            if len(name) > LONGEST_NAME or len(value) > LARGEST_XATTR or b"\0" in name:
+                raise ConversionError(f"{to_text(entry.path)!r}: no file has such an attribute")
         node = _Node(entry.mode, entry.uid, entry.gid, entry.mtime_ns, xattrs=entry.xattrs)
         if entry.is_symlink:
             if not 0 < len(entry.target) <= LONGEST_TARGET or b"\0" in entry.target:
@@ -179,7 +182,7 @@ def _contradiction(entry: Entry) -> ConversionError:
 def _add_inode(tree: Tree, node: _Node) -> int:
     if not (0 <= node.uid <= _MOST_ID and 0 <= node.gid <= _MOST_ID):
         raise ConversionError(f"no owner or group has the number {node.uid} or {node.gid}")
-    mtime = max(-_LATEST_NS, min(_LATEST_NS, node.mtime_ns))
+    mtime = max(-LATEST_NS, min(LATEST_NS, node.mtime_ns))
     number = tree.add_inode(node.mode, node.uid, node.gid, mtime, node.length, node.record)
     if node.target:
         tree.targets[number] = node.target

@@ -6,8 +6,6 @@ from ffrecord.errors import ConversionError
 from ffrecord.index.layout import DEEPEST, LONGEST_NAME
 from ffrecord.names import to_text
 
-LONGEST_TARGET = 4095
-
 
 def parts(path: bytes) -> list[bytes]:
     """The names of a path; none for the top. An error if it leads out, or cannot be a path."""

@@ -19,6 +19,7 @@ from ffrecord.convert import fieldtypes
 from ffrecord.convert.paths import sample_key
 from ffrecord.convert.shapes import Entry, Files, Options, Row, Rows
 from ffrecord.dataset.codecs import decode_msgpack
+from ffrecord.dataset.compression import LARGEST_VALUE
 from ffrecord.errors import ConversionError
 from ffrecord.names import to_bytes, to_text
 
@@ -74,7 +75,7 @@ def to_rows(files: Files, options: Options) -> Rows:
     return Rows(spec, (_row(each, parts) for each in chain([first], samples)))
 
 
-def content_of(entry: Entry, largest: int = fieldtypes.LARGEST_VALUE) -> bytes:
+def content_of(entry: Entry, largest: int = LARGEST_VALUE) -> bytes:
     """A file's content in memory, if it is not too large for that."""
     content = bytearray()
     for piece in entry.content():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable
 from types import TracebackType
 
 from ffrecord.convert.shapes import LARGEST_RECORD, Buffer
-from ffrecord.errors import DamagedSourceError, NotFFRecordError
+from ffrecord.errors import DamagedSourceError
+from ffrecord.reader import refuse_other_kinds
 
 STEP = 1 << 20
 
@@ -20,7 +20,7 @@ class SourceFile:
     """
 
     def __init__(self, path: str) -> None:
-        refuse_other_kinds(path)
+        refuse_other_kinds(path, "a file")
         self.path = path
         self._file = open(path, "rb", buffering=STEP)  # noqa: SIM115 - closed by close()
         self.size = os.fstat(self._file.fileno()).st_size
@@ -96,11 +96,3 @@ class Pieces:
             found += part
             self._piece = self._piece[len(part) :]
         return bytes(found)
-
-
-def refuse_other_kinds(path: str) -> None:
-    """Before opening: opening a fifo would wait for its other end."""
-    mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-        raise NotFFRecordError(f"{path}: is {kind}, where a file was due")

@@ -21,9 +21,10 @@ from typing import Any
 
 from ffrecord.convert.paths import parts, sample_key
 from ffrecord.convert.shapes import Entry, Files, Options, Written
-from ffrecord.convert.source import STEP, Pieces, refuse_other_kinds
+from ffrecord.convert.source import STEP, Pieces
 from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError
 from ffrecord.names import to_bytes, to_text
+from ffrecord.reader import refuse_other_kinds
 
 XATTR = "SCHILY.xattr."
 SECOND = 10**9
@@ -71,11 +72,10 @@ def count(path: str) -> int:
 def _tars(path: str) -> list[str]:
     if not os.path.isdir(path):
         return [path]
-    return [os.path.join(path, name) for name in sorted(os.listdir(path)) if is_tar_name(name)]
-
-
-def is_tar_name(name: str) -> bool:
-    return name.endswith(SUFFIXES)
+    names = sorted(name for name in os.listdir(path) if name.endswith(SUFFIXES))
+    if not names:
+        raise ConversionError(f"{path}: there is no tar in this folder")
+    return [os.path.join(path, name) for name in names]
 
 
 class _StrictTarInfo(tarfile.TarInfo):
@@ -96,7 +96,7 @@ class _StrictTarInfo(tarfile.TarInfo):
 @contextmanager
 def _opened(path: str, *, headers_only: bool = False) -> Iterator[tarfile.TarFile]:
     """For one walk through it. What was compressed has a checksum at its end, which is come to."""
-    refuse_other_kinds(path)
+    refuse_other_kinds(path, "a tar")
     with open(path, "rb", buffering=STEP) as raw:
         unpack = _unpacking(raw.read(6))
         raw.seek(0)

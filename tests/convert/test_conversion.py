@@ -28,7 +28,7 @@ from ffrecord import (
 )
 from ffrecord.convert import FORMATS, convert, formats
 from ffrecord.convert.shapes import Options, Records, Written
-from tests import handmade, trees
+from tests import handmade, trees, users
 
 RECORDS = handmade.random_records([0, 1, 100, 5000])
 ROOT = Path(__file__).parent.parent.parent
@@ -391,18 +391,72 @@ def test_one_large_file_is_streamed_through_tar_and_folder(tmp_path: Path) -> No
 
 
 def test_the_process_as_a_whole_stays_small(big: Path, tmp_path: Path) -> None:
-    """With all that Python does not see; in a process that may not have more."""
-    code = textwrap.dedent(f"""
-        import resource
+    """With all that Python does not see: 200 MB go there and back, and the process does not grow
+    by as much as a quarter of that."""
+    code = textwrap.dedent("""
+        import os, resource, shutil, sys
         from ffrecord.convert import convert
-        convert({str(big)!r}, {str(tmp_path / "warm.tfrecord")!r})
+
+        def there_and_back(sources, name):
+            convert(sources, "there", target_format=name)
+            convert("there", "back", source_format=name, target_format="records", drop_names=True)
+            for path in ("there", "back", "there.idx"):
+                if os.path.isdir(path):
+                    shutil.rmtree(path)
+                elif os.path.exists(path):
+                    os.unlink(path)
+
+        for name in sys.argv[2:]:
+            there_and_back(sys.argv[1], name)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        convert([{str(big)!r}] * 4, {str(tmp_path / "x.tfrecord")!r})
-        convert({str(tmp_path / "x.tfrecord")!r}, {str(tmp_path / "x.recordio")!r}, codec="none")
+        for name in sys.argv[2:]:
+            there_and_back([sys.argv[1]] * 4, name)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     """)
     run = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=True,
+        [sys.executable, "-c", code, str(big), "recordio", "bag", "hdf5", "dataset"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert int(run.stdout) << 10 < BIG
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) << 10 < BIG, run.stderr
+
+
+# ---- as an ordinary user -------------------------------------------------------------------
+
+
+def test_an_ordinary_user_gets_folders_that_are_not_for_writing_to(tmp_path: Path) -> None:
+    """And where that fails in the end, nothing stays behind."""
+    with users.reachable(tmp_path):
+        out = users.run(
+            """
+            os.chdir(sys.argv[1])
+            os.makedirs("tree/locked/inside")
+            open("tree/locked/inside/file", "w").close()
+            for path in ("tree/locked/inside", "tree/locked", "tree"):
+                os.chmod(path, 0o555)
+            convert("tree", "t.tar")
+            convert("t.tar", "out")
+            print(oct(os.stat("out").st_mode), os.listdir("out/locked/inside"))
+            real = formats.FORMATS["folder"]
+            formats.FORMATS["folder"] = dataclasses.replace(real, count=lambda path: 0)
+            try:
+                convert("t.tar", "wrong", target_format="folder")
+            except ffrecord.CountError:
+                print(sorted(os.listdir(".")))
+            """.replace("\n            ", "\n"),
+            tmp_path,
+            imports="import dataclasses\nfrom ffrecord.convert import convert, formats\n",
+        )
+    assert out.splitlines() == ["0o40555 ['file']", "['out', 't.tar', 'tree']"]
+
+
+def test_what_a_killed_conversion_left_is_removed_also_if_it_is_not_for_writing_to(
+    ours: Path, tmp_path: Path
+) -> None:
+    left = tmp_path / ".x.converting" / "x" / "locked"
+    trees.plain_tree(left, {"inside/file": b"1"})
+    (left / "link").symlink_to(ours.parent)
+    left.chmod(0o500)
+    convert(ours, tmp_path / "x")
+    assert sorted(os.listdir(tmp_path)) == ["ours.ffr", "x"]

@@ -226,6 +226,9 @@ EVIL: dict[str, list[tuple[tarfile.TarInfo, bytes]]] = {
     "a symlink that says too much": [member("s", type=tarfile.SYMTYPE, linkname="x/" * 3000)],
     "a file as the top": [member(".", b"1")],
     "an owner beyond all numbers": [member("a", b"1", uid=1 << 40)],
+    "an attribute that no file has": [
+        member("a", b"1", pax_headers={"SCHILY.xattr.user." + "x" * 300: "1"})
+    ],
     "a time that is none": [member("a", b"1", pax_headers={"mtime": "nan"})],
     "a type that nobody knows": [member("a", type=b"Z")],
     "a sparse file": [
