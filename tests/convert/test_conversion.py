@@ -26,7 +26,7 @@ from ffrecord import (
     NoRoomError,
     NotFFRecordError,
 )
-from ffrecord.convert import FORMATS, convert, formats
+from ffrecord.convert import FORMATS, adapt, convert, formats, tar
 from ffrecord.convert.shapes import Options, Records, Written
 from tests import handmade, trees, users
 
@@ -376,6 +376,25 @@ def test_the_memory_does_not_grow_with_the_data(name: str, big: Path, tmp_path: 
     assert there < BOUND
     assert back < BOUND
     assert (tmp_path / "back.ffr").stat().st_size >= BIG
+
+
+def tar_peaks(path: Path, count: int) -> tuple[int, int]:
+    """Of writing a tar with so many members, and of going through it."""
+
+    def read() -> None:
+        with tar.read(str(path), Options()) as files:
+            assert sum(1 for _ in files.items) == count
+
+    files = adapt.to_files(Records(itertools.repeat(b"x", count), count), Options())
+    return peak_of(lambda: tar.write(str(path), files, Options())), peak_of(read)
+
+
+def test_the_memory_does_not_grow_with_the_number_of_a_tars_members(tmp_path: Path) -> None:
+    """Python's tarfile alone keeps a kilobyte or so of each."""
+    tar_peaks(tmp_path / "first.tar", 10)  # for what is loaded only then
+    few, many = tar_peaks(tmp_path / "few.tar", 10), tar_peaks(tmp_path / "many.tar", 3000)
+    assert many[0] - few[0] < 300_000
+    assert many[1] - few[1] < 300_000
 
 
 def test_one_large_file_is_streamed_through_tar_and_folder(tmp_path: Path) -> None:

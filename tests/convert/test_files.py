@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ffrecord import (
+    ChangedError,
     ConversionError,
     DamagedSourceError,
     FFRecordError,
@@ -22,7 +23,8 @@ from ffrecord import (
     SkippedWarning,
     pack_folder,
 )
-from ffrecord.convert import convert
+from ffrecord.convert import convert, folder, tar
+from ffrecord.convert.shapes import Options
 from tests import handmade, trees
 
 
@@ -47,8 +49,8 @@ def rich_tar(rich_packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def extracted(archive: Path, place: Path) -> Path:
-    with PackedFolder(archive) as folder:
-        folder.extract(place)
+    with PackedFolder(archive) as packed:
+        packed.extract(place)
     return place
 
 
@@ -142,6 +144,19 @@ def all_paths(top: Path) -> list[str]:
             for name in folders + files]  # fmt: skip
 
 
+@pytest.mark.parametrize("how", ["longer", "shorter", "other bytes", "gone"])
+def test_a_file_that_changes_meanwhile_is_an_error(how: str, tmp_path: Path) -> None:
+    top = trees.plain_tree(tmp_path / "tree", {"a": b"1" * 1000})
+    with folder.read(str(top), Options()) as files:
+        if how == "gone":
+            (top / "a").unlink()
+        else:
+            changed = {"longer": b"1" * 1001, "shorter": b"1", "other bytes": b"2" * 1000}
+            (top / "a").write_bytes(changed[how])
+        with pytest.raises((ChangedError, FileNotFoundError)):
+            tar.write(str(tmp_path / "x.tar"), files, Options())
+
+
 # ---- what a tar may say --------------------------------------------------------------------
 
 
@@ -154,46 +169,46 @@ def member(name: str, content: bytes = b"", **more: Any) -> tuple[tarfile.TarInf
 
 
 def make_tar(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
-    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as file:
         for info, content in members:
-            tar.addfile(info, io.BytesIO(content))
+            file.addfile(info, io.BytesIO(content))
     return path
 
 
 def test_a_later_member_of_the_same_name_replaces_an_earlier_one(tmp_path: Path) -> None:
-    tar = make_tar(
+    made = make_tar(
         tmp_path / "t.tar", member("a", b"old"), member("b", b"b"), member("./a", b"new")
     )
-    report = convert(tar, tmp_path / "out.ffr")
-    with PackedFolder(tmp_path / "out.ffr") as folder:
-        assert folder.read_one("a").tobytes() == b"new"
-        assert sorted(folder) == ["a", "b"]
+    report = convert(made, tmp_path / "out.ffr")
+    with PackedFolder(tmp_path / "out.ffr") as packed:
+        assert packed.read_one("a").tobytes() == b"new"
+        assert sorted(packed) == ["a", "b"]
     assert (report.read, report.written, report.replaced) == (3, 2, 1)
 
 
 def test_folders_that_are_not_in_the_tar_are_made(tmp_path: Path) -> None:
-    tar = make_tar(tmp_path / "t.tar", member("x/y/z", b"deep", mtime=1234))
-    convert(tar, tmp_path / "out.ffr")
-    with PackedFolder(tmp_path / "out.ffr") as folder:
-        assert folder.read_one("x/y/z").tobytes() == b"deep"
+    made = make_tar(tmp_path / "t.tar", member("x/y/z", b"deep", mtime=1234))
+    convert(made, tmp_path / "out.ffr")
+    with PackedFolder(tmp_path / "out.ffr") as packed:
+        assert packed.read_one("x/y/z").tobytes() == b"deep"
         for name in ("", "x", "x/y"):
-            assert stat.S_IMODE(folder.stat(name).st_mode) == 0o755
-            assert folder.stat(name).st_mtime_ns == 1234 * 10**9
+            assert stat.S_IMODE(packed.stat(name).st_mode) == 0o755
+            assert packed.stat(name).st_mtime_ns == 1234 * 10**9
 
 
 def test_devices_and_fifos_are_left_out_and_counted(tmp_path: Path) -> None:
-    tar = make_tar(tmp_path / "t.tar", member("f", type=tarfile.FIFOTYPE), member("a", b"1"),
+    made = make_tar(tmp_path / "t.tar", member("f", type=tarfile.FIFOTYPE), member("a", b"1"),
                    member("c", type=tarfile.CHRTYPE, devmajor=1, devminor=3))  # fmt: skip
     with pytest.warns(SkippedWarning, match="1 character device, 1 fifo"):
-        report = convert(tar, tmp_path / "out.ffr")
+        report = convert(made, tmp_path / "out.ffr")
     assert report.skipped == {"fifo": 1, "character device": 1}
     assert (report.read, report.written) == (1, 1)
 
 
 def test_a_hard_link_to_a_symlink_is_another_name_for_it(tmp_path: Path) -> None:
-    tar = make_tar(tmp_path / "t.tar", member("s", type=tarfile.SYMTYPE, linkname="nowhere"),
+    made = make_tar(tmp_path / "t.tar", member("s", type=tarfile.SYMTYPE, linkname="nowhere"),
                    member("h", type=tarfile.LNKTYPE, linkname="./s"))  # fmt: skip
-    convert(tar, tmp_path / "out")
+    convert(made, tmp_path / "out")
     assert os.readlink(tmp_path / "out/h") == "nowhere"
 
 
@@ -245,17 +260,17 @@ def test_nothing_is_written_outside_whatever_a_tar_says(
 ) -> None:
     inside = tmp_path / "in"
     inside.mkdir()
-    tar = make_tar(inside / "t.tar", *EVIL[case])
+    made = make_tar(inside / "t.tar", *EVIL[case])
     with pytest.raises((ConversionError, DamagedSourceError)):
-        convert(tar, inside / target)
+        convert(made, inside / target)
     assert os.listdir(inside) == ["t.tar"]
     assert os.listdir(tmp_path) == ["in"]
 
 
 def test_symlinks_that_lead_out_are_kept_as_what_they_say_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "victim").mkdir()
-    tar = make_tar(tmp_path / "t.tar", member("s", type=tarfile.SYMTYPE, linkname="../victim"))
-    convert(tar, tmp_path / "out")
+    made = make_tar(tmp_path / "t.tar", member("s", type=tarfile.SYMTYPE, linkname="../victim"))
+    convert(made, tmp_path / "out")
     assert os.readlink(tmp_path / "out/s") == "../victim"
     assert os.listdir(tmp_path / "victim") == []
 
@@ -380,8 +395,8 @@ def test_tars_in_shards_have_all_files_and_no_sample_in_two(tmp_path: Path) -> N
     convert(top, tmp_path / "shards", target_format="tar", shard_size="10kB")
     found: dict[str, bytes] = {}
     for name in sorted(os.listdir(tmp_path / "shards")):
-        with tarfile.open(tmp_path / "shards" / name) as tar:
-            here = {m.name: tar.extractfile(m).read() for m in tar if m.isreg()}  # type: ignore[union-attr]
+        with tarfile.open(tmp_path / "shards" / name) as file:
+            here = {m.name: file.extractfile(m).read() for m in file if m.isreg()}  # type: ignore[union-attr]
         assert sum(map(len, here.values())) <= 10_000
         keys = {each.partition(".")[0] for each in here}
         assert not keys & {each.partition(".")[0] for each in found}
@@ -403,8 +418,8 @@ def test_several_tars_become_one_archive(tmp_path: Path) -> None:
     first = make_tar(tmp_path / "1.tar", member("a", b"1"), member("x", b"old"))
     second = make_tar(tmp_path / "2.tar", member("b", b"2"), member("x", b"new"))
     report = convert([first, second], tmp_path / "out.ffr")
-    with PackedFolder(tmp_path / "out.ffr") as folder:
-        assert {name: folder.read_one(name).tobytes() for name in folder} == {
+    with PackedFolder(tmp_path / "out.ffr") as packed:
+        assert {name: packed.read_one(name).tobytes() for name in packed} == {
             "a": b"1", "b": b"2", "x": b"new"
         }  # fmt: skip
     assert (report.read, report.written, report.replaced) == (4, 3, 1)

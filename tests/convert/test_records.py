@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ffrecord import ConversionError, DamagedSourceError, FFRecordError, FileReader
-from ffrecord.convert import convert
+from ffrecord.convert import convert, snappy
 from tests import handmade
 from tests.convert import foreign
 
@@ -306,6 +306,11 @@ def test_what_was_made_to_harm_is_an_error_and_takes_no_memory(case: str, tmp_pa
         tracemalloc.stop()
     assert peak < 12 << 20
     assert not (tmp_path / "out.ffr").exists()
+
+
+def test_a_snappy_block_that_claims_more_than_any_can_have_is_not_begun() -> None:
+    with pytest.raises(ValueError, match="7 bytes claim to unpack to 4294967295"):
+        snappy.unpack_block(foreign.varint(0xFFFFFFFF) + b"\0x")
 
 
 def test_a_file_with_holes_cannot_claim_a_record_of_any_size(tmp_path: Path) -> None:
