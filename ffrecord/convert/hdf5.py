@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ffrecord.convert import fieldtypes
+from ffrecord.convert.hdf5heap import check_heaps
 from ffrecord.convert.shapes import LARGEST_RECORD, Options, Row, Rows, Written
 from ffrecord.dataset import packages
 from ffrecord.dataset.spec import SEQUENCE
@@ -112,6 +113,8 @@ def _fields(path: str, file: Any, only: str | None) -> list[Field]:
             raise ConversionError(f"{path}: its datasets are not of one length: {lengths}")
         for each in found.values():
             _refuse_claims(path, file, each)
+        if any(each.dataset.dtype.hasobject for each in found.values()):
+            check_heaps(path)
     return list(found.values())
 
 
@@ -131,7 +134,7 @@ def _visit(path: str, found: dict[str, Field], name: str, item: Any) -> None:
 
 def _type(path: str, name: str, dataset: Any) -> str:
     h5py = packages.load("h5py")
-    said = dataset.attrs.get(TYPE)
+    said = _said_type(dataset)
     text = h5py.check_string_dtype(dataset.dtype)
     element = h5py.check_vlen_dtype(dataset.dtype)
     if dataset.ndim > 1 and dataset.dtype.hasobject:
@@ -140,14 +143,25 @@ def _type(path: str, name: str, dataset: Any) -> str:
         return "utf8" if text.encoding == "utf-8" else "bytes"
     if element is not None:
         if said in _SEQUENCES and element == _SEQUENCES[said]:
-            return str(said)
-        if element == np.uint8 and isinstance(said, str) and said not in _SCALARS:
+            return said
+        if element == np.uint8 and said and said not in _SCALARS:
             return said if fieldtypes.plain(said) == (said, False) else "array"
         return "array"
     if dataset.dtype.hasobject:
         raise ConversionError(f"{path}: {name} has references, which lead nowhere elsewhere")
     scalar = said in _SCALARS and dataset.ndim == 1 and dataset.dtype == _SCALARS[said]
-    return str(said) if scalar else "array"
+    return said if scalar else "array"
+
+
+def _said_type(dataset: Any) -> str:
+    """What the attribute says; nothing unless it is text of fixed length, as we write it. Text of
+    variable length is on a heap, in which the HDF5 library may loop for ever if it is damaged."""
+    if TYPE not in dataset.attrs:
+        return ""
+    attribute = dataset.attrs.get_id(TYPE)
+    if attribute.dtype.kind != "S" or attribute.shape != ():
+        return ""
+    return bytes(dataset.attrs[TYPE]).decode("utf-8", "replace")
 
 
 def _refuse_claims(path: str, file: Any, field: Field) -> None:
@@ -301,7 +315,7 @@ class _Column:
             self.name, (0, *self._shape), dtype=self._dtype, maxshape=(None, *self._shape),
             chunks=(rows, *(max(1, side) for side in self._shape)),
         )  # fmt: skip
-        self._dataset.attrs[TYPE] = self._type
+        self._dataset.attrs[TYPE] = np.bytes_(self._type.encode())
 
     def _require_same(self, array: Any) -> None:
         if (array.dtype, array.shape) != (self._dtype, self._shape):
