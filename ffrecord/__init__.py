@@ -6,7 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ffrecord.errors import (
+    AppendError,
     BadRecordWarning,
+    BusyError,
     ChangedError,
     ChangedWarning,
     ClosedError,
@@ -54,10 +56,13 @@ if TYPE_CHECKING:
     from ffrecord.folder import PackedFolder
     from ffrecord.pack import PackReport, pack_folder
     from ffrecord.reader import FileReader
+    from ffrecord.salvage import SalvageReport, salvage_file
     from ffrecord.writer import FileWriter
 
 __all__ = [
+    "AppendError",
     "BadRecordWarning",
+    "BusyError",
     "ChangedError",
     "ChangedWarning",
     "ClosedError",
@@ -86,6 +91,7 @@ __all__ = [
     "PackReport",
     "PackedFolder",
     "ReadFailedError",
+    "SalvageReport",
     "SampleChecksumError",
     "ShardedDatasetReader",
     "ShardedDatasetWriter",
@@ -101,6 +107,7 @@ __all__ = [
     "decoders",
     "encoders",
     "pack_folder",
+    "salvage_file",
     "write_dataset",
 ]
 
@@ -121,8 +128,10 @@ _WHERE = {
     "FileWriter": "writer",
     "PackReport": "pack",
     "PackedFolder": "folder",
+    "SalvageReport": "salvage",
     "checkFsAlign": "fileio",
     "pack_folder": "pack",
+    "salvage_file": "salvage",
 }
 
 

@@ -129,7 +129,7 @@ class IndexStructureError(FFRecordError):
 
 
 class ChangedError(FFRecordError):
-    """A file changed, or went away, while its folder was packed."""
+    """A file changed, or went away, while its folder was packed or while it was appended to."""
 
     exit_code = 17
 
@@ -138,6 +138,18 @@ class StateError(FFRecordError, ValueError):
     """A saved state of a loader or a sampler does not fit what it is loaded into."""
 
     exit_code = 19
+
+
+class AppendError(FFRecordError):
+    """Records cannot be added to this file without making something else of it."""
+
+    exit_code = 20
+
+
+class BusyError(FFRecordError):
+    """Another writer is at work on this file."""
+
+    exit_code = 21
 
 
 class DamagedSourceError(FFRecordError):

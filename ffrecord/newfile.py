@@ -12,6 +12,7 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
 
@@ -52,16 +53,22 @@ class NewFile:
     project's machines: 3.0 to 3.5 GB/s, against 0.25 to 1.2 through the cache, fsync included).
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, fd: int = -1, name: str | None = None) -> None:
+        """For the file behind `fd`, if there is one, that has the name `name` until then."""
         self._target = target
         self._folder = os.path.dirname(target)
-        self._name: str | None = None
+        self._name = name
         # Bytes `lead` to `fill` of the memory wait to be written; its byte 0 is the file's byte
         # `base`, a multiple of the alignment.
         self._memory = _slabs.take(SMALL_BUFFER).data
         self._base = self._lead = self._fill = 0
         self._direct: _DirectWriter | None = None
         self._may_be_direct = True
+        self.fd = fd
+        if fd < 0:
+            self._open()
+
+    def _open(self) -> None:
         try:
             self.fd = os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
         except OSError as error:
@@ -109,7 +116,7 @@ class NewFile:
         self._lead = self._fill
 
     def write_at(self, offset: int, data: bytes | memoryview) -> None:
-        _write_all(self.fd, data, offset)
+        write_all(self.fd, data, offset)
 
     def _write_out(self) -> None:
         """Write the memory, which is full, and begin it anew."""
@@ -124,6 +131,22 @@ class NewFile:
             self._direct = _DirectWriter.over(self.fd)
             if self._direct is not None:
                 self._memory = self._direct.spare
+
+    def keep(self, ends: Iterable[int], checksums: Iterable[int]) -> None:
+        """Have all of it on disk. `ends` and `checksums` are of the records since the last time,
+        for files that are found again after a crash; this is not one."""
+        self.flush()
+        os.fsync(self.fd)
+
+    def with_room(self, begin: int, room: int) -> tuple[NewFile, int]:
+        """Have `room` bytes in front of the content from `begin` on: the file that has them, and
+        by how much the content moved. This one is closed if it is another."""
+        if room <= begin:
+            return self, 0
+        moved, shift = make_room_in_front(self, room - begin)
+        if moved is not self:
+            self.discard()
+        return moved, shift
 
     def publish(self) -> None:
         """Make the content durable and give it the target's name."""
@@ -150,6 +173,10 @@ class NewFile:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
+
+    def abandon(self) -> None:
+        """Close it after a failure. Nothing of it is kept: there is nothing to find it by."""
+        self.discard()
 
     def __del__(self) -> None:
         # Only the descriptor: in a forked child the name is the parent's.
@@ -217,11 +244,11 @@ class _DirectWriter:
     def _write(self, full: memoryview, offset: int) -> None:
         """Where O_DIRECT opens but does not write, or stops at an odd byte: through the cache."""
         try:
-            _write_all(self._fd, full, offset)
+            write_all(self._fd, full, offset)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            _write_all(self._buffered_fd, full, offset)
+            write_all(self._buffered_fd, full, offset)
 
     def wait(self) -> None:
         """Until the last buffer is written; raises what went wrong."""
@@ -281,7 +308,7 @@ def make_room_in_front(file: NewFile, room: int) -> tuple[NewFile, int]:
     return moved, room
 
 
-def _write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
+def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
     done = 0
     with memoryview(data) as view:
         while done < len(view):

@@ -29,7 +29,7 @@ from ffrecord.checksum import crc32, crc32_joined
 from ffrecord.errors import ChangedError, ChangedWarning, SkippedWarning
 from ffrecord.index import Index, layout, legacy
 from ffrecord.index.build import Shard, Tree, build
-from ffrecord.index.layout import BLOCK
+from ffrecord.index.layout import BLOCK, INDEX_NAME
 from ffrecord.index.resolve import readable_record
 from ffrecord.newfile import check_target
 from ffrecord.newfolder import NewFolder, check_new_folder, hidden_name
@@ -40,7 +40,6 @@ from ffrecord.writer import FileWriter
 Ints: TypeAlias = npt.NDArray[np.int64]
 Path: TypeAlias = "str | os.PathLike[str]"
 
-INDEX_NAME = "index.ffr"
 DOING = "packing"  # in the name of a folder that is not whole yet
 MOST_SHARDS = 100_000  # PART_00000.ffr to PART_99999.ffr sort by number
 

@@ -53,15 +53,16 @@ class Permutation:
 
     def __call__(self, positions: npt.ArrayLike) -> Ints:
         """What stands at `positions`, each from 0 to n - 1."""
-        at = np.array(positions, np.int64).astype(np.uint64)  # a copy: it is worked on in place
+        asked = np.asarray(positions, np.int64)
+        at = asked.ravel().astype(np.uint64)
         if at.size and int(at.max()) >= self.n:
             raise IndexError(f"a position is out of range: there are {self.n}")
-        images = self._encrypt(at)
+        images = self._encrypt(at)  # memory of its own, so it may be worked on in place
         outside = (images >= self.n).nonzero()[0]
         while outside.size:
             images[outside] = self._encrypt(images[outside])
             outside = outside[images[outside] >= self.n]
-        return images.view(np.int64)
+        return images.view(np.int64).reshape(asked.shape)
 
     def _encrypt(self, indices: _Indices) -> _Indices:
         """One pass through the network: a permutation of the power of two."""

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import operator
-import os
-import stat
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex, TypeAlias, overload
 
 import numpy as np
@@ -25,21 +23,17 @@ import numpy.typing as npt
 
 from ffrecord import checksum, layout
 from ffrecord.batch import Batch, PendingRead
-from ffrecord.engine import Source, SourceSet
-from ffrecord.errors import (
-    ClosedError,
-    FFRecordError,
-    LegacyFileWarning,
-    NotFFRecordError,
-    SampleChecksumError,
-)
+from ffrecord.engine import SourceSet
+from ffrecord.errors import BadRecordWarning, ClosedError, FFRecordError, SampleChecksumError
 from ffrecord.indices import Indices, check_bounds, record_numbers
+from ffrecord.opening import Path, paths, read_header, refuse_other_kinds, warn_if_legacy
+from ffrecord.partition import Extent, part, tasks
 
-Path: TypeAlias = "str | os.PathLike[str]"
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 MODES = ("auto", "aio", "buffered", "mmap")
+ON_ERROR = ("raise", "skip")
 
 # A record or two of at most this size are a plain read each.
 SMALL_BATCH = 2
@@ -48,7 +42,7 @@ SMALL_BYTES = 1 << 20
 STEP_BYTES = 4 << 20
 STEP_RECORDS = 1024
 # So many prefetched batches are kept for a reader that asks for them.
-MOST_AHEAD = 4
+MOST_AHEAD = 8
 # A record larger than this is checked piece by piece: it may not fit into memory.
 STREAM_BYTES = 64 << 20
 
@@ -63,27 +57,37 @@ class FileReader:
             reads everything with O_DIRECT AIO; "buffered" goes through the page cache and fills
             it; "mmap" returns views of the mapped file, the fastest on cached data, but a file
             that is truncated under a mapping kills the process.
+        on_error: what iteration does with a damaged record. "skip" leaves it out, with a
+            `BadRecordWarning` that names it. Everything else always raises.
     """
 
     def __init__(
-        self, fname: Path | Sequence[Path], check_data: bool = True, *, mode: str = "auto"
+        self,
+        fname: Path | Sequence[Path],
+        check_data: bool = True,
+        *,
+        mode: str = "auto",
+        on_error: str = "raise",
     ) -> None:
-        if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
-        self.fnames = _paths(fname)
+        for name, value, known in (("mode", mode, MODES), ("on_error", on_error, ON_ERROR)):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+        self.fnames = paths(fname)
         self.check_data = check_data
         self.mode = mode
+        self.on_error = on_error
         self._open()
 
     def _open(self) -> None:
         self._sources: SourceSet | None = None
         self._ahead: dict[bytes, PendingRead] = {}  # by the record numbers, as bytes
+        self.prefetch_hits = 0  # how often a read found its records on their way
         for path in self.fnames:
             refuse_other_kinds(path)
         sources = SourceSet(self.fnames, direct=self.mode in ("auto", "aio"))
-        headers = [_read_header(source, self.check_data) for source in sources.each]
+        headers = [read_header(source, self.check_data) for source in sources.each]
         for path, header in zip(self.fnames, headers, strict=True):
-            _warn_if_legacy(path, header, stacklevel=4)
+            warn_if_legacy(path, header, stacklevel=4)
         counts = [header.n for header in headers]
         self._header_crcs = [header.crc for header in headers]
         self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
@@ -93,6 +97,7 @@ class FileReader:
         self.n = int(self._first[-1])
         # Handed out by get_offsets and get_checksums: the reader relies on them.
         self._offsets.flags.writeable = self._checksums.flags.writeable = False
+        self._extent = Extent.of(self._offsets, self._first)
         if self.mode == "mmap":
             sources.map_all()
         elif self.mode == "auto":
@@ -107,6 +112,7 @@ class FileReader:
         _ = self.sources  # an error if it is closed
         records = record_numbers(indices, self.n)
         if self._ahead and (pending := self._ahead.pop(records.tobytes(), None)) is not None:
+            self.prefetch_hits += 1
             return pending.result()
         if len(records) <= SMALL_BATCH:
             return [self._read_single(record) for record in records.tolist()]
@@ -139,8 +145,8 @@ class FileReader:
         key = records.tobytes()
         if key not in self._ahead:
             self._ahead[key] = self._batch(records).begin_read(everything=True)
-            if len(self._ahead) > MOST_AHEAD:
-                self._ahead.pop(next(iter(self._ahead)), None)
+            for oldest in list(self._ahead)[:-MOST_AHEAD]:  # a list: other threads may be at it
+                self._ahead.pop(oldest, None)
 
     @property
     def prefetched(self) -> int:
@@ -199,24 +205,58 @@ class FileReader:
         return self.read_one(index)
 
     def __iter__(self) -> Iterator[Bytes]:
-        pending: PendingRead | None = None
-        for start, stop in self.steps():
-            ahead = self.read_async(range(start, stop))
+        waiting: deque[tuple[PendingRead | None, range]] = deque()
+        for records in self.tasks(STEP_RECORDS, STEP_BYTES):
+            waiting.append((self._set_out(records), records))
+            if len(waiting) > 1:
+                yield from self._arrived(*waiting.popleft())
+        for each in waiting:
+            yield from self._arrived(*each)
+
+    def _set_out(self, records: range) -> PendingRead | None:
+        """None if it failed already: an empty record whose checksum is not that of nothing."""
+        try:
+            return self.read_async(records)
+        except FFRecordError as error:
+            if self.on_error == "raise" or isinstance(error, ClosedError):
+                raise
+        return None
+
+    def _arrived(self, pending: PendingRead | None, records: range) -> Iterable[Bytes]:
+        try:
             if pending is not None:
-                yield from pending.result()
-            pending = ahead
-        if pending is not None:
-            yield from pending.result()
+                return pending.result()
+        except FFRecordError as error:
+            if self.on_error == "raise" or isinstance(error, ClosedError):
+                raise
+        return self._whole_ones(records)
+
+    def _whole_ones(self, records: range) -> Iterator[Bytes]:
+        for record in records:
+            try:
+                found = self.read_one(record)
+            except ClosedError:
+                raise
+            except FFRecordError as error:
+                warnings.warn(f"left out: {error}", BadRecordWarning, stacklevel=3)
+            else:
+                yield found
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """Ranges of records that cover everything in order: a few MiB each, or one record."""
-        start = 0
-        while start < self.n:
-            batch = self._batch(np.arange(start, min(start + STEP_RECORDS, self.n)))
-            fitting = np.searchsorted(np.cumsum(batch.end - batch.begin), STEP_BYTES)
-            stop = start + min(max(1, int(fitting)), len(batch.record))
-            yield start, stop
-            start = stop
+        return ((each.start, each.stop) for each in self.tasks(STEP_RECORDS, STEP_BYTES))
+
+    def tasks(
+        self, max_records: int | None = None, max_bytes: int | None = None
+    ) -> Iterator[range]:
+        """Ranges of records, for `read`, that cover everything in order: none of more records or
+        bytes than that, but for a single record that is larger. Nothing is read for it."""
+        return tasks(self._extent, max_records, max_bytes)
+
+    def partition(self, k: int, n: int) -> range:
+        """The k-th (from 0) of `n` ranges of records, for `read`, that together are all of them:
+        as equal in bytes as can be without reading anything. Some are empty if n is large."""
+        return part(self._extent, k, n)
 
     def __len__(self) -> int:
         return self.n
@@ -226,7 +266,7 @@ class FileReader:
     def validate(self) -> None:
         """Check every file's header again, as it is on disk now. Records are not read."""
         for source in self.sources.each:
-            _warn_if_legacy(source.path, _read_header(source, check=True), stacklevel=3)
+            warn_if_legacy(source.path, read_header(source, check=True), stacklevel=3)
 
     def find_damaged(self, start: int, stop: int) -> list[tuple[int, FFRecordError]]:
         """Read records `start` up to `stop`; the number of each that fails, and its error."""
@@ -323,7 +363,8 @@ class FileReader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"fnames": self.fnames, "check_data": self.check_data, "mode": self.mode}
+        kept = ("fnames", "check_data", "mode", "on_error")
+        return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -381,55 +422,6 @@ class FileReader:
         stored = self._checksums[records] if self.check_data else None
         begin, end = self._offsets[at], self._offsets[at + 1]
         return Batch(sources, file, record, begin, end, stored, self.mode)
-
-
-def _paths(fname: Path | Sequence[Path]) -> list[str]:
-    if isinstance(fname, (str, os.PathLike)):
-        path = os.fsdecode(fname)
-        if not os.path.isdir(path):
-            return [path]
-        # As a shell's *.ffr: without hidden files, such as those that macOS leaves behind.
-        names = sorted(n for n in os.listdir(path) if n.endswith(".ffr") and n[0] != ".")
-        if not names:
-            raise FileNotFoundError(f"{path}: no *.ffr file in this folder")
-        return [os.path.join(path, name) for name in names]
-    if not isinstance(fname, (list, tuple)):
-        raise TypeError(
-            f"fname must be a path or a list or tuple of paths, not {type(fname).__name__}"
-        )
-    if not fname:
-        raise ValueError("fname is an empty list: at least one file is needed")
-    return [os.fsdecode(path) for path in fname]
-
-
-def refuse_other_kinds(path: str, due: str = "an FFRecord file") -> None:
-    """Before opening: opening a fifo would wait for its other end."""
-    mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-        raise NotFFRecordError(f"{path}: not {due} but {kind}")
-
-
-def _read_header(source: Source, check: bool) -> layout.Header:
-    size = os.fstat(source.fd).st_size
-    prefix = np.empty(min(size, layout.PREFIX.size), np.uint8)
-    source.read_into(prefix, 0)
-    n = layout.parse_prefix(source.path, prefix.tobytes(), size)
-    raw = layout.header_memory(n)
-    header = raw[: layout.header_size(n)]
-    source.read_into(header, 0)
-    crc = checksum.crc32(header[layout.CRC_SIZE :]) if check else None
-    return layout.parse(source.path, raw, size, crc)
-
-
-def _warn_if_legacy(path: str, header: layout.Header, stacklevel: int) -> None:
-    if header.legacy:
-        warnings.warn(
-            f"{path}: written before FFRecord had header checksums, its header cannot be "
-            "verified; write it again to have it checked",
-            LegacyFileWarning,
-            stacklevel=stacklevel,
-        )
 
 
 def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:

@@ -6,6 +6,13 @@ over the target, and fsyncs the folder. Once `close` has returned, a power cut d
 file. Before that, whatever happens, an existing target is as it was; a writer that is killed
 leaves nothing behind, or at worst a file named `.NAME.*.tmp` that nothing reads.
 
+With `append=True` all that holds too: the records that are there are copied in front of the new
+ones (`ffrecord.append` says why), and the old file stays until the new one replaces it.
+
+With `resumable=True` the temporary file has a name and outlives its writer (`ffrecord.partial`).
+Once `flush` has returned, a power cut does not lose the records so far; the next writer for the
+same file that is resumable goes on after them.
+
 A writer belongs to one thread and to the process that made it.
 """
 
@@ -23,14 +30,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord import layout
+from ffrecord import beginning, layout
+from ffrecord.beginning import Beginning
 from ffrecord.checksum import crc32
-from ffrecord.errors import ClosedError, CountError, NoRoomError
-from ffrecord.newfile import NewFile, check_target, make_room_in_front
+from ffrecord.errors import ClosedError, CountError, FFRecordError, NoRoomError
+from ffrecord.newfile import check_target
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 COPY_CHUNK = 1 << 20
+FLUSH_BYTES = 64 << 20
+"""A resumable writer flushes by itself when so much was written since the last time."""
 
 
 class FileWriter:
@@ -38,28 +48,61 @@ class FileWriter:
 
     Args:
         fname: the file to write; it is replaced when the writer is closed.
-        n: how many records there will be. Left out, the header is put in front of the records at
-            the end, by shifting whole blocks where the file system can (ext4, XFS), else by one
-            copy inside the kernel.
+        n: how many records there will be; with `append`, how many will be added. Left out, the
+            header is put in front of the records at the end, by shifting whole blocks where the
+            file system can (ext4, XFS), else by one copy inside the kernel.
+        append: keep the records of a file that is there, and add to them. They are copied, which
+            takes a moment on file systems that share blocks between files (XFS, btrfs) and as
+            long as `cp` on others; for many small additions there, write further files instead,
+            and give the reader all of them. Another hard link to the file keeps the old content.
+        resumable: go on where an earlier writer of this file, resumable too, was interrupted:
+            `count` says how many records are there already. Each is read once and checked. `n`
+            must be the same every time; when it is not known, closing may copy everything.
     """
 
-    def __init__(self, fname: str | os.PathLike[str], n: int | None = None) -> None:
+    def __init__(
+        self,
+        fname: str | os.PathLike[str],
+        n: int | None = None,
+        *,
+        append: bool = False,
+        resumable: bool = False,
+    ) -> None:
         if not isinstance(fname, (str, os.PathLike)):
             raise TypeError(f"fname must be a path, not {type(fname).__name__}")
         if n is not None and not 0 <= operator.index(n) <= layout.MAX_RECORDS:
             raise ValueError(f"n must be between 0 and {layout.MAX_RECORDS}, not {n}")
-        self.n = None if n is None else operator.index(n)
-        self.count = 0
+        if append and resumable:
+            raise ValueError(
+                "append and resumable exclude each other: finish the file, then append"
+            )
+        n = None if n is None else operator.index(n)
         self._pid = os.getpid()
+        self._resumable = resumable
         # Through a symlink to what it points at: replacing the link would orphan the file.
         self._path = os.path.realpath(os.fsdecode(fname))
         check_target(self._path)
-        self._checksums = array("I")
-        self._offsets = array("q")
         with self._no_room_is_ours():
-            self._file = NewFile(self._path)
-        self._sealed = 0 if n is None else layout.header_size(n)  # where the last record ended
+            begun = self._begin(n, append)
+        self._file = begun.file
+        self._checksums, self._offsets = begun.checksums, begun.offsets
+        self._room = begun.room
+        self._sealed = begun.end  # where the last record ended
+        self.count = self._kept = len(begun.offsets)
+        self._kept_end = self._sealed
+        self._before = self.count if append else 0
+        self.n = None if n is None else n + self._before
         self._file.rewind(self._sealed)
+
+    def _begin(self, n: int | None, append: bool) -> Beginning:
+        """The modules that read are loaded when they are needed: most files are new ones."""
+        if append:
+            from ffrecord.append import begin
+        elif self._resumable:
+            from ffrecord.partial import begin
+        else:
+            begin = beginning.new
+        return begin(self._path, n)
 
     def write_one(self, data: Any) -> None:
         """Add one record: anything with the buffer protocol, or a file object that is read to
@@ -80,6 +123,7 @@ class FileWriter:
                 self._file.rewind(begin)
                 self._sealed = begin
             raise
+        self._flush_if_due()
 
     def write(self, records: Iterable[Any]) -> None:
         """Add each record of an iterable."""
@@ -111,6 +155,32 @@ class FileWriter:
         self._checksums += added
         self.count += len(offsets)
         self._sealed = end
+        self._flush_if_due()
+
+    def flush(self) -> None:
+        """Have all records so far on disk. A resumable writer's survive whatever comes then;
+        those of another one are lost without `close`."""
+        self._opened()
+        ends = self._offsets[self._kept + 1 :]
+        if self.count > self._kept:
+            ends.append(self._sealed)
+        with self._no_room_is_ours():
+            self._file.keep(ends, self._checksums[self._kept :])
+        self._kept, self._kept_end = self.count, self._sealed
+
+    def _flush_if_due(self) -> None:
+        if self._resumable and self._sealed - self._kept_end >= FLUSH_BYTES:
+            self.flush()
+
+    def suspend(self) -> None:
+        """Stop here and, if the writer is resumable, leave the records for another time."""
+        if self._file.closed or not self._mine:
+            return
+        try:
+            if self._resumable:
+                self.flush()
+        finally:
+            self._file.abandon()
 
     def close(self) -> None:
         """Finish the file and put it under its name. Without that, nothing is there."""
@@ -118,19 +188,25 @@ class FileWriter:
             return
         try:
             self._require_sealed()
+            if self._resumable:  # so that nothing is lost if it cannot be finished
+                self.flush()
             if self.n is not None and self.count != self.n:
+                written, announced = self.count - self._before, self.n - self._before
+                kept = "can be continued" if self._resumable else "is not kept"
                 raise CountError(
-                    f"{self._path}: {self.count} records were written, {self.n} were announced; "
-                    "the file is not kept"
+                    f"{self._path}: {written} records were written, {announced} were announced; "
+                    f"the file {kept}"
                 )
             with self._no_room_is_ours():
                 self._put_header()
                 self._file.publish()
-        finally:
-            self._file.discard()
+        except BaseException:
+            self._file.abandon()
+            raise
+        self._file.discard()
 
     def discard(self) -> None:
-        """Give up: leave the target as it is."""
+        """Give up: leave the target as it is. Of a resumable writer's records nothing is kept."""
         if self._mine:
             self._file.discard()
 
@@ -141,7 +217,8 @@ class FileWriter:
         if exc_type is None:
             self.close()
         else:
-            self.discard()
+            with contextlib.suppress(OSError, FFRecordError):  # the first error is to be seen
+                self.suspend()
 
     def __del__(self) -> None:
         # The original finishes a file whose writer is dropped: do so when it is certainly whole.
@@ -149,10 +226,11 @@ class FileWriter:
             return
         if self.n is not None and self.count == self.n:
             self.close()
-        else:
-            message = f"{self._path}: the writer was dropped without close(); nothing was kept"
-            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
-            self.discard()
+            return
+        kept = "it can be continued" if self._resumable else "nothing was kept"
+        message = f"{self._path}: the writer was dropped without close(); {kept}"
+        warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+        self.suspend()
 
     @property
     def _mine(self) -> bool:
@@ -191,24 +269,20 @@ class FileWriter:
     def _put_header(self) -> None:
         checksums = np.frombuffer(self._checksums, np.uint32)
         offsets = np.frombuffer(self._offsets, np.int64)
-        if self.n is None:
-            room = layout.header_size(self.count)
-            moved, shift = make_room_in_front(self._file, room)
-            if moved is not self._file:
-                self._file.discard()
-                self._file = moved
-            offsets = offsets + shift
+        room = layout.header_size(self.count)
+        self._file, shift = self._file.with_room(self._room, room)
+        offsets = offsets + shift
         body = layout.body(checksums, offsets)
         self._file.write_at(0, layout.seal(crc32(body), body))
 
     @contextlib.contextmanager
     def _no_room_is_ours(self) -> Iterator[None]:
-        """Turn a full disk into our error; after any failed write the file is given up."""
+        """Turn a full disk into our error; after any failed write the writer is done with."""
         try:
             yield
         except OSError as error:
             if hasattr(self, "_file"):
-                self._file.discard()
+                self._file.abandon()
             if error.errno in NoRoomError.ERRNOS:
                 raise NoRoomError(self._path, error.errno) from error
             raise

@@ -43,6 +43,20 @@ def sealed(n: int, checksums: Sequence[int], offsets: Sequence[int]) -> bytes:
     return struct.pack("<I", zlib.crc32(body)) + body
 
 
+def records_in(data: bytes) -> list[bytes]:
+    """The records of a whole file, as its specification says; an assertion fails if it is not."""
+    crc, n = struct.unpack_from("<Iq", data)
+    size = 12 + 12 * n
+    assert zlib.crc32(data[4:size]) == crc
+    checksums = struct.unpack_from(f"<{n}I", data, 12)
+    offsets = [*struct.unpack_from(f"<{n}q", data, 12 + 4 * n), len(data)]
+    assert size <= offsets[0] or not n
+    assert sorted(offsets) == offsets or not n
+    records = [data[offsets[i] : offsets[i + 1]] for i in range(n)]
+    assert [zlib.crc32(record) for record in records] == list(checksums)
+    return records
+
+
 def random_records(sizes: Iterable[int], seed: int = 0) -> list[bytes]:
     """Records of these sizes, different for every seed, the same in every run."""
     generator = random.Random(seed)

@@ -18,10 +18,14 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def run_python(code: str, place: Path) -> str:
-    """In an interpreter of its own, in that folder: what it prints. An error of it is one here."""
+    """In an interpreter of its own, in that folder: what it prints. An error of it is one here.
+
+    As a file: worker processes may have to import the program that starts them.
+    """
+    (place / "example.py").write_text(code)
     found = os.pathsep.join(filter(None, sys.path))  # as the tests' own: they may be of a worktree
     run = subprocess.run(
-        [sys.executable, "-c", code], cwd=place, env={**os.environ, "PYTHONPATH": found},
+        [sys.executable, "example.py"], cwd=place, env={**os.environ, "PYTHONPATH": found},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert run.returncode == 0, f"{run.stderr}\n{code}"

@@ -16,6 +16,8 @@ import pytest
 
 import ffrecord
 from ffrecord import (
+    AppendError,
+    BusyError,
     ClosedError,
     CountError,
     DamagedSourceError,
@@ -61,7 +63,7 @@ def read_all(path: Path, mode: str = "auto") -> list[bytes]:
 
 def test_ffrecord_error_is_a_runtime_error_and_the_parent_of_all() -> None:
     assert issubclass(FFRecordError, RuntimeError)
-    assert len(CLASSES) == 23
+    assert len(CLASSES) == 25
     codes = [cls.exit_code for cls in CLASSES]
     assert len(set(codes)) == len(codes)
     assert 0 not in codes
@@ -249,6 +251,19 @@ def test_legacy_file_warning_is_a_warning_not_an_error(small_file: Path) -> None
     with pytest.warns(LegacyFileWarning, match=r"small\.ffr"):
         assert read_all(small_file) == SMALL
     assert not issubclass(LegacyFileWarning, FFRecordError)
+
+
+def test_append_error_for_a_file_whose_last_record_is_an_index(tmp_path: Path) -> None:
+    path = handmade.write_records(tmp_path / "packed.ffr", [b"file", b"piouhjgbr..."])
+    with pytest.raises(AppendError, match=r"packed\.ffr: a packed folder"):
+        FileWriter(path, append=True)
+
+
+def test_busy_error_names_the_file_that_another_writer_has(small_file: Path) -> None:
+    first = FileWriter(small_file, append=True)
+    with pytest.raises(BusyError, match=r"small\.ffr: another writer"):
+        FileWriter(small_file, append=True)
+    first.discard()
 
 
 # ---- pickling ------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """The import table of the design, as data: who may import whom. Breaking it is a failing test.
 
 Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what it calls `aio` and
-`reader`, `newfile` is a part of `writer`, `scan` and `readahead` of `pack`, `archive` and
-`packedfile` of `folder`, split into one job each; `fileio` and `package` have the names of the
-original's modules.
+`reader`, `opening` and `partition` are parts of `reader`, `newfile`, `beginning`, `append`,
+`partial`, `journal`, `sharing` and `locks` of `writer`, `claims` and `recheck` of `salvage`, `scan`
+and `readahead` of `pack`, `archive` and `packedfile` of `folder`, split into one job each; `fileio`
+and `package` have the names of the original's modules.
 """
 
 from __future__ import annotations
@@ -37,10 +38,36 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.aio": ({"errors"}, {"numpy", "libaio"}),
     "ffrecord.engine": ({"errors", "extents", "aio", "pagecache"}, {"numpy"}),
     "ffrecord.batch": (READ_SIDE, {"numpy"}),
-    "ffrecord.reader": (READ_SIDE | {"batch", "indices"}, {"numpy"}),
+    "ffrecord.opening": ({"checksum", "engine", "errors", "layout"}, {"numpy"}),
+    "ffrecord.partition": (set(), {"numpy"}),
+    "ffrecord.reader": (READ_SIDE | {"batch", "indices", "opening", "partition"}, {"numpy"}),
+    "ffrecord.recheck": ({"checksum", "engine"}, {"numpy"}),
+    "ffrecord.locks": ({"errors"}, set()),
     "ffrecord.newfile": ({"errors", "slabs"}, {"numpy"}),
+    "ffrecord.sharing": ({"engine", "newfile"}, {"numpy"}),
+    "ffrecord.beginning": ({"layout", "newfile"}, set()),
+    "ffrecord.append": (
+        {"beginning", "engine", "errors", "index", "layout", "locks", "newfile", "reader"}
+        | {"sharing"},
+        {"numpy"},
+    ),
+    "ffrecord.journal": ({"checksum", "newfile"}, set()),
+    "ffrecord.partial": (
+        {"beginning", "checksum", "engine", "errors", "journal", "layout", "locks", "newfile"}
+        | {"recheck", "sharing"},
+        set(),
+    ),
+    "ffrecord.writer": (
+        {"append", "beginning", "checksum", "errors", "layout", "newfile", "partial"},
+        {"numpy"},
+    ),
+    "ffrecord.claims": ({"checksum", "engine", "errors", "journal", "layout"}, {"numpy"}),
+    "ffrecord.salvage": (
+        {"checksum", "claims", "engine", "errors", "index", "layout", "opening", "partial"}
+        | {"recheck", "writer"},
+        {"numpy"},
+    ),
     "ffrecord.newfolder": ({"newfile"}, set()),
-    "ffrecord.writer": ({"errors", "layout", "checksum", "newfile"}, {"numpy"}),
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
     "ffrecord.imagecopy": ({"checksum", "index"}, {"numpy"}),
     "ffrecord.archive": ({"errors", "checksum", "imagecopy", "index", "reader"}, {"numpy"}),
@@ -60,20 +87,20 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
     "ffrecord.dataset": (
         {"batch", "checksum", "dataset", "engine", "errors", "indices", "layout", "newfile"}
-        | {"newfolder", "reader", "writer"},
+        | {"newfolder", "opening", "reader", "writer"},
         {"isal", "numpy", "tqdm"},
     ),
     "ffrecord.package": ({"folder", "pack"}, set()),
     "ffrecord.permutation": (set(), {"numpy"}),
     # The only place that imports torch.
     "ffrecord.torch": (
-        {"errors", "folder", "indices", "permutation", "reader", "torch"},
+        {"errors", "folder", "indices", "opening", "permutation", "reader", "torch"},
         {"numpy", "PIL", "torch"},
     ),
     # Optional packages are imported by name, through dataset.packages, when they are needed.
     "ffrecord.convert": (
         {"archive", "checksum", "convert", "dataset", "errors", "extract", "index", "indices"}
-        | {"names", "newfile", "newfolder", "pack", "reader", "scan", "writer"},
+        | {"names", "newfile", "newfolder", "opening", "pack", "reader", "scan", "writer"},
         {"numpy", "tqdm"},
     ),
     "ffrecord.utils": ({"newfile", "writer"}, {"tqdm"}),
@@ -91,6 +118,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "pack",
             "mounting",
             "reader",
+            "salvage",
             "terminal",
             "version",
             "writer",
@@ -99,7 +127,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "ffrecord.__main__": ({"cli"}, set()),
     "ffrecord.__init__": (
-        {"dataset", "errors", "fileio", "folder", "pack", "reader", "version", "writer"},
+        {"dataset", "errors", "fileio", "folder", "pack", "reader", "salvage", "version"}
+        | {"writer"},
         set(),
     ),
     "ffrecord_fuse.__init__": ({"errors", "mounting", "options"}, set()),

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.printed import blocks, run_python
+from tests.printed import ROOT, blocks, run_python
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-GUIDES = ["docs/converting.md", "docs/torch.md"]
+GUIDES = ["docs/converting.md", "docs/torch.md"]  # tests/dataset has docs/datasets.md
 COMMANDS = Path(sys.executable).parent
 
 

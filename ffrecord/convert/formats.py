@@ -21,8 +21,9 @@ from ffrecord.errors import (
     MissingPackageError,
     NotPackedFolderError,
 )
-from ffrecord.pack import INDEX_NAME
-from ffrecord.reader import FileReader, refuse_other_kinds
+from ffrecord.index.layout import INDEX_NAME
+from ffrecord.opening import refuse_other_kinds
+from ffrecord.reader import FileReader
 
 Reads: TypeAlias = Callable[[str, Options], AbstractContextManager[Shape]]
 

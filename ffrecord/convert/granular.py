@@ -23,7 +23,7 @@ from ffrecord.dataset.codecs import decode_int, decode_msgpack, encode_int
 from ffrecord.dataset.sharded import SHARD_NAME
 from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SPEC_NAME, check_spec
 from ffrecord.errors import ConversionError, DamagedSourceError, SpecError
-from ffrecord.reader import refuse_other_kinds
+from ffrecord.opening import refuse_other_kinds
 
 LONGEST_INT = 16  # bytes, as its decoder has it
 _INTS = ("int", "i64", "u64")

@@ -20,7 +20,7 @@ from ffrecord.convert.shapes import LARGEST_RECORD, Options, Row, Rows, Written
 from ffrecord.dataset import packages
 from ffrecord.dataset.spec import SEQUENCE
 from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError
-from ffrecord.reader import refuse_other_kinds
+from ffrecord.opening import refuse_other_kinds
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 TYPE = "ffrecord_type"

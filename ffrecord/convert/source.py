@@ -8,7 +8,7 @@ from types import TracebackType
 
 from ffrecord.convert.shapes import LARGEST_RECORD, Buffer
 from ffrecord.errors import DamagedSourceError
-from ffrecord.reader import refuse_other_kinds
+from ffrecord.opening import refuse_other_kinds
 
 STEP = 1 << 20
 

@@ -24,7 +24,7 @@ from ffrecord.convert.shapes import Entry, Files, Options, Written
 from ffrecord.convert.source import STEP, Pieces
 from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError
 from ffrecord.names import to_bytes, to_text
-from ffrecord.reader import refuse_other_kinds
+from ffrecord.opening import refuse_other_kinds
 
 XATTR = "SCHILY.xattr."
 SECOND = 10**9

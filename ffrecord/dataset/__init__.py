@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from ffrecord.dataset.codecs import decoders, encoders
 from ffrecord.dataset.combine import Interleave, Mix, Transform
+from ffrecord.dataset.datapoints import PendingDatapoints
 from ffrecord.dataset.reader import DatasetReader, MemoryDataset
 from ffrecord.dataset.sharded import ShardedDatasetReader, ShardedDatasetWriter
-from ffrecord.dataset.source import PendingDatapoints
 from ffrecord.dataset.write import infer_spec, write_dataset
 from ffrecord.dataset.writer import DatasetWriter
 

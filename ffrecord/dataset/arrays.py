@@ -19,6 +19,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord.dataset.failures import raising
+from ffrecord.errors import DecodeError, EncodeError
+
 Array: TypeAlias = npt.NDArray[Any]
 Described: TypeAlias = "tuple[np.dtype[Any], bool, tuple[int, ...]]"
 
@@ -30,6 +33,7 @@ MOST_ITEMS = (1 << 63) - 1
 _KEYS = {"descr", "fortran_order", "shape"}
 
 
+@raising(EncodeError)
 def encode_array(value: Any) -> bytes:
     """Anything that numpy makes an array of, but Python objects."""
     if isinstance(value, np.ma.MaskedArray):
@@ -38,6 +42,7 @@ def encode_array(value: Any) -> bytes:
     return npy_header(array.dtype, array.shape) + array.tobytes()
 
 
+@raising(DecodeError)
 def decode_array(buffer: memoryview) -> Array:
     """The array: a view of the buffer where its data is aligned there, else a copy."""
     prefix = bytes(buffer[:12])

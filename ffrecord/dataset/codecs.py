@@ -1,9 +1,8 @@
 """`encoders` and `decoders`: the types that come with the package, by name.
 
-An encoder makes bytes of a value, a decoder a value of a bytes-like object (a memoryview). Both
-raise what they like for what they cannot do: writer and reader make `EncodeError` and
-`DecodeError` of it, with the field, the datapoint and the file in them. docs/datasets.md has the
-bytes of each type.
+An encoder makes bytes of a value, a decoder a value of a bytes-like object. What they cannot do is
+an `EncodeError` or a `DecodeError`, to which writer and reader add the field, the datapoint and the
+file. docs/datasets.md has the bytes of each type.
 
 Records may be damaged or made to harm. No decoder here runs code from them (nothing is unpickled),
 and none takes memory that the record's own length does not back, but for compressed data, which
@@ -23,10 +22,12 @@ import numpy as np
 
 from ffrecord.dataset import packages
 from ffrecord.dataset.arrays import decode_array, encode_array
+from ffrecord.dataset.failures import raising
 from ffrecord.dataset.images import decode_jpg, decode_png, encode_jpg, encode_png
+from ffrecord.errors import DecodeError, EncodeError
 
 Encoder: TypeAlias = Callable[[Any], Any]
-Decoder: TypeAlias = Callable[[memoryview], Any]
+Decoder: TypeAlias = Callable[[Any], Any]
 
 _FLOAT = struct.Struct("<d")
 
@@ -36,32 +37,38 @@ TREE_INT = 2
 TREE_SCALAR = 3
 
 
+@raising(EncodeError)
 def encode_bytes(value: Any) -> bytes:
     return value if isinstance(value, bytes) else memoryview(value).tobytes()
 
 
+@raising(EncodeError)
 def encode_utf8(value: Any) -> bytes:
     if not isinstance(value, str):
         raise TypeError(f"text is a str, not {type(value).__name__}")
     return value.encode("utf-8")
 
 
+@raising(DecodeError)
 def decode_utf8(buffer: memoryview) -> str:
     return str(buffer, "utf-8")
 
 
+@raising(EncodeError)
 def encode_int(value: Any) -> bytes:
     """Two's complement of as many bytes as it needs, at least one, the lowest first."""
     number = operator.index(value)
     return number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
 
 
+@raising(DecodeError)
 def decode_int(buffer: memoryview) -> int:
     if not len(buffer):
         raise ValueError("an int has at least one byte")
     return int.from_bytes(buffer, "little", signed=True)
 
 
+@raising(EncodeError)
 def encode_float(value: Any) -> bytes:
     if not isinstance(value, (numbers.Real, np.floating, np.integer)):
         raise TypeError(f"a float is a real number, not {type(value).__name__}")
@@ -71,23 +78,28 @@ def encode_float(value: Any) -> bytes:
     return _FLOAT.pack(number)
 
 
+@raising(DecodeError)
 def decode_float(buffer: memoryview) -> float:
     (number,) = _FLOAT.unpack(buffer)
     return float(number)
 
 
+@raising(EncodeError)
 def encode_bool(value: Any) -> bytes:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"a bool is True or False, not {type(value).__name__}")
     return b"\x01" if value else b"\x00"
 
 
+@raising(DecodeError)
 def decode_bool(buffer: memoryview) -> bool:
-    if bytes(buffer[:2]) not in (b"\x00", b"\x01"):
+    start = bytes(buffer[:2])
+    if start not in (b"\x00", b"\x01"):
         raise ValueError("a bool is one byte, 0 or 1")
-    return buffer[0] == 1
+    return start == b"\x01"
 
 
+@raising(EncodeError)
 def encode_json(value: Any) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
@@ -95,19 +107,23 @@ def encode_json(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
+@raising(DecodeError)
 def decode_json(buffer: memoryview) -> Any:
     return json.loads(str(buffer, "utf-8"))
 
 
+@raising(EncodeError)
 def encode_msgpack(value: Any) -> bytes:
     packed: bytes = packages.load("msgpack").packb(value, use_bin_type=True)
     return packed
 
 
+@raising(DecodeError)
 def decode_msgpack(buffer: memoryview) -> Any:
     return _unpack(buffer)
 
 
+@raising(EncodeError)
 def encode_tree(value: Any) -> bytes:
     """Nested dicts and lists of arrays, numbers, text, bytes, booleans and None."""
     msgpack = packages.load("msgpack")
@@ -130,6 +146,7 @@ def encode_tree(value: Any) -> bytes:
     return packed
 
 
+@raising(DecodeError)
 def decode_tree(buffer: memoryview) -> Any:
     def leaf(code: int, data: bytes) -> Any:
         if code == TREE_INT:

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from ffrecord.dataset.codecs import Decoder
 from ffrecord.dataset.compression import Compression, decompressor
+from ffrecord.dataset.datapoints import Part
+from ffrecord.dataset.failures import reason
 from ffrecord.dataset.files import Files
-from ffrecord.dataset.source import Part
 from ffrecord.dataset.spec import BOUND, FieldType, Manifest, parse_type
 from ffrecord.errors import DatasetError, DecodeError, FFRecordError, SpecError
 
@@ -130,12 +131,12 @@ class Column:
         """What a record decodes to."""
         try:
             return self.decode(memoryview(content))  # type: ignore[arg-type]
-        except FFRecordError:
-            raise
         except Exception as error:
+            if isinstance(error, FFRecordError) and not isinstance(error, DecodeError):
+                raise
             raise DecodeError(
                 f"{self.path}: record {record} is no {self.type.text.removesuffix('[]')}: "
-                f"{str(error) or type(error).__name__}"
+                f"{reason(error)}"
             ) from error
 
     def loaded(self, files: Files) -> Column:

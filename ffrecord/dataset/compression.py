@@ -20,7 +20,8 @@ from typing import Any, TypeAlias
 from isal import isal_zlib
 
 from ffrecord.dataset import packages
-from ffrecord.errors import SpecError
+from ffrecord.dataset.failures import raising
+from ffrecord.errors import DecodeError, EncodeError, SpecError
 
 Compress: TypeAlias = Callable[[bytes], bytes]
 Decompress: TypeAlias = Callable[[memoryview], bytes]
@@ -74,6 +75,7 @@ def train(samples: Sequence[bytes]) -> bytes:
     return trained
 
 
+@raising(EncodeError)
 def refuse_large(value: bytes) -> None:
     if len(value) > LARGEST_VALUE:
         most = f"the most that a compressed value may have is {LARGEST_VALUE}"
@@ -84,6 +86,7 @@ def compressor(how: Compression, dictionary: bytes = b"") -> Compress:
     """A function from a value's bytes to a record's."""
     pack = _PACKERS[how.name](how.level, dictionary)
 
+    @raising(EncodeError)
     def compress(value: bytes) -> bytes:
         refuse_large(value)
         return pack(value)
@@ -95,6 +98,7 @@ def decompressor(how: Compression, dictionary: bytes = b"") -> Decompress:
     """A function from a record's bytes to a value's."""
     unpack, claim = _UNPACKERS[how.name](dictionary)
 
+    @raising(DecodeError)
     def decompress(record: memoryview) -> bytes:
         size = claim(record)
         if size > LARGEST_VALUE:

@@ -27,7 +27,8 @@ from ffrecord.errors import (
     SampleChecksumError,
     StructureError,
 )
-from ffrecord.reader import FileReader, refuse_other_kinds
+from ffrecord.opening import refuse_other_kinds
+from ffrecord.reader import FileReader
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]

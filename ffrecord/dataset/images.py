@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.dataset import packages
+from ffrecord.dataset.failures import raising
+from ffrecord.errors import DecodeError, EncodeError
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
@@ -26,21 +28,25 @@ _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 _GIVEN_AS = {"1": "L", "P": "RGBA", "PA": "RGBA", "CMYK": "RGB", "YCCK": "RGB"}
 
 
+@raising(EncodeError)
 def encode_jpg(value: Any) -> bytes:
     """Lossy, at quality 95."""
     return _save(value, "jpg", format="JPEG", quality=JPEG_QUALITY)
 
 
+@raising(EncodeError)
 def encode_png(value: Any) -> bytes:
     return _save(value, "png", format="PNG")
 
 
+@raising(DecodeError)
 def decode_jpg(buffer: memoryview) -> Pixels:
     # Not Image.open: it tries every format it knows, and its limit is a process-wide warning.
     packages.load("PIL")
     return _load(packages.load("PIL.JpegImagePlugin").JpegImageFile, buffer)
 
 
+@raising(DecodeError)
 def decode_png(buffer: memoryview) -> Pixels:
     packages.load("PIL")
     return _load(packages.load("PIL.PngImagePlugin").PngImageFile, buffer)

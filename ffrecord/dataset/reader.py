@@ -20,15 +20,15 @@ import numpy as np
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Decoder
 from ffrecord.dataset.columns import Column, open_columns, parse_types
+from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
 from ffrecord.dataset.files import Files, IndexedFiles, StreamedFiles
-from ffrecord.dataset.source import Datapoint, Part, Parts, Source
 from ffrecord.dataset.spec import file_name, load
 from ffrecord.indices import Ints
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
 
-class _ColumnSource(Source):
+class _ColumnDatapoints(Datapoints):
     """Datapoints whose fields are columns of files, of memory, or of both."""
 
     _columns: dict[str, Column]
@@ -54,13 +54,13 @@ class _ColumnSource(Source):
         self, indices: Ints, masks: Sequence[Parts], ahead: bool
     ) -> Callable[[], list[Datapoint]]:
         wanted = list(self._wanted(indices, masks))
-        stored = [each for each in wanted if each.column.kept is None and each.records.size]
+        stored = [each for each in wanted if each.column.kept is None]
+        records = [each.records() for each in stored]
         collect: Callable[[], Sequence[Any]] = list
-        if stored:
-            file = np.concatenate([np.full(len(w.records), w.column.file) for w in stored])
-            record = np.concatenate([w.records for w in stored])
+        if any(map(len, records)):
             assert self._files is not None
-            collect = self._files.begin(file, record, ahead=ahead)
+            file = np.repeat([each.column.file for each in stored], list(map(len, records)))
+            collect = self._files.begin(file, np.concatenate(records), ahead=ahead)
 
         def datapoints() -> list[Datapoint]:
             contents = iter(collect())
@@ -98,7 +98,6 @@ class _Wanted:
     begin: Ints
     end: Ints
 
-    @property
     def records(self) -> Ints:
         """All of them, row after row."""
         if not self.column.type.sequence:
@@ -120,7 +119,7 @@ class _Wanted:
             result[row][name] = values if column.type.sequence else values[0]
 
 
-class DatasetReader(_ColumnSource):
+class DatasetReader(_ColumnDatapoints):
     """Reads a dataset that `DatasetWriter` wrote.
 
     Args:
@@ -214,7 +213,7 @@ class DatasetReader(_ColumnSource):
         return f"<{type(self).__name__} {self.directory}: {len(self)} datapoints>"
 
 
-class MemoryDataset(_ColumnSource):
+class MemoryDataset(_ColumnDatapoints):
     """A dataset, or some of its fields, in memory; made by `to_memory`. Needs no files."""
 
     def __init__(self, columns: Sequence[Column], length: int) -> None:

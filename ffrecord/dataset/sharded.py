@@ -19,8 +19,8 @@ import numpy as np
 
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Decoder, Encoder
+from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
 from ffrecord.dataset.reader import DatasetReader
-from ffrecord.dataset.source import Datapoint, Part, Parts, Source
 from ffrecord.dataset.writer import DatasetWriter
 from ffrecord.errors import ClosedError, DatasetError, MissingShardWarning
 from ffrecord.indices import Ints
@@ -120,7 +120,7 @@ class ShardedDatasetWriter:
             self.discard()
 
 
-class JoinedDatasets(Source):
+class JoinedDatasets(Datapoints):
     """Datasets with one spec, end to end. What is asked of several is read at the same time."""
 
     def __init__(self, parts: Sequence[Any]) -> None:

@@ -82,8 +82,8 @@ def check_spec(spec: Any) -> dict[str, str]:
         raise SpecError(f"a spec has 1 to {MOST_FIELDS} fields, not {len(spec)}")
     for name, type_ in spec.items():
         _check_name(name)
-        if not isinstance(type_, str):
-            raise SpecError(f"the type of {name!r} is a str, not {type_!r}")
+        if not isinstance(type_, str) or not type_.isprintable():
+            raise SpecError(f"the type of {name!r} is a printable str, not {type_!r}")
     return dict(spec)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from ffrecord.dataset import codecs, compression
 from ffrecord.dataset.codecs import Encoder
+from ffrecord.dataset.failures import reason
 from ffrecord.dataset.spec import (
     BOUND,
     SPEC_NAME,
@@ -93,8 +94,8 @@ class DatasetWriter:
         self._whole = False
         for field, records in zip(self._fields, encoded, strict=True):
             field.add(records)
+        self._length += 1  # before it is whole again: an interrupt may come in between
         self._whole = True
-        self._length += 1
 
     def close(self) -> None:
         """Finish the dataset and put it under its name. Without that, nothing is there."""
@@ -154,12 +155,12 @@ class DatasetWriter:
     def _encode(self, field: _FieldWriter, value: Any) -> list[bytes]:
         try:
             return field.encode(value)
-        except FFRecordError:
-            raise
         except Exception as error:
+            if isinstance(error, FFRecordError) and not isinstance(error, EncodeError):
+                raise
             raise EncodeError(
                 f"{self.directory}: datapoint {self._length}: {field.name!r} is no "
-                f"{field.type.text}: {str(error) or type(error).__name__}"
+                f"{field.type.text}: {reason(error)}"
             ) from error
 
 

@@ -32,6 +32,9 @@ LEGACY_MAGIC = b"piouhjgbr"
 MAGIC = b"FFRINDEX"
 VERSION = 1
 TRAILER = struct.Struct("<QII8s")
+INDEX_NAME = "index.ffr"
+"""Of the index's own file beside the shards of an archive that has several."""
+
 BLOCK = 128 << 10
 """A file larger than this has a CRC-32 for every block of this size, the last one shorter."""
 
@@ -136,6 +139,12 @@ class Image:
 class Trailer:
     length: int
     crc: int
+
+
+def is_index(start: bytes, end: bytes) -> bool:
+    """Whether a record with these first and last bytes is a packed folder's index, here or in the
+    original FFRecord."""
+    return start.startswith(LEGACY_MAGIC) or end.endswith(MAGIC)
 
 
 def parse_trailer(path: str, raw: bytes, record_size: int) -> Trailer | None:

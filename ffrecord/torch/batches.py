@@ -27,17 +27,22 @@ Skipped: TypeAlias = list[tuple[int, str]]
 class Batch(list[Any]):
     """Indices, those that the same worker gets next, and the seed for random transforms."""
 
-    __slots__ = ("following", "seed")
+    __slots__ = ("following", "seed", "single")
 
     def __init__(
-        self, indices: Iterable[Any], following: list[Any] | None = None, seed: int | None = None
+        self,
+        indices: Iterable[Any],
+        following: list[Any] | None = None,
+        seed: int | None = None,
+        single: bool = False,
     ) -> None:
         super().__init__(indices)
         self.following = following
         self.seed = seed
+        self.single = single  # one index, of a loader that makes no batches
 
-    def __reduce__(self) -> tuple[type[Batch], tuple[list[Any], list[Any] | None, int | None]]:
-        return Batch, (list(self), self.following, self.seed)
+    def __reduce__(self) -> tuple[type[Batch], tuple[Any, ...]]:
+        return Batch, (list(self), self.following, self.seed, self.single)
 
 
 class Loadable(Protocol):
@@ -45,6 +50,7 @@ class Loadable(Protocol):
 
     def __getitem__(self, key: Any, /) -> Any: ...
     def prefetch(self, indices: list[int]) -> None: ...
+    def drop_prefetched(self) -> None: ...
 
 
 class Promise(NamedTuple):
@@ -68,11 +74,15 @@ class Assembler:
     def __init__(self, collate_fn: Callable[[Any], Any], on_error: OnError) -> None:
         self.collate_fn = collate_fn
         self.on_error = on_error
+        self._announced: list[Any] | None = None  # the batch that was begun and should be next
 
     def __call__(self, fetched: Any) -> Any:
         if not isinstance(fetched, Promise):
             return self.collate_fn(fetched)
         dataset, batch = fetched
+        if self._announced is not None and self._announced != batch:
+            dataset.drop_prefetched()  # the epoch that it was begun for was left early
+        self._announced = batch.following
         if batch.following:
             with contextlib.suppress(FFRecordError, OSError, IndexError):  # reading will tell
                 dataset.prefetch(batch.following)
@@ -83,7 +93,8 @@ class Assembler:
                 return Delivery((), [], error.with_traceback(None))
             if skipped and len(samples) == 0:
                 return Delivery((), skipped, None)
-            return Delivery((self.collate_fn(samples),), skipped, None)
+            fetched = samples[0] if batch.single else samples
+            return Delivery((self.collate_fn(fetched),), skipped, None)
 
 
 def check_on_error(on_error: OnError) -> OnError:
@@ -130,7 +141,8 @@ def _seeded(seed: int | None) -> Iterator[None]:
     in_worker = get_worker_info() is not None
     before = None if in_worker else _random_states()
     random.seed(seed)
-    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
+    # Python's generator and numpy's are the same one: the same words would give the same numbers.
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32, 1])
     torch.default_generator.manual_seed(seed)
     try:
         yield

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -26,6 +27,12 @@ T_co = TypeVar("T_co", covariant=True)
 State: TypeAlias = dict[str, Any]
 
 VERSION = 1
+# What a state has, and of what type.
+STATE_FIELDS: dict[str, Any] = {
+    "version": int, "fingerprint": str, "step_size": int, "begun": bool, "epoch": int, "step": int,
+    "sampler_kind": str, "sampler": (Mapping, NoneType), "sampler_epoch": (int, NoneType),
+    "seed": (int, NoneType), "rng": (torch.Tensor, NoneType), "generator": (torch.Tensor, NoneType),
+}  # fmt: skip
 
 
 class DataLoader(TorchDataLoader[T_co]):
@@ -65,6 +72,7 @@ class DataLoader(TorchDataLoader[T_co]):
     ) -> None:
         super().__init__(dataset, batch_size, *args, **options)
         ours = isinstance(dataset, Dataset)
+        check_on_error("raise" if on_error is None else on_error)
         if on_error is not None and not ours:
             raise ValueError("on_error needs a dataset of ffrecord.torch")
         self.skippable = skippable
@@ -76,7 +84,7 @@ class DataLoader(TorchDataLoader[T_co]):
             inner = self.collate_fn  # already wrapped, if the loader was made from another
             inner = inner.collate_fn if isinstance(inner, Assembler) else inner
             policy = dataset.on_error if on_error is None else on_error  # type: ignore[attr-defined]
-            self.collate_fn = Assembler(inner, check_on_error(policy))
+            self.collate_fn = Assembler(inner, policy)
         self._steps = Steps(
             self.sampler if self.batch_sampler is None else self.batch_sampler,
             batched=self.batch_sampler is not None,
@@ -109,11 +117,12 @@ class DataLoader(TorchDataLoader[T_co]):
         kept = contextlib.nullcontext() if loaded is None else _kept_random_numbers()
         self._progress = _Progress(self._epoch, steps.start.number, steps.start.seed)
         self._epoch += 1
-        steps.begin()
         with kept:
             iterator = super().__iter__()
             if not self.num_workers:
                 steps.draw()
+        if loaded is not None and steps.generator is not self.generator:
+            self._restore(self.generator, loaded["generator"])  # torch has drawn from it
         steps.start = Start(self._step, self._step)
         return _Epoch(self, iterator, self._progress)
 
@@ -133,13 +142,16 @@ class DataLoader(TorchDataLoader[T_co]):
     def set_step(self, step: int) -> None:
         """Leave out so many batches at the beginning of every epoch, until it is set again."""
         self._require_steps("set_step")
-        most = len(self._steps.source)
+        steps = self._steps
+        if self._loaded is not None and steps.seekable:
+            steps.sampler.rewind()
+        most = len(steps.source)
         if not self.skippable or not 0 <= step <= most:
             why = f"there are {most}" if self.skippable else "the loader is not skippable"
             raise ValueError(f"step {step} cannot be set: {why}")
         self._step = step
         self._loaded = None
-        self._steps.start = Start(step, step)
+        steps.start = Start(step, step)
 
     def state_dict(self) -> State:
         """Where the loader is: after the last batch that was handed out."""
@@ -151,13 +163,18 @@ class DataLoader(TorchDataLoader[T_co]):
             "version": VERSION,
             "fingerprint": fingerprint_of(self.dataset),
             "step_size": steps.step_size,
+            "sampler_kind": steps.kind,
+            "generator": None if self.generator is None else random_state(self.generator),
         }
         if progress is None or progress.finished:
             return state | {
                 "begun": False,
                 "epoch": self._epoch,
                 "step": self._step,
+                "seed": None,
                 "sampler": steps.sampler.next_state() if steps.seekable else None,
+                "sampler_epoch": steps.next_epoch,
+                "rng": None if steps.generator is None else random_state(steps.generator),
             }
         given = (progress.step - progress.first) * steps.step_size
         return state | {
@@ -166,22 +183,24 @@ class DataLoader(TorchDataLoader[T_co]):
             "step": progress.step,
             "seed": progress.seed,
             "sampler": steps.sampler.state_dict(given) if steps.seekable else None,
-            "sampler_epoch": None if steps.seekable else getattr(steps.sampler, "epoch", None),
-            "rng": steps.rng,
+            "sampler_epoch": steps.epoch,
+            "rng": None if steps.seekable else steps.rng,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state: the next epoch begins with the batch after the last one then.
 
-        StateError if it is the state of a loader of other data, or of another kind.
+        A `generator` that was given to the loader or its sampler goes on from where it was too;
+        torch's global one is the program's own to restore. StateError if it is the state of a
+        loader of other data, or of another kind.
         """
         self._require_steps("load_state_dict")
         steps = self._steps
         self._compare(state)
         if steps.seekable:
             steps.sampler.load_state_dict(state["sampler"])
-        elif state.get("sampler_epoch") is not None and hasattr(steps.sampler, "set_epoch"):
-            steps.sampler.set_epoch(state["sampler_epoch"])
+        elif state["sampler_epoch"] is not None:
+            steps.set_epoch(state["sampler_epoch"])
         self._epoch, self._progress, self._loaded = state["epoch"], None, None
         step = state["step"]
         if state["begun"]:
@@ -189,23 +208,37 @@ class DataLoader(TorchDataLoader[T_co]):
             skip = 0 if steps.seekable else step
             steps.start = Start(skip, step, state["seed"], state["rng"])
         else:
+            self._restore(self.generator, state["generator"])
+            self._restore(steps.generator, state["rng"])
             self._step = step
             steps.start = Start(step, step)
 
+    @staticmethod
+    def _restore(generator: torch.Generator | None, state: torch.Tensor | None) -> None:
+        """Where either is missing there is nothing to: torch's global one is the program's."""
+        if generator is not None and state is not None:
+            set_random_state(generator, state)
+
     def _compare(self, state: Mapping[str, Any]) -> None:
         """Whether a state can be one of this loader's."""
-        missing = {"version", "fingerprint", "step_size", "begun", "epoch", "step", "sampler"}
-        missing -= state.keys()
-        if missing or state["version"] != VERSION:
+        if not isinstance(state, Mapping) or state.get("version") != VERSION:
             raise StateError("this is not the state of a loader, or one of another version")
+        for name, kind in STATE_FIELDS.items():
+            if name not in state or not isinstance(state[name], kind):
+                raise StateError(f"this is not the state of a loader: its {name} is missing or odd")
+        if state["epoch"] < 0 or state["step"] < 0:
+            raise StateError(f"the state is at step {state['step']} of epoch {state['epoch']}")
         here = fingerprint_of(self.dataset)
         if state["fingerprint"] != here:
             raise StateError(
                 "the state belongs to other data: its fingerprint is "
                 f"{state['fingerprint'][:16]}, here it is {here[:16]}"
             )
-        if (state["sampler"] is not None) != self._steps.seekable:
-            raise StateError("the state belongs to a loader with another kind of sampler")
+        if state["sampler_kind"] != self._steps.kind:
+            raise StateError(
+                "the state belongs to a loader with another kind of sampler: "
+                f"{state['sampler_kind']}, here it is {self._steps.kind}"
+            )
         if not self._steps.seekable and state["step_size"] != self._steps.step_size:
             raise StateError(
                 f"the state belongs to a loader with a batch size of {state['step_size']}, here "
@@ -227,6 +260,7 @@ class _Progress:
     step: int  # the number of the next batch
     seed: int | None
     first: int = field(init=False)  # the number of the first batch of this iteration
+    failed: int = 0  # batches that were an error: a state begins with them until another follows
     finished: bool = False
 
     def __post_init__(self) -> None:
@@ -243,21 +277,30 @@ class _Epoch(Iterator[Any]):
 
     def __next__(self) -> Any:
         while True:
-            try:
-                got = next(self._batches)
-            except StopIteration:
-                self._progress.finished = True
-                raise
-            self._progress.step += 1
+            got = self._next()
             if not isinstance(got, Delivery):
                 return got
             if got.skipped:
                 self._loader.skipped += got.skipped
                 warn_of_skipped(got.skipped, stacklevel=2)
-            if got.error is not None:
-                raise got.error
             if got.batch:
                 return got.batch[0]
+
+    def _next(self) -> Any:
+        progress = self._progress
+        try:
+            got = next(self._batches)
+            if isinstance(got, Delivery) and got.error is not None:
+                raise got.error
+        except StopIteration:
+            progress.finished = True
+            raise
+        except Exception:
+            progress.failed += 1
+            raise
+        progress.step += 1 + progress.failed
+        progress.failed = 0
+        return got
 
     def __len__(self) -> int:
         return len(self._batches)

@@ -19,12 +19,16 @@ from torch.utils.data import Dataset as TorchDataset
 
 from ffrecord.errors import BadRecordWarning, FFRecordError
 from ffrecord.indices import record_numbers
-from ffrecord.reader import FileReader, Path
+from ffrecord.opening import Path
+from ffrecord.reader import FileReader
 from ffrecord.torch.batches import Batch, OnError, Promise, Skipped, check_on_error, samples_of
 from ffrecord.torch.registry import ReaderRegistry
 
 T_co = TypeVar("T_co", covariant=True)
 Ints: TypeAlias = npt.NDArray[np.int64]
+# So many batches are put on their way before it is seen that a reader is not read like that.
+MOST_UNREAD = 3
+
 GetItem: TypeAlias = Callable[[Any, Any], Any]
 
 
@@ -33,6 +37,8 @@ def _takes_any_key(getitem: GetItem) -> GetItem:
 
     @functools.wraps(getitem)
     def wrapper(self: Any, key: Any) -> Any:
+        if isinstance(key, Batch):  # of a loader of ours that makes no batches
+            return Promise(self, key)
         if isinstance(key, list):
             return getitem(self, key)
         if isinstance(key, slice):
@@ -124,17 +130,22 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
         """Begin to read what `self[indices]` will read.
 
         Readers with a record for every sample are taken to be read with the same indices; one
-        where that turned out wrong is left alone. Override it where a dataset knows better.
+        where that never came true is left alone. Override it where a dataset knows better.
         """
         length = len(self)
         for reader in self.ffreaders():
             if reader.n < length or id(reader) in self._not_ahead:
                 continue
-            if reader.prefetched > 1:  # this batch, and one that should have been read by now
+            if reader.prefetched >= MOST_UNREAD and not reader.prefetch_hits:
                 reader.drop_prefetched()
                 self._not_ahead |= {id(reader)}
             else:
                 reader.prefetch(indices)
+
+    def drop_prefetched(self) -> None:
+        """Let go of what was begun for batches that nobody will ask for."""
+        for reader in self.ffreaders():
+            reader.drop_prefetched()
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -151,12 +162,12 @@ class Subset(Dataset[T_co]):
     def __init__(self, dataset: Dataset[T_co], indices: Sequence[int]) -> None:
         self.dataset = dataset
         self.indices = indices
-        self.on_error = dataset.on_error
+        self.on_error = getattr(dataset, "on_error", "raise")
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, indices: list[int]) -> Any:
+    def __getitem__(self, indices: Any) -> Any:  # a list here, for callers any key
         return fetch(self.dataset, self._inner(indices))
 
     def prefetch(self, indices: list[int]) -> None:
@@ -172,19 +183,24 @@ class Subset(Dataset[T_co]):
 
 
 class ConcatDataset(Dataset[T_co]):
-    """Several datasets, one after the other; `a + b` makes one too."""
+    """Several datasets, one after the other; `a + b` makes one too.
+
+    Its `on_error` is that of its parts if they agree, else "raise".
+    """
 
     def __init__(self, datasets: Iterable[TorchDataset[T_co]]) -> None:
         self.datasets = list(datasets)
         if not self.datasets:
             raise ValueError("datasets should not be an empty iterable")
         lengths = [len(dataset) for dataset in self.datasets]  # type: ignore[arg-type]
+        choices = [getattr(dataset, "on_error", "raise") for dataset in self.datasets]
+        self.on_error = choices[0] if choices.count(choices[0]) == len(choices) else "raise"
         self.cumulative_sizes: list[int] = np.cumsum(lengths, dtype=np.int64).tolist()
 
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]
 
-    def __getitem__(self, indices: list[int]) -> Any:
+    def __getitem__(self, indices: Any) -> Any:  # a list here, for callers any key
         parts = self._parts(indices)
         if len(parts) > 1:  # all of them on their way before the first is waited for
             for dataset, inner, _ in parts:
@@ -239,7 +255,9 @@ def fingerprint_of(dataset: Any) -> str:
 
 
 def combined(*parts: str) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    # Names that are not UTF-8 are text with surrogates in it.
+    joined = "\n".join(parts).encode(errors="surrogateescape")
+    return hashlib.sha256(joined).hexdigest()
 
 
 def warn_of_skipped(skipped: Skipped, stacklevel: int) -> None:

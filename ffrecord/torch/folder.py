@@ -47,7 +47,7 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
         loader: makes a sample of a file's bytes, which come as a uint8 array; an image by default.
         transform: applied to every sample.
         target_transform: applied to every class number.
-        extensions: which files count; None: all of them.
+        extensions: which files count, by the end of their names; None: all of them.
         is_valid_file: decides by a file's path instead.
         allow_empty: whether a class may have no file.
         root: the folder inside the archive that has the classes.
@@ -61,7 +61,7 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
         transform: Function | None = None,
         target_transform: Function | None = None,
         *,
-        extensions: Sequence[str] | None = IMG_EXTENSIONS,
+        extensions: str | Sequence[str] | None = IMG_EXTENSIONS,
         is_valid_file: Callable[[str], bool] | None = None,
         allow_empty: bool = False,
         root: str = "",
@@ -90,7 +90,7 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
     def __len__(self) -> int:
         return len(self._records)
 
-    def __getitem__(self, indices: list[int]) -> Any:
+    def __getitem__(self, indices: Any) -> Any:  # a list here, for callers any key
         data = self.folder.reader.read(self._records[indices])
         targets = self._targets[indices].tolist()
         return [self._sample(*pair) for pair in zip(data, targets, strict=True)]
@@ -173,7 +173,8 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
             return self.is_valid_file
         if self.extensions is None:
             return None
-        endings = tuple(ending.lower() for ending in self.extensions)
+        chosen = [self.extensions] if isinstance(self.extensions, str) else self.extensions
+        endings = tuple(ending.lower() for ending in chosen)
         return lambda path: path.lower().endswith(endings)
 
     def _where(self) -> str:

@@ -8,6 +8,10 @@ from typing import Any
 from ffrecord.folder import PackedFolder
 from ffrecord.reader import FileReader
 
+# A longer list than this is one of names or numbers, unless it begins with something to read from:
+# it is not gone through for every batch.
+MANY = 1000
+
 
 class ReaderRegistry:
     """An object that knows its readers.
@@ -37,9 +41,12 @@ class ReaderRegistry:
 
 def _values(values: Any) -> Iterator[Any]:
     for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from value
-        elif isinstance(value, dict):
-            yield from value.values()
-        else:
+        if isinstance(value, dict):
+            value = value.values()
+        elif not isinstance(value, (list, tuple)):
             yield value
+            continue
+        if len(value) <= MANY or isinstance(
+            next(iter(value)), (FileReader, PackedFolder, ReaderRegistry)
+        ):
+            yield from value

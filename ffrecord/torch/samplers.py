@@ -89,6 +89,10 @@ class _Shuffle:
         """Begin the next iteration so many of this rank's indices later."""
         self._begin = min(self._begin + count * self._share()[1], self._length)
 
+    def rewind(self) -> None:
+        """Begin the next iteration at the beginning of its epoch after all."""
+        self._begin = 0
+
     def state_dict(self, given: int | None = None) -> State:
         """Where it is, or was when it had given out the first `given` indices of this iteration."""
         given = self._given if given is None else given
@@ -97,6 +101,7 @@ class _Shuffle:
 
     def _state(self, epoch: int, position: int) -> State:
         return {
+            "shuffle": self.shuffle,
             "seed": self.seed,
             "epoch": epoch,
             "position": position,
@@ -112,6 +117,7 @@ class _Shuffle:
         try:
             seed, epoch, position = (int(state[key]) for key in ("seed", "epoch", "position"))
             length, fingerprint = int(state["length"]), str(state["fingerprint"])
+            shuffle = bool(state["shuffle"])
         except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"not the state of a shuffle: {error!r}") from None
         if (length, fingerprint) != (self._length, self._fingerprint):
@@ -119,6 +125,8 @@ class _Shuffle:
                 f"the state belongs to other data: {length} samples with the fingerprint "
                 f"{fingerprint[:16]}, here are {self._length} with {self._fingerprint[:16]}"
             )
+        if shuffle != self.shuffle:
+            raise StateError("the state belongs to a sampler that shuffles, or this one does")
         if not 0 <= position <= length:
             raise StateError(f"the state is at sample {position} of {length}")
         self.seed, self.epoch = seed, epoch

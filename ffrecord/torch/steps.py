@@ -15,6 +15,8 @@ from torch.utils.data import BatchSampler, Sampler
 from ffrecord.torch.batches import Batch
 from ffrecord.torch.samplers import DistributedShuffleSampler, ShuffleSampler
 
+SEEKABLE = (ShuffleSampler, DistributedShuffleSampler)
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -50,25 +52,61 @@ class Steps(Sampler[Any]):
     @property
     def seekable(self) -> bool:
         """Whether the sampler can be moved to a step."""
-        return isinstance(self.sampler, (ShuffleSampler, DistributedShuffleSampler))
+        return isinstance(self.sampler, SEEKABLE)
 
     @property
     def step_size(self) -> int:
         """How many indices a step takes from the sampler."""
         return self.source.batch_size if type(self.source) is BatchSampler else 1
 
+    @property
+    def kind(self) -> str:
+        """What a saved state must have in common with the sampler that goes on from it."""
+        if self.seekable:
+            return "shuffle of ffrecord"
+        ranks = getattr(self.sampler, "num_replicas", None)
+        return type(self.sampler).__name__ + (f" of {ranks} ranks" if ranks else "")
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """Where the sampler draws from; None if that is torch's global generator, or nothing."""
+        generator: torch.Generator | None = getattr(self._with("generator"), "generator", None)
+        return generator
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of a sampler that is told it, or counts it."""
+        epoch: int | None = getattr(self._with("set_epoch"), "epoch", None)
+        return epoch
+
+    @property
+    def next_epoch(self) -> int | None:
+        """The epoch that such a sampler will take next if nobody tells it another."""
+        sampler = self._with("set_epoch")
+        return sampler.next_state()["epoch"] if isinstance(sampler, SEEKABLE) else self.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        sampler = self._with("set_epoch")
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+
+    def _with(self, name: str) -> Any:
+        """The sampler or, of a batch sampler of another kind, the one inside, if it has that."""
+        for sampler in (self.sampler, getattr(self.sampler, "sampler", None)):
+            if getattr(sampler, name, None) is not None:
+                return sampler
+        return None
+
     def __len__(self) -> int:
         """How many are still to come, from the start on."""
         return max(len(self.source) - self.start.skip, 0)
 
-    def begin(self) -> None:
-        """Begin an epoch at `start`."""
-        drawn = self._moved(self.start) if self.seekable else self._drawn(self.start)
-        steps = self._batches(drawn, self.start) if self.batched and self.promises else drawn
-        self._present = _Drawable(steps)
-
     def __iter__(self) -> Iterator[Any]:
-        """The epoch that was begun: torch asks for it twice, and takes from the second."""
+        # All generators: nothing is moved or drawn before the first step is asked for. A torch
+        # loader with workers makes two iterators at the beginning and uses one.
+        drawn = self._moved(self.start) if self.seekable else self._drawn(self.start)
+        steps = self._batches(drawn, self.start) if self.promises else drawn
+        self._present = _Drawable(steps)
         return self._present
 
     def draw(self) -> None:
@@ -83,12 +121,13 @@ class Steps(Sampler[Any]):
         self.sampler.skip(start.skip * self.step_size)
         indices: Iterator[int] = iter(self.sampler)
         if self.source is self.sampler:
-            return indices
-        return iter(BatchSampler(indices, self.source.batch_size, self.source.drop_last))
+            yield from indices
+        else:
+            yield from BatchSampler(indices, self.source.batch_size, self.source.drop_last)
 
     def _drawn(self, start: Start) -> Iterator[Any]:
         """What the sampler gives from the start on. It draws when its first is asked for."""
-        generator = getattr(self.sampler, "generator", None)
+        generator = self.generator
         before = random_state(generator)
         self.rng = before if start.rng is None else start.rng
         if start.rng is not None:
@@ -103,12 +142,13 @@ class Steps(Sampler[Any]):
     def _batches(self, drawn: Iterator[Any], start: Start) -> Iterator[Batch]:
         """Each with its seed, and with the indices that the same worker gets after it."""
         window: deque[Batch] = deque()
-        for number, indices in enumerate(drawn, start.number):
+        for number, key in enumerate(drawn, start.number):
             seed = None if start.seed is None else mixed_seed(start.seed, number)
-            window.append(Batch(indices, seed=seed))
+            single = not self.batched and _is_one(key)
+            window.append(Batch([key] if single else key, seed=seed, single=single))
             if len(window) > self.ahead:
                 present = window.popleft()
-                if self.ahead:
+                if self.ahead and not single:  # one record is read faster than it is announced
                     present.following = list(window[-1])
                 yield present
         yield from window
@@ -125,6 +165,11 @@ class _Drawable(Iterator[Any]):
 
     def __next__(self) -> Any:
         return next(self._items)
+
+
+def _is_one(key: Any) -> bool:
+    """Whether a sampler gave an index, not several; one may be an array or tensor of no axes."""
+    return not hasattr(key, "__len__") or getattr(key, "ndim", 1) == 0
 
 
 def mixed_seed(*parts: int) -> int:

@@ -24,5 +24,7 @@ loops in the parent process, `read_worker` measures in a fresh one. Beside that:
     folder       folder_archives (archives of files that never were)
     mount        mounters (one object per contestant), mount_archives (what they mount),
                  mount_client (what reads there); packers, trees, folder_archives
+    loader       loaders (one object per contestant), decode (work of a fixed cost), pictures (JPEG
+                 files), loader_archives (what they read); mounters, packers, peers
     profile      where a read's time goes (`profile_read`)
 """

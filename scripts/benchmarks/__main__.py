@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from . import folder, mount, pack, profile_read, read
+from . import folder, loader, mount, pack, profile_read, read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,6 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pack.add_command(commands)
     folder.add_command(commands)
     mount.add_command(commands)
+    loader.add_command(commands)
     profile_read.add_command(commands)
     options = parser.parse_args(arguments)
     status: int = options.run(options)

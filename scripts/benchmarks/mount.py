@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -49,8 +48,6 @@ REFERENCES = (SQUASHFUSE, RATARMOUNT, SOURCE)
 TICK_MS = 10
 """One tick of the clock by which processor time is usually counted."""
 FLAT_MB = 1
-BUSY = 0.5
-"""A load above which others disturb the measurements."""
 GOALS: tuple[Goal | Limit, ...] = (
     Goal(PINNED, OURS, SQUASHFUSE, FILES, 2),
     Goal(PINNED, OURS, RATARMOUNT, FILES, 5),
@@ -140,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
     chart, document = options.plot, options.json
     if options.out is not None:
         chart, document = options.out / "mount.png", options.out / "mount.json"
-    load = _load()
+    load = rounds.load_before()
     measuring = prepare(plan, options.data.resolve())
     results = Results(samples(measuring))
     _print(results, measuring)
@@ -148,17 +145,6 @@ def run(options: argparse.Namespace) -> int:
     title = "Reading a packed folder through a mount"
     plot.grouped_bars(_panels(results, plan), title, "per second", OURS, chart)
     return 0
-
-
-def _load() -> float:
-    """How many processes wanted to run in the last minute.
-
-    A daemon and its client that find the other core taken share one, whatever they may use.
-    """
-    load = os.getloadavg()[0]
-    if load > BUSY:
-        rounds.say(f"the machine is busy (load {load:.1f}): figures of two cores will be off")
-    return load
 
 
 def _print(results: Results, measured: Run) -> None:

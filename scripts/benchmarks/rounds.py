@@ -5,6 +5,7 @@ Each repeat measures all contestants one after another, beginning with another o
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,6 +15,9 @@ from .results import Sample
 Values = dict[str, float]
 Contestant = tuple[str, Callable[[int], Values]]
 """A name, and its measurement as a function of the repeat."""
+
+BUSY = 0.5
+"""A load above which others disturb the measurements."""
 
 
 def states() -> list[str]:
@@ -33,6 +37,17 @@ def interleaved(case: str, contestants: Sequence[Contestant], repeats: int) -> I
         say(f"{case}: repeat {repeat + 1} of {repeats}")
         for name, take in harness.rotated(contestants, repeat):
             yield _sample(case, name, repeat, take)
+
+
+def load_before() -> float:
+    """How many processes wanted to run in the last minute.
+
+    Contestants are several processes: if others take a core, they share what is left.
+    """
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        say(f"the machine is busy (load {load:.1f}): figures of two cores will be off")
+    return load
 
 
 def say(text: str) -> None:

@@ -66,7 +66,9 @@ def test_a_name_that_no_file_should_have_is_refused(name: Any) -> None:
         check_spec({name: "int"})
 
 
-@pytest.mark.parametrize("spec", [{}, [], None, "int", {"a": 5}, {"a": None}, {"a": ["int"]}])
+@pytest.mark.parametrize(
+    "spec", [{}, [], None, "int", {"a": 5}, {"a": None}, {"a": ["int"]}, {"a": "\ud800"}]
+)
 def test_what_is_no_spec_is_refused(spec: Any) -> None:
     with pytest.raises(SpecError):
         check_spec(spec)

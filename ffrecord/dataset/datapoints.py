@@ -39,7 +39,7 @@ class PendingDatapoints:
         return self._result
 
 
-class Source(ABC):
+class Datapoints(ABC):
     """Datapoints by number."""
 
     @property

@@ -1,0 +1,146 @@
+"""The journal of an unfinished file: where each record that is on disk ends, and its checksum.
+
+Little endian:
+
+    0         8         16        24        32        36      40         48        52      64
+    +---------+---------+---------+---------+---------+-------+----------+---------+-------+- - -
+    | magic   | n   i64 | begin   | id      | crc u32 | zeros | settled  | crc u32 | zeros | entries
+    |         | or -1   | i64     | u64     |         |       | i64      |         |       |
+    +---------+---------+---------+---------+---------+-------+----------+---------+-------+- - -
+
+- An entry is `end i64 | crc u32 | check u32`, 16 bytes: record i begins where record i-1 ends, the
+  first at `begin`.
+- The header's crc is of its first 32 bytes. The other two kinds begin with it, so that nothing of
+  another journal is taken for a part of this one: settled's is of its 8 bytes, an entry's `check`
+  of its number (i64) and its first 12 bytes.
+- An entry is written when its record is on disk. The first `settled` entries are on disk for
+  certain: what is wrong with one of those is damage. A later one may be wrong because of a crash.
+
+Pure but for `Journal`, which is the open file.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ffrecord.checksum import crc32
+from ffrecord.newfile import write_all
+
+MAGIC = b"FFRPART1"
+_HEADER = struct.Struct("<8sqqQ")
+_CRC = struct.Struct("<I4x")
+_SETTLED = struct.Struct("<q")
+_SETTLED_AT = _HEADER.size + _CRC.size
+_ENTRY = struct.Struct("<qII")
+_CHECKED = struct.Struct("<qqI")
+ENTRIES_AT = 64
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a record ends, and its CRC-32."""
+
+    end: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a journal says. `entries` has None for those whose check does not hold."""
+
+    n: int | None
+    begin: int
+    crc: int
+    settled: int
+    entries: list[Entry | None]
+
+
+def header(n: int | None, begin: int, identity: int) -> bytes:
+    fields = _HEADER.pack(MAGIC, UNKNOWN if n is None else n, begin, identity)
+    return fields + _CRC.pack(crc32(fields))
+
+
+def parse(raw: bytes) -> Content | None:
+    """What is in a journal; None if not even its header is whole."""
+    fields = raw[: _HEADER.size]
+    if len(raw) < _SETTLED_AT or not fields.startswith(MAGIC):
+        return None
+    (crc,) = _CRC.unpack_from(raw, _HEADER.size)
+    _, n, begin, _ = _HEADER.unpack(fields)
+    if crc32(fields) != crc or n < UNKNOWN or begin < 0:
+        return None
+    count = max(0, len(raw) - ENTRIES_AT) // _ENTRY.size
+    entries = [_entry(raw, number, crc) for number in range(count)]
+    return Content(None if n == UNKNOWN else n, begin, crc, _settled(raw, crc), entries)
+
+
+def _entry(raw: bytes, number: int, seed: int) -> Entry | None:
+    end, crc, check = _ENTRY.unpack_from(raw, ENTRIES_AT + number * _ENTRY.size)
+    return Entry(end, crc) if crc32(_CHECKED.pack(number, end, crc), seed) == check else None
+
+
+def _settled(raw: bytes, seed: int) -> int:
+    """0 if it cannot be trusted: then nothing is certain."""
+    fields = raw[_SETTLED_AT : _SETTLED_AT + _SETTLED.size + _CRC.size]
+    if len(fields) < _SETTLED.size + _CRC.size:
+        return 0
+    count, crc = _SETTLED.unpack_from(fields)[0], _CRC.unpack_from(fields, _SETTLED.size)[0]
+    return int(count) if crc == crc32(fields[: _SETTLED.size], seed) else 0
+
+
+class Journal:
+    """An open journal, locked by its writer. Who opened the descriptor gives it away to this."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self._crc = 0
+        self._count = 0
+
+    def read(self) -> Content | None:
+        with open(self._fd, "rb", closefd=False) as file:
+            return parse(file.read())
+
+    def start(self, n: int | None, begin: int) -> None:
+        """Make it the journal of a file without records."""
+        raw = header(n, begin, secrets.randbits(64))
+        (self._crc,) = _CRC.unpack_from(raw, _HEADER.size)
+        self._count = 0
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, raw, 0)
+        os.fsync(self._fd)
+
+    def resume(self, content: Content, count: int) -> None:
+        """Go on after the first `count` entries, which from now on are certain."""
+        self._crc, self._count = content.crc, count
+        os.ftruncate(self._fd, ENTRIES_AT + count * _ENTRY.size)
+        os.fsync(self._fd)
+
+    def add(self, ends: Sequence[int], checksums: Sequence[int]) -> None:
+        """Add records that are on disk; those before them are settled by now."""
+        raw = bytearray()
+        for number, (end, crc) in enumerate(zip(ends, checksums, strict=True), self._count):
+            check = crc32(_CHECKED.pack(number, end, crc), self._crc)
+            raw += _ENTRY.pack(end, crc, check)
+        settled = _SETTLED.pack(self._count)
+        write_all(self._fd, settled + _CRC.pack(crc32(settled, self._crc)), _SETTLED_AT)
+        write_all(self._fd, bytes(raw), ENTRIES_AT + self._count * _ENTRY.size)
+        os.fsync(self._fd)
+        self._count += len(ends)
+
+    @property
+    def closed(self) -> bool:
+        return self._fd < 0
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()

@@ -1,0 +1,53 @@
+"""One writer at a time: locks that end with the process that has them, however it ends.
+
+They are advisory and of open files (flock), so that two writers in one process exclude each other
+too. A forked child shares the lock of its parent until both have closed the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+
+from ffrecord.errors import BusyError
+
+
+def lock(fd: int, path: str) -> bool:
+    """Take the lock of an open file; False if it is not, or no longer, the one at `path`.
+
+    Whoever had the lock before may have put another file there meanwhile.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BusyError(
+            f"{path}: another writer is at work on it; wait until it has ended"
+        ) from None
+    except OSError as error:  # a file system that has no locks, or none for this kind of opening
+        if error.errno not in (errno.ENOLCK, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+    return is_at(fd, path)
+
+
+def is_at(fd: int, path: str) -> bool:
+    """Whether the open file is the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def open_locked(path: str) -> int:
+    """Open a file for reading and writing, which is made if it is not there, and lock it."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            if lock(fd, path):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        with contextlib.suppress(OSError):
+            os.close(fd)

@@ -1,0 +1,192 @@
+"""The unfinished file of a resumable writer: found again by its name, and checked by its journal.
+
+`.NAME.partial` has the records as the finished file will have them, with room for the header in
+front, and `.NAME.partial.journal` says where each one ends and what its checksum is. A record
+counts from the moment that its entry is there, which is written when its bytes are on disk. What
+lies behind the last of them is cut off. docs/format.md has the bytes of both.
+
+Nothing here moves or overwrites a record that was flushed: up to the moment when the finished file
+has its name, everything can be found again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from array import array
+from collections.abc import Iterable
+
+from ffrecord import journal, layout
+from ffrecord.beginning import Beginning
+from ffrecord.checksum import crc32
+from ffrecord.engine import Source
+from ffrecord.errors import CountError, SampleChecksumError, StructureError, TruncatedError
+from ffrecord.journal import Entry, Journal
+from ffrecord.locks import open_locked
+from ffrecord.newfile import NewFile, sync_folder
+from ffrecord.recheck import Recheck
+from ffrecord.sharing import take_over, whole_blocks
+
+ROOM = 1 << 20
+"""In front of the records when their number is not known: 87,380 fit. It is a hole until then."""
+
+MOST_GAP = 16  # a finished file may have one part in so many between its header and its records
+_LONGEST = 200
+
+
+def partial_path(target: str) -> str:
+    """Where the records of an unfinished `target` are; the same for every writer."""
+    folder, name = os.path.split(target)
+    raw = os.fsencode(name)
+    if len(raw) > _LONGEST:  # a name may have 255 bytes
+        name = f"{os.fsdecode(raw[:_LONGEST])}.{crc32(raw):08x}"
+    return os.path.join(folder, f".{name}.partial")
+
+
+def journal_path(partial: str) -> str:
+    return f"{partial}.journal"
+
+
+def begin(path: str, n: int | None) -> Beginning:
+    """Go on with the unfinished file for `path`, or begin one."""
+    unfinished = partial_path(path)
+    log = Journal(journal_path(unfinished), open_locked(journal_path(unfinished)))
+    there = os.path.lexists(unfinished)
+    file = PartialFile(path, unfinished, log)
+    try:
+        content = log.read()
+        if content is not None and there:
+            return _resume(file, unfinished, content, n)
+        if content is None and os.fstat(file.fd).st_size:
+            raise StructureError(
+                f"{unfinished}: cannot be continued: its journal is missing or damaged; "
+                "remove both to begin anew"
+            )
+        # Nothing was flushed yet; or the journal is what a finished file has left behind.
+        room = ROOM if n is None else layout.header_size(n)
+        log.start(n, room)
+        sync_folder(os.path.dirname(path))
+        file.rewind(room)
+        return Beginning(file, room, room, array("I"), array("q"))
+    except BaseException:
+        file.abandon()
+        raise
+
+
+class PartialFile(NewFile):
+    """A file that outlives its writer, until it is published or given up."""
+
+    def __init__(self, target: str, path: str, log: Journal) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        with contextlib.suppress(FileNotFoundError):  # whoever may not read the one may not this
+            os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))
+        super().__init__(target, fd, path)
+        self.log = log
+
+    def keep(self, ends: Iterable[int], checksums: Iterable[int]) -> None:
+        super().keep(ends, checksums)
+        self.log.add(list(ends), list(checksums))
+
+    def with_room(self, begin: int, room: int) -> tuple[NewFile, int]:
+        """This file, if the header fits and not much is wasted; else a copy, since nothing that
+        was flushed may be moved: shifting blocks is not one step to a power cut."""
+        self.flush()
+        end = self.position
+        if room <= begin and (begin - room) * MOST_GAP <= end - begin + room:
+            return self, 0
+        shift = whole_blocks(room - begin)
+        copy = _FinishedCopy(self._target, self)
+        try:
+            assert self._name is not None
+            take_over(Source(self._name, direct=False), begin, end, copy, begin + shift)
+        except BaseException:
+            copy.discard()
+            raise
+        return copy, shift
+
+    def publish(self) -> None:
+        super().publish()
+        self._remove_journal()
+
+    def discard(self) -> None:
+        """Give it up: the records are gone."""
+        super().discard()
+        self._remove_journal()
+
+    def abandon(self) -> None:
+        """Close it, and leave it for another time."""
+        self._name = None
+        super().discard()
+        self.log.close()
+
+    def _remove_journal(self) -> None:
+        """After the records: without a journal they would be of no use."""
+        if self.log.closed:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.log.path)
+        self.log.close()
+
+
+class _FinishedCopy(NewFile):
+    """What is published in a partial file's place, which is removed then and not before."""
+
+    def __init__(self, target: str, partial: PartialFile) -> None:
+        super().__init__(target)
+        self._partial = partial
+
+    def publish(self) -> None:
+        super().publish()
+        self._partial.discard()
+
+    def abandon(self) -> None:
+        super().discard()
+        self._partial.abandon()
+
+
+def _resume(file: PartialFile, path: str, content: journal.Content, n: int | None) -> Beginning:
+    if content.n != n:
+        raise CountError(
+            f"{path}: was begun with n={content.n}, not with n={n}; "
+            "go on as it was begun, or remove it and its journal"
+        )
+    entries = _whole(path, content)
+    ends = [content.begin, *(entry.end for entry in entries)]
+    file.rewind(ends[-1])
+    os.ftruncate(file.fd, ends[-1])
+    os.fsync(file.fd)  # what a killed writer had not flushed may be in memory only
+    file.log.resume(content, len(entries))
+    checksums = array("I", (entry.crc for entry in entries))
+    return Beginning(file, content.begin, ends[-1], checksums, array("q", ends[:-1]))
+
+
+def _whole(path: str, content: journal.Content) -> list[Entry]:
+    """The entries up to the first that is not whole, or whose record is not.
+
+    If a crash cannot explain that, it is damage, and records that were flushed would be cut off.
+    """
+    source = Source(path, direct=False)
+    size = os.fstat(source.fd).st_size
+    recheck = Recheck(source)
+    whole: list[Entry] = []
+    begin = content.begin
+    for number in range(max(len(content.entries), content.settled)):
+        entry = content.entries[number] if number < len(content.entries) else None
+        problem: Exception | None = None
+        if entry is None or entry.end < begin:
+            problem = StructureError(
+                f"{journal_path(path)}: the entry of record {number} is damaged"
+            )
+        elif begin < entry.end and size < entry.end:
+            problem = TruncatedError(f"{path}: truncated: record {number} ends at {entry.end}")
+        elif (computed := recheck.checksum(begin, entry.end)) != entry.crc:
+            problem = SampleChecksumError(path, number, entry.crc, computed)
+        if problem is not None:
+            if number < content.settled:
+                raise problem
+            break
+        assert entry is not None
+        whole.append(entry)
+        begin = entry.end
+    return whole

@@ -1,0 +1,147 @@
+"""An epoch of a training loop's loader, warm and cold, against other loaders and formats."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from . import commandline, datasets, loaders, machine, plot, report, rounds
+from .loader_cases import FULL, QUICK, Run, prepare, samples
+from .results import Goal, Results
+
+if TYPE_CHECKING:
+    from .commandline import Commands
+
+SPEED = "samples_per_s"
+SECONDS = "seconds"
+FIRST = "first_batch_s"
+CPU = "cpu_s_per_sample"
+METRICS = (SPEED, SECONDS, FIRST, CPU)
+PACKAGES = ("ffrecord", "torch", "numpy", "isal", "libaio", "webdataset", "array_record", "pillow")
+
+OURS = loaders.OURS.name
+RIVALS = (
+    loaders.PLAIN_FOLDER,
+    loaders.MOUNTED,
+    loaders.WEBDATASET,
+    loaders.ARRAY_RECORD,
+    loaders.OURS_TORCHS,
+)
+STATES = {"cold": "Cold: caches dropped", "warm": "Warm: everything in the page cache"}
+GOALS = tuple(Goal(state, OURS, rival.name, SPEED, 1.0) for state in STATES for rival in RIVALS)
+
+FOOTNOTES = f"""
+An epoch, from the moment it is asked for to its last batch; workers have been started and have
+loaded some batches before. "first batch" is its part until there is one. Ratios are medians of
+each repeat's own ratio of speeds. CPU is that of the workers, and of the mount's daemon, for one
+sample; decoding is part of it.
+Every sample's CRC-32 is compared with that of the file when it was made; all but WebDataset's have
+to come in the random order asked for. {loaders.WEBDATASET.name} shuffles its shards, and samples in
+a buffer of {loaders.SHUFFLE_BUFFER:,}: its order is not fully random, and it reads sequentially.
+{loaders.MOUNTED.name} and {loaders.PLAIN_FOLDER.name}: the same code, open and read of each file.
+Warm, {loaders.MOUNTED.name}: the files have been read through the mount, so the kernel has them.
+"""
+
+
+def add_command(commands: Commands) -> None:
+    """Register `loader` and its options."""
+    parser = commandline.new_command(
+        commands,
+        "loader",
+        summary="epochs of a DataLoader, warm and cold",
+        description=__doc__,
+        quick="a fifth of the pictures, 2 repeats",
+    )
+    commandline.add_plot(parser, "loader")
+    parser.add_argument(
+        "--decode-us",
+        type=float,
+        default=FULL.decode_us,
+        metavar="N",
+        help="microseconds that decoding a sample takes (%(default)g)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Create what is missing, measure, and report."""
+    plan = QUICK if options.quick else FULL
+    repeats = options.repeats or plan.repeats
+    plan = replace(plan, repeats=repeats, decode_us=options.decode_us)
+    load = rounds.load_before()
+    measuring = prepare(plan, options.data.resolve())
+    results = Results(samples(measuring))
+    goals = [goal for goal in GOALS if goal.case in results.cases()]
+    _print(results, measuring, goals)
+    document = _document(results, measuring, goals, load)
+    report.save_json(document, options.json, private=measuring.data)
+    title = f"A loader's epoch: {_amount(measuring)}"
+    plot.grouped_bars([_panel(results)], title, "samples/s", OURS, options.plot)
+    return 0
+
+
+def _print(results: Results, measured: Run, goals: Sequence[Goal]) -> None:
+    for state in _states(results):
+        print(f"\n### {state}: {_amount(measured)}\n\n{_table(results, state)}")
+    print(FOOTNOTES)
+    print(f"### Goals\n\n{report.verdicts(results, goals)}")
+
+
+def _states(results: Results) -> list[str]:
+    return [state for state in STATES if state in results.cases()]
+
+
+def _amount(measured: Run) -> str:
+    plan = measured.plan
+    files = f"{plan.pictures.count:,} × {plan.pictures.mean / 1e3:g} kB"
+    work = f"{plan.decode_us / 1e3:g} ms to decode each"
+    return f"{files}, {work}, batches of {plan.batch}, {plan.workers} workers"
+
+
+def _table(results: Results, state: str) -> str:
+    header = ["contestant", "samples/s", "× ours", "first batch, ms", "CPU, µs"]
+    rows = [_row(results, state, name) for name in results.contestants(state)]
+    return report.table(header, rows)
+
+
+def _row(results: Results, state: str, name: str) -> list[str]:
+    return [
+        report.contestant(results, state, name),
+        report.number(results.median(state, name, SPEED)),
+        report.number(results.ratio(state, name, OURS, SPEED), 2),
+        report.scaled(results.median(state, name, FIRST), 1e3, 1),
+        report.scaled(results.median(state, name, CPU), 1e6),
+    ]
+
+
+def _document(
+    results: Results, measured: Run, goals: Sequence[Goal], load: float
+) -> dict[str, Any]:
+    """Everything a reader needs to check the tables or to run this again."""
+    described = machine.describe(measured.data, PACKAGES)
+    parameters = {
+        **asdict(measured.plan),
+        "payload": measured.plan.pictures.payload(measured.data),
+        "decode_loops": measured.loops,
+        "shuffle_buffer": loaders.SHUFFLE_BUFFER,
+        "sigma": datasets.SIGMA,
+        "seed": datasets.SEED,
+    }
+    return {
+        "benchmark": "loader",
+        "machine": {**described, "load_before": load},
+        "parameters": parameters,
+        **report.as_document(results, goals, (OURS,), METRICS),
+    }
+
+
+def _panel(results: Results) -> plot.Panel:
+    states = _states(results)
+    groups = [STATES[state] for state in states]
+    series = {
+        name: [results.median(state, name, SPEED) for state in states]
+        for name in loaders.CONTESTANTS
+    }
+    return plot.Panel("Samples per second", groups, series)

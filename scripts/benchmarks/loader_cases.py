@@ -1,0 +1,101 @@
+"""What `loader` measures, and the loop over it in the parent process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from . import decode, harness, loader_archives, loader_worker, mounters, rounds
+from .loaders import CONTESTANTS, Contestant
+from .pictures import PictureSet
+from .results import Sample
+from .rounds import Values
+
+CREATE_TIMEOUT = 1800.0
+MEASURE_TIMEOUT = 300.0
+
+LAYOUTS = (
+    loader_archives.FOLDER,  # first: the others are made of it
+    loader_archives.PACKED,
+    loader_archives.SHARDS,
+    loader_archives.ARRAY_RECORD,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured, and what a sample costs to decode."""
+
+    repeats: int
+    pictures: PictureSet
+    batch: int = 64
+    workers: int = 2
+    decode_us: float = 200.0
+
+
+FULL = Plan(repeats=7, pictures=PictureSet(110_000, 10_000, 100))
+QUICK = Plan(repeats=2, pictures=PictureSet(110_000, 2_000, 100))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A plan, where its data is, and what was found out before the first measurement."""
+
+    plan: Plan
+    data: Path
+    loops: int
+    """What a sample's decoding takes, counted in loops."""
+    unwritten: dict[str, str]
+    """The layouts that could not be made, and why."""
+
+    @property
+    def point(self) -> Path:
+        return self.data / "mounted"
+
+
+def prepare(plan: Plan, data: Path) -> Run:
+    """Make what is missing; find out how fast this machine decodes."""
+    unwritten = {}
+    for layout in LAYOUTS:
+        rounds.say(f"{plan.pictures.count:,} pictures: {layout}")
+        arguments = {"layout": layout, "root": str(data), **asdict(plan.pictures)}
+        try:
+            harness.call_fresh(loader_archives.create, CREATE_TIMEOUT, **arguments)
+        except harness.MeasurementError as error:
+            unwritten[layout] = f"could not be written: {error}"
+    loops: int = harness.call_fresh(decode.calibrate, MEASURE_TIMEOUT, microseconds=plan.decode_us)
+    return Run(plan, data, loops, unwritten)
+
+
+def samples(run: Run) -> Iterator[Sample]:
+    """Measure everything; a case is a state."""
+    for state in rounds.states():
+        contestants = [
+            (contestant.name, partial(_measure, run, state, contestant))
+            for contestant in CONTESTANTS.values()
+        ]
+        yield from rounds.interleaved(state, contestants, run.plan.repeats)
+
+
+def _measure(run: Run, state: str, contestant: Contestant, repeat: int) -> Values:
+    if contestant.layout in run.unwritten:
+        raise harness.MeasurementError(run.unwritten[contestant.layout])
+    try:
+        values: Values = harness.call_fresh(
+            loader_worker.measure,
+            MEASURE_TIMEOUT,
+            contestant=contestant.name,
+            root=str(run.data),
+            point=str(run.point),
+            **asdict(run.plan.pictures),
+            batch=run.plan.batch,
+            workers=run.plan.workers,
+            loops=run.loops,
+            cold=state == "cold",
+            seed=repeat,
+        )
+    finally:
+        mounters.clear(run.point)  # a process that was killed for its time could not
+    return values

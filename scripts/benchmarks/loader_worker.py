@@ -1,0 +1,107 @@
+"""One epoch of a loader, inside its fresh process.
+
+Warm: what is to be read was read before, through the mount where there is one. Then, in both
+states, a few batches are loaded that do not count (WebDataset, which cannot be given a number of
+them, loads an epoch): workers have started, everything is imported and open. Cold: now caches
+are dropped. Then the clock starts, and an epoch is asked for.
+
+The consumer does nothing but take the batches.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from . import harness, loader_archives, processes
+from .decode import Decoder
+from .loaders import CONTESTANTS, Orders, Task
+from .pictures import PictureSet
+
+if TYPE_CHECKING:
+    from .loaders import Loaded
+
+REHEARSAL_BATCHES = 8
+
+Values = dict[str, float]
+
+
+class WrongSamplesError(Exception):
+    """A contestant did not load every sample once, or not in the order asked for."""
+
+
+def measure(
+    *,
+    contestant: str,
+    root: str,
+    point: str,
+    mean: int,
+    count: int,
+    per_class: int,
+    batch: int,
+    workers: int,
+    loops: int,
+    cold: bool,
+    seed: int,
+) -> Values:
+    """Samples per second of an epoch, and what else there is to know of it."""
+    taken, data, chosen = PictureSet(mean, count, per_class), Path(root), CONTESTANTS[contestant]
+    random = np.random.default_rng(seed)
+    order = random.permutation(count)
+    rehearsed = random.permutation(count)[: REHEARSAL_BATCHES * batch]
+    orders = Orders([rehearsed.tolist(), order.tolist()])
+    task = Task(Decoder(loops), orders, taken.labels(), batch, workers)
+    source = loader_archives.source(chosen.layout, taken, data)
+    with chosen.opened(source, Path(point), taken.path(0)) as opened:
+        if not cold:
+            harness.read_through(opened if opened.is_dir() else opened.parent)
+            harness.sync()
+        loader = chosen.loader(opened, task)
+        for _ in loader:
+            pass
+        if cold:
+            harness.drop_caches()
+        values, seen = _clock(loader, count, point)
+    checksums = taken.checksums(data)
+    wanted = checksums[order] if chosen.ordered else np.sort(checksums)
+    _check(seen if chosen.ordered else np.sort(seen), wanted)
+    return values
+
+
+def _clock(loader: Loaded, count: int, mark: str) -> tuple[Values, npt.NDArray[np.int64]]:
+    """An epoch from its begin to its last batch, and the checksums that were handed out."""
+    seen: list[int] = []
+    first = 0.0
+    before = _cpu_seconds(mark)
+    began = time.perf_counter()
+    for checksums, _ in loader:
+        first = first or time.perf_counter() - began
+        seen += checksums.tolist()
+    seconds = time.perf_counter() - began
+    cpu = _cpu_seconds(mark) - before
+    values = {
+        "samples_per_s": count / seconds,
+        "seconds": seconds,
+        "first_batch_s": first,
+        "cpu_s_per_sample": cpu / count,
+    }
+    return values, np.array(seen, np.int64)
+
+
+def _cpu_seconds(mark: str) -> float:
+    """What the workers have computed, and the daemon of a mount, whose mark is its mount point."""
+    workers = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+    return sum(map(processes.cpu_seconds, [*workers, *processes.marked(mark)]))
+
+
+def _check(seen: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> None:
+    if not np.array_equal(seen, wanted):
+        raise WrongSamplesError(
+            f"{len(seen)} samples, their checksums {seen.sum()} together, "
+            f"instead of {len(wanted)} and {wanted.sum()}, or in another order"
+        )

@@ -1,0 +1,339 @@
+"""The loader as a drop-in for torch's: the same batches, however it is set up, and set_step."""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from ffrecord.torch import DataLoader, Dataset, ShuffleSampler
+from ffrecord.torch.batches import Delivery
+from tests.torch.datasets import (
+    STYLES,
+    Both,
+    N,
+    Processed,
+    Reading,
+    as_list,
+    batches,
+    plain,
+    seeded,
+    shut_down,
+)
+
+SIZE = 4
+STEPS = -(-N // SIZE)
+
+# Importing torch takes seconds: the server of forks does it once.
+multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.torch.datasets"])
+
+
+def expected(dataset: Any, epochs: int = 1, **options: Any) -> list[Any]:
+    """What torch's own loader gives, without workers."""
+    loader: TorchDataLoader[Any] = TorchDataLoader(dataset, **options)
+    return [batches(loader) for _ in range(epochs)]
+
+
+# ---- workers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2, 4])
+@pytest.mark.parametrize("make", STYLES)
+def test_batches_are_those_of_torch(make: Any, workers: int, numbers: Path) -> None:
+    options: dict[str, Any] = {"multiprocessing_context": "fork"} if workers else {}
+    dataset = make(numbers)
+    loader = DataLoader(
+        dataset, SIZE, shuffle=True, num_workers=workers, generator=seeded(5), **options
+    )
+    found = [batches(loader) for _ in range(2)]
+    assert found == expected(
+        dataset, 2, batch_size=SIZE, shuffle=True, generator=seeded(5)
+    )  # fmt: skip
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_batches_are_those_of_torch_where_workers_begin_from_nothing(
+    method: str, workers: int, numbers: Path
+) -> None:
+    """Both styles at once: starting such workers takes seconds."""
+    dataset = Both(numbers)
+    loader = DataLoader(
+        dataset, SIZE, shuffle=True, num_workers=workers, generator=seeded(6),
+        multiprocessing_context=method, persistent_workers=True,
+    )  # fmt: skip
+    # Persistent workers are given a seed once only, so torch's second epoch is another.
+    (first,) = expected(dataset, batch_size=SIZE, shuffle=True, generator=seeded(6))
+    assert batches(loader) == first
+    assert sorted(pair for batch in batches(loader) for pair in zip(*batch, strict=True)) == [
+        (number, number) for number in range(N)
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("make", STYLES)
+def test_each_style_alone_where_workers_begin_from_nothing(
+    make: Any, method: str, workers: int, numbers: Path
+) -> None:
+    dataset = make(numbers)
+    loader = DataLoader(
+        dataset, SIZE, shuffle=True, num_workers=workers, generator=seeded(6),
+        multiprocessing_context=method,
+    )  # fmt: skip
+    assert [batches(loader) for _ in range(2)] == expected(
+        dataset, 2, batch_size=SIZE, shuffle=True, generator=seeded(6)
+    )
+
+
+def test_persistent_workers_give_what_torch_gives_over_three_epochs(numbers: Path) -> None:
+    options: dict[str, Any] = {
+        "batch_size": SIZE, "shuffle": True, "num_workers": 2, "persistent_workers": True,
+        "multiprocessing_context": "fork",
+    }  # fmt: skip
+    dataset = Processed(numbers)
+    loader = DataLoader(dataset, generator=seeded(1), **options)
+    found = [batches(loader) for _ in range(3)]
+    assert found == expected(dataset, 3, generator=seeded(1), **options)
+    assert len({str(epoch) for epoch in found}) == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_shuffle_sampler_gives_every_epoch_its_order_with_any_number_of_workers(
+    workers: int, numbers: Path
+) -> None:
+    """torch's loaders with workers begin to iterate over a sampler twice."""
+    dataset = Processed(numbers)
+    loader = DataLoader(dataset, SIZE, sampler=ShuffleSampler(dataset, seed=3), num_workers=workers)
+    alone = ShuffleSampler(N, seed=3)
+    for _ in range(3):
+        order = list(alone)
+        assert batches(loader) == [order[at : at + SIZE] for at in range(0, N, SIZE)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_that_is_left_early_does_not_disturb_the_next(workers: int, numbers: Path) -> None:
+    dataset = Processed(numbers)
+    loader = DataLoader(dataset, SIZE, num_workers=workers, persistent_workers=workers > 0)
+    for _ in range(3):
+        assert plain(next(iter(loader))) == list(range(SIZE))
+    assert batches(loader) == expected(dataset, batch_size=SIZE)[0]
+
+
+# ---- options -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 5, "drop_last": True},
+        {"batch_size": None},
+        {"batch_size": None, "sampler": BatchSampler(range(10), 3, False)},
+        {"batch_size": None, "sampler": torch.tensor([3, 1, 1])},
+        {"batch_size": None, "sampler": torch.tensor([[3, 1], [1, 0]])},
+        {"batch_sampler": [[3, 1], [4], [1, 5, -1]]},
+        {"batch_sampler": BatchSampler([5, 3, 1], 2, True)},
+        {"sampler": [3, 3, 1], "batch_size": 2},
+        {"batch_size": 6, "collate_fn": as_list},
+        {"batch_size": 6, "pin_memory": True},
+        {},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("make", STYLES)
+def test_options_mean_what_they_mean_to_torch(
+    make: Any, options: dict[str, Any], numbers: Path
+) -> None:
+    dataset = make(numbers)
+    assert batches(DataLoader(dataset, **options)) == expected(dataset, **options)[0]
+    assert len(DataLoader(dataset, **options)) == len(TorchDataLoader(dataset, **options))
+
+
+def test_options_may_be_given_by_place_as_to_torch(numbers: Path) -> None:
+    dataset = Processed(numbers)
+    loader = DataLoader(dataset, 5, False, None, None, 0, as_list, False, True)
+    assert batches(loader) == expected(dataset, batch_size=5, drop_last=True)[0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_datasets_of_torch_and_iterables_go_through(workers: int) -> None:
+    tensors = TensorDataset(torch.arange(11) * 10)
+    loader = DataLoader(tensors, 4, num_workers=workers)
+    assert batches(loader) == expected(tensors, batch_size=4)[0]
+    stream = Stream()
+    assert batches(DataLoader(stream, 4, num_workers=workers and 1)) == [[0, 1, 2, 3], [4, 5]]
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(6))
+
+
+def test_an_iterable_has_no_steps() -> None:
+    loader = DataLoader(Stream(), 4)
+    for attempt in (
+        lambda: loader.set_step(1),
+        loader.state_dict,
+        lambda: loader.load_state_dict({}),
+    ):
+        with pytest.raises(TypeError, match="IterableDataset"):
+            attempt()
+
+
+class Waiting(Processed):
+    """Reads nothing until there is a file that allows it."""
+
+    release: Path
+
+    def process(self, indices: list[int], data: list[Any]) -> list[int]:
+        while not self.release.exists():
+            time.sleep(0.01)
+        return super().process(indices, data)
+
+
+def test_a_worker_that_takes_too_long_is_torchs_error(numbers: Path, tmp_path: Path) -> None:
+    dataset = Waiting(numbers)
+    dataset.release = tmp_path / "released"
+    iterator = iter(DataLoader(dataset, 4, num_workers=1, timeout=0.1))
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(iterator)
+    dataset.release.touch()
+    shut_down(iterator)
+
+
+def test_what_a_worker_hands_over_survives_pinning() -> None:
+    """torch's thread for pinned memory takes it apart and puts it together again."""
+    delivery = Delivery(({"a": "text", "b": [1, 2]},), [(3, "damaged")], None)
+    pinned = pin_memory(delivery)  # type: ignore[no-untyped-call]
+    assert isinstance(pinned, Delivery)
+    assert pinned == delivery
+
+
+def test_on_error_is_for_datasets_of_ours_only() -> None:
+    with pytest.raises(ValueError, match="on_error"):
+        DataLoader(TensorDataset(torch.arange(3)), on_error="skip")
+    with pytest.raises(ValueError, match="nonsense"):
+        DataLoader(TensorDataset(torch.arange(3)), on_error="nonsense")
+
+
+# ---- set_step ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_set_step_leaves_batches_out_until_it_is_set_again(
+    workers: int, shuffled: bool, numbers: Path
+) -> None:
+    dataset = Processed(numbers)
+    sampler = ShuffleSampler(dataset) if shuffled else None
+    loader = DataLoader(dataset, SIZE, sampler=sampler, num_workers=workers)
+    if shuffled:
+        alone = ShuffleSampler(N)
+        orders = [list(alone) for _ in range(5)]
+    else:
+        orders = [list(range(N))] * 5
+    wholes = [[order[at : at + SIZE] for at in range(0, N, SIZE)] for order in orders]
+    assert len(loader) == STEPS
+    loader.set_step(2)
+    assert len(loader) == STEPS - 2
+    assert batches(loader) == wholes[0][2:]
+    assert len(loader) == STEPS - 2
+    assert batches(loader) == wholes[1][2:]
+    loader.set_step(STEPS)
+    assert len(loader) == 0
+    assert batches(loader) == []
+    loader.set_step(0)
+    assert len(loader) == STEPS
+    assert batches(loader) == wholes[3]
+
+
+@pytest.mark.parametrize("step", [-1, STEPS + 1])
+def test_a_step_that_is_not_there_is_a_value_error(step: int, numbers: Path) -> None:
+    loader = DataLoader(Processed(numbers), SIZE)
+    with pytest.raises(ValueError, match=f"there are {STEPS}"):
+        loader.set_step(step)
+    assert len(loader) == STEPS
+
+
+def test_a_loader_that_is_not_skippable_has_no_steps_to_set(numbers: Path) -> None:
+    with pytest.raises(ValueError, match="not skippable"):
+        DataLoader(Processed(numbers), SIZE, skippable=False).set_step(1)
+
+
+def test_set_step_works_with_persistent_workers(numbers: Path) -> None:
+    loader = DataLoader(Reading(numbers), SIZE, num_workers=2, persistent_workers=True)
+    whole = expected(Reading(numbers), batch_size=SIZE)[0]
+    loader.set_step(1)
+    assert batches(loader) == whole[1:]
+    loader.set_step(4)
+    assert batches(loader) == whole[4:]
+    loader.set_step(0)
+    assert batches(loader) == whole
+
+
+# ---- made again, as Lightning does it ----------------------------------------------------
+
+
+def made_again(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
+    """A loader like another but with this sampler, by the rules that Lightning follows.
+
+    Attributes of the instance whose names are those of parameters, where they are not the
+    defaults, are the arguments: this class's parameters and, since it takes others, torch's.
+    """
+    attributes = {k: v for k, v in vars(loader).items() if k[0] != "_"}
+    attributes["multiprocessing_context"] = loader.multiprocessing_context
+    parameters = dict(inspect.signature(type(loader).__init__).parameters)
+    assert any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    parameters |= inspect.signature(TorchDataLoader.__init__).parameters
+    arguments = {
+        name: attributes[name]
+        for name, parameter in parameters.items()
+        if name in attributes and parameter.default is not attributes[name]
+    }
+    arguments |= {"sampler": sampler, "shuffle": False, "batch_sampler": None}
+    return type(loader)(**arguments)
+
+
+class Mine(DataLoader[Any]):
+    pass
+
+
+def test_a_loader_can_be_made_again_with_another_sampler(numbers: Path) -> None:
+    dataset = Processed(numbers)
+    loader = Mine(
+        dataset, 3, shuffle=True, num_workers=2, collate_fn=as_list, skippable=False,
+        on_error="skip", read_ahead=False, batch_seeds=False, multiprocessing_context="fork",
+        persistent_workers=True, prefetch_factor=3,
+    )  # fmt: skip
+    sampler: DistributedSampler[int] = DistributedSampler(dataset, num_replicas=2, rank=1, seed=4)
+    again = made_again(loader, sampler)
+    third = made_again(again, sampler)
+    for each in (again, third):
+        assert type(each) is Mine
+        for name in (
+            "batch_size", "num_workers", "skippable", "on_error", "read_ahead", "batch_seeds",
+            "persistent_workers", "prefetch_factor",
+        ):  # fmt: skip
+            assert getattr(each, name) == getattr(loader, name)
+        assert each.dataset is dataset
+        assert each.sampler is sampler
+        assert each.multiprocessing_context is loader.multiprocessing_context
+        order = list(sampler)
+        assert batches(each) == [order[at : at + 3] for at in range(0, len(order), 3)]
+
+
+def test_torch_is_not_patched() -> None:
+    assert TorchDataLoader.__module__.startswith("torch.")
+    assert not hasattr(TorchDataLoader, "set_step")
+    assert Dataset.__getitems__ is not None

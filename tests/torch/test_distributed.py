@@ -1,0 +1,103 @@
+"""Ranks that are processes, with gloo: every sample once, and other numbers of ranks go on."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed
+
+from ffrecord.torch import DataLoader, DistributedShuffleSampler
+from tests import handmade
+from tests.torch.datasets import Noisy, plain, write_numbers
+
+COUNT = 48
+SIZE = 3
+
+
+def run_rank(rank: int, ranks: int, folder: Path, name: str, plan: dict[str, Any]) -> None:
+    """What one process does: epochs, batches until a stop, and its state; into a file."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/{name}.meeting", rank=rank, world_size=ranks
+    )
+    torch.manual_seed(0)
+    dataset = Noisy(folder / "data.ffr")
+    sampler = DistributedShuffleSampler(dataset, seed=4)
+    assert (sampler.rank, sampler.num_replicas) == (rank, ranks)
+    loader = DataLoader(dataset, SIZE, sampler=sampler)
+    if plan["state"] is not None:
+        loader.load_state_dict(torch.load(plan["state"], weights_only=True))
+    epochs = []
+    for epoch in plan["epochs"]:
+        sampler.set_epoch(epoch)
+        epochs.append([plain(batch) for batch in loader])
+    stopped = []
+    if plan["stop"] is not None:
+        epoch, count = plan["stop"]
+        sampler.set_epoch(epoch)
+        iterator = iter(loader)
+        stopped = [plain(next(iterator)) for _ in range(count)]
+    torch.save(loader.state_dict(), folder / f"{name}.{rank}.state")
+    (folder / f"{name}.{rank}.json").write_text(json.dumps([epochs, stopped]))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def run(folder: Path, name: str, ranks: int, **plan: Any) -> list[Any]:
+    """Start all ranks, wait for them, and return what each of them got."""
+    plan = {"state": None, "epochs": [], "stop": None} | plan
+    script = (
+        "import json, sys, warnings; from pathlib import Path;"
+        "warnings.simplefilter('ignore');"
+        "from tests.torch.test_distributed import run_rank;"
+        "rank, ranks, folder, name, plan = sys.argv[1:];"
+        "run_rank(int(rank), int(ranks), Path(folder), name, json.loads(plan))"
+    )
+    arguments = [str(ranks), str(folder), name, json.dumps(plan)]
+    running = [
+        handmade.python(script, str(rank), *arguments, OMP_NUM_THREADS="1") for rank in range(ranks)
+    ]
+    try:
+        for process in running:
+            _, errors = process.communicate(timeout=120)
+            assert process.returncode == 0, errors
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    return [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(ranks)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    write_numbers(folder / "data.ffr", range(COUNT))
+    return folder
+
+
+def numbers_of(batches: list[Any]) -> list[int]:
+    return [number for batch in batches for number in batch[0]]
+
+
+def test_ranks_cover_every_sample_once_and_fewer_ranks_go_on(folder: Path) -> None:
+    """Four ranks: an epoch, then two batches of the next; two ranks: the rest, and an epoch."""
+    four = run(folder, "four", 4, epochs=[0], stop=[1, 2])
+    assert Counter(number for rank in four for number in numbers_of(rank[0][0])) == Counter(
+        range(COUNT)
+    )
+    assert all(len(rank[0][0]) == COUNT // 4 // SIZE for rank in four)
+    # Each rank draws random transforms of its own.
+    assert len({rank[0][0][0][1][0] for rank in four}) == 4
+    before = [number for rank in four for number in numbers_of(rank[1])]
+    assert len(set(before)) == len(before) == 4 * 2 * SIZE
+
+    two = run(folder, "two", 2, state=str(folder / "four.3.state"), epochs=[1, 2])
+    rest = [number for rank in two for number in numbers_of(rank[0][0])]
+    assert Counter(before + rest) == Counter(range(COUNT))
+    assert Counter(number for rank in two for number in numbers_of(rank[0][1])) == Counter(
+        range(COUNT)
+    )

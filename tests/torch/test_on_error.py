@@ -1,0 +1,243 @@
+"""Samples that cannot be read or decoded: raised as what they are, left out, or replaced."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from ffrecord import FileReader
+from ffrecord.errors import BadRecordWarning, FFRecordError, SampleChecksumError
+from ffrecord.torch import DataLoader, Subset
+from tests import archives
+from tests.torch.datasets import Bytes, N, Processed, Reading, as_list, plain, shut_down
+
+SIZE = 4
+DAMAGED = [5, 13]
+WHOLE = [list(range(at, min(at + SIZE, N))) for at in range(0, N, SIZE)]
+
+
+@pytest.fixture
+def damaged(numbers: Path, tmp_path: Path) -> Path:
+    """The file of numbers, with a flipped bit in two records."""
+    return spoiled(numbers, tmp_path, DAMAGED)
+
+
+def spoiled(numbers: Path, folder: Path, records: list[int]) -> Path:
+    path = Path(shutil.copy(numbers, folder / "damaged.ffr"))
+    offsets = FileReader(numbers).get_offsets(0)
+    for record in records:
+        archives.flip(path, int(offsets[record]) + 3)
+    return path
+
+
+def without(bad: list[int]) -> list[list[int]]:
+    left = [[number for number in batch if number not in bad] for batch in WHOLE]
+    return [batch for batch in left if batch]
+
+
+def drained(loader: Any) -> tuple[list[Any], list[str]]:
+    """The batches of an epoch, and what was warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BadRecordWarning)
+        found = [plain(batch) for batch in loader]
+    return found, [str(each.message) for each in caught if each.category is BadRecordWarning]
+
+
+class Decoding(Processed):
+    """Cannot decode the numbers that are divisible by seven."""
+
+    def process(self, indices: list[int], data: list[Bytes]) -> list[int]:
+        samples = super().process(indices, data)
+        for sample in samples:
+            if sample % 7 == 0:
+                raise ValueError(f"{sample} is divisible by seven")
+        return samples
+
+
+# ---- raise -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", [Processed, Reading])
+def test_a_damaged_record_is_its_own_error_also_from_a_worker(
+    make: Any, workers: int, damaged: Path
+) -> None:
+    iterator = iter(DataLoader(make(damaged), SIZE, num_workers=workers))
+    assert plain(next(iterator)) == WHOLE[0]
+    with pytest.raises(SampleChecksumError) as raised:
+        next(iterator)
+    assert raised.value.record == 5
+    assert raised.value.path == str(damaged)
+    assert plain(next(iterator)) == WHOLE[2]  # and one may go on
+    shut_down(iterator)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_in_decoding_is_raised_as_torch_does_it(workers: int, numbers: Path) -> None:
+    iterator = iter(DataLoader(Decoding(numbers), SIZE, num_workers=workers))
+    with pytest.raises(ValueError, match="0 is divisible by seven"):
+        next(iterator)
+    shut_down(iterator)
+
+
+# ---- skip --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", [Processed, Reading])
+def test_a_damaged_record_is_left_out_and_the_order_of_the_rest_stays(
+    make: Any, workers: int, damaged: Path
+) -> None:
+    loader = DataLoader(make(damaged), SIZE, num_workers=workers, on_error="skip")
+    found, said = drained(loader)
+    assert found == without(DAMAGED)
+    assert [index for index, _ in loader.skipped] == DAMAGED
+    for (index, reason), line in zip(loader.skipped, said, strict=True):
+        assert "SampleChecksumError" in reason
+        assert f"record {index} is damaged" in reason
+        assert f"sample {index} was left out" in line
+        assert reason in line
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_errors_in_decoding_are_left_out_too(workers: int, numbers: Path) -> None:
+    loader = DataLoader(Decoding(numbers), SIZE, num_workers=workers, on_error="skip")
+    found, said = drained(loader)
+    assert found == without([0, 7, 14, 21])
+    assert len(said) == 4
+    assert loader.skipped[1] == (7, "ValueError: 7 is divisible by seven")
+
+
+def test_the_datasets_own_choice_counts_unless_the_loader_has_another(damaged: Path) -> None:
+    dataset = Processed(damaged, on_error="skip")
+    assert drained(DataLoader(dataset, SIZE))[0] == without(DAMAGED)
+    assert drained(DataLoader(Subset(dataset, range(N)), SIZE))[0] == without(DAMAGED)
+    with pytest.raises(SampleChecksumError):
+        drained(DataLoader(dataset, SIZE, on_error="raise"))
+
+
+def test_a_sum_leaves_out_what_a_part_cannot_read(damaged: Path, numbers: Path) -> None:
+    whole = Processed(damaged) + Processed(numbers)
+    loader = DataLoader(whole, 2 * N, on_error="skip")
+    assert drained(loader)[0] == [[n for n in range(N) if n not in DAMAGED] + list(range(N))]
+    assert [index for index, _ in loader.skipped] == DAMAGED
+
+
+def test_a_sum_has_the_choice_of_its_parts_where_they_agree(damaged: Path) -> None:
+    lenient, strict = Processed(damaged, on_error="skip"), Processed(damaged)
+    assert drained(DataLoader(lenient + lenient, N))[0] == 2 * [
+        [number for number in range(N) if number not in DAMAGED]
+    ]
+    with pytest.raises(SampleChecksumError):
+        drained(DataLoader(lenient + strict, N))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("first_bad", [0, 8, 20])
+def test_a_batch_with_nothing_left_is_dropped_and_still_counts(
+    workers: int, first_bad: int, numbers: Path, tmp_path: Path
+) -> None:
+    """So that a state after it goes on with what follows it."""
+    bad = list(range(first_bad, min(first_bad + SIZE, N)))
+    dataset = Processed(spoiled(numbers, tmp_path, bad), on_error="skip")
+    expected = without(bad)
+    for stop in range(len(expected) + 1):
+        first = DataLoader(dataset, SIZE, num_workers=workers if stop == 2 else 0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BadRecordWarning)
+            iterator = iter(first)
+            found = [plain(next(iterator)) for _ in range(stop)]
+            second = DataLoader(dataset, SIZE)
+            second.load_state_dict(first.state_dict())
+            found += [plain(batch) for batch in second]
+        assert found == expected
+
+
+# ---- a function --------------------------------------------------------------------------
+
+
+def replaced(index: int, error: Exception) -> int | None:
+    assert isinstance(error, SampleChecksumError)
+    assert error.record == index
+    return -index if index == 5 else None
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_function_replaces_a_sample_or_leaves_it_out(workers: int, damaged: Path) -> None:
+    loader = DataLoader(Processed(damaged), SIZE, num_workers=workers, on_error=replaced)
+    found, said = drained(loader)
+    expected = [[-5 if n == 5 else n for n in batch if n != 13] for batch in WHOLE]
+    assert found == expected
+    assert [index for index, _ in loader.skipped] == [13]
+    assert len(said) == 1
+
+
+# ---- with torch's own loader -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("on_error", "expected"),
+    [
+        ("skip", without(DAMAGED)),
+        (replaced, [[-5 if n == 5 else n for n in batch if n != 13] for batch in WHOLE]),
+    ],
+)
+def test_the_datasets_choice_holds_in_torchs_loader(
+    on_error: str | Callable[[int, Exception], Any], expected: list[Any], damaged: Path
+) -> None:
+    loader = TorchDataLoader(Processed(damaged, on_error=on_error), SIZE)
+    found, said = drained(loader)
+    assert found == expected
+    assert said[-1].startswith("sample 13 was left out")
+
+
+def test_torchs_loader_cannot_drop_a_batch_so_that_is_an_error(
+    numbers: Path, tmp_path: Path
+) -> None:
+    dataset = Processed(spoiled(numbers, tmp_path, [4, 5, 6, 7]), on_error="skip")
+    iterator = iter(TorchDataLoader(dataset, SIZE))
+    assert plain(next(iterator)) == WHOLE[0]
+    with pytest.warns(BadRecordWarning), pytest.raises(FFRecordError, match="every sample"):
+        next(iterator)
+
+
+# ---- one at a time -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", [Processed, Reading])
+def test_a_loader_without_batches_leaves_samples_out_too(
+    make: Any, workers: int, damaged: Path
+) -> None:
+    loader = DataLoader(make(damaged), None, num_workers=workers, on_error="skip")
+    found, said = drained(loader)
+    assert found == [number for number in range(N) if number not in DAMAGED]
+    assert [index for index, _ in loader.skipped] == DAMAGED
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_without_batches_raises_the_error_itself(workers: int, damaged: Path) -> None:
+    iterator = iter(DataLoader(Processed(damaged), None, num_workers=workers))
+    assert [next(iterator) for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(SampleChecksumError) as raised:
+        next(iterator)
+    assert raised.value.record == 5
+    shut_down(iterator)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_of_lists_gives_batches_with_what_is_bad_left_out(
+    workers: int, damaged: Path
+) -> None:
+    loader = DataLoader(
+        Processed(damaged), None, sampler=WHOLE, num_workers=workers, on_error="skip",
+        collate_fn=as_list,
+    )  # fmt: skip
+    assert drained(loader)[0] == without(DAMAGED)

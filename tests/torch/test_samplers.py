@@ -1,0 +1,247 @@
+"""Shuffles of a few integers: every index once, torch's padding, and states for any ranks."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DistributedSampler
+
+from ffrecord.errors import StateError
+from ffrecord.permutation import Permutation
+from ffrecord.torch import DistributedShuffleSampler, ShuffleSampler
+from ffrecord.torch.samplers import STRETCH
+from tests.torch.datasets import N, Processed, write_numbers
+
+
+def whole_order(n: int, seed: int, epoch: int) -> list[int]:
+    order: list[int] = Permutation(n, seed, epoch)(range(n)).tolist()
+    return order
+
+
+def samplers(n: int, ranks: int, **options: Any) -> list[DistributedShuffleSampler]:
+    return [DistributedShuffleSampler(range(n), ranks, rank, **options) for rank in range(ranks)]
+
+
+def together(shares: list[list[int]]) -> list[int]:
+    """What all ranks gave out, in the order in which they did, one each in turn."""
+    assert len({len(share) for share in shares}) == 1
+    return list(chain.from_iterable(zip(*shares, strict=True)))
+
+
+# ---- one process -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 100, STRETCH, 2 * STRETCH + 3])
+def test_every_index_comes_once_in_an_order_of_its_own_for_each_epoch(n: int) -> None:
+    sampler = ShuffleSampler(n, seed=5)
+    assert len(sampler) == n
+    for epoch in range(3):
+        assert list(sampler) == whole_order(n, 5, epoch)
+
+
+def test_the_length_may_be_given_or_a_dataset(numbers: Path) -> None:
+    assert list(ShuffleSampler(Processed(numbers))) == list(ShuffleSampler(N))
+
+
+def test_set_epoch_names_the_next_epoch() -> None:
+    sampler = ShuffleSampler(10)
+    sampler.set_epoch(4)
+    assert list(sampler) == whole_order(10, 0, 4)
+    assert list(sampler) == whole_order(10, 0, 5)
+    sampler.set_epoch(0)
+    assert list(sampler) == whole_order(10, 0, 0)
+
+
+def test_skip_leaves_out_the_beginning_of_one_iteration() -> None:
+    sampler = ShuffleSampler(10)
+    sampler.skip(3)
+    assert len(sampler) == 7
+    assert list(sampler) == whole_order(10, 0, 0)[3:]
+    assert list(sampler) == whole_order(10, 0, 1)
+    sampler.skip(4)
+    sampler.skip(2)
+    assert list(sampler) == whole_order(10, 0, 2)[6:]
+    sampler.skip(99)
+    assert list(sampler) == []
+
+
+@given(st.integers(0, 30), st.integers(0, 3), st.data())
+def test_a_shuffle_goes_on_from_its_state(n: int, epoch: int, data: st.DataObject) -> None:
+    given_out = data.draw(st.integers(0, n))
+    first = ShuffleSampler(n, seed=9)
+    first.set_epoch(epoch)
+    iterator = iter(first)
+    seen = [next(iterator) for _ in range(given_out)]
+    state = pickle.loads(pickle.dumps(first.state_dict()))
+    assert all(isinstance(value, (int, str)) for value in state.values())
+    second = ShuffleSampler(n, seed=1)
+    second.load_state_dict(state)
+    second.set_epoch(epoch)  # as a loop over epochs does; the position stays
+    assert len(second) == n - given_out
+    assert seen + list(second) == whole_order(n, 9, epoch)
+    assert list(second) == whole_order(n, 9, epoch + 1)
+
+
+def test_a_state_tells_where_a_number_of_indices_had_been_given_out() -> None:
+    """A loader asks that way: its workers are ahead of it."""
+    first = ShuffleSampler(20)
+    first.skip(4)
+    list(first)
+    second = ShuffleSampler(20)
+    second.load_state_dict(first.state_dict(6))
+    assert list(second) == whole_order(20, 0, 0)[10:]
+
+
+def test_set_epoch_to_another_epoch_forgets_the_position() -> None:
+    first = ShuffleSampler(20)
+    next(iter(first))
+    second = ShuffleSampler(20)
+    second.load_state_dict(first.state_dict())
+    second.set_epoch(1)
+    assert list(second) == whole_order(20, 0, 1)
+
+
+# ---- ranks -------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(1, 40), st.integers(1, 7), st.booleans(), st.booleans(), st.integers(0, 3)
+)  # fmt: skip
+def test_shares_and_padding_are_those_of_torch(
+    n: int, ranks: int, drop_last: bool, shuffle: bool, epoch: int
+) -> None:
+    """Torch pads an order by its own beginning, and deals it out in turn: so do we with ours."""
+    for rank, ours in enumerate(samplers(n, ranks, drop_last=drop_last, shuffle=shuffle)):
+        theirs: DistributedSampler[int] = DistributedSampler(
+            range(n), ranks, rank, shuffle=False, drop_last=drop_last  # type: ignore[arg-type]
+        )  # fmt: skip
+        order = whole_order(n, 0, epoch) if shuffle else list(range(n))
+        ours.set_epoch(epoch)
+        assert list(ours) == [order[position] for position in theirs]
+        assert len(ours) == len(theirs)
+        assert isinstance(ours, DistributedSampler)
+
+
+def test_every_index_comes_once_over_all_ranks_and_epochs_differ() -> None:
+    for ranks in (1, 2, 4):
+        for epoch in range(3):
+            all_of_them = samplers(24, ranks, seed=2)
+            for sampler in all_of_them:
+                sampler.set_epoch(epoch)
+            assert together([list(sampler) for sampler in all_of_them]) == whole_order(24, 2, epoch)
+
+
+def test_without_set_epoch_the_order_stays_as_torchs_does() -> None:
+    sampler = DistributedShuffleSampler(range(10), 2, 0)
+    assert list(sampler) == list(sampler)
+
+
+def test_a_rank_that_is_not_there_is_torchs_error() -> None:
+    with pytest.raises(ValueError, match="rank"):
+        DistributedShuffleSampler(range(10), 2, 2)
+
+
+@given(
+    st.integers(0, 60),
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 12)), min_size=1, max_size=4),
+    st.integers(1, 5),
+    st.integers(0, 2),
+)
+def test_any_numbers_of_ranks_one_after_the_other_lose_and_repeat_nothing(
+    n: int, stops: list[tuple[int, int]], last_ranks: int, epoch: int
+) -> None:
+    """Each (ranks, indices per rank) goes on from the state before it, at last to the end."""
+    order = whole_order(n, 6, epoch)
+    seen: list[int] = []
+    state = None
+    for ranks, share in [*stops, (last_ranks, n + 1)]:
+        left = len(order) - len(seen)
+        share = min(share, -(-left // ranks))
+        shares, states = [], []
+        for sampler in samplers(n, ranks, seed=6):
+            if state is not None:
+                sampler.load_state_dict(state)
+            sampler.set_epoch(epoch)
+            assert len(sampler) == -(-left // ranks)
+            iterator = iter(sampler)
+            shares.append([next(iterator) for _ in range(share)])
+            states.append(sampler.state_dict())
+        assert all(each == states[0] for each in states)
+        state = states[0]
+        given_out = together(shares)
+        # Only where what is left does not divide by the ranks, the order begins anew at its end.
+        assert given_out == (order[len(seen) :] + order * ranks)[: len(given_out)]
+        seen += given_out[:left]
+    assert seen == order
+    assert not n or Counter(seen) == Counter(range(n))
+
+
+def test_one_process_goes_on_where_ranks_stopped_and_the_other_way_round() -> None:
+    order = whole_order(30, 6, 0)
+    ranks = samplers(30, 4, seed=6)
+    iterator = iter(ranks[2])
+    next(iterator), next(iterator)
+    alone = ShuffleSampler(range(30))
+    alone.load_state_dict(ranks[2].state_dict())
+    assert list(alone) == order[8:]
+    next(iter(alone))
+    pair = samplers(30, 2)
+    for sampler in pair:
+        sampler.load_state_dict(alone.state_dict(1))
+    assert together([list(sampler) for sampler in pair])[:29] == whole_order(30, 6, 1)[1:]
+
+
+def test_with_drop_last_what_does_not_divide_is_left_for_nobody() -> None:
+    pair = samplers(11, 2, seed=6, drop_last=True)
+    state = None
+    for sampler in pair:
+        next(iter(sampler))
+        state = sampler.state_dict()
+    four = samplers(11, 4, drop_last=True)
+    for sampler in four:
+        sampler.load_state_dict(state or {})
+    assert together([list(sampler) for sampler in four]) == whole_order(11, 6, 0)[2:10]
+
+
+# ---- refused -----------------------------------------------------------------------------
+
+
+def test_a_state_of_other_data_is_refused(numbers: Path, tmp_path: Path) -> None:
+    state = ShuffleSampler(Processed(numbers)).state_dict()
+    other = Processed(write_numbers(tmp_path / "other.ffr", [*range(N - 1), 99]))
+    for sampler in (ShuffleSampler(other), ShuffleSampler(N), ShuffleSampler(N + 1)):
+        with pytest.raises(StateError, match="other data"):
+            sampler.load_state_dict(state)
+    with pytest.raises(StateError, match=r"23 samples .* here are 24"):
+        ShuffleSampler(24).load_state_dict(ShuffleSampler(23).state_dict())
+
+
+def test_a_state_of_a_sampler_that_shuffles_is_refused_by_one_that_does_not() -> None:
+    state = DistributedShuffleSampler(range(9), 1, 0).state_dict()
+    with pytest.raises(StateError, match="shuffle"):
+        DistributedShuffleSampler(range(9), 1, 0, shuffle=False).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"position": -1}, {"position": 11}, {"seed": "x"}, {"epoch": None}, {"length": []}],
+    ids=repr,
+)
+def test_a_state_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
+    sampler = ShuffleSampler(10)
+    with pytest.raises(StateError):
+        sampler.load_state_dict(sampler.state_dict() | change)
+    assert list(sampler) == whole_order(10, 0, 0)
+
+
+@pytest.mark.parametrize("garbage", [{}, {"seed": 1}, [], None, 3], ids=repr)
+def test_what_is_no_state_is_refused(garbage: Any) -> None:
+    with pytest.raises(StateError):
+        ShuffleSampler(10).load_state_dict(garbage)

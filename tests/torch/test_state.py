@@ -1,0 +1,497 @@
+"""Saved states of loaders: an epoch goes on where it was, in every way it can be saved."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from ffrecord.errors import StateError
+from ffrecord.torch import DataLoader, DistributedShuffleSampler, ShuffleSampler
+from tests.torch.datasets import N, Noisy, Processed, as_list, batches, plain, seeded, write_numbers
+
+SIZE = 4
+STEPS = -(-N // SIZE)
+
+Options = dict[str, Any]
+Kind = Callable[[Any, int], Options]
+
+
+class Pairs(BatchSampler):
+    """A batch sampler of a kind that the loader does not know."""
+
+
+WEIGHTS = list(range(1, N + 1))
+
+# What makes a loader's order; the number is the seed of whatever generator there is.
+KINDS: dict[str, Kind] = {
+    "sequential": lambda data, seed: {"sampler": SequentialSampler(data)},
+    "shuffle": lambda data, seed: {"shuffle": True},
+    "shuffle with a generator": lambda data, seed: {"shuffle": True, "generator": seeded(seed)},
+    "sequential with a generator": lambda data, seed: {"generator": seeded(seed)},
+    "replacement": lambda data, seed: {
+        "sampler": RandomSampler(data, True, 2 * N, generator=seeded(seed))
+    },
+    "weighted": lambda data, seed: {"sampler": WeightedRandomSampler(WEIGHTS, N)},
+    "weighted with a generator": lambda data, seed: {
+        "sampler": WeightedRandomSampler(WEIGHTS, N, generator=seeded(seed))
+    },
+    "ShuffleSampler": lambda data, seed: {"sampler": ShuffleSampler(data, seed=seed)},
+    "ShuffleSampler and a generator": lambda data, seed: {
+        "sampler": ShuffleSampler(data, seed=seed),
+        "generator": seeded(seed),
+    },
+    "DistributedSampler": lambda data, seed: {"sampler": DistributedSampler(data, 2, 1, seed=7)},
+    "DistributedShuffleSampler": lambda data, seed: {
+        "sampler": DistributedShuffleSampler(data, 2, 1, seed=seed)
+    },
+}
+BATCHED: dict[str, Kind] = {
+    "a batch sampler of another kind": lambda data, seed: {
+        "batch_sampler": Pairs(RandomSampler(data, generator=seeded(seed)), 4, False)
+    },
+    "one with a shuffle in it": lambda data, seed: {
+        "batch_sampler": Pairs(ShuffleSampler(data, seed=7), 4, False)
+    },
+}
+
+
+def made(dataset: Any, kind: str, seed: int, workers: int = 0, **options: Any) -> DataLoader[Any]:
+    if kind in BATCHED:
+        return DataLoader(dataset, num_workers=workers, **BATCHED[kind](dataset, seed), **options)
+    return DataLoader(dataset, SIZE, num_workers=workers, **KINDS[kind](dataset, seed), **options)
+
+
+def take(iterator: Iterator[Any], count: int) -> list[Any]:
+    return [plain(next(iterator)) for _ in range(count)]
+
+
+# ---- in mid-epoch ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *BATCHED])
+def test_stopped_after_any_batch_it_goes_on_with_the_next(kind: str, numbers: Path) -> None:
+    """Random transforms included; the epoch that is stopped is the second."""
+    dataset = Noisy(numbers)
+    torch.manual_seed(11)
+    unbroken = made(dataset, kind, seed=3)
+    before = batches(unbroken)
+    whole = batches(unbroken)
+    assert whole != before
+    for stop in range(len(whole) + 1):
+        torch.manual_seed(11)
+        first = made(dataset, kind, seed=3)
+        assert batches(first) == before
+        iterator = iter(first)
+        assert take(iterator, stop) == whole[:stop]
+        state = first.state_dict()
+        torch.manual_seed(99)
+        second = made(dataset, kind, seed=1234)
+        second.load_state_dict(state)
+        assert len(second) == len(whole) - stop
+        assert batches(second) == whole[stop:], stop
+
+
+@pytest.mark.parametrize("kind", ["shuffle with a generator", "ShuffleSampler and a generator"])
+@pytest.mark.parametrize(("saving", "loading"), [(0, 2), (2, 0), (2, 3), (4, 2)])
+def test_the_number_of_workers_may_be_another(
+    kind: str, saving: int, loading: int, numbers: Path
+) -> None:
+    dataset = Noisy(numbers)
+    unbroken = made(dataset, kind, seed=3)
+    whole, following = batches(unbroken), batches(unbroken)
+    first = made(dataset, kind, 3, saving)
+    iterator = iter(first)
+    assert take(iterator, 2) == whole[:2]
+    state = first.state_dict()
+    del iterator
+    second = made(dataset, kind, 77, loading)
+    second.load_state_dict(state)
+    assert batches(second) == whole[2:]
+    assert batches(second) == following
+
+
+@pytest.mark.parametrize("kind", [kind for kind in [*KINDS, *BATCHED] if "generator" in kind])
+def test_the_epochs_after_a_resumed_one_are_the_same_too(kind: str, numbers: Path) -> None:
+    """Where the order is the loader's own. Without a generator, it is the program's to restore."""
+    dataset = Noisy(numbers)
+    torch.manual_seed(1)
+    unbroken = made(dataset, kind, seed=3)
+    epochs = [batches(unbroken) for _ in range(3)]
+    torch.manual_seed(1)
+    first = made(dataset, kind, seed=3)
+    take(iter(first), 3)
+    second = made(dataset, kind, seed=1234)
+    second.load_state_dict(first.state_dict())
+    assert batches(second) == epochs[0][3:]
+    assert [batches(second) for _ in range(2)] == epochs[1:]
+
+
+def test_with_the_programs_own_numbers_restored_later_epochs_are_the_same(numbers: Path) -> None:
+    dataset = Noisy(numbers)
+    torch.manual_seed(1)
+    unbroken = made(dataset, "shuffle", 0)
+    epochs = [batches(unbroken) for _ in range(3)]
+    torch.manual_seed(1)
+    first = made(dataset, "shuffle", 0)
+    take(iter(first), 3)
+    state, program = first.state_dict(), torch.get_rng_state()
+    torch.manual_seed(2)
+    torch.set_rng_state(program)
+    second = made(dataset, "shuffle", 0)
+    second.load_state_dict(state)
+    assert batches(second) == epochs[0][3:]
+    assert [batches(second) for _ in range(2)] == epochs[1:]
+
+
+def test_it_can_be_stopped_and_resumed_again_and_again(numbers: Path) -> None:
+    dataset = Noisy(numbers)
+    whole = batches(made(dataset, "shuffle with a generator", 3))
+    loader = made(dataset, "shuffle with a generator", 3)
+    found = []
+    for _ in range(STEPS):
+        found += take(iter(loader), 1)
+        state = loader.state_dict()
+        loader = made(dataset, "shuffle with a generator", 0)
+        loader.load_state_dict(state)
+    assert found == whole
+    assert batches(loader) == []
+
+
+def test_persistent_workers_resume_and_may_be_saved_in_a_later_epoch(numbers: Path) -> None:
+    dataset = Noisy(numbers)
+    options: Options = {"workers": 2, "persistent_workers": True}
+    unbroken = made(dataset, "shuffle with a generator", 3, **options)
+    epochs = [batches(unbroken) for _ in range(3)]
+    first = made(dataset, "shuffle with a generator", 3, **options)
+    assert batches(first) == epochs[0]
+    assert take(iter(first), 3) == epochs[1][:3]
+    second = made(dataset, "shuffle with a generator", 5, **options)
+    batches(second)  # its workers are running already
+    second.load_state_dict(first.state_dict())
+    assert batches(second) == epochs[1][3:]
+
+
+def test_steps_that_were_set_are_part_of_the_state(numbers: Path) -> None:
+    for sampler in (None, ShuffleSampler(N)):
+        dataset = Processed(numbers)
+        whole = batches(DataLoader(dataset, SIZE, sampler=sampler and ShuffleSampler(N)))
+        first = DataLoader(dataset, SIZE, sampler=sampler)
+        first.set_step(2)
+        assert take(iter(first), 1) == whole[2:3]
+        second = DataLoader(dataset, SIZE, sampler=sampler and ShuffleSampler(N))
+        second.load_state_dict(first.state_dict())
+        assert batches(second) == whole[3:]
+
+
+def test_set_step_after_loading_counts_from_the_beginning_of_the_epoch(numbers: Path) -> None:
+    dataset = Processed(numbers)
+    for kind in ("sequential", "ShuffleSampler"):
+        whole = batches(made(dataset, kind, 3))
+        first = made(dataset, kind, 3)
+        take(iter(first), 3)
+        second = made(dataset, kind, 3)
+        second.load_state_dict(first.state_dict())
+        second.set_step(1)
+        assert len(second) == STEPS - 1
+        assert batches(second) == whole[1:]
+
+
+# ---- when it is saved --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["shuffle", "shuffle with a generator", "ShuffleSampler"])
+def test_a_state_right_after_iter_is_that_of_the_epoch(
+    kind: str, workers: int, numbers: Path
+) -> None:
+    dataset = Noisy(numbers)
+    torch.manual_seed(4)
+    first = made(dataset, kind, 3, workers)
+    iterator = iter(first)
+    state = first.state_dict()
+    whole = [plain(batch) for batch in iterator]
+    torch.manual_seed(5)
+    second = made(dataset, kind, 8)
+    second.load_state_dict(state)
+    assert batches(second) == whole
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *BATCHED])
+def test_a_state_between_epochs_is_that_of_the_next(kind: str, numbers: Path) -> None:
+    dataset = Noisy(numbers)
+    torch.manual_seed(4)
+    first = made(dataset, kind, 3)
+    batches(first)
+    state, program = first.state_dict(), torch.get_rng_state()
+    following = [batches(first) for _ in range(2)]
+    torch.set_rng_state(program)
+    second = made(dataset, kind, 8)
+    second.load_state_dict(state)
+    assert [batches(second) for _ in range(2)] == following
+
+
+def test_a_state_before_the_first_epoch_is_that_of_the_first(numbers: Path) -> None:
+    dataset = Processed(numbers)
+    first = made(dataset, "ShuffleSampler", 3)
+    second = made(dataset, "ShuffleSampler", 8)
+    second.load_state_dict(first.state_dict())
+    assert batches(second) == batches(first)
+
+
+@pytest.mark.parametrize("kind", ["shuffle with a generator", "ShuffleSampler"])
+def test_a_state_after_the_last_batch_leads_to_an_empty_rest_and_the_next_epoch(
+    kind: str, numbers: Path
+) -> None:
+    dataset = Processed(numbers)
+    first = made(dataset, kind, 3)
+    iterator = iter(first)
+    take(iterator, STEPS)
+    state = first.state_dict()
+    assert next(iterator, None) is None
+    second = made(dataset, kind, 8)
+    second.load_state_dict(state)
+    assert batches(second) == []
+    assert batches(second) == batches(first)
+
+
+def test_a_loaded_state_that_was_not_used_yet_is_the_state(numbers: Path) -> None:
+    dataset = Processed(numbers)
+    first = made(dataset, "shuffle with a generator", 3)
+    whole = batches(made(dataset, "shuffle with a generator", 3))
+    take(iter(first), 2)
+    second = made(dataset, "shuffle with a generator", 8)
+    second.load_state_dict(first.state_dict())
+    third = made(dataset, "shuffle with a generator", 9)
+    third.load_state_dict(second.state_dict())
+    assert batches(third) == whole[2:]
+
+
+def test_a_state_after_an_error_begins_with_the_batch_that_failed(numbers: Path) -> None:
+    dataset = Failing(numbers)
+    first = DataLoader(dataset, SIZE)
+    iterator = iter(first)
+    assert take(iterator, 2) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.raises(ValueError, match="nine"):
+        next(iterator)
+    second = DataLoader(Processed(numbers), SIZE)
+    second.load_state_dict(first.state_dict())
+    assert batches(second)[0] == [8, 9, 10, 11]
+    # Once the program went on to another batch, that one counts as given up.
+    assert take(iterator, 1) == [[12, 13, 14, 15]]
+    second.load_state_dict(first.state_dict())
+    assert batches(second)[0] == [16, 17, 18, 19]
+
+
+class Failing(Processed):
+    def process(self, indices: list[int], data: list[Any]) -> list[int]:
+        if 9 in indices:
+            raise ValueError("nine")
+        return super().process(indices, data)
+
+
+# ---- kept --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *BATCHED])
+@pytest.mark.parametrize("taken", [None, 2])
+def test_a_state_can_be_pickled_and_saved_with_torch(
+    kind: str, taken: int | None, numbers: Path
+) -> None:
+    dataset = Processed(numbers)
+    loader = made(dataset, kind, 3)
+    if taken:
+        take(iter(loader), taken)
+    state = loader.state_dict()
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    rest = None
+    for copied in (state, pickle.loads(pickle.dumps(state)), torch.load(file, weights_only=True)):
+        torch.manual_seed(0)
+        second = made(dataset, kind, 5)
+        second.load_state_dict(copied)
+        found = batches(second)
+        assert rest in (None, found)
+        rest = found
+
+
+def test_a_state_is_a_snapshot(numbers: Path) -> None:
+    dataset = Processed(numbers)
+    loader = made(dataset, "shuffle with a generator", 3)
+    whole = batches(made(dataset, "shuffle with a generator", 3))
+    iterator = iter(loader)
+    take(iterator, 1)
+    state = loader.state_dict()
+    take(iterator, 3)
+    second = made(dataset, "shuffle with a generator", 5)
+    second.load_state_dict(state)
+    assert batches(second) == whole[1:]
+
+
+# ---- refused -----------------------------------------------------------------------------
+
+
+def started(loader: DataLoader[Any]) -> DataLoader[Any]:
+    next(iter(loader))
+    return loader
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_state_of_other_data_is_refused(begun: bool, numbers: Path, tmp_path: Path) -> None:
+    other = Processed(write_numbers(tmp_path / "other.ffr", [*range(N - 1), 99]))
+    state = made(Processed(numbers), "shuffle", 0)
+    if begun:
+        started(state)
+    for loader in (
+        made(other, "shuffle", 0),
+        DataLoader(TensorDataset(torch.arange(N)), SIZE, True),
+    ):
+        with pytest.raises(StateError, match="other data"):
+            loader.load_state_dict(state.state_dict())
+
+
+def test_a_state_of_another_batch_size_is_refused_unless_the_sampler_can_be_moved(
+    numbers: Path,
+) -> None:
+    dataset = Processed(numbers)
+    state = started(DataLoader(dataset, 3)).state_dict()
+    with pytest.raises(StateError, match="batch size of 3, here it is 4"):
+        DataLoader(dataset, 4).load_state_dict(state)
+    order = list(ShuffleSampler(dataset))
+    state = started(DataLoader(dataset, 3, sampler=ShuffleSampler(dataset))).state_dict()
+    loader = DataLoader(dataset, 5, sampler=ShuffleSampler(dataset))
+    loader.load_state_dict(state)
+    assert [number for batch in batches(loader) for number in batch] == order[3:]
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded"),
+    [
+        ("shuffle", "sequential"),
+        ("shuffle", "ShuffleSampler"),
+        ("ShuffleSampler", "shuffle"),
+        ("weighted", "shuffle"),
+        ("DistributedSampler", "shuffle"),
+    ],
+)
+def test_a_state_of_another_kind_of_sampler_is_refused(
+    saved: str, loaded: str, numbers: Path
+) -> None:
+    dataset = Processed(numbers)
+    state = started(made(dataset, saved, 0)).state_dict()
+    with pytest.raises(StateError, match="kind of sampler"):
+        made(dataset, loaded, 0).load_state_dict(state)
+
+
+def test_a_state_of_another_number_of_torchs_ranks_is_refused(numbers: Path) -> None:
+    dataset = Processed(numbers)
+    four: Any = DistributedSampler(dataset, 4, 0)
+    state = started(DataLoader(dataset, SIZE, sampler=four)).state_dict()
+    with pytest.raises(StateError, match="4 ranks, here it is DistributedSampler of 2 ranks"):
+        made(dataset, "DistributedSampler", 0).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "garbage", [{}, {"version": 1}, {"version": 99}, [], None, "state", {"a": 1}], ids=repr
+)
+def test_garbage_is_refused(garbage: Any, numbers: Path) -> None:
+    loader = made(Processed(numbers), "shuffle", 0)
+    with pytest.raises(StateError):
+        loader.load_state_dict(garbage)
+
+
+@pytest.mark.parametrize("kind", ["shuffle", "ShuffleSampler"])
+def test_a_state_with_anything_missing_or_of_another_type_is_refused(
+    kind: str, numbers: Path
+) -> None:
+    dataset = Processed(numbers)
+    state = started(made(dataset, kind, 0)).state_dict()
+    whole = batches(made(dataset, "sequential", 0))
+    for name in state:
+        for bad in ({k: v for k, v in state.items() if k != name}, state | {name: object()}):
+            with pytest.raises(StateError):
+                made(dataset, kind, 0).load_state_dict(bad)
+    for name in ("step", "epoch"):
+        with pytest.raises(StateError):
+            made(dataset, kind, 0).load_state_dict(state | {name: -1})
+    # A loader that refused a state is as it was.
+    loader = made(dataset, "sequential", 0)
+    with pytest.raises(StateError):
+        loader.load_state_dict(state)
+    assert batches(loader) == whole
+
+
+def test_without_order_there_is_no_state(numbers: Path) -> None:
+    loader = DataLoader(Processed(numbers), SIZE, num_workers=2, in_order=False)
+    with pytest.raises(StateError, match="in_order"):
+        loader.state_dict()
+
+
+# ---- random numbers ----------------------------------------------------------------------
+
+
+def test_random_transforms_do_not_depend_on_the_number_of_workers(numbers: Path) -> None:
+    found = [
+        batches(made(Noisy(numbers), "shuffle with a generator", 3, workers))
+        for workers in (0, 1, 2, 4)
+    ]
+    assert all(each == found[0] for each in found)
+    drawn = [value for batch in found[0] for column in batch[1:] for value in column]
+    assert len(set(drawn)) == 3 * N  # every sample its own
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_epoch_has_random_transforms_of_its_own(workers: int, numbers: Path) -> None:
+    loader = made(Noisy(numbers), "sequential", 0, workers, persistent_workers=workers > 0)
+    first, second = batches(loader), batches(loader)
+    assert [batch[0] for batch in first] == [batch[0] for batch in second]
+    assert all(one[1:] != other[1:] for one, other in zip(first, second, strict=True))
+
+
+def test_without_workers_the_programs_own_random_numbers_are_left_alone(numbers: Path) -> None:
+    loader = DataLoader(Noisy(numbers), SIZE, collate_fn=as_list)
+    iterator = iter(loader)  # torch draws a seed from the global generator here, as always
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    drawn = [sample for batch in iterator for sample in batch]
+    assert len({sample[1] for sample in drawn}) == N
+    assert random.getstate() == before[0]
+    assert str(np.random.get_state()) == str(before[1])
+    assert torch.equal(torch.get_rng_state(), before[2])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_without_batches_has_the_same_seeds_and_states(
+    workers: int, numbers: Path
+) -> None:
+    dataset = Noisy(numbers)
+    whole = batches(DataLoader(dataset, None, shuffle=True, generator=seeded(3)))
+    assert len({sample[1] for sample in whole}) == N
+    first = DataLoader(dataset, None, shuffle=True, generator=seeded(3), num_workers=workers)
+    assert take(iter(first), 5) == whole[:5]
+    second = DataLoader(dataset, None, shuffle=True, generator=seeded(0), num_workers=workers)
+    second.load_state_dict(first.state_dict())
+    assert batches(second) == whole[5:]
+
+
+def test_without_batch_seeds_transforms_draw_from_the_programs_own(numbers: Path) -> None:
+    loader = DataLoader(Noisy(numbers), N, collate_fn=as_list, batch_seeds=False)
+    iterator = iter(loader)
+    random.seed(5)
+    expected = random.Random(5).random()
+    assert next(iterator)[0][1] == expected
