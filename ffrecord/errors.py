@@ -152,6 +152,33 @@ class BusyError(FFRecordError):
     exit_code = 21
 
 
+class DamagedSourceError(FFRecordError):
+    """A file of another format is damaged, ends too early, or was made to harm."""
+
+    exit_code = 35
+
+    def __init__(
+        self, path: str, what: str, record: int | None = None, offset: int | None = None
+    ) -> None:
+        super().__init__(path, what, record, offset)
+        self.path = path
+        self.what = what
+        self.record = record
+        self.offset = offset
+
+    def __str__(self) -> str:
+        where = "" if self.record is None else f": record {self.record}"
+        if self.offset is not None:
+            where += f"{' ' if where else ': '}at byte {self.offset}"
+        return f"{self.path}{where}: {self.what}"
+
+
+class ConversionError(FFRecordError, ValueError):
+    """What is asked for would lose something, or cannot be said in the other format."""
+
+    exit_code = 36
+
+
 class BadRecordWarning(UserWarning):
     """A record could not be read or decoded, and was left out as asked."""
 

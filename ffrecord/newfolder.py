@@ -33,7 +33,10 @@ class NewFolder:
             if not _is_ours(self.path, self._lock):
                 raise FileExistsError(errno.EEXIST, "is being made already", target)
             for left in os.scandir(self.path):
-                os.unlink(left)
+                if left.is_dir(follow_symlinks=False):
+                    _remove(left.path)
+                else:
+                    os.unlink(left)
         except BaseException:
             self._unlock()
             raise
@@ -48,7 +51,8 @@ class NewFolder:
     def discard(self) -> None:
         """Remove it, unless it was published."""
         if self._lock >= 0 and self._pid == os.getpid():
-            shutil.rmtree(self.path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                _remove(self.path)
             self._unlock()
 
     def _unlock(self) -> None:
@@ -59,6 +63,16 @@ class NewFolder:
         # Only the descriptor: in a forked child the folder is the parent's.
         if getattr(self, "_lock", -1) >= 0:
             self._unlock()
+
+
+def _remove(path: str) -> None:
+    """A folder and all that is in it, also in folders that are not for writing to."""
+    for top, folders, _ in os.walk(path):
+        for name in folders:  # before they are gone into
+            inside = os.path.join(top, name)
+            if not os.path.islink(inside):
+                os.chmod(inside, 0o700)
+    shutil.rmtree(path)
 
 
 def hidden_name(target: str, doing: str) -> str:

@@ -36,12 +36,12 @@ def paths(fname: Path | Sequence[Path]) -> list[str]:
     return [os.fsdecode(path) for path in fname]
 
 
-def refuse_other_kinds(path: str) -> None:
+def refuse_other_kinds(path: str, due: str = "an FFRecord file") -> None:
     """Before opening: opening a fifo would wait for its other end."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-        raise NotFFRecordError(f"{path}: not an FFRecord file but {kind}")
+        raise NotFFRecordError(f"{path}: not {due} but {kind}")
 
 
 def read_header(source: Source, check: bool) -> layout.Header:

@@ -16,12 +16,13 @@ import stat
 import warnings
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from tqdm import tqdm
 
 from ffrecord.checksum import crc32, crc32_joined
@@ -36,6 +37,7 @@ from ffrecord.readahead import read_ahead
 from ffrecord.scan import Scan
 from ffrecord.writer import FileWriter
 
+Ints: TypeAlias = npt.NDArray[np.int64]
 Path: TypeAlias = "str | os.PathLike[str]"
 
 DOING = "packing"  # in the name of a folder that is not whole yet
@@ -266,11 +268,18 @@ class _Packer:
         sizes = np.array([tree.length[inode] for inode in self._files], np.int64)
         if self._gone:
             tree = tree.without(self._gone)
-        image = build(tree, shards)
-        # What is written is read back with all of a reader's checks before it is believed.
-        index = Index(target, image, sizes)
-        before = legacy.dump(tree, _readable(tree, index)) if self._legacy_index else b""
-        return before + image + layout.trailer(image, crc32(image))
+        return index_record(target, tree, sizes, shards, legacy_index=self._legacy_index)
+
+
+def index_record(
+    target: str, tree: Tree, sizes: Ints, shards: Sequence[Shard] = (), *, legacy_index: bool = True
+) -> bytes:
+    """The last record of an archive whose other records have these sizes."""
+    image = build(tree, shards)
+    # What is written is read back with all of a reader's checks before it is believed.
+    index = Index(target, image, sizes)
+    before = legacy.dump(tree, _readable(tree, index)) if legacy_index else b""
+    return before + image + layout.trailer(image, crc32(image))
 
 
 def _readable(tree: Tree, index: Index) -> dict[int, int]:

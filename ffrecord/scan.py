@@ -32,7 +32,7 @@ _SKIPPED_KINDS = {
 }
 _NO_XATTRS = (errno.ENOTSUP, errno.ENODATA, errno.EPERM)
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # where a symlink may lead
-_LATEST_NS = (1 << 63) - 1  # in the year 2262, and as far before 1970
+LATEST_NS = (1 << 63) - 1  # in the year 2262, and as far before 1970
 
 
 class Scan:
@@ -194,7 +194,7 @@ class Scan:
 
     def _add_inode(self, now: os.stat_result, entry: int, path: bytes) -> int:
         mtime = now.st_mtime_ns
-        if not -_LATEST_NS <= mtime <= _LATEST_NS:
+        if not -LATEST_NS <= mtime <= LATEST_NS:
             mtime = _nearest_time(mtime, path)
         self._rows.append((
             now.st_mode, now.st_uid, now.st_gid, mtime, now.st_size, 0,
@@ -245,7 +245,7 @@ def _nearest_time(mtime: int, path: bytes) -> int:
     year = "2262" if mtime > 0 else "1677"
     what = f"{os.fsdecode(path)}: its time is beyond what an archive holds; packed as of {year}"
     warnings.warn(what, stacklevel=2)
-    return _LATEST_NS if mtime > 0 else -_LATEST_NS
+    return LATEST_NS if mtime > 0 else -LATEST_NS
 
 
 def read_xattrs(file: bytes | int) -> Xattrs:

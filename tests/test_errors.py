@@ -20,6 +20,7 @@ from ffrecord import (
     BusyError,
     ClosedError,
     CountError,
+    DamagedSourceError,
     FFRecordError,
     FileReader,
     FileWriter,
@@ -62,7 +63,7 @@ def read_all(path: Path, mode: str = "auto") -> list[bytes]:
 
 def test_ffrecord_error_is_a_runtime_error_and_the_parent_of_all() -> None:
     assert issubclass(FFRecordError, RuntimeError)
-    assert len(CLASSES) == 23
+    assert len(CLASSES) == 25
     codes = [cls.exit_code for cls in CLASSES]
     assert len(set(codes)) == len(codes)
     assert 0 not in codes
@@ -275,6 +276,7 @@ def test_busy_error_names_the_file_that_another_writer_has(small_file: Path) -> 
         SampleChecksumError("file", 3, 0x1234, 0x5678),
         NoRoomError("file", errno.ENOSPC),
         ReadFailedError("file", errno.EIO, 4096),
+        DamagedSourceError("file", "what is wrong", 3, 4096),
     ],
     ids=lambda error: type(error).__name__,
 )

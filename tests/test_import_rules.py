@@ -97,6 +97,12 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "folder", "indices", "opening", "permutation", "reader", "torch"},
         {"numpy", "PIL", "torch"},
     ),
+    # Optional packages are imported by name, through dataset.packages, when they are needed.
+    "ffrecord.convert": (
+        {"archive", "checksum", "convert", "dataset", "errors", "extract", "index", "indices"}
+        | {"names", "newfile", "newfolder", "opening", "pack", "reader", "scan", "writer"},
+        {"numpy", "tqdm"},
+    ),
     "ffrecord.utils": ({"newfile", "writer"}, {"tqdm"}),
     "ffrecord.cli": (
         READ_SIDE
@@ -104,6 +110,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "archive",
             "audit",
             "cli",
+            "convert",
             "extract",
             "folder",
             "index",

@@ -14,7 +14,7 @@ import pytest
 from tests.printed import ROOT, blocks, run_python
 
 README = (ROOT / "README.md").read_text()
-GUIDES = ["docs/torch.md"]  # tests/dataset has docs/datasets.md
+GUIDES = ["docs/converting.md", "docs/torch.md"]  # tests/dataset has docs/datasets.md
 COMMANDS = Path(sys.executable).parent
 
 

@@ -1,7 +1,7 @@
 """The `ffrecord` command: one module per subcommand, and here what they share.
 
 Exit codes: 0 done; 1 `verify` found damage, or `salvage` lost records; 2 the command line is wrong,
-or names a record that is not there; 3 to 12 and 14 to 20 one of our errors (`ffrecord.errors` has
+or names a record that is not there; 3 to 12 and 14 to 36 one of our errors (`ffrecord.errors` has
 the numbers, README.md the list); 13 the operating system said no (no such file, no permission); 130
 interrupted; 141 the reader of our output has gone. An error is one line on stderr, never a
 traceback.
@@ -28,7 +28,9 @@ from ffrecord.terminal import (
 )
 from ffrecord.version import __version__
 
-COMMANDS = ("pack", "ls", "cat", "extract", "info", "verify", "salvage", "mount", "umount")
+COMMANDS = (
+    "pack", "ls", "cat", "extract", "convert", "info", "verify", "salvage", "mount", "umount"
+)  # fmt: skip
 
 
 def command() -> int:

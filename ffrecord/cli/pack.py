@@ -23,7 +23,7 @@ def add_command(commands: Any) -> None:
         help="leave out names like *.tmp or paths like logs/*; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--shard-size", type=_size, metavar="SIZE",
+        "--shard-size", type=size_argument, metavar="SIZE",
         help="several files of about this size, such as 10GB, and one index",
     )  # fmt: skip
     parser.add_argument(
@@ -85,7 +85,7 @@ def _count(text: str) -> int:
     return number
 
 
-def _size(text: str) -> int:
+def size_argument(text: str) -> int:
     try:
         return parse_size(text)
     except ValueError as error:

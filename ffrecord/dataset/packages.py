@@ -9,7 +9,15 @@ from typing import Any
 from ffrecord.errors import MissingPackageError
 
 # module -> what pip calls the package that has it
-PIP_NAMES = {"msgpack": "msgpack", "PIL": "pillow", "zstandard": "zstandard", "lz4": "lz4"}
+PIP_NAMES = {
+    "msgpack": "msgpack",
+    "PIL": "pillow",
+    "zstandard": "zstandard",
+    "lz4": "lz4",
+    "crc32c": "crc32c",
+    "cramjam": "cramjam",
+    "h5py": "h5py",
+}
 
 
 @cache

@@ -1,0 +1,125 @@
+"""From one shape to another. docs/converting.md has the table of what becomes what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ffrecord.convert import fieldtypes, samples
+from ffrecord.convert.shapes import (
+    LARGEST_RECORD,
+    Entry,
+    Files,
+    Options,
+    Records,
+    Row,
+    Rows,
+    Shape,
+)
+from ffrecord.errors import ConversionError
+from ffrecord.names import to_text
+
+FIELD = "data"
+"""The name of a field that is made of records."""
+
+
+def adapt(source: Shape, wanted: type[Shape], options: Options) -> Shape:
+    """The source in another shape, or itself if it has that already."""
+    if wanted is Records:
+        return to_records(source, options)
+    if wanted is Files:
+        return to_files(source, options)
+    return to_rows(source, options)
+
+
+def to_records(source: Shape, options: Options) -> Records:
+    if isinstance(source, Records):
+        return source
+    if isinstance(source, Files) and options.field is None:
+        return _contents(source, options)
+    return _values(to_rows(source, options), options)
+
+
+def to_files(source: Shape, options: Options) -> Files:
+    if isinstance(source, Files):
+        return source
+    if isinstance(source, Rows):
+        return samples.to_files(source, options)
+    return Files(_numbered_files(source, options), source.count)
+
+
+def to_rows(source: Shape, options: Options) -> Rows:
+    if isinstance(source, Rows):
+        if options.types:
+            raise ConversionError(
+                "types are for what is made of files or records; rows have theirs"
+            )
+        return source if options.field is None else _one_field(source, options.field)
+    if isinstance(source, Files):
+        rows = samples.to_rows(source, options)
+    else:
+        field = options.field or FIELD
+        type_ = fieldtypes.single(field, options.types.get(field, "bytes"), "a record is one value")
+        rows = Rows({field: type_}, _rows(source, field, type_), source.count)
+    for field in options.types:
+        _require_field(rows, field)
+    if isinstance(source, Files) and options.field is not None:
+        return _one_field(rows, options.field)
+    return rows
+
+
+def _contents(files: Files, options: Options) -> Records:
+    if not options.drop_names:
+        raise ConversionError(
+            "records have no names: with drop_names (--drop-names) only the contents of the files "
+            "are kept, in the order of their paths"
+        )
+    return Records(_without_names(files, options))
+
+
+def _without_names(files: Files, options: Options) -> Iterator[bytes]:
+    for entry in files.items:
+        if entry.is_file:
+            yield samples.content_of(entry, LARGEST_RECORD)
+        elif not entry.is_folder:
+            options.skipped("symlink" if entry.is_symlink else "hard link", to_text(entry.path))
+
+
+def _values(rows: Rows, options: Options) -> Records:
+    """One field of rows, as the bytes that a dataset stores."""
+    named = [name for name in rows.spec if name != samples.KEY]
+    if options.field is None and len(named) != 1:
+        raise ConversionError(
+            f"a record is one field; choose one with field (--field): {', '.join(rows.spec)}"
+        )
+    field = options.field or named[0]
+    _require_field(rows, field)
+    type_ = fieldtypes.single(field, rows.spec[field], "a record is one value")
+    return Records((fieldtypes.encode(type_, row[field]) for row in rows.items), rows.count)
+
+
+def _one_field(rows: Rows, field: str) -> Rows:
+    _require_field(rows, field)
+    return Rows({field: rows.spec[field]}, ({field: row[field]} for row in rows.items), rows.count)
+
+
+def _require_field(rows: Rows, field: str) -> None:
+    if field not in rows.spec:
+        raise ConversionError(f"there is no field {field!r}; there are {', '.join(rows.spec)}")
+
+
+def _rows(records: Records, field: str, type_: str) -> Iterator[Row]:
+    for number, record in enumerate(records.items):
+        try:
+            value = fieldtypes.decode(type_, record)
+        except Exception as error:
+            what = f"record {number} is no {type_}: {error or type(error).__name__}"
+            raise ConversionError(what) from error
+        yield {field: value}
+
+
+def _numbered_files(records: Records, options: Options) -> Iterator[Entry]:
+    type_ = options.types.get(options.field or FIELD, "bytes")
+    extension = f".{samples.extension_of(type_)}".encode()
+    for number, record in enumerate(records.items):
+        name = samples.numbered(number, records.count) + extension
+        yield samples.made_file(name, record, options)

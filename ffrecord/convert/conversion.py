@@ -1,0 +1,326 @@
+"""`convert`: from one format to another, item by item, and counted at the end.
+
+What is written is put into a hidden folder beside the target, opened again there and counted, and
+only then given its name. So it appears whole and right, or not at all, and what was under that name
+stays until then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from tqdm import tqdm
+
+from ffrecord.archive import Archive
+from ffrecord.convert import bag, formats, own
+from ffrecord.convert.adapt import adapt
+from ffrecord.convert.formats import Format
+from ffrecord.convert.shapes import Files, Options, Rows, Shape, Written
+from ffrecord.errors import ConversionError, CountError, NoRoomError, SkippedWarning
+from ffrecord.extract import extract
+from ffrecord.newfile import check_target, sync_folder
+from ffrecord.newfolder import NewFolder
+from ffrecord.pack import pack_folder, parse_size
+
+Path: TypeAlias = "str | os.PathLike[str]"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(slots=True)
+class ConversionReport:
+    """What was converted."""
+
+    source_format: str
+    target_format: str
+    read: int
+    """Records, rows or files, as the source has them."""
+    written: int
+    """As the target says that it has, opened again. Of files, those that are not folders."""
+    replaced: int = 0
+    """Files that a later one of the same name took the place of."""
+    skipped: dict[str, int] = field(default_factory=dict)
+    """What the target cannot hold, by kind."""
+
+
+def convert(
+    src: Path | Sequence[Path],
+    dst: Path,
+    *,
+    source_format: str | None = None,
+    target_format: str | None = None,
+    field: str | None = None,
+    types: Mapping[str, str] | None = None,
+    drop_names: bool = False,
+    codec: str | None = None,
+    shard_size: int | str | None = None,
+    force: bool = False,
+    verbose: bool = False,
+) -> ConversionReport:
+    """Convert files of one format into another; docs/converting.md says what becomes what.
+
+    Args:
+        src: a file or folder; or several of one format, which are read one after the other.
+        dst: the file or folder to make.
+        source_format, target_format: one of `ffrecord.convert.FORMATS`, where the files and their
+            names do not tell.
+        field: of rows, the field to take; of records that become rows, the field's name.
+        types: field -> type, for fields that are made of files or records.
+        drop_names: files may become records, which have no names.
+        codec: of RecordIO: none, snappy or gzip.
+        shard_size: write a folder of tars of about this size ("1GB").
+        force: replace a file that is there. A folder is never replaced.
+        verbose: show a progress bar.
+
+    Returns what was read and written. An error leaves the target as it was.
+    """
+    sources = [src] if isinstance(src, (str, os.PathLike)) else list(src)
+    if not sources:
+        raise ValueError("src is an empty list: at least one source is needed")
+    paths = [os.path.abspath(os.fsdecode(path)) for path in sources]
+    skipped: Counter[str] = Counter()
+
+    def skip(kind: str, path: str) -> None:
+        skipped[kind] += 1
+
+    options = Options(
+        field, dict(types or {}), drop_names, codec,
+        None if shard_size is None else parse_size(shard_size),
+        mtime_ns=max(os.stat(path).st_mtime_ns for path in paths), skipped=skip,
+    )  # fmt: skip
+    source = formats.find(paths[0]) if source_format is None else formats.named(source_format)
+    target = _target_format(os.fsdecode(dst), source, target_format, options)
+    path = _target_path(os.fsdecode(dst), target, paths, force)
+    job = _Job(paths, source, path, target, options, verbose)
+    report = job.run()
+    report.skipped = dict(skipped)
+    if skipped and job.shortcut is not _pack:  # which warns itself
+        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(skipped.items()))
+        warnings.warn(f"{paths[0]}: not converted: {kinds}", SkippedWarning, stacklevel=2)
+    return report
+
+
+def _target_format(dst: str, source: Format, name: str | None, options: Options) -> Format:
+    shape = source.shape if options.field is None else Rows
+    target = formats.find_target(dst, shape) if name is None else formats.named(name)
+    if options.shard_size is not None and target.name != "tar":
+        raise ConversionError("a shard size is for tars only")
+    if options.shard_size is not None:
+        target = replace(target, is_folder=True)
+    if options.codec is not None and not target.name.startswith("recordio"):
+        raise ConversionError("a codec is for RecordIO only")
+    return target
+
+
+def _target_path(dst: str, target: Format, sources: list[str], force: bool) -> str:
+    """Where to write, if nothing is in the way."""
+    path = os.path.abspath(dst)
+    if os.path.islink(path):  # replacing the link would orphan the file
+        path = os.path.realpath(path)
+    for source in sources:
+        if os.path.isdir(source) and os.path.realpath(path).startswith(
+            os.path.join(os.path.realpath(source), "")
+        ):
+            raise ConversionError(f"{dst}: is inside of what is to be converted")
+    if os.path.isdir(path):
+        if os.listdir(path):
+            raise FileExistsError(errno.EEXIST, "a folder that is there is not replaced", dst)
+        if not target.is_folder:
+            raise IsADirectoryError(errno.EISDIR, "a folder is in the way", dst)
+        return path
+    check_target(path)
+    for name in _products(path, target, both=True):
+        if os.path.lexists(name) and (not force or target.is_folder):
+            hint = "" if target.is_folder else "; force (--force) replaces it"
+            raise FileExistsError(errno.EEXIST, f"is there already{hint}", name)
+    return path
+
+
+def _products(path: str, target: Format, *, both: bool = False) -> list[str]:
+    """The files that a target is made of; with `both` also the index of a bag that has none: it
+    would be taken for that bag's."""
+    is_two = target.name == "bag" or (both and target.name == "bag-single")
+    return [path, bag.index_path(path)] if is_two else [path]
+
+
+class _Job:
+    """One conversion."""
+
+    def __init__(
+        self, paths: list[str], source: Format, path: str, target: Format, options: Options,
+        verbose: bool,
+    ) -> None:  # fmt: skip
+        self._paths = paths
+        self._source = source
+        self._path = path
+        self._target = target
+        self._options = options
+        self._verbose = verbose
+        self._read = 0
+        self.shortcut = None
+        if len(paths) == 1:
+            self.shortcut = _SHORTCUTS.get((source.name, target.name))
+
+    def run(self) -> ConversionReport:
+        folder = NewFolder(self._path, "converting")
+        try:
+            with self._no_room_is_ours():
+                staged = os.path.join(folder.path, os.path.basename(self._path))
+                written = self._write(staged)
+                found = self._target.count(staged)
+                if found != written.items:
+                    raise CountError(
+                        f"{self._path}: {written.items} items were written, but opened again it "
+                        f"says {found}; it is not kept"
+                    )
+                self._publish(folder.path)
+        finally:
+            folder.discard()
+        return ConversionReport(
+            self._source.name, self._target.name, self._read, found, written.replaced
+        )
+
+    def _write(self, staged: str) -> Written:
+        if self.shortcut is not None:
+            self._read = self.shortcut(self._paths[0], staged, self._verbose, self._options)
+            return Written(self._read)
+        with _opened(self._paths, self._source, self._options) as opened:
+            total = opened.count
+            opened.items = self._counted(opened.items, total)
+            adapted = adapt(opened, self._target.shape, self._options)
+            given = _Counted(adapted.items)
+            adapted.items = given
+            written = self._target.write(staged, adapted, self._options)
+        self._compare("read", self._read, total)
+        if self._target.shape is not Files:
+            self._compare("given to the writer", given.count, written.items)
+        return written
+
+    def _compare(self, what: str, found: int, due: int | None) -> None:
+        if due is not None and found != due:
+            raise CountError(f"{self._path}: {found} items were {what}, {due} were due")
+
+    def _counted(self, items: Iterable[Any], total: int | None) -> Iterator[Any]:
+        kind = self._source.shape.__name__.lower()
+        with tqdm(
+            total=total, unit=f" {kind}", desc="converting", leave=False, disable=not self._verbose
+        ) as bar:
+            for item in items:
+                if not getattr(item, "is_folder", False):
+                    self._read += 1
+                    bar.update()
+                yield item
+
+    def _publish(self, folder: str) -> None:
+        """Give it its name, durably. A bag's index goes away first and comes last: without one
+        nobody takes it for whole."""
+        names = _products(self._path, self._target)
+        staged = {name: os.path.join(folder, os.path.basename(name)) for name in names}
+        for place in staged.values():
+            _make_durable(place)
+        for name in _products(self._path, self._target, both=True)[1:]:
+            if os.path.lexists(name):
+                os.unlink(name)
+        for name, place in staged.items():
+            if self._target.is_folder:
+                _move_folder(place, name)
+                continue
+            if os.path.exists(name):  # a file that is replaced keeps its mode
+                os.chmod(place, stat.S_IMODE(os.stat(name).st_mode))
+            os.rename(place, name)
+        sync_folder(os.path.dirname(self._path))
+
+    @contextmanager
+    def _no_room_is_ours(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in NoRoomError.ERRNOS and not isinstance(error, NoRoomError):
+                raise NoRoomError(self._path, error.errno) from error
+            raise
+
+
+class _Counted:
+    """An iterable that knows how many items it has given."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self.count = 0
+        self._items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._items:
+            self.count += 1
+            yield item
+
+
+@contextmanager
+def _opened(paths: list[str], source: Format, options: Options) -> Iterator[Shape]:
+    """The first source, followed by the others."""
+    with source.read(paths[0], options) as first:
+        if len(paths) > 1:
+            spec = first.spec if isinstance(first, Rows) else {}
+            first.items = _chained(first.items, spec, paths[1:], source, options)
+            first.count = None
+        yield first
+
+
+def _chained(
+    items: Iterable[Any], spec: Mapping[str, str], others: list[str], source: Format,
+    options: Options,
+) -> Iterator[Any]:  # fmt: skip
+    yield from items
+    for path in others:
+        with source.read(path, options) as shape:
+            if isinstance(shape, Rows) and shape.spec != spec:
+                raise ConversionError(f"{path}: its fields are {shape.spec}, not {spec}")
+            yield from shape.items
+
+
+def _move_folder(place: str, name: str) -> None:
+    """To another folder, which needs the right to write to the folder itself: its `..` changes."""
+    mode = stat.S_IMODE(os.stat(place).st_mode)
+    os.chmod(place, mode | stat.S_IWUSR)
+    os.rename(place, name)
+    os.chmod(name, mode)
+
+
+def _make_durable(path: str) -> None:
+    is_folder = os.path.isdir(path)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if not is_folder:
+            os.fsync(fd)
+        elif _libc.syncfs(fd) != 0:  # file by file it takes many times as long
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    finally:
+        os.close(fd)
+
+
+def _pack(path: str, staged: str, verbose: bool, options: Options) -> int:
+    report = pack_folder(path, staged, verbose)
+    for kind, number in report.skipped.items():
+        for _ in range(number):
+            options.skipped(kind, path)
+    return report.files + report.symlinks + report.hard_links
+
+
+def _extract(path: str, staged: str, verbose: bool, options: Options) -> int:
+    with Archive.open(path) as archive:
+        names = own.names_in(archive)
+        with tqdm(total=names, unit=" files", desc="converting", leave=False,
+                  disable=not verbose) as bar:  # fmt: skip
+            extract(archive, staged, progress=lambda files, size: bar.update(files))
+        return names
+
+
+# Where there is more to gain than from items one by one.
+_SHORTCUTS = {("folder", "packed"): _pack, ("packed", "folder"): _extract}

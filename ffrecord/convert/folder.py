@@ -1,0 +1,91 @@
+"""Folders on disk as entries, and entries into a new folder.
+
+A folder is written by way of an archive beside it: so names are checked before the first file is
+made, and `extract` is the only code here that makes files where somebody else says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ffrecord.archive import Archive
+from ffrecord.convert import packed
+from ffrecord.convert.shapes import Entry, Files, Options, Written
+from ffrecord.convert.source import STEP
+from ffrecord.errors import ChangedError
+from ffrecord.extract import extract
+from ffrecord.names import to_text
+from ffrecord.scan import Scan, read_xattrs
+
+
+@contextmanager
+def read(path: str, options: Options) -> Iterator[Files]:
+    scan = Scan(os.path.abspath(path))
+    for kind, number in scan.skipped.items():
+        for _ in range(number):
+            options.skipped(kind, path)
+    yield Files(_entries(scan), _names(scan))
+
+
+def count(path: str) -> int:
+    return _names(Scan(os.path.abspath(path)))
+
+
+def write(path: str, files: Files, options: Options) -> Written:
+    archive = f"{path}.ffr"
+    written = packed.write(archive, files, options)
+    with Archive.open(archive) as opened:
+        extract(opened, path)
+    os.unlink(archive)
+    return written
+
+
+def _names(scan: Scan) -> int:
+    tree = scan.tree
+    return sum(not tree.is_folder(inode) for inode in tree.inode)
+
+
+def _entries(scan: Scan) -> Iterator[Entry]:
+    """The top, then everything in path order."""
+    tree = scan.tree
+    yield _entry(scan, b"", b"", 0)
+    folders: list[bytes] = []
+    seen: dict[int, bytes] = {}
+    for number, depth in tree.in_path_order():
+        del folders[depth - 1 :]
+        inode, name = tree.inode[number], tree.names[number]
+        path = b"/".join([*folders, name])
+        first = path if tree.is_folder(inode) else seen.setdefault(inode, path)
+        yield _entry(scan, path, b"" if first == path else first, inode)
+        folders.append(name)
+
+
+def _entry(scan: Scan, path: bytes, hard_link: bytes, inode: int) -> Entry:
+    tree = scan.tree
+    is_file = tree.is_file(inode) and not hard_link
+    xattrs = tree.xattrs.get(inode, ())
+    if is_file:
+        xattrs = read_xattrs(scan.path(inode))
+    return Entry(
+        path, tree.mode[inode], tree.uid[inode], tree.gid[inode], tree.mtime[inode],
+        size=tree.length[inode] if is_file else 0,
+        target=tree.targets.get(inode, b""),
+        hard_link=hard_link,
+        xattrs=xattrs,
+        content=lambda: _content(scan, inode),
+    )  # fmt: skip
+
+
+def _content(scan: Scan, inode: int) -> Iterator[bytes]:
+    """A file's bytes, if they are those of the file that was seen."""
+    path = scan.path(inode)
+    fd = os.open(path, scan.open_flags)
+    with open(fd, "rb", buffering=0) as file:
+        left = scan.tree.length[inode]
+        while left and (piece := file.read(min(left, STEP))):
+            left -= len(piece)
+            yield piece
+        if left or not scan.is_unchanged(inode, os.fstat(file.fileno())):
+            raise ChangedError(f"{to_text(path)}: changed while it was converted")

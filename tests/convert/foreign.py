@@ -1,0 +1,200 @@
+"""Files of other formats made, and read, byte by byte from their definitions.
+
+Nothing here may use the package, nor the packages that it uses for the same: what this computes is
+compared with what they do.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+
+MAGIC = 0x01020304
+CODECS = ("none", "snappy", "gzip")
+
+
+def _table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+_TABLE = _table()
+
+
+def crc32c(data: bytes) -> int:
+    """One byte at a time. 0xe3069283 for b"123456789", says RFC 3720's polynomial."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def masked(data: bytes) -> int:
+    crc = crc32c(data)
+    return ((crc >> 15) | (crc << 17 & 0xFFFFFFFF)) + 0xA282EAD8 & 0xFFFFFFFF
+
+
+# ---- TFRecord ------------------------------------------------------------------------------
+
+
+def tfrecord(records: Sequence[bytes]) -> bytes:
+    return b"".join(
+        tf_header(len(each)) + each + struct.pack("<I", masked(each)) for each in records
+    )
+
+
+def tf_header(length: int) -> bytes:
+    packed = struct.pack("<Q", length)
+    return packed + struct.pack("<I", masked(packed))
+
+
+# ---- snappy --------------------------------------------------------------------------------
+
+
+def varint(number: int) -> bytes:
+    out = b""
+    while number >= 128:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+def snappy_block(data: bytes) -> bytes:
+    """Literals only, of at most 60 bytes, which need no length bytes."""
+    out = varint(len(data))
+    for at in range(0, len(data), 60):
+        part = data[at : at + 60]
+        out += bytes([(len(part) - 1) << 2]) + part
+    return out
+
+
+def unsnap_block(data: bytes) -> bytes:
+    """The block format: a varint, then literals and copies."""
+    due = at = shift = 0
+    while True:
+        due |= (data[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+        if data[at - 1] < 128:
+            break
+    out = bytearray()
+    while at < len(data):
+        tag, at = data[at], at + 1
+        kind, upper = tag & 3, tag >> 2
+        if kind == 0:
+            length = upper + 1
+            if upper >= 60:
+                width = upper - 59
+                length = int.from_bytes(data[at : at + width], "little") + 1
+                at += width
+            out += data[at : at + length]
+            at += length
+            continue
+        if kind == 1:
+            length, offset = (upper & 7) + 4, upper >> 3 << 8 | data[at]
+            at += 1
+        else:
+            width = 2 if kind == 2 else 4
+            length, offset = upper + 1, int.from_bytes(data[at : at + width], "little")
+            at += width
+        for _ in range(length):
+            out.append(out[-offset])
+    assert len(out) == due
+    return bytes(out)
+
+
+def snappy_frames(data: bytes, *, compressed: bool = True) -> bytes:
+    out = b"\xff\x06\x00\x00sNaPpY"
+    for at in range(0, len(data), 65536):
+        plain = data[at : at + 65536]
+        body = snappy_block(plain) if compressed else plain
+        out += bytes([not compressed]) + (len(body) + 4).to_bytes(3, "little")
+        out += struct.pack("<I", masked(plain)) + body
+    return out
+
+
+def unsnap_frames(data: bytes) -> bytes:
+    assert data[:10] == b"\xff\x06\x00\x00sNaPpY"
+    out, at = b"", 10
+    while at < len(data):
+        kind, length = data[at], int.from_bytes(data[at + 1 : at + 4], "little")
+        crc = struct.unpack("<I", data[at + 4 : at + 8])[0]
+        body = data[at + 8 : at + 4 + length]
+        plain = unsnap_block(body) if kind == 0 else body
+        assert kind in (0, 1)
+        assert masked(plain) == crc
+        out, at = out + plain, at + 4 + length
+    return out
+
+
+# ---- RecordIO ------------------------------------------------------------------------------
+
+
+def lengths_and_records(records: Sequence[bytes]) -> bytes:
+    return b"".join(struct.pack("<I", len(each)) + each for each in records)
+
+
+def python_chunk(records: Sequence[bytes], codec: str = "none", count: int | None = None) -> bytes:
+    """Magic, number of records, CRC-32C, codec from 1 on, size; snappy as one block."""
+    pack: dict[str, Callable[[bytes], bytes]] = {
+        "none": bytes, "snappy": snappy_block, "gzip": gzip.compress
+    }  # fmt: skip
+    data = pack[codec](lengths_and_records(records))
+    count = len(records) if count is None else count
+    number = 1 + CODECS.index(codec)
+    return struct.pack("<5I", MAGIC, count, crc32c(data), number, len(data)) + data
+
+
+def go_chunk(records: Sequence[bytes], codec: str = "none", count: int | None = None) -> bytes:
+    """Magic, CRC-32, codec from 0 on, size, number of records; snappy in frames."""
+    pack: dict[str, Callable[[bytes], bytes]] = {
+        "none": bytes, "snappy": snappy_frames, "gzip": gzip.compress
+    }  # fmt: skip
+    data = pack[codec](lengths_and_records(records))
+    count = len(records) if count is None else count
+    number = CODECS.index(codec)
+    return struct.pack("<5I", MAGIC, zlib.crc32(data), number, len(data), count) + data
+
+
+def read_recordio(data: bytes, dialect: str) -> list[bytes]:
+    """All records of a file, with everything checked."""
+    found, at = [], 0
+    while at < len(data):
+        magic, *fields = struct.unpack_from("<5I", data, at)
+        assert magic == MAGIC
+        if dialect == "python":
+            count, crc, codec, length = fields
+            codec -= 1
+        else:
+            crc, codec, length, count = fields
+        body = data[at + 20 : at + 20 + length]
+        assert crc == (crc32c(body) if dialect == "python" else zlib.crc32(body))
+        if CODECS[codec] == "gzip":
+            body = gzip.decompress(body)
+        elif CODECS[codec] == "snappy":
+            body = unsnap_block(body) if dialect == "python" else unsnap_frames(body)
+        inside = 0
+        for _ in range(count):
+            (size,) = struct.unpack_from("<I", body, inside)
+            found.append(body[inside + 4 : inside + 4 + size])
+            inside += 4 + size
+        assert inside == len(body)
+        at += 20 + length
+    return found
+
+
+# ---- bags ----------------------------------------------------------------------------------
+
+
+def limits(records: Sequence[bytes]) -> bytes:
+    ends = [sum(map(len, records[: k + 1])) for k in range(len(records))]
+    return struct.pack(f"<{len(ends)}Q", *ends)
+
+
+def single_bag(records: Sequence[bytes], version: int) -> bytes:
+    return b"".join(records) + (bytes(8) if version == 1 else b"") + limits(records)

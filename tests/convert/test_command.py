@@ -1,0 +1,193 @@
+"""`ffrecord convert` as users run it: output, exit codes, one line per error."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from ffrecord import ConversionError, DamagedSourceError, MissingPackageError, cli
+from ffrecord.dataset import packages
+from tests import handmade, trees
+from tests.convert import foreign
+
+RECORDS = [b"one", b"", b"three"]
+ROOT = Path(__file__).parent.parent.parent
+USAGE, SYSTEM = 2, 13
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+Command: TypeAlias = Callable[..., Result]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `ffrecord convert` in this process."""
+
+    def run(*arguments: str | Path) -> Result:
+        try:
+            code: Any = cli.main(["convert", *map(str, arguments)])
+        except SystemExit as end:  # argparse's way of saying that the command line is wrong
+            code = end.code
+        return Result(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    return handmade.write_records(tmp_path / "ours.ffr", RECORDS)
+
+
+def test_it_says_what_became_what(run: Command, ours: Path, tmp_path: Path) -> None:
+    target = tmp_path / "x.tfrecord"
+    result = run(ours, target)
+    assert result == Result(0, f"{target}: 3 records (records) became 3 records (tfrecord)\n", "")
+    assert target.read_bytes() == foreign.tfrecord(RECORDS)
+
+
+def test_json_is_for_scripts(run: Command, ours: Path, tmp_path: Path) -> None:
+    result = run(ours, tmp_path / "x.tar", "--json")
+    assert json.loads(result.out) == {
+        "source_format": "records", "target_format": "tar", "read": 3, "written": 3,
+        "replaced": 0, "skipped": {},
+    }  # fmt: skip
+
+
+def test_options_may_stand_anywhere_and_sources_be_many(
+    run: Command, ours: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "x"
+    result = run(ours, "--to", "recordio-go", ours, "--codec", "gzip", target)
+    assert result.out == f"{target}: 6 records (records) became 6 records (recordio-go)\n"
+    assert foreign.read_recordio(target.read_bytes(), "go") == RECORDS * 2
+
+
+def test_every_option_reaches_the_conversion(run: Command, tmp_path: Path) -> None:
+    top = trees.plain_tree(tmp_path / "tree", {"a.x": b"1", "a.y": b"2", "b.x": b"3", "b.y": b"4"})
+    assert run(top, tmp_path / "one.bag", "--drop-names").code == 0
+    assert (tmp_path / "one.bag").read_bytes() == b"1234"
+    assert run(top, tmp_path / "two.bag", "--field", "y").code == 0
+    assert (tmp_path / "two.bag").read_bytes() == b"24"
+    assert run(top, tmp_path / "three", "--to", "dataset", "--type", "x=int", "--type",
+               "y=utf8+gzip").code == 0  # fmt: skip
+    spec = json.loads((tmp_path / "three/spec.json").read_text())["spec"]
+    assert spec == {"__key__": "utf8", "x": "int", "y": "utf8+gzip"}
+    assert run(top, tmp_path / "four", "--to", "webdataset", "--shard-size", "1kB").code == 0
+    assert sorted(os.listdir(tmp_path / "four")) == ["000000.tar", "000001.tar"]
+    assert run(tmp_path / "four", tmp_path / "one.bag", "--from", "tar", "--drop-names",
+               "--force").code == 0  # fmt: skip
+    assert (tmp_path / "one.bag").read_bytes() == b"1234"
+
+
+def test_errors_are_one_line_with_their_code(run: Command, ours: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.tfrecord"
+    bad.write_bytes(foreign.tfrecord(RECORDS)[:-1])
+    text = tmp_path / "text"
+    text.write_text("neither this nor that, but long enough\n")
+    cases: list[tuple[tuple[str | Path, ...], int, str]] = [
+        ((bad, tmp_path / "x.ffr"), DamagedSourceError.exit_code, f"{bad}: record 2 at byte"),
+        ((text, tmp_path / "x.ffr"), ConversionError.exit_code, "--from"),
+        ((ours, tmp_path / "x.zip"), ConversionError.exit_code, "--to"),
+        ((ours, bad), SYSTEM, "--force"),
+        ((ours, tmp_path / "no/x.bag"), SYSTEM, "No such file"),
+        ((tmp_path / "nope", tmp_path / "x.bag"), SYSTEM, f"{tmp_path}/nope: No such file"),
+        ((ours,), USAGE, "where to"),
+    ]
+    for arguments, code, message in cases:
+        result = run(*arguments)
+        assert (result.code, result.out) == (code, ""), arguments
+        assert result.err.count("\n") == 1
+        assert message in result.err
+    assert sorted(os.listdir(tmp_path)) == ["bad.tfrecord", "ours.ffr", "text"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--to", "zip"], ["--from", "zip"], ["--codec", "lzma"], ["--type", "x"],
+        ["--shard-size", "-1"], ["--what"],
+    ],
+)  # fmt: skip
+def test_a_wrong_command_line_is_a_usage_error(
+    arguments: list[str], run: Command, ours: Path, tmp_path: Path
+) -> None:
+    assert run(ours, tmp_path / "x", *arguments).code == USAGE
+    assert os.listdir(tmp_path) == ["ours.ffr"]
+
+
+@pytest.mark.parametrize(
+    ("module", "target"),
+    [
+        ("crc32c", "x.tfrecord"),
+        ("crc32c", "x.recordio"),
+        ("cramjam", "x.recordio"),
+        ("h5py", "x.h5"),
+    ],
+)
+def test_a_package_that_is_missing_is_asked_for_by_name(
+    module: str, target: str, run: Command, ours: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setitem(sys.modules, module, None)
+    packages.load.cache_clear()
+    try:
+        result = run(ours, tmp_path / target)
+    finally:
+        packages.load.cache_clear()
+    assert result.code == MissingPackageError.exit_code
+    assert f"pip install {module}" in result.err
+    assert result.err.count("\n") == 1
+    assert os.listdir(tmp_path) == ["ours.ffr"]
+
+
+def test_what_is_left_out_is_a_warning_of_one_line(run: Command, tmp_path: Path) -> None:
+    top = trees.plain_tree(tmp_path / "tree", {"a": b"1"})
+    os.mkfifo(top / "fifo")
+    for target in ("x.tar", "x.ffr"):
+        result = run(top, tmp_path / target)
+        assert result.code == 0
+        assert result.err.count("\n") == 1
+        assert "1 fifo" in result.err
+
+
+def on_a_terminal(*arguments: str | Path) -> bytes:
+    """What the command says on a standard error that is a terminal."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("<4H", 24, 80, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ffrecord", "convert", *map(str, arguments)],
+        stdout=subprocess.DEVNULL, stderr=theirs, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    os.close(theirs)
+    said = b""
+    with open(ours, "rb", buffering=0) as terminal:
+        while True:
+            try:
+                said += terminal.read(4096)
+            except OSError:  # the other end was closed
+                break
+    assert process.wait() == 0
+    return said
+
+
+def test_a_terminal_sees_progress_unless_it_is_not_wanted(ours: Path, tmp_path: Path) -> None:
+    assert b"converting" in on_a_terminal(ours, tmp_path / "x.tfrecord")
+    assert on_a_terminal(ours, tmp_path / "y.tfrecord", "--no-progress") == b""

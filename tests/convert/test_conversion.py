@@ -1,0 +1,481 @@
+"""What every conversion does: finds formats, counts, appears whole or not at all, streams."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ffrecord import (
+    ConversionError,
+    CountError,
+    DatasetWriter,
+    FFRecordError,
+    FileReader,
+    FileWriter,
+    NoRoomError,
+    NotFFRecordError,
+)
+from ffrecord.convert import FORMATS, adapt, convert, formats, tar
+from ffrecord.convert.shapes import Options, Records, Written
+from tests import handmade, trees, users
+
+RECORDS = handmade.random_records([0, 1, 100, 5000])
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    return handmade.write_records(tmp_path / "ours.ffr", RECORDS)
+
+
+def read_all(path: Path) -> list[bytes]:
+    with FileReader(path) as reader:
+        return handmade.as_bytes(reader)
+
+
+# ---- which format --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_of_each(tmp_path: Path) -> dict[str, Path]:
+    """The same few samples in every format, under names that tell nothing."""
+    files = {"a.bin": b"1" * 100, "b.bin": b"2" * 100}
+    top = trees.plain_tree(tmp_path / "start", files)
+    (tmp_path / "each").mkdir()
+    found = {}
+    for name in FORMATS:
+        path = tmp_path / "each" / name
+        convert(top, path, target_format=name, drop_names=True)
+        found[name] = path
+    return found
+
+
+def test_the_format_of_a_source_is_found_by_what_is_in_it(one_of_each: dict[str, Path]) -> None:
+    """But a bag has nothing by which it could be known, and RecordIO's dialects are one format."""
+    for name, path in one_of_each.items():
+        if name not in ("bag", "bag-single"):
+            assert formats.find(str(path)).name == name.removesuffix("-go"), name
+
+
+def test_a_bag_is_found_by_its_name_and_an_unknown_name_is_asked_about(
+    one_of_each: dict[str, Path],
+) -> None:
+    path = one_of_each["bag-single"]
+    with pytest.raises(ConversionError, match=rf"{path}.*--from"):
+        formats.find(str(path))
+    os.rename(path, path.with_suffix(".bag"))
+    assert formats.find(str(path.with_suffix(".bag"))).name == "bag"
+
+
+def test_every_format_converts_to_every_other_one(
+    one_of_each: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "to").mkdir()
+    for source, target in itertools.product(FORMATS, FORMATS):
+        place = tmp_path / "to" / f"{source} {target}"
+        field = None
+        if FORMATS[source].shape.__name__ == "Rows" and FORMATS[target].shape is Records:
+            field = "bin"
+        report = convert(
+            one_of_each[source], place, source_format=source, target_format=target,
+            drop_names=True, field=field,
+        )  # fmt: skip
+        assert (report.source_format, report.target_format) == (source, target)
+        assert FORMATS[target].count(str(place)) == report.written
+        contents = place.read_bytes() if place.is_file() else b"".join(
+            path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()
+        )  # fmt: skip
+        if target not in ("recordio", "recordio-go"):  # compressed
+            assert b"1" * 100 in contents, (source, target)
+            assert b"2" * 100 in contents, (source, target)
+    assert len(os.listdir(tmp_path / "to")) >= len(FORMATS) ** 2
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "due"),
+    [
+        ("x.ffr", "records", "records"),
+        ("x.ffr", "folder", "packed"),
+        ("x.ffr", "dataset", "records"),
+        ("x.tar", "folder", "tar"),
+        ("x.tar.gz", "records", "tar"),
+        ("x.tfrecord", "records", "tfrecord"),
+        ("x.recordio", "records", "recordio"),
+        ("x.bag", "records", "bag"),
+        ("x.h5", "dataset", "hdf5"),
+        ("x.hdf5", "records", "hdf5"),
+        ("x", "records", "folder"),
+        ("x", "folder", "folder"),
+        ("x", "dataset", "dataset"),
+    ],
+)
+def test_the_format_of_a_target_is_found_by_its_name(name: str, shape: str, due: str) -> None:
+    assert formats.find_target(name, FORMATS[shape].shape).name == due
+
+
+def test_names_that_tell_nothing_and_formats_that_are_none_are_errors(
+    ours: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "text").write_text("Some text that is long enough to be read as a header.\n")
+    for options, why in (
+        ({"src": tmp_path / "text", "dst": tmp_path / "x.ffr"}, "--from"),
+        ({"src": ours, "dst": tmp_path / "x.zip"}, "--to"),
+        ({"src": ours, "dst": tmp_path / "x", "target_format": "zip"}, "no format 'zip'"),
+        ({"src": ours, "dst": tmp_path / "x", "source_format": "zip"}, "no format 'zip'"),
+        ({"src": ours, "dst": tmp_path / "x.bag", "shard_size": 10}, "shard size"),
+    ):
+        with pytest.raises(ConversionError, match=why):
+            convert(**options)
+    assert sorted(os.listdir(tmp_path)) == ["ours.ffr", "text"]
+
+
+def test_sources_that_are_no_files_are_errors(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for name in FORMATS:
+        with pytest.raises((FFRecordError, OSError)):
+            convert(tmp_path / "nothing", tmp_path / "x", source_format=name, target_format="bag")
+        with pytest.raises((NotFFRecordError, FFRecordError, OSError)):
+            convert(tmp_path / "fifo", tmp_path / "x", source_format=name, target_format="bag")
+    with pytest.raises(NotFFRecordError, match="not a regular file"):
+        convert(tmp_path / "fifo", tmp_path / "x.ffr")
+    assert os.listdir(tmp_path) == ["fifo"]
+
+
+# ---- what is there -------------------------------------------------------------------------
+
+
+def test_a_file_that_is_there_is_replaced_only_if_asked(ours: Path, tmp_path: Path) -> None:
+    for name in ("x.tfrecord", "x.ffr", "x.bag", "x.h5", "x.tar"):
+        (tmp_path / name).write_bytes(b"precious")
+        with pytest.raises(FileExistsError, match="--force"):
+            convert(ours, tmp_path / name)
+        assert (tmp_path / name).read_bytes() == b"precious"
+        os.chmod(tmp_path / name, 0o600)
+        convert(ours, tmp_path / name, force=True)
+        assert FORMATS[formats.find(str(tmp_path / name)).name].count(str(tmp_path / name)) == 4
+        assert os.stat(tmp_path / name).st_mode & 0o777 == 0o600
+
+
+def test_a_folder_that_is_there_is_never_replaced(ours: Path, tmp_path: Path) -> None:
+    trees.plain_tree(tmp_path / "mine", {"precious": b"1"})
+    for name in ("folder", "dataset", "granular", "tar", "records"):
+        with pytest.raises(OSError, match="folder") as caught:
+            convert(ours, tmp_path / "mine", target_format=name, force=True)
+        assert caught.value.errno in (errno.EEXIST, errno.EISDIR)
+    assert os.listdir(tmp_path / "mine") == ["precious"]
+    (tmp_path / "empty").mkdir()
+    convert(ours, tmp_path / "empty")
+    assert len(os.listdir(tmp_path / "empty")) == 4
+
+
+def test_the_index_of_a_bag_is_not_overwritten_either(ours: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.idx").write_bytes(b"precious")
+    for name in ("bag", "bag-single"):
+        with pytest.raises(FileExistsError, match=r"x\.idx"):
+            convert(ours, tmp_path / "x.bag", target_format=name)
+    convert(ours, tmp_path / "x.bag", target_format="bag-single", force=True)
+    assert sorted(os.listdir(tmp_path)) == ["ours.ffr", "x.bag"]
+
+
+def test_a_symlink_is_followed_to_the_file_that_is_replaced(ours: Path, tmp_path: Path) -> None:
+    (tmp_path / "real.tfrecord").write_bytes(b"old")
+    (tmp_path / "link.tfrecord").symlink_to("real.tfrecord")
+    convert(ours, tmp_path / "link.tfrecord", force=True)
+    assert (tmp_path / "link.tfrecord").is_symlink()
+    assert formats.FORMATS["tfrecord"].count(str(tmp_path / "real.tfrecord")) == 4
+
+
+def test_a_file_may_be_replaced_by_what_it_becomes(ours: Path) -> None:
+    convert(ours, ours, force=True, target_format="tfrecord")
+    assert FORMATS["tfrecord"].count(str(ours)) == 4
+
+
+def test_a_target_inside_of_its_source_is_refused(tmp_path: Path) -> None:
+    top = trees.plain_tree(tmp_path / "tree", {"a": b"1"})
+    (tmp_path / "alias").symlink_to(top)
+    for target in (top / "x.tar", tmp_path / "alias" / "x.tar"):
+        with pytest.raises(ConversionError, match="inside"):
+            convert(top, target)
+    assert os.listdir(top) == ["a"]
+
+
+def test_a_target_without_a_folder_to_be_in_is_an_error_at_once(ours: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        convert(ours, tmp_path / "no" / "x.tfrecord")
+
+
+# ---- whole or not at all -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_source_that_turns_out_damaged_leaves_nothing(name: str, tmp_path: Path) -> None:
+    ours = handmade.write_records(tmp_path / "ours.ffr", RECORDS)
+    data = bytearray(ours.read_bytes())
+    data[-1] ^= 1
+    ours.write_bytes(data)
+    with pytest.raises(FFRecordError, match="record 3"):
+        convert(ours, tmp_path / "x", target_format=name)
+    assert os.listdir(tmp_path) == ["ours.ffr"]
+
+
+@pytest.mark.parametrize("name", ["tfrecord", "tar", "dataset", "folder"])
+def test_a_full_disk_is_our_error_and_leaves_nothing(
+    name: str, ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "rename", full)
+    with pytest.raises(NoRoomError):
+        convert(ours, tmp_path / "x", target_format=name)
+    assert os.listdir(tmp_path) == ["ours.ffr"]
+
+
+@pytest.mark.parametrize("lost", ["by the writer", "on the way", "before"])
+def test_counts_that_differ_are_an_error_and_leave_nothing(
+    lost: str, ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that loses a record is found, whichever count tells."""
+    real = FORMATS["tfrecord"]
+
+    def write(path: str, records: Records, options: Options) -> Written:
+        if lost == "before":
+            records.items = itertools.islice(records.items, 1, None)
+            next(iter(records.items))
+        written = real.write(path, records, options)
+        if lost == "by the writer":
+            os.truncate(path, os.path.getsize(path) - 5016)
+        return Written(written.items - (lost == "on the way"))
+
+    broken = formats.Format("tfrecord", Records, real.read, write, real.count)
+    monkeypatch.setitem(formats.FORMATS, "tfrecord", broken)
+    with pytest.raises(CountError, match=str(tmp_path / "x")):
+        convert(ours, tmp_path / "x", target_format="tfrecord")
+    assert os.listdir(tmp_path) == ["ours.ffr"]
+
+
+def test_a_source_with_fewer_items_than_it_says_is_an_error(
+    ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileReader, "__iter__", lambda self: iter(RECORDS[:3]))
+    with pytest.raises(CountError):
+        convert(ours, tmp_path / "x.tfrecord")
+    assert os.listdir(tmp_path) == ["ours.ffr"]
+
+
+KILLED = """
+import sys, time
+from ffrecord.convert import convert, formats
+from ffrecord.convert.shapes import Records
+real = formats.FORMATS["records"]
+import contextlib
+@contextlib.contextmanager
+def slow(path, options):
+    def items():
+        yield b"x" * 100_000
+        yield b"y" * 100_000
+        print("begun", flush=True)
+        time.sleep(600)
+    yield Records(items())
+formats.FORMATS["records"] = formats.Format("records", Records, slow, real.write, real.count)
+convert(sys.argv[1], sys.argv[2], source_format="records", target_format=sys.argv[3])
+"""
+
+
+@pytest.mark.parametrize("name", ["tfrecord", "folder", "dataset"])
+def test_a_conversion_that_is_killed_leaves_nothing_under_the_name(
+    name: str, ours: Path, tmp_path: Path
+) -> None:
+    """What it leaves beside it goes away with the next one."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(ours), str(tmp_path / "x"), name],
+        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"begun\n"
+    with pytest.raises(FileExistsError, match="being made"):
+        convert(ours, tmp_path / "x", target_format=name)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert not (tmp_path / "x").exists()
+    assert ".x.converting" in os.listdir(tmp_path)
+    convert(ours, tmp_path / "x", target_format=name)
+    assert sorted(os.listdir(tmp_path)) == ["ours.ffr", "x"]
+    assert FORMATS[name].count(str(tmp_path / "x")) == 4
+
+
+# ---- several sources -----------------------------------------------------------------------
+
+
+def test_several_sources_are_read_one_after_the_other(tmp_path: Path) -> None:
+    paths = [handmade.write_records(tmp_path / f"{k}.ffr", [b"%d" % k, b"x"]) for k in range(3)]
+    report = convert(paths, tmp_path / "all.tfrecord")
+    convert(tmp_path / "all.tfrecord", tmp_path / "all.ffr")
+    assert read_all(tmp_path / "all.ffr") == [b"0", b"x", b"1", b"x", b"2", b"x"]
+    assert (report.read, report.written) == (6, 6)
+    with pytest.raises(ValueError, match="empty list"):
+        convert([], tmp_path / "none.ffr")
+
+
+def test_several_datasets_must_have_the_same_fields(tmp_path: Path) -> None:
+    for name, spec in (("a", {"n": "int"}), ("b", {"n": "int"}), ("c", {"m": "int"})):
+        with DatasetWriter(tmp_path / name, spec) as writer:
+            writer.append(dict.fromkeys(spec, 1))
+    assert convert([tmp_path / "a", tmp_path / "b"], tmp_path / "x.h5").written == 2
+    with pytest.raises(ConversionError, match=r"c: its fields"):
+        convert([tmp_path / "a", tmp_path / "c"], tmp_path / "y.h5")
+    assert not (tmp_path / "y.h5").exists()
+
+
+# ---- memory --------------------------------------------------------------------------------
+
+BIG = 48 << 20
+BOUND = 24 << 20
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twice as large as the memory that a conversion may take."""
+    path = tmp_path_factory.mktemp("big") / "big.ffr"
+    block = np.random.default_rng(0).integers(0, 255, 64 << 10, np.uint8)
+    with FileWriter(path, BIG // len(block)) as writer:
+        for _ in range(BIG // len(block)):
+            writer.write_one(block)
+    return path
+
+
+def peak_of(convert_it: Any) -> int:
+    """numpy's arrays and Python's objects; what is mapped elsewhere is a few fixed buffers."""
+    tracemalloc.start()
+    try:
+        convert_it()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_memory_does_not_grow_with_the_data(name: str, big: Path, tmp_path: Path) -> None:
+    there = peak_of(lambda: convert(big, tmp_path / "x", target_format=name))
+    back = peak_of(lambda: convert(
+        tmp_path / "x", tmp_path / "back.ffr", source_format=name, target_format="records",
+        drop_names=True,
+    ))  # fmt: skip
+    assert there < BOUND
+    assert back < BOUND
+    assert (tmp_path / "back.ffr").stat().st_size >= BIG
+
+
+def tar_peaks(path: Path, count: int) -> tuple[int, int]:
+    """Of writing a tar with so many members, and of going through it."""
+
+    def read() -> None:
+        with tar.read(str(path), Options()) as files:
+            assert sum(1 for _ in files.items) == count
+
+    files = adapt.to_files(Records(itertools.repeat(b"x", count), count), Options())
+    return peak_of(lambda: tar.write(str(path), files, Options())), peak_of(read)
+
+
+def test_the_memory_does_not_grow_with_the_number_of_a_tars_members(tmp_path: Path) -> None:
+    """Python's tarfile alone keeps a kilobyte or so of each."""
+    tar_peaks(tmp_path / "first.tar", 10)  # for what is loaded only then
+    few, many = tar_peaks(tmp_path / "few.tar", 10), tar_peaks(tmp_path / "many.tar", 3000)
+    assert many[0] - few[0] < 300_000
+    assert many[1] - few[1] < 300_000
+
+
+def test_one_large_file_is_streamed_through_tar_and_folder(tmp_path: Path) -> None:
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(BIG)
+    (tmp_path / "tree").mkdir()
+    os.rename(tmp_path / "sparse", tmp_path / "tree" / "large")
+    for source, target in (("tree", "t.tar"), ("t.tar", "p.ffr"), ("p.ffr", "t.tar.gz"),
+                           ("t.tar.gz", "out")):  # fmt: skip
+        peak = peak_of(lambda s=source, t=target: convert(tmp_path / s, tmp_path / t))
+        assert peak < BOUND, (source, target)
+    assert trees.differences(tmp_path / "tree", tmp_path / "out") == []
+
+
+def test_the_process_as_a_whole_stays_small(big: Path, tmp_path: Path) -> None:
+    """With all that Python does not see: 200 MB go there and back, and the process does not grow
+    by as much as a quarter of that."""
+    code = textwrap.dedent("""
+        import os, resource, shutil, sys
+        from ffrecord.convert import convert
+
+        def there_and_back(sources, name):
+            convert(sources, "there", target_format=name)
+            convert("there", "back", source_format=name, target_format="records", drop_names=True)
+            for path in ("there", "back", "there.idx"):
+                if os.path.isdir(path):
+                    shutil.rmtree(path)
+                elif os.path.exists(path):
+                    os.unlink(path)
+
+        for name in sys.argv[2:]:
+            there_and_back(sys.argv[1], name)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for name in sys.argv[2:]:
+            there_and_back([sys.argv[1]] * 4, name)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """)
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(big), "recordio", "bag", "hdf5", "dataset"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) << 10 < BIG, run.stderr
+
+
+# ---- as an ordinary user -------------------------------------------------------------------
+
+
+def test_an_ordinary_user_gets_folders_that_are_not_for_writing_to(tmp_path: Path) -> None:
+    """And where that fails in the end, nothing stays behind."""
+    with users.reachable(tmp_path):
+        out = users.run(
+            """
+            os.chdir(sys.argv[1])
+            os.makedirs("tree/locked/inside")
+            open("tree/locked/inside/file", "w").close()
+            for path in ("tree/locked/inside", "tree/locked", "tree"):
+                os.chmod(path, 0o555)
+            convert("tree", "t.tar")
+            convert("t.tar", "out")
+            print(oct(os.stat("out").st_mode), os.listdir("out/locked/inside"))
+            real = formats.FORMATS["folder"]
+            formats.FORMATS["folder"] = dataclasses.replace(real, count=lambda path: 0)
+            try:
+                convert("t.tar", "wrong", target_format="folder")
+            except ffrecord.CountError:
+                print(sorted(os.listdir(".")))
+            """.replace("\n            ", "\n"),
+            tmp_path,
+            imports="import dataclasses\nfrom ffrecord.convert import convert, formats\n",
+        )
+    assert out.splitlines() == ["0o40555 ['file']", "['out', 't.tar', 'tree']"]
+
+
+def test_what_a_killed_conversion_left_is_removed_also_if_it_is_not_for_writing_to(
+    ours: Path, tmp_path: Path
+) -> None:
+    left = tmp_path / ".x.converting" / "x" / "locked"
+    trees.plain_tree(left, {"inside/file": b"1"})
+    (left / "link").symlink_to(ours.parent)
+    left.chmod(0o500)
+    convert(ours, tmp_path / "x")
+    assert sorted(os.listdir(tmp_path)) == ["ours.ffr", "x"]
