@@ -32,7 +32,7 @@ class Plan:
     pictures: PictureSet
     batch: int = 64
     workers: int = 2
-    decode_us: float = 200.0
+    decode_us: float = 50.0
 
 
 FULL = Plan(repeats=7, pictures=PictureSet(110_000, 10_000, 100))
