@@ -79,7 +79,10 @@ def parse_prefix(path: str, prefix: bytes, size: int) -> int:
     if not 0 <= n <= MAX_RECORDS:
         raise NotFFRecordError(f"{path}: not an FFRecord file (it would hold {n} records)")
     if crc == 0 and n == 0:
-        raise UnfinishedError(f"{path}: never finished: its writer was not closed; write it again")
+        raise UnfinishedError(
+            f"{path}: never finished: its writer was not closed; write it again, go on with "
+            "resumable=True if it was written so, or save what is there with `ffrecord salvage`"
+        )
     if header_size(n) > size:
         raise TruncatedError(
             f"{path}: truncated: the header of {n} records needs {header_size(n)} bytes, "

@@ -21,10 +21,18 @@ from ffrecord import journal, layout
 from ffrecord.beginning import Beginning
 from ffrecord.checksum import crc32
 from ffrecord.engine import Source
-from ffrecord.errors import CountError, SampleChecksumError, StructureError, TruncatedError
+from ffrecord.errors import (
+    ChangedError,
+    CountError,
+    FFRecordError,
+    SampleChecksumError,
+    StructureError,
+    TruncatedError,
+)
 from ffrecord.journal import Entry, Journal
 from ffrecord.locks import open_locked
 from ffrecord.newfile import NewFile, sync_folder
+from ffrecord.opening import read_header
 from ffrecord.recheck import Recheck
 from ffrecord.sharing import take_over, whole_blocks
 
@@ -145,6 +153,25 @@ class _FinishedCopy(NewFile):
         self._partial.abandon()
 
 
+def _refuse_if_finished_since(file: PartialFile, path: str, entries: list[Entry]) -> None:
+    """Going on with old records would replace what another writer has finished meanwhile.
+
+    A writer that was killed between finishing the file and removing these is not another one.
+    """
+    target = file._target
+    try:
+        if os.stat(target).st_mtime_ns <= os.fstat(file.fd).st_mtime_ns:
+            return
+        finished = read_header(Source(target, direct=False), check=True).checksums
+    except (FFRecordError, FileNotFoundError):  # what is there is none of ours to protect
+        return
+    if finished[: len(entries)].tolist() != [entry.crc for entry in entries]:
+        raise ChangedError(
+            f"{target}: was written since {path} was left; "
+            "remove that one and its journal to begin anew, or the file to go on"
+        )
+
+
 def _resume(file: PartialFile, path: str, content: journal.Content, n: int | None) -> Beginning:
     if content.n != n:
         raise CountError(
@@ -152,6 +179,7 @@ def _resume(file: PartialFile, path: str, content: journal.Content, n: int | Non
             "go on as it was begun, or remove it and its journal"
         )
     entries = _whole(path, content)
+    _refuse_if_finished_since(file, path, entries)
     ends = [content.begin, *(entry.end for entry in entries)]
     file.rewind(ends[-1])
     os.ftruncate(file.fd, ends[-1])

@@ -8,6 +8,7 @@ whole.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -54,12 +55,15 @@ class SalvageReport:
     were: in a packed folder, whose names would lead to other records otherwise."""
 
 
-def salvage_file(broken: str | os.PathLike[str], out: str | os.PathLike[str]) -> SalvageReport:
+def salvage_file(
+    broken: str | os.PathLike[str], out: str | os.PathLike[str], *, overwrite: bool = True
+) -> SalvageReport:
     """Write every record of `broken` whose checksum holds to `out`, a new record file.
 
     Args:
         broken: a record file, or a resumable writer's `.NAME.partial`, whose journal is beside it.
-        out: the file to write; it is replaced if it is there.
+        out: the file to write.
+        overwrite: replace `out` if it is there; else that is a FileExistsError.
     """
     path = os.fsdecode(broken)
     if path.endswith(journal_path(".partial")):
@@ -67,6 +71,9 @@ def salvage_file(broken: str | os.PathLike[str], out: str | os.PathLike[str]) ->
     refuse_other_kinds(path)
     if os.path.exists(out) and os.path.samefile(path, out):
         raise ValueError(f"{path}: cannot be salvaged into itself; name another file")
+    if os.path.exists(out) and not overwrite:  # it may be the last good copy
+        what = "is there already; overwrite=True (--force) replaces it"
+        raise FileExistsError(errno.EEXIST, what, os.fspath(out))
     source = Source(path, direct=False)
     claimed = _claims(source)
     found = _Findings(source, claimed)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from ffrecord import FileReader, FileWriter, errors
+from ffrecord import (
+    DatasetWriter,
+    FileReader,
+    FileWriter,
+    ShardedDatasetWriter,
+    encoders,
+    errors,
+)
 
 RECORDS = [b"zero", b"", b"x" * 5000, b"last\n"]
 
@@ -100,6 +108,35 @@ def test_verify_lists_every_bad_record_and_goes_on(file: Path, tmp_path: Path) -
     assert "not an FFRecord file" in lines[3]
     assert lines[-1] == f"{good}: OK, 4 records"
     assert not result.stderr
+
+
+def test_verify_of_a_dataset_finds_files_that_do_not_belong_together(tmp_path: Path) -> None:
+    spec = {"number": "int", "words": "utf8+zstd[]", "own": "mine"}
+    for name, start in (("one", 0), ("two", 10)):
+        with DatasetWriter(tmp_path / name, spec, {**encoders, "mine": bytes}) as writer:
+            for i in range(start, start + 5):
+                writer.append({"number": i, "words": ["a"] * i, "own": b"x"})
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert run("verify", one, two).returncode == 0
+    shutil.copy(two / "number.ffr", one / "number.ffr")
+    result = run("verify", one)
+    assert result.returncode == 1
+    assert b"number.ffr: not the file that this dataset was written with" in result.stdout
+    (one / "number.ffr").unlink()
+    result = run("verify", one)
+    assert result.returncode == 1
+    assert b"number.ffr: this file of the dataset is missing" in result.stdout
+
+
+def test_verify_of_a_sharded_dataset_looks_at_every_shard(tmp_path: Path) -> None:
+    with ShardedDatasetWriter(tmp_path / "all", {"number": "int"}, encoders, 4) as writer:
+        for i in range(10):
+            writer.append({"number": i})
+    result = run("verify", tmp_path / "all")
+    assert (result.returncode, result.stdout.count(b"OK")) == (0, 3)
+    damage(tmp_path / "all" / "000001" / "number.ffr", 2)
+    result = run("verify", tmp_path / "all")
+    assert (result.returncode, result.stdout.count(b"OK")) == (1, 2)
 
 
 def test_verify_goes_on_after_a_missing_file(file: Path, tmp_path: Path) -> None:

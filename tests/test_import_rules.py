@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.journal": ({"checksum", "newfile"}, set()),
     "ffrecord.partial": (
         {"beginning", "checksum", "engine", "errors", "journal", "layout", "locks", "newfile"}
-        | {"recheck", "sharing"},
+        | {"opening", "recheck", "sharing"},
         set(),
     ),
     "ffrecord.writer": (
@@ -111,6 +111,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "audit",
             "cli",
             "convert",
+            "dataset",
             "extract",
             "folder",
             "index",

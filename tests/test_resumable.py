@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from ffrecord import (
     BusyError,
+    ChangedError,
     ClosedError,
     CountError,
     FFRecordError,
@@ -568,3 +569,22 @@ def test_a_reader_of_the_folder_does_not_see_the_partial_file(path: Path) -> Non
     interrupted(path.with_name("another.ffr"), RECORDS[:2])
     with FileReader(path.parent) as reader:
         assert reader.fnames == [os.fspath(path)]
+
+
+def test_records_that_were_left_do_not_replace_a_file_that_was_finished_since(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "file.ffr"
+    left = FileWriter(path, resumable=True)
+    left.write_one(b"old")
+    left.suspend()
+    with FileWriter(path) as plain:
+        plain.write_one(b"plain")
+    os.utime(path, ns=(left_at := (tmp_path / ".file.ffr.partial").stat().st_mtime_ns + 1,) * 2)
+    with pytest.raises(ChangedError, match=r"was written since .*partial was left"):
+        FileWriter(path, resumable=True)
+    assert handmade.records_in(path.read_bytes()) == [b"plain"]
+    os.utime(path, ns=(left_at - 2,) * 2)  # a file that is older may be replaced, as always
+    with FileWriter(path, resumable=True) as again:
+        assert again.count == 1
+    assert handmade.records_in(path.read_bytes()) == [b"old"]

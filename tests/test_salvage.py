@@ -444,3 +444,14 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     result = run(tmp_path / "nope.ffr", tmp_path / "out.ffr")
     assert result.returncode == 13
     assert result.stderr == f"ffrecord: {tmp_path}/nope.ffr: No such file or directory\n"
+
+
+def test_the_command_replaces_a_file_only_when_told(broken: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.ffr"
+    out.write_bytes(b"the last good copy")
+    result = run(broken, out)
+    assert (result.returncode, result.stderr.count("\n")) == (13, 1)
+    assert "--force" in result.stderr
+    assert out.read_bytes() == b"the last good copy"
+    assert run(broken, out, "--force").returncode == 0
+    assert handmade.records_in(out.read_bytes()) == RECORDS

@@ -18,13 +18,14 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("broken", help="a damaged record file, or a writer's .NAME.partial")
     parser.add_argument("out", help="the new record file")
+    parser.add_argument("--force", action="store_true", help="replace OUT if it is there")
     parser.add_argument("--json", action="store_true", help="for scripts")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     try:
-        report = salvage_file(options.broken, options.out)
+        report = salvage_file(options.broken, options.out, overwrite=options.force)
     except ValueError as error:  # into itself
         print(f"ffrecord: {printable(error)}", file=sys.stderr)
         return EXIT_USAGE

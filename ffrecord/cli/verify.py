@@ -1,13 +1,15 @@
 """`ffrecord verify FILE…`: every checksum of every file, on all cores.
 
 Of a packed folder also its index: that it makes sense, that its checksums of blocks belong to its
-records, and that the index for the original FFRecord, if there is one, says the same.
+records, and that the index for the original FFRecord, if there is one, says the same. Of a typed
+dataset also that its files are those it was written with.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -21,7 +23,10 @@ from tqdm import tqdm
 
 from ffrecord.archive import Archive
 from ffrecord.audit import audit, shown_path
-from ffrecord.errors import FFRecordError, NotPackedFolderError
+from ffrecord.dataset.reader import DatasetReader
+from ffrecord.dataset.sharded import SHARD_NAME
+from ffrecord.dataset.spec import SEQUENCE, SPEC_NAME, load
+from ffrecord.errors import DatasetError, FFRecordError, NotPackedFolderError
 from ffrecord.names import to_text
 from ffrecord.reader import FileReader
 from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, counted, printable
@@ -34,21 +39,48 @@ SHOWN_PATHS = 3
 
 def add_command(commands: Any) -> None:
     parser = commands.add_parser("verify", help="check every checksum; exit 1 if one is wrong")
-    parser.add_argument("file", nargs="+", help="record files, packed folders, folders of shards")
+    parser.add_argument(
+        "file", nargs="+", help="record files, packed folders, folders of shards, datasets"
+    )
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
     parser.set_defaults(run=run, more_paths="file")
 
 
 def run(options: argparse.Namespace) -> int:
     """All files are looked at, also after one that is damaged."""
-    codes = {_verify(path, options.no_progress) for path in options.file}
+    paths = [part for path in options.file for part in _parts(path)]
+    codes = {_verify(path, options.no_progress) for path in paths}
     # Damage is what was asked for: it is not hidden by a file that could not be read.
     return next((code for code in (EXIT_DAMAGED, EXIT_SYSTEM) if code in codes), 0)
+
+
+def _parts(path: str) -> list[str]:
+    """The shards of a sharded dataset, each of which is a dataset; else the path itself."""
+    shards: list[str] = []
+    if os.path.isdir(path) and not _is_dataset(path):
+        shards = sorted(name for name in os.listdir(path) if re.fullmatch(SHARD_NAME, name))
+    return [os.path.join(path, name) for name in shards] or [path]
+
+
+def _is_dataset(path: str) -> bool:
+    return os.path.isfile(os.path.join(path, SPEC_NAME))
+
+
+def _check_dataset(path: str) -> None:
+    """Whether its spec and its files belong together. Values are not decoded."""
+    texts = [text.removesuffix(SEQUENCE) for text in load(path).spec.values()]
+    types = {text.rpartition("+")[0] or text for text in texts}
+    try:
+        DatasetReader(path, dict.fromkeys(types, bytes)).close()
+    except FileNotFoundError as error:
+        raise DatasetError(f"{error.filename}: this file of the dataset is missing") from None
 
 
 def _verify(path: str, no_progress: bool) -> int:
     damaged = 0
     try:
+        if _is_dataset(path):
+            _check_dataset(path)
         with FileReader(path) as reader:
             names = _Names(reader)
             if names.problem is not None:

@@ -153,6 +153,8 @@ def _folder_format(path: str) -> str:
         spec = os.path.join(path, min(shards), SPEC_NAME)
         if os.path.isfile(spec):
             return _dataset_format(spec) or "folder"
+    if names and all(name.endswith(tar.SUFFIXES) for name in names):  # shards of WebDataset's
+        return "tar"
     if names and all(re.fullmatch(r"PART_\d+\.ffr", name) for name in {*names} - {INDEX_NAME}):
         return "packed" if INDEX_NAME in names else "records"
     return "folder"

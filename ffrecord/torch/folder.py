@@ -162,7 +162,8 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
         missing = [name for name, count in zip(self.classes, counts, strict=True) if not count]
         if missing and not self.allow_empty:
             raise FileNotFoundError(
-                f"{self._where()}: no file that counts for the classes {', '.join(missing)}"
+                f"{self._where()}: no file that counts in {', '.join(map(repr, missing))}; "
+                "see extensions, is_valid_file and allow_empty"
             )
         return paths, np.repeat(np.arange(len(counts)), counts)
 

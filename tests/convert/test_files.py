@@ -423,3 +423,14 @@ def test_several_tars_become_one_archive(tmp_path: Path) -> None:
             "a": b"1", "b": b"2", "x": b"new"
         }  # fmt: skip
     assert (report.read, report.written, report.replaced) == (4, 3, 1)
+
+
+def test_a_folder_of_nothing_but_tars_is_taken_for_their_contents(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for i in range(6):
+        (source / f"{i}.bin").write_bytes(bytes([i]) * 1000)
+    convert(source, tmp_path / "shards", target_format="webdataset", shard_size=2500)
+    assert len(list((tmp_path / "shards").iterdir())) > 1
+    report = convert(tmp_path / "shards", tmp_path / "rows", target_format="dataset")
+    assert (report.source_format, report.written) == ("tar", 6)
