@@ -57,7 +57,13 @@ class PackedFolder:
     def __init__(
         self, ffr_file: Name | Sequence[Name], check_data: bool = True, *, mode: str = "auto"
     ) -> None:
-        self._options = (ffr_file, check_data, mode)
+        # For other processes: this one may change its folder.
+        absolute = (
+            os.path.abspath(os.fsdecode(ffr_file))
+            if isinstance(ffr_file, (str, os.PathLike))
+            else [os.path.abspath(os.fsdecode(file)) for file in ffr_file]
+        )
+        self._options = (absolute, check_data, mode)
         self.archive = Archive.open(ffr_file, check_data, mode=mode)
 
     @property

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+import os
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -80,6 +81,8 @@ class FileReader:
 
     def _open(self) -> None:
         self._sources: SourceSet | None = None
+        # For other processes: this one may change its folder.
+        self._absolute = [os.path.abspath(path) for path in self.fnames]
         self._ahead: dict[bytes, PendingRead] = {}  # by the record numbers, as bytes
         self.prefetch_hits = 0  # how often a read found its records on their way
         for path in self.fnames:
@@ -363,8 +366,8 @@ class FileReader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("fnames", "check_data", "mode", "on_error")
-        return {name: getattr(self, name) for name in kept}
+        kept = ("check_data", "mode", "on_error")
+        return {name: getattr(self, name) for name in kept} | {"fnames": self._absolute}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -58,8 +58,9 @@ def to_rows(source: Shape, options: Options) -> Rows:
         rows = samples.to_rows(source, options)
     else:
         field = options.field or FIELD
-        type_ = fieldtypes.single(field, options.types.get(field, "bytes"), "a record is one value")
-        rows = Rows({field: type_}, _rows(source, field, type_), source.count)
+        text = options.types.get(field, "bytes")
+        type_ = fieldtypes.single(field, text, "a record is one value")
+        rows = Rows({field: text}, _rows(source, field, type_), source.count)
     for field in options.types:
         _require_field(rows, field)
     if isinstance(source, Files) and options.field is not None:

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from tqdm import tqdm
 
 from ffrecord.archive import Archive
-from ffrecord.convert import bag, formats, own
+from ffrecord.convert import bag, fieldtypes, formats, own
 from ffrecord.convert.adapt import adapt
 from ffrecord.convert.formats import Format
 from ffrecord.convert.shapes import Files, Options, Rows, Shape, Written
@@ -34,6 +34,8 @@ from ffrecord.pack import pack_folder, parse_size
 Path: TypeAlias = "str | os.PathLike[str]"
 
 _libc = ctypes.CDLL(None, use_errno=True)
+NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""From a file system that has none."""
 
 
 @dataclass(slots=True)
@@ -98,15 +100,29 @@ def convert(
         mtime_ns=max(os.stat(path).st_mtime_ns for path in paths), skipped=skip,
     )  # fmt: skip
     source = formats.find(paths[0]) if source_format is None else formats.named(source_format)
+    if source_format is None:
+        _require_one_format(paths, source)
+    for name, text in options.types.items():
+        fieldtypes.check_type(name, text)
     target = _target_format(os.fsdecode(dst), source, target_format, options)
     path = _target_path(os.fsdecode(dst), target, paths, force)
-    job = _Job(paths, source, path, target, options, verbose)
+    job = _Job(paths, source, path, target, options, force, verbose)
     report = job.run()
     report.skipped = dict(skipped)
     if skipped and job.shortcut is not _pack:  # which warns itself
         kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(skipped.items()))
         warnings.warn(f"{paths[0]}: not converted: {kinds}", SkippedWarning, stacklevel=2)
     return report
+
+
+def _require_one_format(paths: list[str], first: Format) -> None:
+    for path in paths[1:]:
+        other = formats.find(path)
+        if other.name != first.name:
+            raise ConversionError(
+                f"{path}: is of the format {other.name}, {paths[0]} of {first.name}; "
+                "convert them one by one, or name the format of all (--from)"
+            )
 
 
 def _target_format(dst: str, source: Format, name: str | None, options: Options) -> Format:
@@ -157,13 +173,14 @@ class _Job:
 
     def __init__(
         self, paths: list[str], source: Format, path: str, target: Format, options: Options,
-        verbose: bool,
+        force: bool, verbose: bool,
     ) -> None:  # fmt: skip
         self._paths = paths
         self._source = source
         self._path = path
         self._target = target
         self._options = options
+        self._force = force
         self._verbose = verbose
         self._read = 0
         self.shortcut = None
@@ -234,6 +251,9 @@ class _Job:
             if self._target.is_folder:
                 _move_folder(place, name)
                 continue
+            if not self._force:
+                _name_anew(place, name)
+                continue
             if os.path.exists(name):  # a file that is replaced keeps its mode
                 os.chmod(place, stat.S_IMODE(os.stat(name).st_mode))
             os.rename(place, name)
@@ -283,6 +303,18 @@ def _chained(
             if isinstance(shape, Rows) and shape.spec != spec:
                 raise ConversionError(f"{path}: its fields are {shape.spec}, not {spec}")
             yield from shape.items
+
+
+def _name_anew(place: str, name: str) -> None:
+    """A name that nobody has taken since it was looked for."""
+    try:
+        os.link(place, name)
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        if os.path.lexists(name):
+            raise FileExistsError(errno.EEXIST, "is there already", name) from None
+        os.rename(place, name)
 
 
 def _move_folder(place: str, name: str) -> None:

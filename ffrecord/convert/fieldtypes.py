@@ -32,6 +32,14 @@ def plain(text: str) -> tuple[str, bool]:
     return name, text.endswith(SEQUENCE)
 
 
+def check_type(field: str, text: str) -> None:
+    """Whether a user's type for a field is one that datasets have without a codec of one's own."""
+    name, _ = plain(text)
+    if name not in codecs.decoders:
+        known = ", ".join(codecs.decoders)
+        raise ConversionError(f"field {field!r}: there is no type {name!r}; there are {known}")
+
+
 def single(field: str, text: str, why: str) -> str:
     """A type's name, if it is not of a sequence; `why` says who has no sequences."""
     name, sequence = plain(text)

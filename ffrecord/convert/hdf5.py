@@ -312,7 +312,9 @@ class _Column:
         row = max(1, int(np.prod(self._shape)) * np.dtype(self._dtype).itemsize)
         rows = max(1, min(BLOCK_ROWS, CHUNK_BYTES // row))
         self._dataset = self._file.create_dataset(
-            self.name, (0, *self._shape), dtype=self._dtype, maxshape=(None, *self._shape),
+            self.name, (0, *self._shape), dtype=self._dtype,
+            # A side of 0 may grow, if only for HDF5, whose chunks are of 1 at least.
+            maxshape=(None, *(side or None for side in self._shape)),
             chunks=(rows, *(max(1, side) for side in self._shape)),
         )  # fmt: skip
         self._dataset.attrs[TYPE] = np.bytes_(self._type.encode())

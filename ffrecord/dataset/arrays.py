@@ -83,10 +83,34 @@ def _description(dtype: np.dtype[Any]) -> Any:
     """What the header says of a dtype, if a reader makes the same dtype of it."""
     # Names, gaps and nesting of structured dtypes are kept. Overlapping fields, and dtypes of other
     # packages, have no description.
+    dtype = _without_metadata(dtype)
     descr: Any = dtype.descr if dtype.names is not None else dtype.str
     if np.lib.format.descr_to_dtype(descr) != dtype:
         raise TypeError(f"dtype {dtype!r} cannot be written into a .npy header")
     return descr
+
+
+def _without_metadata(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The same dtype without what packages note in it: h5py does, in the fields of its tables."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        bare = _without_metadata(base)
+        return dtype if bare is base else np.dtype((bare, shape))
+    if dtype.names is None:
+        return np.dtype(dtype.str) if dtype.metadata else dtype
+    fields = [dtype.fields[name] for name in dtype.names] if dtype.fields is not None else []
+    plain = [_without_metadata(field[0]) for field in fields]
+    if all(one is field[0] for one, field in zip(plain, fields, strict=True)):
+        return dtype
+    return np.dtype(
+        {
+            "names": list(dtype.names),
+            "formats": plain,
+            "offsets": [field[1] for field in fields],
+            "titles": [field[2] if len(field) > 2 else None for field in fields],
+            "itemsize": dtype.itemsize,
+        }
+    )
 
 
 @lru_cache(1024)

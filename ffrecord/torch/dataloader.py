@@ -7,6 +7,7 @@ done with them where they are read (`Assembler`), and counts those that were han
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
@@ -123,8 +124,9 @@ class DataLoader(TorchDataLoader[T_co]):
                 steps.draw()
         if loaded is not None and steps.generator is not self.generator:
             self._restore(self.generator, loaded["generator"])  # torch has drawn from it
+        length = len(steps)
         steps.start = Start(self._step, self._step)
-        return _Epoch(self, iterator, self._progress)
+        return _Epoch(self, iterator, self._progress, length)
 
     def _epoch_seed(self) -> int | None:
         """What torch is about to draw for its workers, made another for each epoch and rank."""
@@ -142,6 +144,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def set_step(self, step: int) -> None:
         """Leave out so many batches at the beginning of every epoch, until it is set again."""
         self._require_steps("set_step")
+        step = operator.index(step)
         steps = self._steps
         if self._loaded is not None and steps.seekable:
             steps.sampler.rewind()
@@ -270,8 +273,11 @@ class _Progress:
 class _Epoch(Iterator[Any]):
     """torch's iterator over an epoch, counting what it hands out."""
 
-    def __init__(self, loader: DataLoader[Any], batches: Any, progress: _Progress) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], batches: Any, progress: _Progress, length: int
+    ) -> None:
         self._loader = loader
+        self._length = length
         self._batches = batches
         self._progress = progress
 
@@ -303,7 +309,7 @@ class _Epoch(Iterator[Any]):
         return got
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return self._length
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)

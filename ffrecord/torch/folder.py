@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import io
@@ -19,6 +20,7 @@ from ffrecord.torch.dataset import Dataset, combined
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Function: TypeAlias = Callable[[Any], Any]
 
+NOWHERE = -1
 IMG_EXTENSIONS = (
     ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
@@ -82,7 +84,7 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
         self.classes = self._find_classes()
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         paths, self._targets = self._find_files()
-        self._records = self.folder.records(paths)
+        self._records = self._find_records(paths)
         self.__dict__["_paths"] = paths
 
     # ---- samples -------------------------------------------------------------------------
@@ -91,7 +93,10 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
         return len(self._records)
 
     def __getitem__(self, indices: Any) -> Any:  # a list here, for callers any key
-        data = self.folder.reader.read(self._records[indices])
+        records = self._records[indices]
+        for missing in (records == NOWHERE).nonzero()[0].tolist():
+            self.folder.record(self._paths[indices[missing]])  # raises what opening it would
+        data = self.folder.reader.read(records)
         targets = self._targets[indices].tolist()
         return [self._sample(*pair) for pair in zip(data, targets, strict=True)]
 
@@ -104,7 +109,9 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
         return sample, target
 
     def prefetch(self, indices: list[int]) -> None:
-        self.folder.reader.prefetch(self._records[indices])
+        records = self._records[indices]
+        if (records != NOWHERE).all():
+            self.folder.reader.prefetch(records)
 
     # ---- ImageFolder's attributes --------------------------------------------------------
 
@@ -166,6 +173,17 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
                 "see extensions, is_valid_file and allow_empty"
             )
         return paths, np.repeat(np.arange(len(counts)), counts)
+
+    def _find_records(self, paths: list[str]) -> npt.NDArray[np.int64]:
+        """The record of every file; NOWHERE for a symlink that leads out of the archive, or to
+        nothing, which fails when it is read, as it would on disk."""
+        with contextlib.suppress(OSError):
+            return self.folder.records(paths)
+        records = np.full(len(paths), NOWHERE, np.int64)
+        for number, path in enumerate(paths):
+            with contextlib.suppress(OSError):
+                records[number] = self.folder.record(path)
+        return records
 
     @property
     def _counts(self) -> Callable[[str], bool] | None:

@@ -8,8 +8,9 @@ can go on from there.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sized
-from typing import Any, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,13 +37,15 @@ class _Shuffle:
     seed: int
     epoch: int
 
-    def _prepare(self, data_source: Sized | int) -> None:
-        self._length = data_source if isinstance(data_source, int) else len(data_source)
-        self._fingerprint = (
-            f"length {self._length}"
-            if isinstance(data_source, int)
-            else fingerprint_of(data_source)
-        )
+    def _prepare(self, data_source: Sized | SupportsIndex) -> None:
+        if isinstance(data_source, Sized):
+            self._length = len(data_source)
+            self._fingerprint = fingerprint_of(data_source)
+        else:
+            self._length = operator.index(data_source)
+            self._fingerprint = f"length {self._length}"
+        if self._length < 0:
+            raise ValueError(f"there cannot be {self._length} samples")
         self._begin = 0  # where the next iteration begins in the epoch's order
         self._present = 0  # where the present one began
         self._given = 0  # how many indices it has given out
@@ -144,7 +147,7 @@ class ShuffleSampler(_Shuffle, Sampler[int]):
         seed: the same seed gives the same orders, on every machine.
     """
 
-    def __init__(self, data_source: Sized | int, *, seed: int = 0) -> None:
+    def __init__(self, data_source: Sized | SupportsIndex, *, seed: int = 0) -> None:
         self.shuffle = True
         self.seed = seed
         self.epoch = 0
@@ -152,10 +155,11 @@ class ShuffleSampler(_Shuffle, Sampler[int]):
         self._prepare(data_source)
 
     def __iter__(self) -> Iterator[int]:
+        # A generator: an iterator that torch makes and does not use begins no epoch.
         if self._begun:
             self.epoch += 1
         self._begun = True
-        return self._indices()
+        yield from self._indices()
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
@@ -199,7 +203,7 @@ class DistributedShuffleSampler(_Shuffle, DistributedSampler[int]):
         self._prepare(dataset)
 
     def __iter__(self) -> Iterator[int]:
-        return self._indices()
+        yield from self._indices()
 
     def _share(self) -> tuple[int, int]:
         return self.rank, self.num_replicas

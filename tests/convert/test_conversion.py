@@ -13,20 +13,23 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 from ffrecord import (
     ConversionError,
     CountError,
+    DatasetReader,
     DatasetWriter,
     FFRecordError,
     FileReader,
     FileWriter,
     NoRoomError,
     NotFFRecordError,
+    pack_folder,
 )
-from ffrecord.convert import FORMATS, adapt, convert, formats, tar
+from ffrecord.convert import FORMATS, adapt, conversion, convert, formats, tar
 from ffrecord.convert.shapes import Options, Records, Written
 from tests import handmade, trees, users
 
@@ -233,10 +236,11 @@ def test_a_source_that_turns_out_damaged_leaves_nothing(name: str, tmp_path: Pat
 def test_a_full_disk_is_our_error_and_leaves_nothing(
     name: str, ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_args: object) -> None:
+    def full(*_args: object, **_options: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "rename", full)
+    monkeypatch.setattr(os, "link", full)
     with pytest.raises(NoRoomError):
         convert(ours, tmp_path / "x", target_format=name)
     assert os.listdir(tmp_path) == ["ours.ffr"]
@@ -479,3 +483,69 @@ def test_what_a_killed_conversion_left_is_removed_also_if_it_is_not_for_writing_
     left.chmod(0o500)
     convert(ours, tmp_path / "x")
     assert sorted(os.listdir(tmp_path)) == ["ours.ffr", "x"]
+
+
+def test_sources_of_different_formats_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "file").write_bytes(b"content")
+    pack_folder(folder, tmp_path / "packed.ffr")
+    with FileWriter(tmp_path / "records.ffr") as writer:
+        writer.write_one(b"one")
+    sources = [tmp_path / "records.ffr", tmp_path / "packed.ffr"]
+    with pytest.raises(ConversionError, match=r"packed\.ffr: is of the format packed, .* records"):
+        convert(sources, tmp_path / "out.ffr")
+    assert not (tmp_path / "out.ffr").exists()
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(
+    ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "x.tfrecord"
+    real = conversion._make_durable
+
+    def slow(path: str) -> None:
+        real(path)
+        target.write_bytes(b"precious")
+
+    monkeypatch.setattr(conversion, "_make_durable", slow)
+    with pytest.raises(FileExistsError):
+        convert(ours, target)
+    assert target.read_bytes() == b"precious"
+    assert sorted(os.listdir(tmp_path)) == ["ours.ffr", "x.tfrecord"]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"), [("uft8", "no type 'uft8'"), ("utf8+zstd:99", "no type 'utf8\\+zstd:99'")]
+)
+def test_a_type_that_nobody_could_read_is_refused(
+    text: str, what: str, ours: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConversionError, match=what):
+        convert(ours, tmp_path / "out", target_format="dataset", types={"data": text})
+
+
+def test_records_become_a_field_that_is_compressed_as_asked(ours: Path, tmp_path: Path) -> None:
+    convert(ours, tmp_path / "out", target_format="dataset", types={"data": "bytes+zstd"})
+    with DatasetReader(tmp_path / "out") as reader, FileReader(ours) as records:
+        assert reader.spec == {"data": "bytes+zstd"}
+        assert [row["data"] for row in reader] == [record.tobytes() for record in records]
+
+
+def test_rows_of_nothing_go_to_hdf5_and_back(tmp_path: Path) -> None:
+    for name, rows in (("none", []), ("empty", [{"x": np.zeros((0, 3))}] * 2)):
+        with DatasetWriter(tmp_path / name, {"x": "array"}) as writer:
+            for row in rows:
+                writer.append(row)
+        convert(tmp_path / name, tmp_path / f"{name}.h5")
+        report = convert(tmp_path / f"{name}.h5", tmp_path / f"{name} again")
+        assert report.written == len(rows)
+
+
+def test_a_table_of_hdf5_goes_there_and_back(tmp_path: Path) -> None:
+    table = np.array([(1, b"one"), (2, b"two")], [("a", "i4"), ("name", "S8")])
+    with h5py.File(tmp_path / "table.h5", "w") as file:
+        file.create_dataset("t", data=table)
+    convert(tmp_path / "table.h5", tmp_path / "rows")
+    with DatasetReader(tmp_path / "rows") as reader:
+        assert [row["t"].tolist() for row in reader] == table.tolist()

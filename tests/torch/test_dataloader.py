@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+import pickle
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -336,3 +337,28 @@ def test_torch_is_not_patched() -> None:
     assert TorchDataLoader.__module__.startswith("torch.")
     assert not hasattr(TorchDataLoader, "set_step")
     assert Dataset.__getitems__ is not None
+
+
+def test_workers_find_relative_paths_after_a_change_of_folder(
+    numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(numbers.parent)
+    dataset = Processed(numbers.name)
+    monkeypatch.chdir(tmp_path)
+    assert plain(pickle.loads(pickle.dumps(dataset))[[3, 1]]) == plain(dataset[[3, 1]])
+
+
+def test_an_iterator_s_length_is_what_it_gives_also_when_resumed(numbers: Path) -> None:
+    loader = DataLoader(Processed(numbers), SIZE)
+    begun = iter(loader)
+    next(begun)
+    resumed = DataLoader(Processed(numbers), SIZE)
+    resumed.load_state_dict(loader.state_dict())
+    left = iter(resumed)
+    assert len(left) == len(loader) - 1 == len(list(left))
+
+
+@pytest.mark.parametrize("step", [2.0, "1", None])
+def test_a_step_is_an_integer(step: Any, numbers: Path) -> None:
+    with pytest.raises(TypeError):
+        DataLoader(Processed(numbers), SIZE).set_step(step)

@@ -20,7 +20,7 @@ from PIL import Image
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from ffrecord import FileReader, PackedFolder, pack_folder
-from ffrecord.errors import SampleChecksumError
+from ffrecord.errors import BadRecordWarning, SampleChecksumError
 from ffrecord.torch import DataLoader, PackedFolderDataset
 from tests import archives
 from tests.torch.datasets import as_list, batches
@@ -159,14 +159,25 @@ def test_a_folder_that_links_to_one_it_is_in_is_gone_into_once(tmp_path: Path) -
     assert len(paths) == len(set(paths)) < 10
 
 
-def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+def test_a_link_that_leads_nowhere_fails_when_it_is_read(tmp_path: Path) -> None:
     root = fill(tmp_path / "images", ["a/1.png"])
     (root / "a" / "broken.png").symlink_to("nothing.png")
     pack_folder(root, tmp_path / "images.ffr")
+    (root / "a" / "outside.png").symlink_to("/nowhere/2.png")
+    pack_folder(root, tmp_path / "images.ffr")
+    broken = PackedFolderDataset(tmp_path / "images.ffr", text, on_error="skip")
+    assert [path for path, _ in broken.samples] == ["a/1.png", "a/broken.png", "a/outside.png"]
     with pytest.raises(FileNotFoundError, match=r"broken\.png"):
-        PackedFolderDataset(tmp_path / "images.ffr", text)
+        broken[1]
+    with pytest.raises(OSError, match=r"outside\.png"):
+        broken[2]
+    loader = DataLoader(broken, batch_size=3)
+    with pytest.warns(BadRecordWarning):
+        ((_, targets),) = loader
+    assert targets.tolist() == [0]
+    assert [index for index, _ in loader.skipped] == [1, 2]
     dataset = PackedFolderDataset(
-        tmp_path / "images.ffr", text, is_valid_file=lambda path: "broken" not in path
+        tmp_path / "images.ffr", text, is_valid_file=lambda path: path.endswith("1.png")
     )
     assert dataset.samples == [("a/1.png", 0)]
 

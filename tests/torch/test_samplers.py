@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -245,3 +246,15 @@ def test_a_state_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
 def test_what_is_no_state_is_refused(garbage: Any) -> None:
     with pytest.raises(StateError):
         ShuffleSampler(10).load_state_dict(garbage)
+
+
+def test_an_iterator_that_is_not_used_begins_no_epoch() -> None:
+    sampler = ShuffleSampler(10)
+    iter(sampler)
+    assert list(sampler) == list(ShuffleSampler(10))
+
+
+def test_a_length_may_be_any_integer_but_a_negative_one() -> None:
+    assert list(ShuffleSampler(np.int64(5))) == list(ShuffleSampler(5))
+    with pytest.raises(ValueError, match="-5"):
+        ShuffleSampler(-5)
