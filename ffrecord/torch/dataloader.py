@@ -94,6 +94,7 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         self._step = 0  # what set_step said
         self._epoch = 0  # how many have begun
+        self._seed: int | None = None  # what the seeds of all epochs are made of
         self._progress: _Progress | None = None  # of the present epoch
         self._loaded: State | None = None  # a state in mid-epoch, to go on from
 
@@ -116,7 +117,7 @@ class DataLoader(TorchDataLoader[T_co]):
             steps.start = Start(self._step, self._step, self._epoch_seed())
         # A resumed epoch drew its random numbers when it began: the program's stay as they are.
         kept = contextlib.nullcontext() if loaded is None else _kept_random_numbers()
-        self._progress = _Progress(self._epoch, steps.start.number, steps.start.seed)
+        self._progress = _Progress(self._epoch, steps.start.number)
         self._epoch += 1
         with kept:
             iterator = super().__iter__()
@@ -129,15 +130,18 @@ class DataLoader(TorchDataLoader[T_co]):
         return _Epoch(self, iterator, self._progress, length)
 
     def _epoch_seed(self) -> int | None:
-        """What torch is about to draw for its workers, made another for each epoch and rank."""
+        """What torch was about to draw for its workers in the first epoch, made another for each
+        epoch and rank. So it does not matter who draws how often afterwards."""
         if not self.batch_seeds:
             return None
-        generator = torch.Generator()
-        generator.set_state(random_state(self.generator))
-        drawn = torch.empty((), dtype=torch.int64).random_(generator=generator).item()
+        if self._seed is None:
+            generator = torch.Generator()
+            generator.set_state(random_state(self.generator))
+            drawn = torch.empty((), dtype=torch.int64).random_(generator=generator)
+            self._seed = int(drawn.item())
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         rank = torch.distributed.get_rank() if distributed else 0
-        return mixed_seed(int(drawn), self._epoch, rank)
+        return mixed_seed(self._seed, self._epoch, rank)
 
     # ---- steps and state -----------------------------------------------------------------
 
@@ -167,6 +171,7 @@ class DataLoader(TorchDataLoader[T_co]):
             "fingerprint": fingerprint_of(self.dataset),
             "step_size": steps.step_size,
             "sampler_kind": steps.kind,
+            "seed": self._seed,
             "generator": None if self.generator is None else random_state(self.generator),
         }
         if progress is None or progress.finished:
@@ -174,7 +179,6 @@ class DataLoader(TorchDataLoader[T_co]):
                 "begun": False,
                 "epoch": self._epoch,
                 "step": self._step,
-                "seed": None,
                 "sampler": steps.sampler.next_state() if steps.seekable else None,
                 "sampler_epoch": steps.next_epoch,
                 "rng": None if steps.generator is None else random_state(steps.generator),
@@ -184,7 +188,6 @@ class DataLoader(TorchDataLoader[T_co]):
             "begun": True,
             "epoch": progress.epoch,
             "step": progress.step,
-            "seed": progress.seed,
             "sampler": steps.sampler.state_dict(given) if steps.seekable else None,
             "sampler_epoch": steps.epoch,
             "rng": None if steps.seekable else steps.rng,
@@ -204,12 +207,13 @@ class DataLoader(TorchDataLoader[T_co]):
             steps.sampler.load_state_dict(state["sampler"])
         elif state["sampler_epoch"] is not None:
             steps.set_epoch(state["sampler_epoch"])
-        self._epoch, self._progress, self._loaded = state["epoch"], None, None
+        self._epoch, self._seed = state["epoch"], state["seed"]
+        self._progress, self._loaded = None, None
         step = state["step"]
         if state["begun"]:
             self._step, self._loaded = 0, dict(state)
             skip = 0 if steps.seekable else step
-            steps.start = Start(skip, step, state["seed"], state["rng"])
+            steps.start = Start(skip, step, self._epoch_seed(), state["rng"])
         else:
             self._restore(self.generator, state["generator"])
             self._restore(steps.generator, state["rng"])
@@ -261,7 +265,6 @@ class _Progress:
 
     epoch: int
     step: int  # the number of the next batch
-    seed: int | None
     first: int = field(init=False)  # the number of the first batch of this iteration
     failed: int = 0  # batches that were an error: a state begins with them until another follows
     finished: bool = False
