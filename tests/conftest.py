@@ -10,11 +10,15 @@ from hypothesis import HealthCheck, settings
 from tests import handmade
 
 # Timing never decides a test, and nothing is kept between runs.
-settings.register_profile(
-    "tests", deadline=None, database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)  # fmt: skip
-settings.load_profile("tests")
+for name, examples in (("short", 40), ("long", 200)):
+    settings.register_profile(
+        name, max_examples=examples, deadline=None, database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("long" if config.getoption("--long") else "short")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -96,7 +96,7 @@ def expect_flat(path: Path, mode: str, batch: Batch, batches: int) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("batch", [read_now, read_ahead, drop, keep_one])
 def test_many_batches_leave_nothing_behind(batch: Batch, mode: str, path: Path) -> None:
-    expect_flat(path, mode, batch, 1000 if batch is read_now else 400)
+    expect_flat(path, mode, batch, 500 if batch is read_now else 200)
 
 
 @pytest.mark.long
