@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +34,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="takes minutes: --long runs it"))
+
+
+MEMORY = Path("/dev/shm")
+"""Files here are never waited for."""
+ROOM = 1 << 30
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder of one test; with the mark `in_memory` on no disk, where there is room for that.
+
+    Every file that a writer makes is on the disk before it is there, which is tested elsewhere: a
+    test of what is in it need not wait for a disk that others keep busy.
+    """
+    marked = request.node.get_closest_marker("in_memory") is not None
+    if not marked or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:
+        yield tmp_path
+        return
+    folder = Path(tempfile.mkdtemp(prefix="ffrecord-test-", dir=MEMORY))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,9 @@ from hypothesis import strategies as st
 from ffrecord import ClosedError, CountError, FileReader, FileWriter, NoRoomError, layout, newfile
 from tests import handmade
 
+# What a disk has to do with it, test_newfile counts.
+pytestmark = pytest.mark.in_memory
+
 OLD = handmade.record_bytes([b"what was there before"])
 
 

@@ -3,7 +3,7 @@
 `scripts/bench NAME` runs the module NAME of this package. These know nothing of a particular
 benchmark:
 
-    commandline  the options that all benchmarks take
+    benchmark    what a benchmark is: its options, its run, what is kept of it
     datasets     records, the same for every contestant, and their creation
     harness      fresh processes and caches
     batches      random batches and the clock around them
@@ -15,8 +15,11 @@ benchmark:
     machine      what it ran on
     report       markdown and JSON
     plot         PNG
+    everything   all benchmarks in one run
+    pages        the tables in README.md and docs/benchmarks.md
+    summary      the short ones of them
 
-A benchmark is a module with `add_command`; what only it needs is named after it: `read_cases`
+A benchmark is a module with `BENCHMARK`; what only it needs is named after it: `read_cases`
 loops in the parent process, `read_worker` measures in a fresh one. Beside that:
 
     read         peers (one class per contestant: write a file, open it, read batches), fio (the

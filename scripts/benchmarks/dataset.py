@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import commandline, dataset_peers, machine, plot, report
+from . import dataset_peers, machine, plot, report
+from .benchmark import Benchmark, Chart, Outcome
 from .dataset_cases import BATCH, ENTRIES, FULL, QUICK, SIZE, Plan, masked, samples
 from .dataset_peers import (
     CONTESTANTS,
@@ -23,9 +24,6 @@ from .dataset_peers import (
 )
 from .dataset_samples import FIELDS, SEED, SMALL_FIELD
 from .results import Goal, Results
-
-if TYPE_CHECKING:
-    from .commandline import Commands
 
 SAMPLES = "samples_per_s"
 BYTES = "bytes"
@@ -50,43 +48,40 @@ GOALS = (
 )
 
 
-def add_command(commands: Commands) -> None:
-    """Register `dataset` and its options."""
-    parser = commandline.new_command(
-        commands,
-        "dataset",
-        summary="samples of typed fields, warm and cold",
-        description=__doc__,
-        quick="a fifth of the samples, 3 repeats",
-    )
-    commandline.add_plot(parser, "dataset")
-    parser.set_defaults(run=run)
+FOOTNOTES = f"""
+Ratios are medians of each repeat's own ratio. Bytes are those of the files.
+Sizes that differ by less than a hundredth count as equal.
+': {SMALL_FIELD}': that field alone is asked for, an int.
+"""
 
 
-def run(options: argparse.Namespace) -> int:
+def measure(options: argparse.Namespace) -> Outcome:
     """Create what is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
     plan = replace(plan, repeats=options.repeats or plan.repeats)
     data: Path = options.data.resolve()
     results = Results(samples(plan, data))
-    _print(results, plan)
-    report.save_json(_document(results, plan, data), options.json, private=data)
-    title = f"Random batches of {BATCH} samples"
-    plot.grouped_bars(_panels(results), title, "samples/s", "ours", options.plot)
-    return 0
+    chart = Chart(f"Random batches of {BATCH} samples", "samples/s", "ours", _panels(results))
+    return Outcome(_text(results, plan), _document(results, plan, data), data, chart)
+
+
+BENCHMARK = Benchmark(
+    "dataset",
+    summary="samples of typed fields, warm and cold",
+    description=__doc__,
+    quick="a fifth of the samples, 3 repeats",
+    measure=measure,
+)
 
 
 def _states(results: Results) -> list[str]:
     return [state for state in STATES if state in results.cases()]
 
 
-def _print(results: Results, plan: Plan) -> None:
-    print(f"\n### {plan.count:,} samples of {len(FIELDS)} fields, batches of {BATCH}\n")
-    print(_table(results))
-    print("\nRatios are medians of each repeat's own ratio. Bytes are those of the files.")
-    print("Sizes that differ by less than a hundredth count as equal.")
-    print(f"': {SMALL_FIELD}': that field alone is asked for, an int.")
-    print(f"\n### Goals\n\n{report.verdicts(results, GOALS)}")
+def _text(results: Results, plan: Plan) -> str:
+    amount = f"{plan.count:,} samples of {len(FIELDS)} fields, batches of {BATCH}"
+    table = report.section(amount, _table(results))
+    return report.page(table, FOOTNOTES, report.goals(results, GOALS))
 
 
 def _table(results: Results) -> str:
@@ -116,10 +111,9 @@ def _document(results: Results, plan: Plan, data: Path) -> dict[str, Any]:
         "formats": [peer.layout for peer in dataset_peers.formats()],
     }  # fmt: skip
     return {
-        "benchmark": "dataset",
         "machine": machine.describe(data, PACKAGES),
         "parameters": parameters,
-        **report.as_document(results, GOALS, (OURS.name,), (SAMPLES, BYTES)),
+        **report.as_document(results, GOALS, (OURS.name,), (SAMPLES, BYTES, BYTES_EACH)),
     }
 
 

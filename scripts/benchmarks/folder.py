@@ -6,15 +6,13 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import commandline, datasets, machine, report
+from . import datasets, machine, report
+from .benchmark import Benchmark, Outcome
 from .folder_archives import MEAN
 from .folder_cases import ARCHIVES, FULL, MILLION, OPEN, QUICK, READ, THOUSAND, Plan, case, samples
 from .results import Limit, Results
-
-if TYPE_CHECKING:
-    from .commandline import Commands
 
 PACKAGES = ("ffrecord", "numpy", "isal", "libaio")
 # Metrics and the heads of their columns.
@@ -47,39 +45,36 @@ read: batch by batch in turns, in one process; both read the same batches, all o
 """
 
 
-def add_command(commands: Commands) -> None:
-    """Register `folder` and its options."""
-    parser = commandline.new_command(
-        commands,
-        "folder",
-        summary="a packed folder of a million files",
-        description=__doc__,
-        quick="fewer batches, 3 repeats",
-    )
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
+def measure(options: argparse.Namespace) -> Outcome:
     """Create what is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
     plan = replace(plan, repeats=options.repeats or plan.repeats)
     data: Path = options.data.resolve()
     results = Results(samples(plan, data))
     goals = [goal for goal in GOALS if goal.case in results.cases()]
-    _print(results, plan, goals)
-    report.save_json(_document(results, goals, plan, data), options.json, private=data)
-    return 0
+    return Outcome(_text(results, plan, goals), _document(results, goals, plan, data), data)
 
 
-def _print(results: Results, plan: Plan, goals: Sequence[Limit]) -> None:
-    measured = results.cases()
-    for name in (case(state, OPEN) for state in STATES):
-        if name in measured:
-            print(f"\n### {name}\n\n{_open_table(results, name)}")
-    print(f"\n### read, batches of {plan.batch} random names\n")
-    print(_read_table(results, [name for s in STATES if (name := case(s, READ)) in measured]))
-    print(FOOTNOTES)
-    print(f"### Goals\n\n{report.verdicts(results, goals)}")
+BENCHMARK = Benchmark(
+    "folder",
+    summary="a packed folder of a million files",
+    description=__doc__,
+    quick="fewer batches, 3 repeats",
+    measure=measure,
+)
+
+
+def _text(results: Results, plan: Plan, goals: Sequence[Limit]) -> str:
+    opened, read = (
+        [name for state in STATES if (name := case(state, what)) in results.cases()]
+        for what in (OPEN, READ)
+    )
+    return report.page(
+        *(report.section(name, _open_table(results, name)) for name in opened),
+        report.section(f"read, batches of {plan.batch} random names", _read_table(results, read)),
+        FOOTNOTES,
+        report.goals(results, goals),
+    )
 
 
 def _open_table(results: Results, name: str) -> str:
@@ -111,7 +106,6 @@ def _document(results: Results, goals: Sequence[Limit], plan: Plan, data: Path) 
     }
     metrics = (*OPEN_COLUMNS, *READ_COLUMNS)
     return {
-        "benchmark": "folder",
         "machine": machine.describe(data, PACKAGES),
         "parameters": parameters,
         **report.as_document(results, goals, (), metrics),

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import commandline, datasets, loaders, machine, plot, report, rounds
+from . import datasets, loaders, machine, plot, report, rounds
+from .benchmark import Benchmark, Chart, Outcome
 from .loader_cases import FULL, QUICK, Run, prepare, samples
 from .results import Goal, Results
-
-if TYPE_CHECKING:
-    from .commandline import Commands
 
 SPEED = "samples_per_s"
 SECONDS = "seconds"
@@ -45,27 +43,7 @@ Warm, {loaders.MOUNTED.name}: the files have been read through the mount, so the
 """
 
 
-def add_command(commands: Commands) -> None:
-    """Register `loader` and its options."""
-    parser = commandline.new_command(
-        commands,
-        "loader",
-        summary="epochs of a DataLoader, warm and cold",
-        description=__doc__,
-        quick="a fifth of the pictures, 2 repeats",
-    )
-    commandline.add_plot(parser, "loader")
-    parser.add_argument(
-        "--decode-us",
-        type=float,
-        default=FULL.decode_us,
-        metavar="N",
-        help="microseconds that decoding a sample takes (%(default)g)",
-    )
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
+def measure(options: argparse.Namespace) -> Outcome:
     """Create what is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
     repeats = options.repeats or plan.repeats
@@ -74,19 +52,38 @@ def run(options: argparse.Namespace) -> int:
     measuring = prepare(plan, options.data.resolve())
     results = Results(samples(measuring))
     goals = [goal for goal in GOALS if goal.case in results.cases()]
-    _print(results, measuring, goals)
-    document = _document(results, measuring, goals, load)
-    report.save_json(document, options.json, private=measuring.data)
     title = f"A loader's epoch: {_amount(measuring)}"
-    plot.grouped_bars([_panel(results)], title, "samples/s", OURS, options.plot)
-    return 0
+    chart = Chart(title, "samples/s", OURS, [_panel(results)])
+    document = _document(results, measuring, goals, load)
+    return Outcome(_text(results, measuring, goals), document, measuring.data, chart)
 
 
-def _print(results: Results, measured: Run, goals: Sequence[Goal]) -> None:
-    for state in _states(results):
-        print(f"\n### {state}: {_amount(measured)}\n\n{_table(results, state)}")
-    print(FOOTNOTES)
-    print(f"### Goals\n\n{report.verdicts(results, goals)}")
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--decode-us",
+        type=float,
+        default=FULL.decode_us,
+        metavar="N",
+        help="microseconds that decoding a sample takes (%(default)g)",
+    )
+
+
+BENCHMARK = Benchmark(
+    "loader",
+    summary="epochs of a DataLoader, warm and cold",
+    description=__doc__,
+    quick="a fifth of the pictures, 2 repeats",
+    measure=measure,
+    add_options=_add_options,
+)
+
+
+def _text(results: Results, measured: Run, goals: Sequence[Goal]) -> str:
+    tables = [
+        report.section(f"{state}: {_amount(measured)}", _table(results, state))
+        for state in _states(results)
+    ]
+    return report.page(*tables, FOOTNOTES, report.goals(results, goals))
 
 
 def _states(results: Results) -> list[str]:
@@ -130,7 +127,6 @@ def _document(
         "seed": datasets.SEED,
     }
     return {
-        "benchmark": "loader",
         "machine": {**described, "load_before": load},
         "parameters": parameters,
         **report.as_document(results, goals, (OURS,), METRICS),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import commandline, datasets, machine, mounters, packers, plot, report, rounds
+from . import datasets, machine, mounters, packers, plot, report, rounds
+from .benchmark import Benchmark, Chart, Outcome
 from .mount_cases import (
     CLIENTS,
     COLD,
@@ -28,9 +28,6 @@ from .mount_cases import (
     samples,
 )
 from .results import Goal, Limit, Results
-
-if TYPE_CHECKING:
-    from .commandline import Commands
 
 FILES = "files_per_s"
 AGAIN = "again_files_per_s"
@@ -60,7 +57,7 @@ GOALS: tuple[Goal | Limit, ...] = (
     Goal(COLD, OURS, SQUASHFUSE, FILES, 1.5),
     Goal(LARGE, OURS, SQUASHFUSE, BYTES, 2),
     Limit(MOUNT_MANY, OURS, MOUNT, 0.5),
-    Limit(MEMORY, OURS, "most_mb", 100),
+    Limit(MOUNT_MANY, OURS, "mounted_mb", 100),
     Limit(MEMORY, OURS, "growth_mb", FLAT_MB),
     Limit(IDLE, OURS, "cpu_ms", TICK_MS),
 )
@@ -114,47 +111,36 @@ Goals are for the full amounts: --quick only shows whether everything works.
 """
 
 
-def add_command(commands: Commands) -> None:
-    """Register `mount` and its options."""
-    parser = commandline.new_command(
-        commands,
-        "mount",
-        summary="reading a packed folder through a mount",
-        description=__doc__,
-        quick="a tenth of the data, 2 repeats",
-    )
-    commandline.add_plot(parser, "mount")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder for mount.json and mount.png"
-    )
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
+def measure(options: argparse.Namespace) -> Outcome:
     """Create what is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
     plan = replace(plan, repeats=options.repeats or plan.repeats)
-    chart, document = options.plot, options.json
-    if options.out is not None:
-        chart, document = options.out / "mount.png", options.out / "mount.json"
     load = rounds.load_before()
     measuring = prepare(plan, options.data.resolve())
     results = Results(samples(measuring))
-    _print(results, measuring)
-    report.save_json(_document(results, measuring, load), document, private=measuring.data)
     title = "Reading a packed folder through a mount"
-    plot.grouped_bars(_panels(results, plan), title, "per second", OURS, chart)
-    return 0
+    chart = Chart(title, "per second", OURS, _panels(results, plan))
+    document = _document(results, measuring, load)
+    return Outcome(_text(results, measuring), document, measuring.data, chart)
 
 
-def _print(results: Results, measured: Run) -> None:
-    for name in COLUMNS:
-        if name in results.cases():
-            print(f"\n### {name}: {_amount(name, measured.plan)}\n\n{_table(results, name)}")
-    print(FOOTNOTES)
-    for name, why in measured.skipped.items():
-        print(f"{name} was skipped: {why}")
-    print(f"\n### Goals\n\n{report.verdicts(results, GOALS)}")
+BENCHMARK = Benchmark(
+    "mount",
+    summary="reading a packed folder through a mount",
+    description=__doc__,
+    quick="a tenth of the data, 2 repeats",
+    measure=measure,
+)
+
+
+def _text(results: Results, measured: Run) -> str:
+    tables = [
+        report.section(f"{name}: {_amount(name, measured.plan)}", _table(results, name))
+        for name in COLUMNS
+        if name in results.cases()
+    ]
+    skipped = (f"{name} was skipped: {why}" for name, why in measured.skipped.items())
+    return report.page(*tables, FOOTNOTES, *skipped, report.goals(results, GOALS))
 
 
 def _amount(name: str, plan: Plan) -> str:
@@ -203,7 +189,6 @@ def _document(results: Results, measured: Run, load: float) -> dict[str, Any]:
     described = machine.describe(measured.data, PACKAGES)
     parameters = {**asdict(measured.plan), "sigma": datasets.SIGMA, "seed": datasets.SEED}
     return {
-        "benchmark": "mount",
         "machine": {**described, "programs": mounters.versions(), "load_before": load},
         "parameters": {**parameters, "clients": CLIENTS},
         "skipped": measured.skipped,

@@ -6,15 +6,13 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import commandline, datasets, machine, packers, plot, report
+from . import datasets, machine, packers, plot, report
+from .benchmark import Benchmark, Chart, Outcome
 from .pack_cases import FULL, LARGE, QUICK, SMALL, Plan, case, samples
 from .results import Goal, Results
 from .trees import FileTree
-
-if TYPE_CHECKING:
-    from .commandline import Commands
 
 SPEED = "bytes_per_s"
 SECONDS = "seconds"
@@ -45,41 +43,35 @@ Peak memory below 20 MB is that of the process that started the command.
 """
 
 
-def add_command(commands: Commands) -> None:
-    """Register `pack` and its options."""
-    parser = commandline.new_command(
-        commands,
-        "pack",
-        summary="packing a folder, warm and cold",
-        description=__doc__,
-        quick="a tenth of the data, 3 repeats",
-    )
-    commandline.add_plot(parser, "pack")
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
+def measure(options: argparse.Namespace) -> Outcome:
     """Create what is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
     plan = replace(plan, repeats=options.repeats or plan.repeats)
     data: Path = options.data.resolve()
     results = Results(samples(plan, data))
     goals = [g for g in GOALS if g.contestant in results.contestants(g.case)]
-    _print(results, plan, goals)
-    report.save_json(_document(results, goals, plan, data), options.json, private=data)
-    plot.grouped_bars(
-        _panels(results, plan), "Packing a folder", "payload bytes/s", OURS, options.plot
-    )
-    return 0
+    chart = Chart("Packing a folder", "payload bytes/s", OURS, _panels(results, plan))
+    document = _document(results, goals, plan, data)
+    return Outcome(_text(results, plan, goals), document, data, chart)
 
 
-def _print(results: Results, plan: Plan, goals: Sequence[Goal]) -> None:
-    for state in _states(results, plan):
-        for tree in plan.trees:
-            print(f"\n### {case(tree, state)}: {_amount(tree)}\n")
-            print(_table(results, case(tree, state)))
-    print(FOOTNOTES)
-    print(f"### Goals\n\n{report.verdicts(results, goals)}")
+BENCHMARK = Benchmark(
+    "pack",
+    summary="packing a folder, warm and cold",
+    description=__doc__,
+    quick="a tenth of the data, 3 repeats",
+    measure=measure,
+)
+
+
+def _text(results: Results, plan: Plan, goals: Sequence[Goal]) -> str:
+    tables = [
+        report.section(f"{name}: {_amount(tree)}", _table(results, name))
+        for state in _states(results, plan)
+        for tree in plan.trees
+        for name in [case(tree, state)]
+    ]
+    return report.page(*tables, FOOTNOTES, report.goals(results, goals))
 
 
 def _states(results: Results, plan: Plan) -> list[str]:
@@ -112,7 +104,6 @@ def _document(results: Results, goals: Sequence[Goal], plan: Plan, data: Path) -
     """Everything a reader needs to check the tables or to run this again."""
     metrics = (SPEED, SECONDS, MEMORY)
     return {
-        "benchmark": "pack",
         "machine": {**machine.describe(data, PACKAGES), "programs": packers.versions()},
         "parameters": {**asdict(plan), "sigma": datasets.SIGMA, "seed": datasets.SEED},
         **report.as_document(results, goals, (OURS, TAR, CP), metrics),

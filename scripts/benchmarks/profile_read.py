@@ -14,14 +14,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from . import datasets, harness, peers, report
-from .read_cases import SIZES, Size
-
-if TYPE_CHECKING:
-    from .commandline import Commands
+from . import datasets, harness, machine, peers, report
+from .benchmark import Benchmark, Outcome
+from .read_cases import QUICK, SIZES, Size
 
 SECONDS = 4
 PARTS = {
@@ -32,32 +31,56 @@ PARTS = {
 }
 
 
-def add_command(commands: Commands) -> None:
-    """Register `profile` and its options."""
-    parser = commands.add_parser("profile", help="where a warm read's time goes (needs perf)")
-    parser.add_argument("--data", type=Path, default=harness.data_folder())
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Print one column per record size."""
-    columns = [_profile(size, options.data.resolve()) for size in SIZES]
-    header = ["share of the time", *(f"{size.batch} × {size.name}" for size in SIZES)]
-    parts = [*PARTS, "other"]
-    print(report.table(header, [[part, *(f"{c[part]:.1f} %" for c in columns)] for part in parts]))
+def measure(options: argparse.Namespace) -> Outcome:
+    """One column per record size."""
+    data: Path = options.data.resolve()
+    sizes = [size.scaled(QUICK.share if options.quick else 1.0) for size in SIZES]
+    document: dict[str, Any] = {
+        "machine": machine.describe(data, ("ffrecord", "numpy", "isal", "libaio")),
+        "warm_percent": {size.name: dict(_profile(size, data)) for size in sizes},
+    }
+    tables = [_warm_table(document["warm_percent"], sizes)]
     if harness.can_drop_caches():
-        _print_cold(options.data.resolve())
-    return 0
+        document["cold_us"] = {size.name: _cold_steps(size, data) for size in sizes}
+        tables.append(_cold_table(document["cold_us"], sizes))
+    return Outcome(report.page(*tables), document, data)
 
 
-def _print_cold(data: Path) -> None:
-    columns = []
-    for size in SIZES:
-        file = size.records.folder(data, peers.OURS.layout) / peers.OURS.file
-        columns.append(harness.call_fresh(cold_steps, 120.0, file=str(file), batch=size.batch))
-    header = ["µs of a cold read", *(f"{size.batch} × {size.name}" for size in SIZES)]
-    rows = [[step, *(f"{column[step]:.0f}" for column in columns)] for step in columns[0]]
-    print("\n" + report.table(header, rows))
+BENCHMARK = Benchmark(
+    "profile",
+    summary="where a read's time goes (needs perf)",
+    description=__doc__,
+    quick="a tenth of the records",
+    measure=measure,
+)
+
+
+def _warm_table(percent: dict[str, dict[str, float]], sizes: Sequence[Size]) -> str:
+    rows = [
+        [part, *(f"{percent[size.name].get(part, 0):.1f} %" for size in sizes)]
+        for part in [*PARTS, "other"]
+    ]
+    return report.table(["share of the time", *map(_column, sizes)], rows)
+
+
+def _cold_table(steps: dict[str, dict[str, float]], sizes: Sequence[Size]) -> str:
+    rows = [
+        [step, *(f"{steps[size.name][step]:.0f}" for size in sizes)]
+        for step in steps[sizes[0].name]
+    ]
+    return report.table(["µs of a cold read", *map(_column, sizes)], rows)
+
+
+def _column(size: Size) -> str:
+    return f"{size.batch} × {size.name}"
+
+
+def _cold_steps(size: Size, data: Path) -> dict[str, float]:
+    file = size.records.folder(data, peers.OURS.layout) / peers.OURS.file
+    steps: dict[str, float] = harness.call_fresh(
+        cold_steps, 120.0, file=str(file), batch=size.batch
+    )
+    return steps
 
 
 def cold_steps(file: str, batch: int) -> dict[str, float]:

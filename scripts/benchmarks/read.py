@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import commandline, datasets, machine, peers, plot, report
+from . import datasets, machine, peers, plot, report
+from .benchmark import Benchmark, Chart, Outcome
 from .read_cases import FIO, FULL, QUICK, SIZES, Plan, Size, samples
 from .results import Goal, Results
-
-if TYPE_CHECKING:
-    from .commandline import Commands
 
 RECORDS = "records_per_s"
 BYTES = "bytes_per_s"
@@ -46,21 +44,7 @@ GOALS = (
 )
 
 
-def add_command(commands: Commands) -> None:
-    """Register `read` and its options."""
-    parser = commandline.new_command(
-        commands,
-        "read",
-        summary="random batches, warm and cold",
-        description=__doc__,
-        quick="a tenth of the records, 3 repeats",
-    )
-    commandline.add_plot(parser, "read")
-    parser.add_argument("--only-size", nargs="+", choices=ALL_SIZES, default=ALL_SIZES)
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
+def measure(options: argparse.Namespace) -> Outcome:
     """Create what is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
     plan = replace(plan, repeats=options.repeats or plan.repeats)
@@ -68,12 +52,23 @@ def run(options: argparse.Namespace) -> int:
     data: Path = options.data.resolve()
     results = Results(samples(sizes, plan, data))
     goals = [goal for goal in GOALS if goal.case.split()[1] in options.only_size]
-    _print(results, sizes, goals)
-    report.save_json(_document(results, sizes, goals, plan, data), options.json, private=data)
-    plot.grouped_bars(
-        _panels(results, sizes), "Random batches from one file", "records/s", "ours", options.plot
-    )
-    return 0
+    chart = Chart("Random batches from one file", "records/s", "ours", _panels(results, sizes))
+    document = _document(results, sizes, goals, plan, data)
+    return Outcome(_text(results, sizes, goals), document, data, chart)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only-size", nargs="+", choices=ALL_SIZES, default=ALL_SIZES)
+
+
+BENCHMARK = Benchmark(
+    "read",
+    summary="random batches, warm and cold",
+    description=__doc__,
+    quick="a tenth of the records, 3 repeats",
+    measure=measure,
+    add_options=_add_options,
+)
 
 
 def _cases(results: Results, sizes: Sequence[Size]) -> list[tuple[Size, str]]:
@@ -83,12 +78,16 @@ def _cases(results: Results, sizes: Sequence[Size]) -> list[tuple[Size, str]]:
     return [(size, state) for size, state in cases if size.case(state) in measured]
 
 
-def _print(results: Results, sizes: Sequence[Size], goals: Sequence[Goal]) -> None:
-    for size, state in _cases(results, sizes):
-        print(f"\n### {size.case(state)} × {size.records.count:,}, batches of {size.batch}\n")
-        print(_table(results, size.case(state)))
-    _print_footnotes(results, sizes)
-    print(f"\n### Goals\n\n{report.verdicts(results, goals)}")
+def _text(results: Results, sizes: Sequence[Size], goals: Sequence[Goal]) -> str:
+    tables = [
+        report.section(
+            f"{size.case(state)} × {size.records.count:,}, batches of {size.batch}",
+            _table(results, size.case(state)),
+        )
+        for size, state in _cases(results, sizes)
+    ]
+    footnotes = "\n".join(_footnotes(results, sizes))
+    return report.page(*tables, footnotes, report.goals(results, goals))
 
 
 def _table(results: Results, case: str) -> str:
@@ -108,16 +107,16 @@ def _row(results: Results, case: str, name: str) -> list[str]:
     ]
 
 
-def _print_footnotes(results: Results, sizes: Sequence[Size]) -> None:
+def _footnotes(results: Results, sizes: Sequence[Size]) -> Iterator[str]:
     """What a reader of the tables has to know to read them right."""
-    print("\nRatios are medians of each repeat's own ratio. MB/s count payload.")
+    yield "Ratios are medians of each repeat's own ratio. MB/s count payload."
     if any(FIO in results.contestants(case) for case in results.cases()):
-        print("fio's records/s are reads of the mean size rounded up to 4096 bytes.")
+        yield "fio's records/s are reads of the mean size rounded up to 4096 bytes."
     files = peers.PLAIN_FILES
     for size in sizes:
         kept = datasets.stored(files, size.records).count
         if kept < size.records.count:
-            print(f"{files.name}, {size.name}: only the first {kept:,} records are files.")
+            yield f"{files.name}, {size.name}: only the first {kept:,} records are files."
 
 
 def _document(
@@ -131,7 +130,6 @@ def _document(
         "seed": datasets.SEED,
     }
     return {
-        "benchmark": "read",
         "machine": machine.describe(data, PACKAGES),
         "parameters": parameters,
         **report.as_document(results, goals, (OURS, FIO), (RECORDS, BYTES)),

@@ -37,10 +37,20 @@ def contestant(results: Results, case: str, name: str) -> str:
     return f"{name} {failure[:LONGEST_FAILURE]}" if failure else name
 
 
-def verdicts(results: Results, goals: Sequence[Goal | Limit]) -> str:
-    """One row per goal: its value and whether it is met."""
-    rows = [[str(goal), number(goal.value(results), 2), goal.verdict(results)] for goal in goals]
-    return table(["goal", "value", "verdict"], rows)
+def page(*parts: str) -> str:
+    """Parts of a report below each other, with a line between them."""
+    return "\n\n".join(part.strip("\n") for part in parts)
+
+
+def section(title: str, body: str) -> str:
+    """A part with a heading."""
+    return f"### {title}\n\n{body}"
+
+
+def goals(results: Results, those: Sequence[Goal | Limit]) -> str:
+    """The section that says of each goal its value, and whether it is met."""
+    rows = [[str(goal), number(goal.value(results), 2), goal.verdict(results)] for goal in those]
+    return section("Goals", table(["goal", "value", "verdict"], rows))
 
 
 def as_document(

@@ -1,0 +1,54 @@
+"""All benchmarks in one run, from nothing: what is in the documentation comes from here."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+from . import dataset, folder, loader, mount, pack, pages, profile_read, read, rounds
+from .benchmark import OUTPUTS, Benchmark, add_common_options, outputs
+
+if TYPE_CHECKING:
+    from .benchmark import Commands
+
+BENCHMARKS = tuple(
+    module.BENCHMARK for module in (read, pack, folder, mount, loader, dataset, profile_read)
+)
+REPEATS = 3
+"""What fits into half an hour on two cores. Odd: a median is then a measurement."""
+QUICK_REPEATS = 1
+
+
+def add_commands(commands: Commands) -> None:
+    """Register every benchmark, `all` and `pages`."""
+    for benchmark in BENCHMARKS:
+        benchmark.add_command(commands)
+    parser = commands.add_parser("all", help="all of them, and the pages", description=__doc__)
+    add_common_options(parser, "small amounts, once: does everything work?")
+    parser.set_defaults(run=run)
+    parser = commands.add_parser(
+        "pages", help="tables of README and docs from the JSON", description=pages.__doc__
+    )
+    parser.set_defaults(run=lambda options: pages.update(OUTPUTS))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run all, one after the other; then the documentation, if it is for that."""
+    began = time.monotonic()
+    for benchmark in BENCHMARKS:
+        rounds.say(f"== {benchmark.name}: {benchmark.summary}")
+        print(f"\n## scripts/bench {benchmark.name}\n")
+        benchmark.run(_options(benchmark, options))
+        rounds.say(f"== {benchmark.name} is done after {time.monotonic() - began:.0f} s in all")
+    if outputs(options) == OUTPUTS:
+        pages.update(OUTPUTS)
+    return 0
+
+
+def _options(benchmark: Benchmark, given: argparse.Namespace) -> argparse.Namespace:
+    """The options of one benchmark: its own as they are by default, the common ones as given."""
+    repeats = QUICK_REPEATS if given.quick else REPEATS
+    common = {"quick": given.quick, "data": given.data, "out": outputs(given)}
+    own = vars(benchmark.default_options())
+    return argparse.Namespace(**{**own, **common, "repeats": given.repeats or repeats})

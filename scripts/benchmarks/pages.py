@@ -1,0 +1,45 @@
+"""Puts what was measured into README.md and docs/benchmarks.md.
+
+A part between `<!-- scripts/bench read -->` and `<!-- end -->` is what that benchmark printed;
+between `<!-- scripts/bench read: summary -->` and `<!-- end -->` it is the short table of
+`summary`. Nobody copies figures by hand, and a test says when a page and its JSON differ.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from . import harness, summary
+
+PAGES = (harness.ROOT / "README.md", harness.ROOT / "docs" / "benchmarks.md")
+PART = re.compile(
+    r"(?P<begin><!-- scripts/bench (?P<name>\w+)(?P<short>: summary)? -->\n)"
+    r".*?(?P<end><!-- end -->)",
+    re.DOTALL,
+)
+
+
+def update(results: Path) -> int:
+    """Write the pages again from the JSON in a folder."""
+    for page in PAGES:
+        page.write_text(rendered(page.read_text("utf-8"), results), "utf-8")
+    return 0
+
+
+def rendered(text: str, results: Path) -> str:
+    """A page with all its parts as the JSON files have them."""
+
+    def part(match: re.Match[str]) -> str:
+        document = _document(results, match["name"])
+        body = summary.of(document) if match["short"] else document["text"]
+        return f"{match['begin']}\n{body}\n\n{match['end']}"
+
+    return PART.sub(part, text)
+
+
+def _document(results: Path, name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((results / f"{name}.json").read_text("utf-8"))
+    return document

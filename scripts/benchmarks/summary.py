@@ -1,0 +1,151 @@
+"""The README's short tables: a few figures of each benchmark, taken from its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from . import report
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Where a figure of a document is: a median, or with `over` a ratio to another contestant."""
+
+    case: str
+    contestant: str
+    metric: str
+    factor: float = 1.0
+    digits: int = 0
+    over: str | None = None
+
+    def cell(self, document: Document) -> str:
+        """The figure as a table shows it."""
+        medians = document["medians"] if self.over is None else document["ratios"][self.over]
+        value = medians.get(self.case, {}).get(self.contestant, {}).get(self.metric)
+        return report.scaled(value, self.factor, self.digits)
+
+
+Row = tuple[str, list[Figure]]
+
+
+def of(document: Document) -> str:
+    """The short table of a benchmark."""
+    header, rows = TABLES[document["benchmark"]]()
+    cells = [[label, *(figure.cell(document) for figure in figures)] for label, figures in rows]
+    return report.table(header, cells)
+
+
+def _read() -> tuple[list[str], list[Row]]:
+    sizes = {"110kB": "110 kB × 64", "10kB": "10 kB × 256", "1kB": "1 kB × 512"}
+
+    def row(label: str, state: str, contestant: str, over: str | None = None) -> Row:
+        metric = "bytes_per_s" if over and over.startswith("fio") else "records_per_s"
+        digits = 2 if over else 0
+        cases = (f"{state} {size}" for size in sizes)
+        return label, [Figure(case, contestant, metric, 1, digits, over) for case in cases]
+
+    fio = "fio, O_DIRECT, depth 64"
+    rows = [
+        row("cold, `read`, records/s", "cold", "ours"),
+        row("cold, `read_async`, records/s", "cold", "ours, read_async"),
+        row("… × what fio reads from the same disk (bytes)", "cold", "ours, read_async", fio),
+        row("array_record, × ours cold", "cold", "array_record", "ours"),
+        row("plain files, × ours cold", "cold", "plain files", "ours"),
+        row("warm, `read`, records/s", "warm", "ours"),
+        row("array_record, × ours warm", "warm", "array_record", "ours"),
+        row('warm, `mode="mmap"`, records/s', "warm", "ours, mmap"),
+        row("LMDB without checksums, records/s", "warm", "LMDB (no checksum)"),
+    ]
+    return ["", *sizes.values()], rows
+
+
+def _pack() -> tuple[list[str], list[Row]]:
+    packers = ("ours", "tar", "tar + fsync", "mksquashfs", "zip -0", "cp -r", "cp -r + fsync")
+    cases = {
+        "cold small files": "50,000 × 10 kB, cold, s",
+        "warm small files": "50,000 × 10 kB, warm, s",
+        "cold large files": "2 GB in 8 files, cold, s",
+        "warm large files": "2 GB in 8 files, warm, s",
+    }
+    rows = [
+        (label, [Figure(case, packer, "seconds", digits=2) for packer in packers])
+        for case, label in cases.items()
+    ]
+    return ["", *packers], rows
+
+
+def _folder() -> tuple[list[str], list[Row]]:
+    ways = {"1,000,000 files": "ours", "pickle, 1,000,000 files": "the original's pickled index"}
+    metrics = {"ms": "ms", "private_mb": "private MB", "shared_mb": "MB that forked workers share"}
+    rows = [
+        (f"a million files opened, {state}, {label}", [
+            Figure(f"{state} open", way, metric) for way in ways
+        ])
+        for state in ("cold", "warm")
+        for metric, label in metrics.items()
+        if state == "cold" or metric == "ms"
+    ]  # fmt: skip
+    return ["", *ways.values()], rows
+
+
+def _mount() -> tuple[list[str], list[Row]]:
+    mounters = {
+        "ours": "ours", "squashfuse_ll": "squashfuse_ll", "ratarmount": "ratarmount",
+        "fuse-zip": "fuse-zip", "source folder": "ext4 itself",
+    }  # fmt: skip
+
+    def row(label: str, case: str, metric: str, factor: float = 1.0, digits: int = 0) -> Row:
+        return label, [Figure(case, mounter, metric, factor, digits) for mounter in mounters]
+
+    one, two = "small files, one core", "small files, two cores"
+    rows = [
+        row("files/s, client and daemon on one core", one, "files_per_s"),
+        row("files/s, on two cores", two, "files_per_s"),
+        row("files/s, cold disk, 8 clients", "cold, 8 clients", "files_per_s"),
+        row("files/s, read again", two, "again_files_per_s"),
+        row("walk with stat of 50,000, s", "walk, two cores", "seconds", 1, 2),
+        row("one 2 GB file, MB/s", "large file", "bytes_per_s", 1e-6),
+        row("a million files mounted, s", "mounting many files", "mount_s", 1, 2),
+    ]
+    return ["", *mounters.values()], rows
+
+
+def _loader() -> tuple[list[str], list[Row]]:
+    loaders = {
+        "ours": "ours", "ours, torch's DataLoader": "torch's DataLoader on our dataset",
+        "plain folder": "plain folder", "WebDataset": "WebDataset",
+        "array_record": "array_record", "ours, mounted": "our mount",
+    }  # fmt: skip
+    rows = [
+        (state, [Figure(state, loader, "samples_per_s") for loader in loaders])
+        for state in ("cold", "warm")
+    ]
+    return ["samples/s", *loaders.values()], rows
+
+
+def _dataset() -> tuple[list[str], list[Row]]:
+    formats = {
+        "ours, none": "ours", "granular": "granular", "HDF5, none": "HDF5",
+        "ours, lz4": "ours, lz4", "HDF5, lzf": "HDF5, lzf",
+        "ours, zstd:6": "ours, zstd:6", "HDF5, gzip": "HDF5, gzip",
+    }  # fmt: skip
+    rows = [
+        ("bytes a sample", [Figure("size", one, "bytes_each") for one in formats]),
+        ("cold, samples/s", [Figure("cold", one, "samples_per_s") for one in formats]),
+        ("warm, samples/s", [Figure("warm", one, "samples_per_s") for one in formats]),
+    ]
+    return ["", *formats.values()], rows
+
+
+TABLES: dict[str, Callable[[], tuple[list[str], list[Row]]]] = {
+    "read": _read,
+    "pack": _pack,
+    "folder": _folder,
+    "mount": _mount,
+    "loader": _loader,
+    "dataset": _dataset,
+}
