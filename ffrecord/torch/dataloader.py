@@ -125,9 +125,8 @@ class DataLoader(TorchDataLoader[T_co]):
                 steps.draw()
         if loaded is not None and steps.generator is not self.generator:
             self._restore(self.generator, loaded["generator"])  # torch has drawn from it
-        length = len(steps)
-        steps.start = Start(self._step, self._step)
-        return _Epoch(self, iterator, self._progress, length)
+        skip, steps.start = steps.start.skip, Start(self._step, self._step)
+        return _Epoch(self, iterator, self._progress, skip)
 
     def _epoch_seed(self) -> int | None:
         """What torch was about to draw for its workers in the first epoch, made another for each
@@ -152,8 +151,8 @@ class DataLoader(TorchDataLoader[T_co]):
         steps = self._steps
         if self._loaded is not None and steps.seekable:
             steps.sampler.rewind()
-        most = len(steps.source)
-        if not self.skippable or not 0 <= step <= most:
+        most = steps.count
+        if not self.skippable or step < 0 or (most is not None and step > most):
             why = f"there are {most}" if self.skippable else "the loader is not skippable"
             raise ValueError(f"step {step} cannot be set: {why}")
         self._step = step
@@ -277,10 +276,10 @@ class _Epoch(Iterator[Any]):
     """torch's iterator over an epoch, counting what it hands out."""
 
     def __init__(
-        self, loader: DataLoader[Any], batches: Any, progress: _Progress, length: int
+        self, loader: DataLoader[Any], batches: Any, progress: _Progress, skip: int
     ) -> None:
         self._loader = loader
-        self._length = length
+        self._skip = skip
         self._batches = batches
         self._progress = progress
 
@@ -312,7 +311,7 @@ class _Epoch(Iterator[Any]):
         return got
 
     def __len__(self) -> int:
-        return self._length
+        return max(len(self._loader._steps.source) - self._skip, 0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)

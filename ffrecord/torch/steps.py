@@ -101,6 +101,14 @@ class Steps(Sampler[Any]):
         """How many are still to come, from the start on."""
         return max(len(self.source) - self.start.skip, 0)
 
+    @property
+    def count(self) -> int | None:
+        """How many an epoch has; None if the sampler does not know."""
+        try:
+            return len(self.source)
+        except TypeError:
+            return None
+
     def __iter__(self) -> Iterator[Any]:
         # All generators: nothing is moved or drawn before the first step is asked for. A torch
         # loader with workers makes two iterators at the beginning and uses one.

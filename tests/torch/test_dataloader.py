@@ -271,6 +271,26 @@ def test_a_loader_that_is_not_skippable_has_no_steps_to_set(numbers: Path) -> No
         DataLoader(Processed(numbers), SIZE, skippable=False).set_step(1)
 
 
+class Countless:
+    """A sampler that does not say how many there are: torch asks for that only if one does."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(N - 1, -1, -1))
+
+
+def test_a_sampler_without_a_length_will_do(numbers: Path) -> None:
+    loader = DataLoader(Processed(numbers), SIZE, sampler=Countless())
+    order = list(Countless())
+    whole = [order[at : at + SIZE] for at in range(0, N, SIZE)]
+    assert batches(loader) == whole
+    loader.set_step(2)
+    assert batches(loader) == whole[2:]
+    with pytest.raises(TypeError):
+        len(loader)
+    with pytest.raises(TypeError):
+        len(iter(loader))
+
+
 def test_set_step_works_with_persistent_workers(numbers: Path) -> None:
     loader = DataLoader(Reading(numbers), SIZE, num_workers=2, persistent_workers=True)
     whole = expected(Reading(numbers), batch_size=SIZE)[0]
