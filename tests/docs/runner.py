@@ -7,6 +7,7 @@ error ends it. What cannot be run on this machine is named on standard output, a
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
 import io
@@ -47,15 +48,25 @@ def what_is_missing(block: Block) -> str | None:
     for pattern, is_there, otherwise in _NEEDS:
         if re.search(pattern, block.text) and not is_there():
             return otherwise
+    for name in _imported(block) if block.language == "python" else ():
+        if importlib.util.find_spec(name) is None:
+            return f"there is no {name}"
     return None
+
+
+def _imported(block: Block) -> set[str]:
+    """The packages that a program imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.Import):
+            found |= {each.name.partition(".")[0] for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+    return found | ({"torch"} if "ffrecord.torch" in block.text else set())
 
 
 def _can_mount() -> bool:
     return os.path.exists("/dev/fuse")
-
-
-def _has_torch() -> bool:
-    return importlib.util.find_spec("torch") is not None
 
 
 def _has_user_namespaces() -> bool:
@@ -69,7 +80,6 @@ def _can_use_mount8() -> bool:
 
 _NEEDS: tuple[tuple[str, Callable[[], bool], str], ...] = (
     (r"ffrecord mount|ffrecord_fuse", _can_mount, "there is no /dev/fuse"),
-    (r"\btorch\b", _has_torch, "there is no torch"),
     (r"\bmount\.fuse3\b", _can_use_mount8, "not root, or no mount.fuse3"),
     (r"\bunshare\b", _has_user_namespaces, "no user namespace, or none with /dev/fuse"),
 )
