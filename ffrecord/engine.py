@@ -19,7 +19,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -102,6 +102,10 @@ class Source:
     def map(self) -> Bytes:
         """The whole file as one read-only array."""
         return np.frombuffer(mmap.mmap(self.fd, 0, prot=mmap.PROT_READ), np.uint8)
+
+    def __reduce__(self) -> NoReturn:
+        # A copy would have the numbers of our descriptors, and close them with itself.
+        raise TypeError(f"{self.path}: an open file is not pickled or copied: take its reader")
 
     def __del__(self) -> None:
         for fd in (getattr(self, "fd", -1), getattr(self, "direct_fd", -1)):

@@ -298,7 +298,10 @@ class FileReader:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the headers: the same data in the same order has the same fingerprint."""
+        """SHA-256 over the headers: copies of the files, in the same order, have the same one.
+
+        The same records written another way need not: their places in the file count too.
+        """
         if self._fingerprint is None:
             digest = hashlib.sha256()
             for file, crc in enumerate(self._header_crcs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import operator
 import os
@@ -857,6 +858,21 @@ def test_a_pickled_reader_opens_the_same_files_the_same_way(
         assert again.check_data is False
         assert again.mode == mode
         assert handmade.as_bytes(again) == records
+
+
+@pytest.mark.parametrize("make", [pickle.dumps, copy.deepcopy])
+def test_what_is_being_read_cannot_be_pickled_or_copied(
+    sample_file: Path, sample_records: list[bytes], make: Callable[[object], object], mode: str
+) -> None:
+    """A copy had the same descriptors, and closed them when it went: the reader was done with."""
+    with FileReader(sample_file, mode=mode) as reader:
+        pending = reader.read_async([1, 2, 3, 4])
+        with pytest.raises((TypeError, ValueError), match="pickled"):  # ctypes' own if in flight
+            make(pending)
+        with pytest.raises(TypeError, match=r"sample\.ffr: an open file is not pickled or copied"):
+            make(reader.sources.each)
+        assert handmade.as_bytes(pending.result()) == sample_records[1:5]
+        assert handmade.as_bytes(reader.read([5, 6, 7])) == sample_records[5:8]
 
 
 def test_a_pickled_reader_of_a_missing_file_says_so(sample_file: Path) -> None:

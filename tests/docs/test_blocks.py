@@ -1,0 +1,174 @@
+"""Every fenced block of README.md and docs/ is run exactly as printed, or checked if it cannot be.
+
+`python` and `bash` are run. `console` is what needs the network, privileges or hours: its commands
+must be there and their arguments right. `fstab` and `ini` go to the parsers of those who read
+them. Everything else is `text`, which is no code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ffrecord.cli
+from ffrecord_fuse import options
+from tests.docs.pages import PAGES, ROOT, RUN, Block, blocks
+from tests.docs.prepared import PREPARE
+
+COMMANDS = Path(sys.executable).parent
+PROJECT = (ROOT / "pyproject.toml").read_text()
+TEXT = ("", "text")
+CHECKED = ("console", "fstab", "ini")
+SECONDS = 300  # nothing takes as long; a block that hangs is to be a failure
+SYSTEM = ("apt", "docker", "modprobe", "mount", "podman")
+"""Commands of `console` blocks that are not ours."""
+
+
+def in_language(language: str) -> list[Block]:
+    return [block for page in PAGES for block in blocks(page) if block.language == language]
+
+
+# ---- what is run -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder to work in, in which nothing stays mounted."""
+    folder = tmp_path / "place"
+    folder.mkdir()
+    yield folder
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mountpoint = line.split(" ")[4]
+        if mountpoint.startswith(f"{folder}/"):
+            subprocess.run([COMMANDS / "ffrecord", "umount", mountpoint], check=False)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
+)
+def test_the_blocks_of_a_page_work_in_their_order(page: str, place: Path) -> None:
+    if page in PREPARE:
+        PREPARE[page](place)
+    scripts = place.parent / "scripts"
+    scripts.mkdir()
+    found = os.pathsep.join([str(ROOT), *filter(None, sys.path)])  # it may be a worktree
+    path = f"{COMMANDS}{os.pathsep}{os.environ['PATH']}"
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.docs.runner", page, scripts], cwd=place, timeout=SECONDS,
+        env={**os.environ, "PYTHONPATH": found, "PATH": path},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    if run.stdout:
+        pytest.skip(f"not run: {run.stdout.strip()} (the others were)")
+
+
+# ---- what cannot be run ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_in_a_language_that_is_run_or_checked(page: str) -> None:
+    for block in blocks(page):
+        assert block.language in (*RUN, *CHECKED, *TEXT), f"{block}: nothing runs this"
+
+
+@pytest.mark.parametrize("block", in_language("") + in_language("text"), ids=str)
+def test_what_is_called_text_is_no_code(block: Block) -> None:
+    begins = (
+        r"^\s*(\$ |#!|import |from \w+ import |def |with |sudo |pip |ffrecord \w|(\./)?scripts/)"
+    )
+    assert not re.search(begins, block.text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("block", in_language("console"), ids=str)
+def test_the_commands_that_are_only_shown_exist_and_take_their_arguments(
+    block: Block, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for line in filter(None, block.text.splitlines()):
+        command, *arguments = shlex.split(line, comments=True)
+        if command == "sudo":
+            command, *arguments = arguments
+        check_command(command, arguments, monkeypatch)
+
+
+def check_command(command: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    script = command.removeprefix("./")
+    if script == "scripts/bench":
+        check_bench(arguments, monkeypatch)
+    elif script.startswith("scripts/"):
+        assert os.access(ROOT / script, os.X_OK), f"{script} is not there to be run"
+    elif command == "ffrecord":
+        check_ffrecord(arguments, monkeypatch)
+    elif command == "pip":
+        check_pip(arguments)
+    else:
+        assert command in SYSTEM
+        if "ffrecord" in arguments:  # docker run … ffrecord mount …
+            check_ffrecord(arguments[arguments.index("ffrecord") + 1 :], monkeypatch)
+
+
+def check_ffrecord(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line is parsed; what it would do is not done."""
+
+    def check(given: argparse.Namespace) -> int:
+        options.parse(getattr(given, "options", []))
+        return 0
+
+    monkeypatch.setattr(f"ffrecord.cli.{arguments[0]}.run", check)
+    assert ffrecord.cli.main(arguments) == 0
+
+
+def check_bench(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    benchmarks = importlib.import_module("scripts.benchmarks.__main__")
+    name = {"profile": "profile_read"}.get(arguments[0], arguments[0])
+    monkeypatch.setattr(f"scripts.benchmarks.{name}.run", lambda _: 0)
+    assert benchmarks.main(arguments) == 0
+
+
+def check_pip(arguments: list[str]) -> None:
+    assert arguments[0] == "install"
+    for package in arguments[1:]:
+        named = re.fullmatch(r"(?:\.|ffrecord)(?:\[([\w,]+)\])?", package)
+        assert named, f"{package} is not ours"
+        for extra in filter(None, (named[1] or "").split(",")):
+            assert re.search(rf"^{extra} = \[", PROJECT, re.MULTILINE), f"there is no {extra}"
+
+
+@pytest.mark.parametrize("block", in_language("fstab"), ids=str)
+def test_a_line_of_fstab_has_our_command_as_its_type_and_options_that_we_take(block: Block) -> None:
+    for line in block.text.splitlines():
+        source, mountpoint, kind, words, dump, order = line.split()
+        assert source.endswith(".ffr")
+        assert mountpoint.startswith("/")
+        assert re.search(rf"^{kind.removeprefix('fuse.')} = ", PROJECT, re.MULTILINE)
+        options.parse(words)
+        assert (dump, order) == ("0", "0")
+
+
+@pytest.mark.parametrize("block", in_language("ini"), ids=str)
+def test_a_unit_is_one_that_systemd_takes_and_its_commands_are_ours(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = re.findall(r"^Exec\w+=(\S+) (.*)$", block.text, re.MULTILINE)
+    assert len(commands) >= 2
+    for path, arguments in commands:
+        assert path.endswith("/bin/ffrecord")
+        check_ffrecord(shlex.split(arguments), monkeypatch)
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not here to verify the rest")
+    unit = tmp_path / "photos.service"
+    unit.write_text(block.text.replace(commands[0][0], str(COMMANDS / "ffrecord")))
+    verify = ["systemd-analyze", "verify", "--man=no", str(unit)]
+    run = subprocess.run(verify, capture_output=True, text=True, check=False)
+    about = [line for line in run.stderr.splitlines() if unit.name in line]
+    assert not about  # other units of this machine may have faults of their own

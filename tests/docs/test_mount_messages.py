@@ -1,0 +1,35 @@
+"""docs/mount.md explains every message that a mount can be refused with, and no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docs.messages import messages
+from tests.docs.pages import ROOT, table_rows
+
+PAGE = "docs/mount.md"
+OF_THE_SYSTEM = {"Too many levels of symbolic links"}
+"""Not written in our source: os.strerror's."""
+
+
+def explained(*headings: str) -> list[str]:
+    rows = [row for heading in headings for row in table_rows(PAGE, heading)]
+    assert all(len(row) == 3 and all(row) for row in rows)
+    return [row[0].strip("`").strip() for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("error", "argument", "headings"),
+    [
+        ("MountError", 2, ("When mounting", "When unmounting")),
+        ("OptionError", 0, ("Of options",)),
+    ],
+)
+def test_the_tables_have_every_message_once(
+    error: str, argument: int, headings: tuple[str, ...]
+) -> None:
+    found = messages(ROOT / "ffrecord_fuse", {error: argument})
+    assert len(found) >= 5
+    told = explained(*headings)
+    assert len(told) == len(set(told))
+    assert set(told) - OF_THE_SYSTEM == found
