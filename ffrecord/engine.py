@@ -59,7 +59,8 @@ class Source:
 
     def __init__(self, path: str, *, direct: bool) -> None:
         self.path = path
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Not blocking: a fifo that was put there since it was looked at is an error, not a wait.
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.align = _direct_alignment(self.fd)
         self.direct_fd = -1
         if direct and self.align:
