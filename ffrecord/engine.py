@@ -59,8 +59,7 @@ class Source:
 
     def __init__(self, path: str, *, direct: bool) -> None:
         self.path = path
-        # Not blocking: a fifo that was put there since it was looked at is an error, not a wait.
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.align = _direct_alignment(self.fd)
         self.direct_fd = -1
         if direct and self.align:

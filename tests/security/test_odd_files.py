@@ -16,15 +16,10 @@ from typing import Any
 
 import pytest
 
-import ffrecord.reader
-from ffrecord import FileReader
-from ffrecord.errors import FFRecordError
 from tests import handmade, users
-from tests.mounted.mounting import time_limit
 
 OTHER, SHORT, UNFINISHED, SYSTEM, NO_DATASET, MOUNT = 3, 4, 8, 13, 25, 18
 CONVERT = 36
-SECONDS = 30.0
 
 # what -> the exit code of commands that read it as an archive
 READ = {
@@ -177,20 +172,6 @@ def test_every_command_says_in_one_line_what_is_wrong(
             assert len(said.splitlines()) == 1, (name, said)
             assert "Errno" not in said
             assert "Traceback" not in out + err
-
-
-def test_a_file_that_becomes_a_fifo_while_it_is_opened_is_an_error_and_no_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = handmade.write_records(tmp_path / "a.ffr", [b"x"])
-
-    def looked_at(path: str) -> None:
-        os.unlink(path)
-        os.mkfifo(path)
-
-    monkeypatch.setattr(ffrecord.reader, "refuse_other_kinds", looked_at)
-    with time_limit(SECONDS), pytest.raises(FFRecordError, match=r"a\.ffr"):
-        FileReader(path)
 
 
 # ---- from Python -------------------------------------------------------------------------------
