@@ -127,6 +127,8 @@ class _Extraction:
         if paths is None:
             if not os.listdir(self._root):
                 self._finish.add(ROOT)
+                with contextlib.suppress(PermissionError):  # it is not ours
+                    os.fchmod(self._root, 0o700)  # until all is there, as other folders
             queue = [ROOT]
         else:
             queue = list(self._begin(paths))

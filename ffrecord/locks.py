@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 
+from ffrecord import planted
 from ffrecord.errors import BusyError
 
 
@@ -39,10 +40,22 @@ def is_at(fd: int, path: str) -> bool:
         return False
 
 
-def open_locked(path: str) -> int:
-    """Open a file for reading and writing, which is made if it is not there, and lock it."""
+def open_own(path: str, mode: int) -> int:
+    """Open a file for reading and writing, which is made if it is not there, and is ours."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
+    try:
+        planted.require_regular(fd, path)
+        planted.refuse(fd, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def open_locked(path: str, mode: int) -> int:
+    """As `open_own`, and lock it."""
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        fd = open_own(path, mode)
         try:
             if lock(fd, path):
                 return fd

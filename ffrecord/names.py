@@ -1,4 +1,4 @@
-"""Names in an archive: bytes inside, text for users.
+"""Names in an archive: bytes inside, text for users. And paths that users give.
 
 As text they are UTF-8, and what is not is escaped as Python's `os` does. The locale has no part in
 it: an archive's names are the same everywhere.
@@ -22,3 +22,12 @@ def to_bytes(name: str | os.PathLike[str]) -> bytes:
 
 def to_text(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """A path on this machine. An empty one, as of a shell's variable that is not set, would be the
+    current folder."""
+    text = os.fsdecode(path)
+    if not text:
+        raise FileNotFoundError(errno.ENOENT, "an empty name is no file or folder")
+    return os.path.abspath(text)

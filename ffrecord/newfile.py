@@ -75,7 +75,7 @@ class NewFile:
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                 raise
             self._name = self._free_name()
-            self.fd = os.open(self._name, _NEW_FILE, 0o666)
+            self.fd = os.open(self._name, _NEW_FILE, mode_for(self._target))
 
     @property
     def closed(self) -> bool:
@@ -185,15 +185,26 @@ class NewFile:
 
     def _link(self) -> None:
         """Give the unnamed file a name that nothing reads."""
-        name = self._name = self._free_name()
+        self._name = self._free_name()
+        try:
+            self._link_or_copy(self._name)
+        except FileExistsError:  # somebody else's: not ours to remove
+            self._name = None
+            raise
+
+    def _link_or_copy(self, name: str) -> None:
         fd = self.fd
         try:
             # With a folder descriptor Python calls linkat, which follows /proc's link; plain
             # link would try to link the link itself. An absolute path does not use the folder.
             os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, follow_symlinks=True)
+        except FileExistsError:
+            raise
         except OSError:  # no /proc, or a file system that does not link unnamed files: copy it
-            copy = os.open(name, _NEW_FILE, 0o666)
+            mode = stat.S_IMODE(os.fstat(fd).st_mode)
+            copy = os.open(name, _NEW_FILE, mode)
             try:
+                os.fchmod(copy, mode)
                 _copy(fd, copy, os.fstat(fd).st_size, 0)
                 os.fsync(copy)
             finally:
@@ -286,6 +297,15 @@ def check_target(path: str) -> None:
             raise IsADirectoryError(errno.EISDIR, "a folder is in the way", path)
         if not stat.S_ISREG(mode):  # a rename would replace the device, not write to it
             raise OSError(errno.EINVAL, "not a regular file, and will not be replaced", path)
+
+
+def mode_for(target: str) -> int:
+    """To make a file with that gets this name: whoever may not read what it replaces may not read
+    it under a passing name either. Less the umask, as always."""
+    try:
+        return stat.S_IMODE(os.stat(target).st_mode) & 0o777
+    except FileNotFoundError:
+        return 0o666
 
 
 def make_room_in_front(file: NewFile, room: int) -> tuple[NewFile, int]:

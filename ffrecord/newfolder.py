@@ -2,7 +2,8 @@
 
 It is filled beside its target, under a hidden name, and renamed at the end. A lock tells a folder
 that is being filled from what a killed process has left, which is removed. Nothing is replaced: the
-target must not be there yet, or be an empty folder.
+target must not be there yet, or be an empty folder. Until then it is for its owner only, whatever
+the modes of what is in it.
 
 A `NewFolder` belongs to the process that made it; in a forked child it does nothing.
 """
@@ -14,7 +15,9 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 
+from ffrecord import planted
 from ffrecord.newfile import sync_folder
 
 
@@ -27,9 +30,10 @@ class NewFolder:
         self._pid = os.getpid()
         self._lock = -1
         with contextlib.suppress(FileExistsError):
-            os.mkdir(self.path)
+            os.mkdir(self.path, 0o700)
         self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
+            planted.refuse(self._lock, self.path)
             if not _is_ours(self.path, self._lock):
                 raise FileExistsError(errno.EEXIST, "is being made already", target)
             for left in os.scandir(self.path):
@@ -37,12 +41,14 @@ class NewFolder:
                     _remove(left.path)
                 else:
                     os.unlink(left)
+            self._mode = _usual_mode(self.path)
         except BaseException:
             self._unlock()
             raise
 
     def publish(self) -> None:
         """Give it the target's name, durably. What is in it must be on disk already."""
+        os.fchmod(self._lock, self._mode)
         sync_folder(self.path)
         os.rename(self.path, self.target)
         self._unlock()
@@ -86,6 +92,15 @@ def check_new_folder(target: str, what: str) -> None:
     if os.path.lexists(target) and (os.path.islink(target) or not _is_empty_folder(target)):
         message = f"is there already; {what} new folder"
         raise FileExistsError(errno.EEXIST, message, target)
+
+
+def _usual_mode(folder: str) -> int:
+    """What the umask, and default access control lists, make of a new folder's mode."""
+    probe = os.path.join(folder, ".mode")
+    os.mkdir(probe)
+    mode = stat.S_IMODE(os.stat(probe).st_mode)
+    os.rmdir(probe)
+    return mode
 
 
 def _is_empty_folder(path: str) -> bool:

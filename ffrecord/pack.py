@@ -31,6 +31,7 @@ from ffrecord.index import Index, layout, legacy
 from ffrecord.index.build import Shard, Tree, build
 from ffrecord.index.layout import BLOCK, INDEX_NAME
 from ffrecord.index.resolve import readable_record
+from ffrecord.names import absolute
 from ffrecord.newfile import check_target
 from ffrecord.newfolder import NewFolder, check_new_folder, hidden_name
 from ffrecord.readahead import read_ahead
@@ -100,7 +101,7 @@ def pack_folder(
         shard_size: write PART_00000.ffr … of about this size ("10GB") and one index, which open
             as one archive.
     """
-    top = os.path.abspath(os.fsdecode(folder))
+    top = absolute(folder)
     if not stat.S_ISDIR(os.stat(top).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "not a folder", top)
     if jobs is not None and operator.index(jobs) < 1:

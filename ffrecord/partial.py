@@ -30,8 +30,8 @@ from ffrecord.errors import (
     TruncatedError,
 )
 from ffrecord.journal import Entry, Journal
-from ffrecord.locks import open_locked
-from ffrecord.newfile import NewFile, sync_folder
+from ffrecord.locks import open_locked, open_own
+from ffrecord.newfile import NewFile, mode_for, sync_folder
 from ffrecord.opening import read_header
 from ffrecord.recheck import Recheck
 from ffrecord.sharing import take_over, whole_blocks
@@ -59,7 +59,9 @@ def journal_path(partial: str) -> str:
 def begin(path: str, n: int | None) -> Beginning:
     """Go on with the unfinished file for `path`, or begin one."""
     unfinished = partial_path(path)
-    log = Journal(journal_path(unfinished), open_locked(journal_path(unfinished)))
+    beside = journal_path(unfinished)
+    # Checksums of small records give them away: the journal is for those who may read the file.
+    log = Journal(beside, open_locked(beside, mode_for(path) | stat.S_IRUSR | stat.S_IWUSR))
     there = os.path.lexists(unfinished)
     file = PartialFile(path, unfinished, log)
     try:
@@ -86,7 +88,7 @@ class PartialFile(NewFile):
     """A file that outlives its writer, until it is published or given up."""
 
     def __init__(self, target: str, path: str, log: Journal) -> None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        fd = open_own(path, mode_for(target))
         with contextlib.suppress(FileNotFoundError):  # whoever may not read the one may not this
             os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))
         super().__init__(target, fd, path)

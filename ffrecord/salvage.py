@@ -84,6 +84,7 @@ def salvage_file(
 def _claims(source: Source) -> Claims:
     beside = journal_path(source.path)
     if source.path.endswith(".partial") and os.path.exists(beside):
+        refuse_other_kinds(beside, "a journal")
         with open(beside, "rb") as file:
             return claims.of_partial(source.path, file.read())
     return claims.of_file(source)

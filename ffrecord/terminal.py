@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import io
+import os
+import sys
+import warnings
+from typing import NoReturn
+
+from ffrecord.errors import ChangedWarning, LegacyFileWarning, SkippedWarning
+
 EXIT_DAMAGED = 1
 EXIT_USAGE = 2
 EXIT_SYSTEM = 13
@@ -14,6 +23,32 @@ def printable(shown: object) -> str:
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(shown)
     )
+
+
+class Parser(argparse.ArgumentParser):
+    """What it complains of are names too, if a shell's `*` has put them there."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
+def prepare_output(program: str) -> None:
+    """Whatever standard output and error are, printing to them is no error of ours; and a warning
+    is one line, under the program's name."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: `>&-`, `2>&-`
+            nowhere = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+            setattr(sys, name, nowhere)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    for kind in (LegacyFileWarning, ChangedWarning, SkippedWarning):
+        warnings.simplefilter("always", kind)
+
+    def one_line(message: Warning | str, *_: object, **__: object) -> None:
+        print(f"{program}: warning: {printable(message)}", file=sys.stderr)
+
+    warnings.showwarning = one_line
 
 
 def counted(count: int, what: str) -> str:

@@ -53,9 +53,18 @@ def mount(
         yield path
 
 
+# Not -m, which looks for modules in the current folder first: there may be a numpy.py in it.
+_COMMAND = """
+import sys
+sys.path[:] = filter(None, sys.path)
+from ffrecord_fuse.cli import main
+sys.exit(main())
+"""
+
+
 def _start(archive: str, mountpoint: str, options: str) -> None:
     """In a process of its own: a fork of this one would take its threads' locks along."""
-    command = [sys.executable, "-m", "ffrecord_fuse", archive, mountpoint, "-o", options]
+    command = [sys.executable, "-c", _COMMAND, archive, mountpoint, "-o", options]
     here = str(Path(__file__).parent.parent)
     known = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(

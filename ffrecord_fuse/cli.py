@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from ffrecord.errors import FFRecordError
-from ffrecord.terminal import EXIT_SYSTEM, printable
+from ffrecord.terminal import EXIT_SYSTEM, Parser, prepare_output, printable
 from ffrecord.version import __version__
 from ffrecord_fuse import options as mount_options
 from ffrecord_fuse.daemon import serve
@@ -18,7 +18,8 @@ from ffrecord_fuse.daemon import serve
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    parser = argparse.ArgumentParser(
+    prepare_output("ffrecord-fuse")
+    parser = Parser(
         prog="ffrecord-fuse", description="Mount a packed folder as a read-only directory."
     )
     parser.add_argument("--version", action="version", version=f"ffrecord-fuse {__version__}")

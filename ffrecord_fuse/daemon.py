@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ffrecord.archive import Archive
+from ffrecord.names import absolute
 from ffrecord.terminal import counted
 from ffrecord_fuse import fusepy_adapter
 from ffrecord_fuse.content import Content
@@ -30,7 +31,7 @@ def serve(archive: str, mountpoint: str, options: Options, *, foreground: bool =
 
     Whatever stands in the way is raised before anything is left in the background.
     """
-    archive, mountpoint = os.path.abspath(archive), os.path.abspath(mountpoint)
+    archive, mountpoint = absolute(archive), absolute(mountpoint)
     opened = Archive.open(archive)
     if options.log is not None:
         options = replace(options, log=os.path.abspath(options.log))

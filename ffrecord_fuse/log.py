@@ -7,9 +7,14 @@ import sys
 import syslog
 import time
 
+from ffrecord import planted
 from ffrecord.terminal import printable
 
 NAME = "ffrecord-fuse"
+# Not blocking: a pipe that nobody reads is an error here, and loses lines later.
+_APPEND = (
+    os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+)  # fmt: skip
 
 
 class Log:
@@ -23,8 +28,7 @@ class Log:
     def __init__(self, path: str | None = None, *, foreground: bool = False) -> None:
         self._fd = -1
         if path is not None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
-            self._fd = os.open(path, flags, 0o640)
+            self._fd = _open(path)
         elif foreground and sys.stderr is not None:
             self._fd = os.dup(sys.stderr.fileno())
 
@@ -39,3 +43,15 @@ class Log:
             os.write(self._fd, f"{now} {NAME}[{os.getpid()}] {text}\n".encode(errors="replace"))
         except OSError:  # a full disk must not end the mount
             return
+
+
+def _open(path: str) -> int:
+    """A symlink may lead to the log, but not one that another user has put into a shared folder."""
+    planted.refuse_symlink(path)
+    fd = os.open(path, _APPEND, 0o640)
+    try:
+        planted.refuse(fd, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

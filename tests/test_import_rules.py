@@ -2,9 +2,9 @@
 
 Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what it calls `aio` and
 `reader`, `opening` and `partition` are parts of `reader`, `newfile`, `beginning`, `append`,
-`partial`, `journal`, `sharing` and `locks` of `writer`, `claims` and `recheck` of `salvage`, `scan`
-and `readahead` of `pack`, `archive` and `packedfile` of `folder`, split into one job each; `fileio`
-and `package` have the names of the original's modules.
+`partial`, `journal`, `sharing`, `locks` and `planted` of `writer`, `claims` and `recheck` of
+`salvage`, `scan` and `readahead` of `pack`, `archive` and `packedfile` of `folder`, split into one
+job each; `fileio` and `package` have the names of the original's modules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ FUSE_INSIDE = {"content", "counters", "filesystem"}
 ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.errors": (set(), set()),
     "ffrecord.version": (set(), set()),
-    "ffrecord.terminal": (set(), set()),
+    "ffrecord.terminal": ({"errors"}, set()),
+    "ffrecord.planted": (set(), set()),
     "ffrecord.fileio": ({"reader", "writer"}, set()),
     "ffrecord.names": (set(), set()),
     "ffrecord.layout": ({"errors"}, {"numpy"}),
@@ -42,7 +43,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.partition": (set(), {"numpy"}),
     "ffrecord.reader": (READ_SIDE | {"batch", "indices", "opening", "partition"}, {"numpy"}),
     "ffrecord.recheck": ({"checksum", "engine"}, {"numpy"}),
-    "ffrecord.locks": ({"errors"}, set()),
+    "ffrecord.locks": ({"errors", "planted"}, set()),
     "ffrecord.newfile": ({"errors", "slabs"}, {"numpy"}),
     "ffrecord.sharing": ({"engine", "newfile"}, {"numpy"}),
     "ffrecord.beginning": ({"layout", "newfile"}, set()),
@@ -67,7 +68,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"recheck", "writer"},
         {"numpy"},
     ),
-    "ffrecord.newfolder": ({"newfile"}, set()),
+    "ffrecord.newfolder": ({"newfile", "planted"}, set()),
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
     "ffrecord.imagecopy": ({"checksum", "index"}, {"numpy"}),
     "ffrecord.archive": ({"errors", "checksum", "imagecopy", "index", "reader"}, {"numpy"}),
@@ -80,7 +81,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.scan": ({"errors", "index"}, set()),
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
-        {"errors", "checksum", "index", "newfile", "newfolder", "readahead", "scan", "writer"},
+        {"errors", "checksum", "index", "names", "newfile", "newfolder", "readahead", "scan"}
+        | {"writer"},
         {"numpy", "tqdm"},
     ),
     "ffrecord.extract": ({"archive", "errors", "index", "names"}, {"numpy"}),
@@ -139,7 +141,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord_fuse.mounting": ({"errors", "options"}, set()),
     "ffrecord_fuse.counters": (set(), set()),
     "ffrecord_fuse.background": (set(), set()),
-    "ffrecord_fuse.log": ({"terminal"}, set()),
+    "ffrecord_fuse.log": ({"planted", "terminal"}, set()),
     "ffrecord_fuse.abi": (set(), {"numpy"}),
     "ffrecord_fuse.request": ({"abi"}, set()),
     "ffrecord_fuse.reply": ({"abi", "filesystem", "index"}, {"numpy"}),
@@ -167,8 +169,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "ffrecord_fuse.daemon": (
         FUSE_INSIDE
-        | {"archive", "errors", "fusepy_adapter", "handshake", "log", "mounting", "options"}
-        | {"supervisor", "terminal"},
+        | {"archive", "errors", "fusepy_adapter", "handshake", "log", "mounting", "names"}
+        | {"options", "supervisor", "terminal"},
         set(),
     ),
     "ffrecord_fuse.cli": ({"daemon", "errors", "options", "terminal", "version"}, set()),

@@ -10,20 +10,20 @@ traceback.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import signal
 import sys
-import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
-from ffrecord.errors import ChangedWarning, FFRecordError, LegacyFileWarning, SkippedWarning
+from ffrecord.errors import FFRecordError
 from ffrecord.terminal import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
     EXIT_SYSTEM,
     EXIT_USAGE,
+    Parser,
+    prepare_output,
     printable,
 )
 from ffrecord.version import __version__
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    _prepare_output()
+    prepare_output("ffrecord")
     options = _parse(arguments)
     try:
         code: int = options.run(options)
@@ -97,24 +97,10 @@ def _fail(what: object, code: int) -> int:
     return code
 
 
-def _prepare_output() -> None:
-    """Whatever standard output and error are, printing to them is no error of ours."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the shell: `>&-`, `2>&-`
-            nowhere = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
-            setattr(sys, name, nowhere)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    for kind in (LegacyFileWarning, ChangedWarning, SkippedWarning):
-        warnings.simplefilter("always", kind)
-    warnings.showwarning = _one_line_warning
-
-
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """With the command that is asked for, whose module alone is loaded; else with all of them."""
     asked = next((each for each in arguments if not each.startswith("-")), None)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="ffrecord", description="Pack folders; look into, check and take apart FFRecord files."
     )
     parser.add_argument("--version", action="version", version=f"ffrecord {__version__}")
@@ -122,7 +108,3 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     for name in (asked,) if asked in COMMANDS else COMMANDS:
         import_module(f"ffrecord.cli.{name}").add_command(commands)
     return parser
-
-
-def _one_line_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"ffrecord: warning: {printable(message)}", file=sys.stderr)

@@ -8,6 +8,7 @@ dataset also that its files are those it was written with.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -57,8 +58,9 @@ def run(options: argparse.Namespace) -> int:
 def _parts(path: str) -> list[str]:
     """The shards of a sharded dataset, each of which is a dataset; else the path itself."""
     shards: list[str] = []
-    if os.path.isdir(path) and not _is_dataset(path):
-        shards = sorted(name for name in os.listdir(path) if re.fullmatch(SHARD_NAME, name))
+    with contextlib.suppress(OSError):  # what cannot be listed is told of when its turn comes
+        if os.path.isdir(path) and not _is_dataset(path):
+            shards = sorted(name for name in os.listdir(path) if re.fullmatch(SHARD_NAME, name))
     return [os.path.join(path, name) for name in shards] or [path]
 
 

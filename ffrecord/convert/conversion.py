@@ -27,6 +27,7 @@ from ffrecord.convert.formats import Format
 from ffrecord.convert.shapes import Files, Options, Rows, Shape, Written
 from ffrecord.errors import ConversionError, CountError, NoRoomError, SkippedWarning
 from ffrecord.extract import extract
+from ffrecord.names import absolute
 from ffrecord.newfile import check_target, sync_folder
 from ffrecord.newfolder import NewFolder
 from ffrecord.pack import pack_folder, parse_size
@@ -88,7 +89,7 @@ def convert(
     sources = [src] if isinstance(src, (str, os.PathLike)) else list(src)
     if not sources:
         raise ValueError("src is an empty list: at least one source is needed")
-    paths = [os.path.abspath(os.fsdecode(path)) for path in sources]
+    paths = [absolute(path) for path in sources]
     skipped: Counter[str] = Counter()
 
     def skip(kind: str, path: str) -> None:

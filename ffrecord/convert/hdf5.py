@@ -7,6 +7,7 @@ was, so that it becomes that again. Nothing outside the file is read, whatever i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,6 +81,7 @@ def count(path: str) -> int:
 def _opened(path: str) -> Iterator[Any]:
     h5py = packages.load("h5py")
     refuse_other_kinds(path, "an HDF5 file")
+    os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))  # what the system refuses is no damage
     with _damage_of(path):
         file = h5py.File(path, "r")
     with file:
