@@ -104,7 +104,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"names", "newfile", "newfolder", "opening", "pack", "reader", "scan", "writer"},
         {"numpy", "tqdm"},
     ),
-    "ffrecord.utils": ({"newfile", "writer"}, {"tqdm"}),
+    "ffrecord.utils": ({"newfile", "newfolder", "writer"}, {"tqdm"}),
     "ffrecord.cli": (
         READ_SIDE
         | {
