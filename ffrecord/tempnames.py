@@ -47,16 +47,23 @@ def link(fd: int, target: str) -> str:
     raise AssertionError  # there is always one more name
 
 
+def names(target: str) -> list[str]:
+    """Where the unfinished files of a target are, but for those of many writers at once."""
+    return [_name(target, str(number)) for number in range(COUNT)]
+
+
+def _name(target: str, which: str) -> str:
+    folder, base = os.path.split(target)
+    return os.path.join(folder, f".{os.fsdecode(os.fsencode(base)[:200])}.{which}.tmp")
+
+
 def _free_names(target: str) -> Iterator[str]:
     """Names to try, when what killed writers have left there is gone."""
-    folder, base = os.path.split(target)
-    start = os.path.join(folder, f".{os.fsdecode(os.fsencode(base)[:200])}.")
-    names = [f"{start}{number}.tmp" for number in range(COUNT)]
-    for name in names:
+    for name in names(target):
         _remove_if_abandoned(name)
-    yield from names
+    yield from names(target)
     for _ in itertools.count():
-        yield f"{start}{secrets.token_hex(6)}.tmp"
+        yield _name(target, secrets.token_hex(6))
 
 
 def _remove_if_abandoned(name: str) -> None:

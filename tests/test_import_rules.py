@@ -81,7 +81,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.scan": ({"errors", "index"}, set()),
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
-        {"errors", "checksum", "index", "newfile", "newfolder", "readahead", "scan", "writer"},
+        {"errors", "checksum", "index", "newfile", "newfolder", "readahead", "scan", "tempnames"}
+        | {"writer"},
         {"numpy", "tqdm"},
     ),
     "ffrecord.extract": ({"archive", "errors", "index", "names"}, {"numpy"}),
