@@ -14,7 +14,15 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from ffrecord import DatasetWriter, FileWriter, newfile, pack_folder, readahead, utils
+from ffrecord import (
+    DatasetWriter,
+    FileWriter,
+    ShardedDatasetWriter,
+    newfile,
+    pack_folder,
+    readahead,
+    utils,
+)
 from ffrecord.convert import convert
 from tests import handmade, trees
 
@@ -33,16 +41,41 @@ class Sources:
     archive: Path
 
 
+def old_or_new(found: Content, old: Content, new: Content) -> bool:
+    return found in (old, new)
+
+
+def first_shards(found: Content, _old: Content, new: Content) -> bool:
+    """Of a folder of datasets the first ones, each whole."""
+    if found is None:
+        return True
+    assert isinstance(found, dict)
+    assert isinstance(new, dict)
+    visible = {path: data for path, data in found.items() if not path.startswith(".")}
+    last = max(visible, default="")[:6]
+    return visible == {path: data for path, data in new.items() if path[:6] <= last}
+
+
+def each_old_or_new(found: Content, old: Content, new: Content) -> bool:
+    """Of a folder of record files."""
+    assert isinstance(found, dict)
+    assert isinstance(old, dict)
+    assert isinstance(new, dict)
+    return all(found.get(path) in (old[path], new[path]) for path in new)
+
+
 @dataclass(frozen=True)
 class Job:
     """`do` makes the target. `over` is there before: nothing, a file or an empty folder; a job that
-    replaces nothing says FileExistsError when it is done already. `named` is without O_TMPFILE."""
+    replaces nothing says FileExistsError when it is done already. `named` is without O_TMPFILE.
+    `leaves` says what may be there meanwhile."""
 
     name: str
     do: Callable[[Sources, Path], None]
     over: str = "nothing"
     replaces: bool = True
     named: bool = False
+    leaves: Callable[[Content, Content, Content], bool] = old_or_new
 
     def __str__(self) -> str:
         return f"{self.name} over {self.over}{' with a name' if self.named else ''}"
@@ -55,6 +88,10 @@ class Job:
             handmade.write_records(target, [b"what was there before"])
         elif self.over == "an empty folder":
             target.mkdir()
+        elif self.over == "shards":
+            target.mkdir()
+            for number in range(4):
+                handmade.write_records(target / f"PART_{number:05d}.ffr", [b"old", b"%d" % number])
         return content(target)
 
     def do_again(self, sources: Sources, target: Path, *, done: bool) -> None:
@@ -148,6 +185,14 @@ def write_points(_sources: Sources, target: Path) -> None:
             writer.append(datapoint(number))
 
 
+def write_more_points(_sources: Sources, target: Path) -> None:
+    """Into shards, from the first that is missing on."""
+    there = len([*target.glob("[0-9]*")])
+    with ShardedDatasetWriter(target, SPEC, shardlen=12, shardstart=there) as writer:
+        for number in range(12 * there, 40):
+            writer.append(datapoint(number))
+
+
 def to_tar(sources: Sources, target: Path) -> None:
     convert(sources.archive, target, target_format="tar", force=True)
 
@@ -191,7 +236,9 @@ OTHERS = [
     Job("convert, forced", to_tar, over="a file"),
     Job("convert", to_new_tar, replaces=False),
     Job("convert to a folder", to_folder, replaces=False),
+    Job("dataset in shards", write_more_points, leaves=first_shards),
     Job("dump", dump_one, over="a file"),
     Job("dump in shards", dump_shards),
+    Job("dump in shards", dump_shards, over="shards", leaves=each_old_or_new),
 ]
 EVERY = WRITING + PACKING + OTHERS
