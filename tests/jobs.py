@@ -129,7 +129,7 @@ def make_sources(place: Path) -> Sources:
 def use_small_steps(patch: pytest.MonkeyPatch) -> None:
     """So that a little work consists of many steps, with threads that read ahead in all of them."""
     patch.setattr(newfile, "SMALL_BUFFER", SMALL)
-    patch.setattr(newfile, "DIRECT_BUFFER", 2 * SMALL)
+    patch.setattr(newfile, "DIRECT_BUFFER", SMALL)
     patch.setattr(readahead, "BATCH_BYTES", trees.BLOCK)
     patch.setattr(readahead, "BATCH_FILES", 3)
     patch.setattr(readahead, "WAITING", 2.0)
