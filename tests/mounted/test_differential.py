@@ -62,7 +62,7 @@ def test_each_back_end_is_among_what_is_compared(backend: str) -> None:
 def compare(form: str, examples: int, place: Path) -> None:
     """So many trees by chance."""
 
-    @settings(max_examples=examples)
+    @settings(max_examples=examples, report_multiple_bugs=False)
     @given(random_trees.plans)
     def one(plan: list[Entry]) -> None:
         with (
