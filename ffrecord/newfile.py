@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +18,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.errors import NoRoomError
+from ffrecord import tempnames
+from ffrecord.errors import ChangedError, NoRoomError
+from ffrecord.locks import is_at
 from ffrecord.slabs import SlabPool
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -33,7 +34,6 @@ DIRECT_FROM = 64 << 20
 LARGE_COPY = 256 << 10
 COPY_CHUNK = 1 << 20
 _slabs = SlabPool(idle_limit=4 * DIRECT_BUFFER)
-_NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
 _FALLOC_FL_INSERT_RANGE = 0x20
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = ctypes.CFUNCTYPE(
@@ -74,8 +74,7 @@ class NewFile:
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                 raise
-            self._name = self._free_name()
-            self.fd = os.open(self._name, _NEW_FILE, mode_for(self._target))
+            self.fd, self._name = tempnames.create(self._target, mode_for(self._target))
 
     @property
     def closed(self) -> bool:
@@ -158,6 +157,9 @@ class NewFile:
         if self._name is None:
             self._link()
         assert self._name is not None
+        if not is_at(self.fd, self._name):  # where locks do not reach another machine's writer
+            self._name = None
+            raise ChangedError(f"{self._target}: another writer took its temporary file away")
         os.rename(self._name, self._target)
         self._name = None
         sync_folder(self._folder)
@@ -185,34 +187,18 @@ class NewFile:
 
     def _link(self) -> None:
         """Give the unnamed file a name that nothing reads."""
-        self._name = self._free_name()
         try:
-            self._link_or_copy(self._name)
-        except FileExistsError:  # somebody else's: not ours to remove
-            self._name = None
-            raise
-
-    def _link_or_copy(self, name: str) -> None:
-        fd = self.fd
-        try:
-            # With a folder descriptor Python calls linkat, which follows /proc's link; plain
-            # link would try to link the link itself. An absolute path does not use the folder.
-            os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, follow_symlinks=True)
-        except FileExistsError:
-            raise
+            self._name = tempnames.link(self.fd, self._target)
         except OSError:  # no /proc, or a file system that does not link unnamed files: copy it
-            mode = stat.S_IMODE(os.fstat(fd).st_mode)
-            copy = os.open(name, _NEW_FILE, mode)
+            unnamed = self.fd
+            mode = stat.S_IMODE(os.fstat(unnamed).st_mode)
+            self.fd, self._name = tempnames.create(self._target, mode)
             try:
-                os.fchmod(copy, mode)
-                _copy(fd, copy, os.fstat(fd).st_size, 0)
-                os.fsync(copy)
+                os.fchmod(self.fd, mode)
+                _copy(unnamed, self.fd, os.fstat(unnamed).st_size, 0)
+                os.fsync(self.fd)
             finally:
-                os.close(copy)
-
-    def _free_name(self) -> str:
-        base = os.fsdecode(os.fsencode(os.path.basename(self._target))[:200])
-        return os.path.join(self._folder, f".{base}.{secrets.token_hex(6)}.tmp")
+                os.close(unnamed)
 
     def sibling(self) -> NewFile:
         return NewFile(self._target)

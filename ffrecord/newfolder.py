@@ -81,6 +81,13 @@ def _remove(path: str) -> None:
     shutil.rmtree(path)
 
 
+def remove_abandoned(target: str, doing: str) -> None:
+    """What a killed process has left, if there is any."""
+    if os.path.lexists(hidden_name(target, doing)):
+        with contextlib.suppress(OSError):  # in use, or not ours to remove
+            NewFolder(target, doing).discard()
+
+
 def hidden_name(target: str, doing: str) -> str:
     parent, name = os.path.split(target)
     return os.path.join(parent, f".{name}.{doing}")

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
+from ffrecord import tempnames
 from ffrecord.checksum import crc32, crc32_joined
 from ffrecord.errors import ChangedError, ChangedWarning, SkippedWarning
 from ffrecord.index import Index, layout, legacy
@@ -112,7 +113,8 @@ def pack_folder(
     with _names_as_text():
         scan = Scan(
             top, dereference=dereference, exclude=exclude,
-            leave_out=(target, hidden_name(target, DOING)), ignore_changed=ignore_changed,
+            leave_out=(target, hidden_name(target, DOING), *tempnames.names(target)),
+            ignore_changed=ignore_changed,
         )  # fmt: skip
     if scan.skipped:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(scan.skipped.items()))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +16,11 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from ffrecord.newfile import sync_folder
+from ffrecord.newfolder import NewFolder
 from ffrecord.writer import FileWriter
 
 MOST_WORKERS = 16
+_PR_SET_PDEATHSIG = 1
 
 
 class Indexable(Protocol):
@@ -45,8 +49,10 @@ def dump(
         max_workers: how many processes write at once, at most 16 by default.
         executor: where to run instead. If its workers are processes, `dataset` must pickle.
 
-    The shards get their names when all of them are whole, so a failure leaves the folder as it
-    was; the first error of a worker is raised here.
+    A new folder appears when all shards are whole. In one that has shards already they get their
+    names when all of them are whole, so a failure leaves the folder as it was; but one after the
+    other, so a kill or a power cut just then leaves some old and some new ones, until `dump` is run
+    again. The first error of a worker is raised here.
     """
     if nfiles < 1:
         raise ValueError(f"nfiles must be at least 1, not {nfiles}")
@@ -54,15 +60,40 @@ def dump(
     if nfiles == 1:
         _write(dataset, _Shard(0, n, os.fspath(fname)), verbose)
         return
-    folder = Path(fname)
-    folder.mkdir(parents=True, exist_ok=True)
-    shards = _shards(n, nfiles, folder)
-    if len(shards) != nfiles:
-        warnings.warn(f"{n} records make {len(shards)} files rather than {nfiles}", stacklevel=2)
+    ranges = _ranges(n, nfiles)
+    if len(ranges) != nfiles:
+        warnings.warn(f"{n} records make {len(ranges)} files rather than {nfiles}", stacklevel=2)
+    target = Path(os.path.realpath(fname))
+    target.parent.mkdir(parents=True, exist_ok=True)
+
+    def write_all(shards: list[_Shard]) -> None:
+        _write_all(dataset, shards, verbose, max_workers, executor)
+
+    if target.exists() and os.listdir(target):
+        _write_over(target, ranges, write_all)
+    else:
+        _write_new(target, ranges, write_all)
+
+
+def _write_new(
+    target: Path, ranges: list[range], write_all: Callable[[list[_Shard]], None]
+) -> None:
+    folder = NewFolder(str(target), "dumping")
+    try:
+        write_all(_shards(Path(folder.path), ranges))
+        folder.publish()
+    finally:
+        folder.discard()
+
+
+def _write_over(
+    folder: Path, ranges: list[range], write_all: Callable[[list[_Shard]], None]
+) -> None:
+    shards = _shards(folder, ranges)
     _refuse_strangers(folder, shards)
     parts = [_Shard(s.start, s.stop, s.path + ".part") for s in shards]
     try:
-        _write_all(dataset, parts, verbose, max_workers, executor)
+        write_all(parts)
         for part, shard in zip(parts, shards, strict=True):
             os.rename(part.path, shard.path)
         sync_folder(str(folder))
@@ -79,12 +110,17 @@ class _Shard:
     path: str
 
 
-def _shards(n: int, nfiles: int, folder: Path) -> list[_Shard]:
+def _ranges(n: int, nfiles: int) -> list[range]:
+    """Which records each file has."""
     each = max(1, -(-n // nfiles))
     starts = range(0, max(n, 1), each)  # no records at all make one empty shard
+    return [range(start, min(start + each, n)) for start in starts]
+
+
+def _shards(folder: Path, ranges: list[range]) -> list[_Shard]:
     return [
-        _Shard(start, min(start + each, n), str(folder / f"PART_{k:05d}.ffr"))
-        for k, start in enumerate(starts)
+        _Shard(each.start, each.stop, str(folder / f"PART_{k:05d}.ffr"))
+        for k, each in enumerate(ranges)
     ]
 
 
@@ -134,8 +170,11 @@ _dataset: Indexable | None = None
 
 
 def _adopt(dataset: Indexable) -> None:
+    """Begin as a worker; one that would otherwise outlive a killed parent for ever, and with it the
+    lock on what it was making."""
     global _dataset
     _dataset = dataset
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _write_adopted(shard: _Shard, verbose: bool) -> None:

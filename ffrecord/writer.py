@@ -4,7 +4,8 @@ What survives: data is written to an unnamed temporary file in the target's fold
 where the file system has no O_TMPFILE). `close` writes the header, fsyncs the file, renames it
 over the target, and fsyncs the folder. Once `close` has returned, a power cut does not lose the
 file. Before that, whatever happens, an existing target is as it was; a writer that is killed
-leaves nothing behind, or at worst a file named `.NAME.*.tmp` that nothing reads.
+leaves nothing behind, or at worst a file named `.NAME.*.tmp` that nothing reads and that the next
+writer of `NAME` removes.
 
 With `append=True` all that holds too: the records that are there are copied in front of the new
 ones (`ffrecord.append` says why), and the old file stays until the new one replaces it.

@@ -2,9 +2,9 @@
 
 Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what it calls `aio` and
 `reader`, `opening` and `partition` are parts of `reader`, `newfile`, `beginning`, `append`,
-`partial`, `journal`, `sharing`, `locks` and `planted` of `writer`, `claims` and `recheck` of
-`salvage`, `scan` and `readahead` of `pack`, `archive` and `packedfile` of `folder`, split into one
-job each; `fileio` and `package` have the names of the original's modules.
+`partial`, `journal`, `sharing`, `locks`, `planted` and `tempnames` of `writer`, `claims` and
+`recheck` of `salvage`, `scan` and `readahead` of `pack`, `archive` and `packedfile` of `folder`,
+split into one job each; `fileio` and `package` have the names of the original's modules.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.reader": (READ_SIDE | {"batch", "indices", "opening", "partition"}, {"numpy"}),
     "ffrecord.recheck": ({"checksum", "engine"}, {"numpy"}),
     "ffrecord.locks": ({"errors", "planted"}, set()),
-    "ffrecord.newfile": ({"errors", "slabs"}, {"numpy"}),
+    "ffrecord.tempnames": ({"locks"}, set()),
+    "ffrecord.newfile": ({"errors", "locks", "slabs", "tempnames"}, {"numpy"}),
     "ffrecord.sharing": ({"engine", "newfile"}, {"numpy"}),
     "ffrecord.beginning": ({"layout", "newfile"}, set()),
     "ffrecord.append": (
@@ -82,6 +83,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
         {"errors", "checksum", "index", "names", "newfile", "newfolder", "readahead", "scan"}
+        | {"tempnames"}
         | {"writer"},
         {"numpy", "tqdm"},
     ),
@@ -105,7 +107,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"names", "newfile", "newfolder", "opening", "pack", "reader", "scan", "writer"},
         {"numpy", "tqdm"},
     ),
-    "ffrecord.utils": ({"newfile", "writer"}, {"tqdm"}),
+    "ffrecord.utils": ({"newfile", "newfolder", "writer"}, {"tqdm"}),
     "ffrecord.cli": (
         READ_SIDE
         | {

@@ -32,6 +32,7 @@ from ffrecord import (
     writer,
 )
 from tests import handmade
+from tests.powercut import Cut, Disk
 
 RECORDS = handmade.random_records([5, 0, 3000, 1, 70_000, 0, 12])
 COUNTS = [None, len(RECORDS)]
@@ -306,34 +307,6 @@ def test_a_torn_journal_loses_only_what_was_being_flushed(cut: int, path: Path) 
     assert finish(path) == (5 if cut <= 16 else 4)
 
 
-class Disk:
-    """What is certain to be on disk of each file: what it was when it was last synced."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._synced: dict[int, bytes] = {}
-        plain = os.fsync
-
-        def fsync(fd: int) -> None:
-            plain(fd)
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                again = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
-                with open(again, "rb") as file:
-                    self._synced[os.fstat(fd).st_ino] = file.read()
-
-        monkeypatch.setattr(os, "fsync", fsync)
-
-    def after_a_power_cut(self, path: Path, chance: random.Random) -> bytes:
-        """Each sector that was written since is there or not; so is the new length."""
-        now = path.read_bytes()
-        then = self._synced.get(path.stat().st_ino, b"")
-        size = chance.choice([len(now), len(then)])
-        sectors = [
-            chance.choice([now, then])[at : at + 512].ljust(512, b"\0")
-            for at in range(0, max(len(now), len(then)), 512)
-        ]
-        return b"".join(sectors)[:size]
-
-
 def interrupt_second(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The second call from now on does not happen."""
     plain, calls = getattr(os, name), iter(range(2))
@@ -366,8 +339,8 @@ def test_a_power_cut_loses_nothing_that_was_flushed(
     path = tmp_path_factory.mktemp("cut") / "long.ffr"
     records = [chance.randbytes(size) for size, _ in plan]
     n = len(records) if announced else None
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        disk = Disk(monkeypatch)
+    disk = Disk(path.parent)
+    with disk.watching(), pytest.MonkeyPatch.context() as monkeypatch:
         unfinished = FileWriter(path, n, resumable=True)
         flushed = 0
         for record, (_, flush) in zip(records, plan, strict=True):
@@ -381,11 +354,11 @@ def test_a_power_cut_loses_nothing_that_was_flushed(
             interrupt_second(monkeypatch, "fsync")
             with pytest.raises(InterruptedError):
                 unfinished.flush()
-        images = {
-            each: disk.after_a_power_cut(each, chance) for each in (data_of(path), journal_of(path))
-        }
+        cut = Cut("any", "any", chance)
+        images = {each: disk.image(each, cut) for each in (data_of(path), journal_of(path))}
         unfinished._file.abandon()
     for each, image in images.items():
+        assert isinstance(image, bytes)  # their names are on disk from the start
         each.write_bytes(image)
     with FileWriter(path, n, resumable=True) as again:
         there = again.count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from ffrecord import FileReader, SampleChecksumError
 from ffrecord.utils import dump
+from tests import handmade
 
 RECORDS = [pickle.dumps(i * 2) for i in range(200)]
 
@@ -85,6 +87,40 @@ def test_a_folder_with_other_shards_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match=r"PART_00004\.ffr"):
         dump(RECORDS, tmp_path / "out", 4, max_workers=2)
     assert everything(tmp_path / "out") == RECORDS
+
+
+SLOW = """
+import sys, time
+from ffrecord.utils import dump
+
+class Slow:
+    def __len__(self): return 4
+    def __getitem__(self, index):
+        print("begun", flush=True)
+        time.sleep(600)
+
+dump(Slow(), sys.argv[1], 2, max_workers=2)
+"""
+
+
+def test_a_killed_dump_takes_its_workers_along_and_the_next_one_succeeds(tmp_path: Path) -> None:
+    process = handmade.python(SLOW, str(tmp_path / "out"))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.kill()
+    process.communicate(timeout=60)  # returns when nobody holds its output any more
+    dump(RECORDS, tmp_path / "out", 4, max_workers=2)
+    assert everything(tmp_path / "out") == RECORDS
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_failing_item_leaves_a_new_folder_as_it_was(tmp_path: Path, there: bool) -> None:
+    if there:
+        (tmp_path / "out").mkdir()
+    with pytest.raises(SampleChecksumError, match="record 33"):
+        dump(FailsAt(33), tmp_path / "out", 4, max_workers=2)
+    assert [*tmp_path.rglob("*")] == ([tmp_path / "out"] if there else [])
 
 
 def test_verbose_shows_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -279,12 +279,13 @@ def snapshot(top: Path) -> dict[bytes, Found]:
         names[identity[path]].append(path)
         found[path] = _look(place, now)
     return {
-        path: replace(each, same_file=tuple(names[identity[path]])) for path, each in found.items()
+        path: replace(each, same_file=tuple(sorted(names[identity[path]])))
+        for path, each in found.items()
     }
 
 
 def _look(place: bytes, now: os.stat_result) -> Found:
-    kind = KINDS[stat.S_IFMT(now.st_mode)]
+    kind = kind_of(now)
     found = Found(kind, stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid, now.st_mtime_ns)
     if kind == "folder":  # its links and size are the file system's own
         return replace(found, xattrs=xattrs(place))
@@ -295,6 +296,10 @@ def _look(place: bytes, now: os.stat_result) -> Found:
         with open(place, "rb") as file:
             return replace(found, xattrs=xattrs(place), content=file.read())
     return found
+
+
+def kind_of(status: os.stat_result) -> str:
+    return KINDS[stat.S_IFMT(status.st_mode)]
 
 
 def xattrs(path: bytes | Path) -> tuple[tuple[str, bytes], ...]:

@@ -29,11 +29,12 @@ from ffrecord.errors import ConversionError, CountError, NoRoomError, SkippedWar
 from ffrecord.extract import extract
 from ffrecord.names import absolute
 from ffrecord.newfile import check_target, sync_folder
-from ffrecord.newfolder import NewFolder
+from ffrecord.newfolder import NewFolder, remove_abandoned
 from ffrecord.pack import pack_folder, parse_size
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
+DOING = "converting"  # in the name of the folder that it is done in
 _libc = ctypes.CDLL(None, use_errno=True)
 NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """From a file system that has none."""
@@ -143,6 +144,8 @@ def _target_path(dst: str, target: Format, sources: list[str], force: bool) -> s
     path = os.path.abspath(dst)
     if os.path.islink(path):  # replacing the link would orphan the file
         path = os.path.realpath(path)
+    # Also if there is nothing to do: the last run may have been killed when it was done.
+    remove_abandoned(path, DOING)
     for source in sources:
         if os.path.isdir(source) and os.path.realpath(path).startswith(
             os.path.join(os.path.realpath(source), "")
@@ -189,7 +192,7 @@ class _Job:
             self.shortcut = _SHORTCUTS.get((source.name, target.name))
 
     def run(self) -> ConversionReport:
-        folder = NewFolder(self._path, "converting")
+        folder = NewFolder(self._path, DOING)
         try:
             with self._no_room_is_ours():
                 staged = os.path.join(folder.path, os.path.basename(self._path))

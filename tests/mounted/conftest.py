@@ -114,7 +114,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Packed:
         trees.a_file(top / name, size, number)
     (top / "empty").mkdir()
     records: list[bytes] = []
-    index = MAGIC + pickle.dumps(_structure(top, records))
+    index = MAGIC + pickle.dumps(structure(top, records))
     handmade.write_records(archive, [*records, index])
     os.utime(archive, ns=(0, trees.NANOSECONDS))
     for path in [*top.rglob("*"), top]:
@@ -123,12 +123,12 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     return Packed(archive, top)
 
 
-def _structure(folder: Path, records: list[bytes]) -> OrderedDict[str, Any]:
+def structure(folder: Path, records: list[bytes]) -> OrderedDict[str, Any]:
     """What the original has for an index: names to folders or to numbers of records."""
     found: OrderedDict[str, Any] = OrderedDict()
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            found[path.name] = _structure(path, records)
+            found[path.name] = structure(path, records)
         else:
             found[path.name] = len(records)
             records.append(path.read_bytes())

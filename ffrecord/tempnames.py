@@ -1,0 +1,95 @@
+"""Names for files that are not finished: a few for each target, `.NAME.0.tmp` and so on.
+
+The next writer of a target so comes upon what a killed one has left, and removes it. A lock tells
+that from a file that is being written: it ends with the process that has it, however that ends.
+Where there are no locks nothing is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+
+from ffrecord.locks import is_at
+
+COUNT = 4
+"""So many writers of one target at the same time clean up after each other."""
+
+_NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+_ANY_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def create(target: str, mode: int) -> tuple[int, str]:
+    """A new, locked file for a target, and its name; `mode` is less the umask."""
+    for name in _free_names(target):
+        with contextlib.suppress(FileExistsError):
+            fd = os.open(name, _NEW_FILE, mode)
+            _lock(fd)
+            if is_at(fd, name):
+                return fd, name
+            os.close(fd)  # somebody took it for abandoned before it was locked
+    raise AssertionError  # there is always one more name
+
+
+def link(fd: int, target: str) -> str:
+    """Give a file that has no name one for a target, and lock it."""
+    _lock(fd)
+    for name in _free_names(target):
+        with contextlib.suppress(FileExistsError):
+            # With a folder descriptor Python calls linkat, which follows /proc's link; plain
+            # link would try to link the link itself. An absolute path does not use the folder.
+            os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, follow_symlinks=True)
+            return name
+    raise AssertionError  # there is always one more name
+
+
+def names(target: str) -> list[str]:
+    """Where the unfinished files of a target are, but for those of many writers at once."""
+    return [_name(target, str(number)) for number in range(COUNT)]
+
+
+def _name(target: str, which: str) -> str:
+    folder, base = os.path.split(target)
+    return os.path.join(folder, f".{os.fsdecode(os.fsencode(base)[:200])}.{which}.tmp")
+
+
+def _free_names(target: str) -> Iterator[str]:
+    """Names to try, when what killed writers have left there is gone."""
+    for name in names(target):
+        _remove_if_abandoned(name)
+    yield from names(target)
+    for _ in itertools.count():
+        yield _name(target, secrets.token_hex(6))
+
+
+def _remove_if_abandoned(name: str) -> None:
+    try:
+        fd = _open(name)
+    except OSError:  # most likely there is none
+        return
+    try:
+        # Not `locks.lock`, for which a file system without locks is none to wait for.
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_at(fd, name) and stat.S_ISREG(os.fstat(fd).st_mode):
+            os.unlink(name)
+    except OSError:  # in use, or nobody can tell, or not ours to remove
+        pass
+    finally:
+        os.close(fd)
+
+
+def _open(name: str) -> int:
+    try:
+        return os.open(name, os.O_RDWR | _ANY_FILE)  # NFS locks only what may be written
+    except PermissionError:
+        return os.open(name, os.O_RDONLY | _ANY_FILE)
+
+
+def _lock(fd: int) -> None:
+    with contextlib.suppress(OSError):  # without it, nobody else has one either
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
