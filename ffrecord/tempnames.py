@@ -75,12 +75,18 @@ def _remove_if_abandoned(name: str) -> None:
     try:
         # Not `locks.lock`, for which a file system without locks is none to wait for.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if is_at(fd, name) and stat.S_ISREG(os.fstat(fd).st_mode):
+        if is_at(fd, name) and _is_ours(os.fstat(fd)):
             os.unlink(name)
     except OSError:  # in use, or nobody can tell, or not ours to remove
         pass
     finally:
         os.close(fd)
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    """Whether a writer of this user may have made it: such names can be told in advance, and in
+    /tmp and its like anybody may have put anything there."""
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1
 
 
 def _open(name: str) -> int:

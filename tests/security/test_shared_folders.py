@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from ffrecord import FileReader, FileWriter, cli, pack_folder
+from ffrecord import FileReader, FileWriter, cli, pack_folder, tempnames
 from ffrecord.convert import convert
 from ffrecord.dataset import DatasetWriter
 from ffrecord.errors import FFRecordError
@@ -212,26 +212,26 @@ def guessed(monkeypatch: pytest.MonkeyPatch) -> str:
     return "0" * 12
 
 
-@pytest.mark.parametrize("kind", ["file", "symlink", "fifo", "hard link"])
+@pytest.mark.parametrize("kind", ["file", "symlink", "fifo", "hard link", "folder"])
 @pytest.mark.parametrize("unnamed", [True, False], ids=["unnamed files", "no unnamed files"])
-def test_a_temporary_name_that_is_taken_is_an_error_and_nothing_is_written_through_it(
-    unnamed: bool, kind: str, shared: Path, precious: Path, guessed: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_temporary_names_that_are_taken_are_left_alone_and_another_is_found(
+    unnamed: bool, kind: str, shared: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not unnamed:
         monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # as where there are none: EISDIR
-    trap = shared / f".data.ffr.{guessed}.tmp"
-    plant(kind, trap, precious)
-
-    def write(path: Path) -> None:
-        with FileWriter(path) as writer:
-            writer.write_one(SECRET)
-
-    refused(write, shared / "data.ffr", trap)
+    path = shared / "data.ffr"
+    handmade.write_records(path, [b"old"])  # a file that is replaced needs a passing name
+    traps = [Path(name) for name in tempnames.names(str(path))]
+    for trap in traps:
+        plant(kind, trap, precious)
+    before = [trap.lstat() for trap in traps]
+    with FileWriter(path) as writer:
+        writer.write_one(SECRET)
+    with FileReader(path) as reader:
+        assert handmade.as_bytes(reader.read([0])) == [SECRET]
+    assert sorted(shared.iterdir()) == sorted([path, *traps])
+    assert [trap.lstat() for trap in traps] == before
     assert precious.read_bytes() == PRECIOUS
-    assert not (shared / "data.ffr").exists()
-    if kind == "file":
-        assert trap.read_bytes() == b""
 
 
 @pytest.mark.parametrize("kind", ["file", "symlink", "fifo", "hard link"])
