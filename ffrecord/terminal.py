@@ -1,12 +1,47 @@
-"""What all commands share: exit codes, and text that is safe to print."""
+"""What all commands share: exit codes, text that is safe to print, and what only a terminal gets.
+
+Colours and progress bars are for people: in a pipe, a file or a CI's log there are none.
+"""
 
 from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
 
 EXIT_DAMAGED = 1
 EXIT_USAGE = 2
 EXIT_SYSTEM = 13
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141  # as a tool that dies of SIGPIPE
+
+RED, YELLOW = "31", "33"
+PROGRAM = "ffrecord"
+
+
+def complain(what: object, *, warning: bool = False, program: str = PROGRAM) -> None:
+    """One line on standard error, after the program's name."""
+    name = f"{program}: warning:" if warning else f"{program}:"
+    if has_colours(sys.stderr):
+        name = coloured(name, YELLOW if warning else RED)
+    print(f"{name} {printable(what)}", file=sys.stderr)
+
+
+def has_colours(stream: TextIO, when: str = "auto") -> bool:
+    """Whether to colour what is written there; `when` may also be `always` or `never`."""
+    if when != "auto":
+        return when == "always"
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not plain
+
+
+def coloured(text: str, colour: str) -> str:
+    return f"\033[{colour}m{text}\033[0m"
+
+
+def shows_progress(unwanted: bool) -> bool:
+    """Whether to draw a progress bar, which is on standard error."""
+    return not unwanted and sys.stderr.isatty()
 
 
 def printable(shown: object) -> str:
@@ -19,13 +54,3 @@ def printable(shown: object) -> str:
 def counted(count: int, what: str) -> str:
     """`1 file`, `2,000 files`."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def human(size: int) -> str:
-    """1234567 as `1.2 MB`."""
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 1000 or unit == "TB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    raise AssertionError("unreachable")

@@ -29,7 +29,8 @@ from ffrecord.errors import ConversionError, CountError, NoRoomError, SkippedWar
 from ffrecord.extract import extract
 from ffrecord.newfile import check_target, sync_folder
 from ffrecord.newfolder import NewFolder
-from ffrecord.pack import pack_folder, parse_size
+from ffrecord.pack import pack_folder
+from ffrecord.sizes import parse_size
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
