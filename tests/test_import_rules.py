@@ -75,7 +75,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.audit": ({"archive", "checksum", "errors", "index"}, {"numpy"}),
     "ffrecord.packedfile": ({"archive", "index"}, set()),
     "ffrecord.folder": (
-        {"archive", "extract", "index", "names", "packedfile", "reader"},
+        {"archive", "errors", "extract", "index", "names", "packedfile", "reader"},
         {"numpy"},
     ),
     "ffrecord.scan": ({"errors", "index"}, set()),
