@@ -99,7 +99,7 @@ def _prepare_output() -> None:
             nowhere = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
             setattr(sys, name, nowhere)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
             stream.reconfigure(errors="backslashreplace")
     for kind in (LegacyFileWarning, ChangedWarning, SkippedWarning):
         warnings.simplefilter("always", kind)
