@@ -38,6 +38,7 @@ def interrupted_at(moment):
             left -= 1
             if left == 0:
                 sys.setprofile(None)
+                os.write(tell, b"!")
                 signal.raise_signal(signal.SIGINT)
     def counted(options):
         sys.setprofile(count)
@@ -46,7 +47,8 @@ def interrupted_at(moment):
         finally:
             sys.setprofile(None)
     module.run = counted
-    return ffrecord.cli.main(words)
+    sys.argv[1:] = words
+    return ffrecord.cli.command()
 
 def tree():
     return sorted(
@@ -55,6 +57,7 @@ def tree():
     )
 
 moment, results = 1, []
+told, tell = os.pipe2(os.O_NONBLOCK)
 while True:
     taken, given = os.pipe()
     pid = os.fork()
@@ -73,7 +76,9 @@ while True:
         said = file.read()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     results.append([moment, code, said, tree()])
-    if code == 0:
+    try:
+        os.read(told, 1)
+    except BlockingIOError:  # it was done before
         break
     for name in os.listdir(place):
         path = os.path.join(place, name)
@@ -103,8 +108,15 @@ def interrupt_often(place: Path, growth: float, *words: str | Path) -> Results:
     *stopped, (_, code, said, _) = results
     assert (code, said) == (0, "")
     assert len(stopped) > 7
+    late = 0
     for moment, code, said, _ in stopped:
+        # A command may be done before an interrupt counts that came while an object was taken
+        # apart, which Python forgets and we repeat.
+        if code == 0:
+            late += 1
+            continue
         assert (code, said) == (130, "ffrecord: interrupted\n"), (moment, words)
+    assert late <= len(stopped) // 8
     return results
 
 

@@ -35,9 +35,20 @@ def command() -> int:
     Python gives SIGINT its default action back while it shuts down: a Ctrl-C that came so late
     would look like one that had stopped the work.
     """
+    sys.unraisablehook = _interrupt_again
     code = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     return code
+
+
+def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
+    """Python drops a Ctrl-C that comes while it takes an object apart: it counts a moment later."""
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
