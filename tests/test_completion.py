@@ -78,18 +78,15 @@ def test_bash_offers_what_can_follow(place: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 def test_fish_offers_what_can_follow(place: Path, tmp_path: Path) -> None:
     lines = [" ".join(line) for line in OFFERED]
-    script = "source .fish; for line in $argv; string join '|' (complete -C $line); echo; end"
+    script = "source .fish; for line in $argv; echo (string join '|' -- (complete -C $line)); end"
     done = subprocess.run(
         ["fish", "--no-config", "-c", script, *lines], cwd=place,
         env={**programs(tmp_path / "bin"), "HOME": str(place)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    answers = iter(done.stdout.split("\n"))
-    for line, due in OFFERED.items():
+    for (line, due), answer in zip(OFFERED.items(), done.stdout.splitlines(), strict=True):
         # A word may have its description behind it, a folder on disk a slash.
-        found = {each.split("\t")[0] for each in next(answers).split("|")}
-        if found != {""}:
-            next(answers)
+        found = {each.split("\t")[0] for each in answer.split("|")}
         assert due <= found | {each.rstrip("/") for each in found}, line
 
 

@@ -271,15 +271,21 @@ def _zsh_value(argument: Argument) -> str:
 
 _FISH = r"""# fish completion of ffrecord; made by `ffrecord completion fish`
 
-function __ffrecord_inside # what is in the folder of the path that has been begun
-    set -l words (commandline -opc)
-    set -l archive
-    for word in $words[3..-1]
-        if not string match -q -- '-*' $word
-            set archive $word
-            break
+function __ffrecord_given # the arguments before the word that has been begun, without options
+    set -l skip 2
+    for word in (commandline -opc)
+        if test $skip -gt 0
+            set skip (math $skip - 1)
+        else if contains -- $word @TAKING@
+            set skip 1
+        else if not string match -q -- '-*' $word
+            echo -- $word
         end
     end
+end
+
+function __ffrecord_inside # what is in the folder of the path that has been begun
+    set -l archive (__ffrecord_given)[1]
     set -l folder (string match -r -- '.*/' (commandline -ct))
     set -l listed .
     test -n "$folder"; and set listed $folder
@@ -289,11 +295,7 @@ function __ffrecord_inside # what is in the folder of the path that has been beg
 end
 
 function __ffrecord_arguments # whether so many arguments have been given: at least, and at most
-    set -l words (commandline -opc)
-    set -l count 0
-    for word in $words[3..-1]
-        string match -q -- '-*' $word; or set count (math $count + 1)
-    end
+    set -l count (count (__ffrecord_given))
     test $count -ge $argv[1] -a $count -le $argv[2]
 end
 
@@ -320,7 +322,9 @@ def fish_script(commands: list[Syntax]) -> str:
         for number, argument in enumerate(command.positional):
             most = _MANY if argument.many else number
             lines.append(_fish_line(argument, f"{given}; and __ffrecord_arguments {number} {most}"))
-    return _filled(_FISH, LINES="\n".join(lines))
+    taking = {name for each in commands for option in each.options if option.kind is not None
+              for name in option.names}  # fmt: skip
+    return _filled(_FISH, LINES="\n".join(lines), TAKING=" ".join(sorted(taking)))
 
 
 def _fish_line(argument: Argument, condition: str) -> str:
