@@ -23,6 +23,7 @@ from ffrecord import (
     terminal,
 )
 from tests import archives, handmade, trees
+from tests.printed import ROOT
 
 Run = Callable[..., tuple[int, str, str]]
 ODD = os.fsdecode(b"odd\xff")
@@ -247,3 +248,24 @@ def test_long_work_shows_how_far_it_is_on_a_terminal_only(
             arguments = (str(word).format(number) for word in words[command])
             assert run(command, *arguments, *options)[0] == 0
         assert bool(screen.getvalue()) == (not options)
+
+
+def test_the_page_on_json_has_every_key(
+    run: Run, archive: Path, tree: Path, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs/commands.md").read_text()
+    records = handmade.write_records(tmp_path / "r.ffr", [b"one", b"two"])
+    with DatasetWriter(tmp_path / "set", {"number": "int"}, encoders) as writer:
+        writer.append({"number": 1})
+    outputs = [
+        ["pack", tree, tmp_path / "n.ffr"],
+        ["extract", archive, "-C", tmp_path / "x"],
+        ["convert", records, tmp_path / "r.bag"],
+        ["salvage", records, tmp_path / "s.ffr"],
+        ["verify", archive],
+        *(["info", path] for path in (archive, records, tmp_path / "set")),
+        ["ls", archive, "d"],
+    ]
+    for words in outputs:
+        for key in facts_of(run, *words):  # type: ignore[arg-type]
+            assert key == "code" or f"`{key}`" in page, (words, key)
