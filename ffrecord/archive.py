@@ -18,7 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.checksum import crc32
-from ffrecord.errors import IndexChecksumError, IndexStructureError, NotPackedFolderError
+from ffrecord.errors import (
+    IndexChecksumError,
+    IndexStructureError,
+    NotPackedFolderError,
+    ReadFailedError,
+    SampleChecksumError,
+)
 from ffrecord.imagecopy import ImageCopy
 from ffrecord.index import Index, layout, legacy
 from ffrecord.index.build import build
@@ -46,6 +52,22 @@ class _Sizes:
 
     def __getitem__(self, records: Ints, /) -> Ints:
         return self._reader.record_sizes(records)
+
+
+class Naming:
+    """Lets what goes wrong in a block say which file of the archive that is about."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: Path) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (SampleChecksumError, ReadFailedError)):
+            error.name = os.fspath(self._name)
 
 
 class Archive:
@@ -97,6 +119,12 @@ class Archive:
         size = self.index.status(inode).size
         for offset in range(0, size, STEP_BLOCKS * BLOCK):
             yield self.read_range(inode, offset, STEP_BLOCKS * BLOCK)
+
+    def damaged_record(self, error: SampleChecksumError) -> int:
+        """Which of all records, when there are shards, an error of the reader's is about."""
+        file = self.reader.fnames.index(error.path)
+        before = (len(self.reader.get_checksums(each)) for each in range(file))
+        return sum(before) + error.record
 
     def block_checksums(self, inode: int) -> npt.NDArray[np.uint32]:
         """The CRC-32 of every block of a file that has more than one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Any
 
 
 class FFRecordError(RuntimeError):
@@ -45,6 +46,8 @@ class SampleChecksumError(FFRecordError):
     """A record's bytes are not the ones that were written."""
 
     exit_code = 7
+    name: str | None = None
+    """In a packed folder, the file's name as it was asked for."""
 
     def __init__(self, path: str, record: int, stored: int, computed: int) -> None:
         super().__init__(path, record, stored, computed)
@@ -54,8 +57,9 @@ class SampleChecksumError(FFRecordError):
         self.computed = computed
 
     def __str__(self) -> str:
+        name = "" if self.name is None else f" ({self.name})"
         return (
-            f"{self.path}: record {self.record} is damaged: its checksum is "
+            f"{self.path}: record {self.record} is damaged{name}: its checksum is "
             f"{self.computed:#010x}, the file says {self.stored:#010x}"
         )
 
@@ -98,16 +102,20 @@ class ReadFailedError(FFRecordError, OSError):
     """The operating system could not read what the header says is there."""
 
     exit_code = 12
+    name: str | None = None
+    """In a packed folder, the file's name as it was asked for."""
 
     def __init__(self, path: str, code: int, offset: int) -> None:
         OSError.__init__(self, code, os.strerror(code), path)  # RuntimeError's would stop there
         self.offset = offset
 
-    def __reduce__(self) -> tuple[type[ReadFailedError], tuple[str, int, int]]:
-        return type(self), (self.filename, self.errno, self.offset)  # type: ignore[return-value]
+    def __reduce__(self) -> tuple[type[ReadFailedError], tuple[str, int, int], dict[str, Any]]:
+        arguments = (self.filename, self.errno, self.offset)
+        return type(self), arguments, self.__dict__  # type: ignore[return-value]
 
     def __str__(self) -> str:
-        return f"{self.filename}: reading at byte {self.offset} failed: {self.strerror}"
+        name = "" if self.name is None else f"{self.name} "
+        return f"{self.filename}: reading {name}at byte {self.offset} failed: {self.strerror}"
 
 
 class NotPackedFolderError(FFRecordError, ValueError):

@@ -27,7 +27,8 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.archive import Archive
+from ffrecord.archive import Archive, Naming
+from ffrecord.errors import SampleChecksumError
 from ffrecord.extract import ExtractReport, extract
 from ffrecord.index import ROOT, Index
 from ffrecord.index.layout import BLOCK
@@ -103,11 +104,20 @@ class PackedFolder:
         """
         if isinstance(names, (str, os.PathLike)):
             return self.read_one(names)
-        return self.reader.read(self.records(names))
+        names = list(names)
+        records = self.records(names)
+        try:
+            return self.reader.read(records)
+        except SampleChecksumError as error:
+            damaged = self.archive.damaged_record(error)
+            error.name = os.fspath(names[records.tolist().index(damaged)])
+            raise
 
     def read_one(self, name: Name) -> Bytes:
         """The contents of a file."""
-        return self.reader.read_one(int(self.records([name])[0]))
+        record = int(self.records([name])[0])
+        with Naming(name):
+            return self.reader.read_one(record)
 
     def read_range(self, name: Name, offset: int, length: int) -> Bytes:
         """`length` bytes of a file from `offset` on, or fewer where it ends before that.
@@ -117,11 +127,17 @@ class PackedFolder:
         """
         if offset < 0 or length < 0:
             raise ValueError(f"offset and length must not be negative: {offset}, {length}")
-        return self.archive.read_range(self._file(name), offset, length)
+        inode = self._file(name)
+        with Naming(name):
+            return self.archive.read_range(inode, offset, length)
 
     def stream(self, name: Name) -> Iterator[Bytes]:
         """A file of any size in pieces of a few megabytes, each checked."""
-        return self.archive.stream(self._file(name))
+        return self._stream(self._file(name), name)
+
+    def _stream(self, inode: int, name: Name) -> Iterator[Bytes]:
+        with Naming(name):
+            yield from self.archive.stream(inode)
 
     def record(self, name: Name) -> int:
         """The number of the record that holds a file."""

@@ -6,6 +6,7 @@ it: an archive's names are the same everywhere.
 
 from __future__ import annotations
 
+import base64
 import errno
 import os
 
@@ -31,3 +32,13 @@ def absolute(path: str | os.PathLike[str]) -> str:
     if not text:
         raise FileNotFoundError(errno.ENOENT, "an empty name is no file or folder")
     return os.path.abspath(text)
+
+
+def json_facts(key: str, text: str) -> dict[str, str]:
+    """A name for JSON. One that is not UTF-8 is escaped as Python's `os` does, which other
+    languages cannot undo: it comes as base64, too."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return {key: text, f"{key}_base64": base64.b64encode(to_bytes(text)).decode()}
+    return {key: text}

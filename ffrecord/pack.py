@@ -11,14 +11,12 @@ import contextlib
 import errno
 import operator
 import os
-import re
 import stat
 import warnings
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import TypeAlias
 
 import numpy as np
@@ -37,6 +35,7 @@ from ffrecord.newfile import check_target
 from ffrecord.newfolder import NewFolder, check_new_folder, hidden_name
 from ffrecord.readahead import read_ahead
 from ffrecord.scan import Scan
+from ffrecord.sizes import parse_size
 from ffrecord.writer import FileWriter
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -126,20 +125,6 @@ def pack_folder(
         else:
             packer.write_shards(target, largest)
     return packer.report
-
-
-def parse_size(size: int | str) -> int:
-    """10, "10", "10kB", "1.5 GiB" in bytes."""
-    if isinstance(size, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?\s*", size, re.IGNORECASE)
-        if match is None:
-            raise ValueError(f"not a size: {size!r}; write 500MB or 10GB")
-        number, prefix, binary = match.groups()
-        step = 1024 if binary else 1000
-        size = int(Fraction(number) * step ** " kmgt".index(prefix.lower() or " "))
-    if operator.index(size) < 1:
-        raise ValueError(f"a shard must be at least 1 byte, not {size}")
-    return size
 
 
 def _check_out(target: str, *, sharded: bool) -> None:

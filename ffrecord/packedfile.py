@@ -6,7 +6,7 @@ import io
 import os
 from typing import Any
 
-from ffrecord.archive import STEP_BLOCKS, Archive
+from ffrecord.archive import STEP_BLOCKS, Archive, Bytes, Naming
 from ffrecord.index.layout import BLOCK
 
 STEP = STEP_BLOCKS * BLOCK
@@ -68,7 +68,7 @@ class PackedFile(io.RawIOBase):
     def readall(self) -> bytes:
         self._require_open()
         count = max(0, self._size - self._position)
-        data = self._archive.read_range(self._inode, self._position, count).tobytes()
+        data = self._read_range(self._position, count).tobytes()
         self._position += count
         return data
 
@@ -77,9 +77,13 @@ class PackedFile(io.RawIOBase):
         if inside < 0 or inside + count > len(self._kept):
             begin = offset // BLOCK * BLOCK
             end = -(-(offset + count) // BLOCK) * BLOCK
-            kept = self._archive.read_range(self._inode, begin, end - begin)
+            kept = self._read_range(begin, end - begin)
             self._kept, self._kept_at, inside = memoryview(kept.data), begin, offset - begin
         return self._kept[inside : inside + count]
+
+    def _read_range(self, offset: int, length: int) -> Bytes:
+        with Naming(self.name):
+            return self._archive.read_range(self._inode, offset, length)
 
     def _require_open(self) -> None:
         if self.closed:

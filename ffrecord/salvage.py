@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +28,13 @@ from ffrecord.partial import journal_path
 from ffrecord.recheck import CHUNK, Recheck
 from ffrecord.writer import FileWriter
 
+Progress: TypeAlias = Callable[[str, int, int], None]
+
 SEARCHED = 32 << 20
 """Bytes between two known offsets in which a lost one is searched for: some seconds in Python."""
+
+TOLD_EVERY = 64
+"""Records between two calls that tell how far salvaging is."""
 
 UNKNOWN = "where it begins and ends is lost: the header or journal is damaged there"
 
@@ -56,7 +62,11 @@ class SalvageReport:
 
 
 def salvage_file(
-    broken: str | os.PathLike[str], out: str | os.PathLike[str], *, overwrite: bool = True
+    broken: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    overwrite: bool = True,
+    progress: Progress | None = None,
 ) -> SalvageReport:
     """Write every record of `broken` whose checksum holds to `out`, a new record file.
 
@@ -64,6 +74,8 @@ def salvage_file(
         broken: a record file, or a resumable writer's `.NAME.partial`, whose journal is beside it.
         out: the file to write.
         overwrite: replace `out` if it is there; else that is a FileExistsError.
+        progress: called now and then with what is being done, "checking" and then "writing", how
+            many records that was done with, and how many there are.
     """
     path = os.fsdecode(broken)
     if path.endswith(journal_path(".partial")):
@@ -76,9 +88,10 @@ def salvage_file(
         raise FileExistsError(errno.EEXIST, what, os.fspath(out))
     source = Source(path, direct=False)
     claimed = _claims(source)
+    tell = progress or (lambda doing, done, total: None)
     found = _Findings(source, claimed)
-    found.check()
-    return _write(source, found, out)
+    found.check(tell)
+    return _write(source, found, out, tell)
 
 
 def _claims(source: Source) -> Claims:
@@ -103,12 +116,12 @@ class _Findings:
         self.lost: dict[int, str] = {}
         self._computed: dict[int, int] = {}
 
-    def check(self) -> None:
+    def check(self, tell: Progress) -> None:
         if self.claims.whole:
-            self._check_all(range(len(self.checksums)))
+            self._check_all(_told(len(self.checksums), "checking", tell))
             return
         self._search(self._runs_of(self.begin[1:] == NOWHERE))
-        self._check_all(range(len(self.checksums)))
+        self._check_all(_told(len(self.checksums), "checking", tell))
         self._search(self._suspicious())
         if 0 in self.lost and self.claims.lowest:
             self._begin_behind_the_header()
@@ -201,7 +214,17 @@ class _Findings:
         return is_index(start.tobytes(), tail.tobytes())
 
 
-def _write(source: Source, found: _Findings, out: str | os.PathLike[str]) -> SalvageReport:
+def _told(count: int, doing: str, tell: Progress) -> Iterator[int]:
+    """The numbers of all records, telling how far one is."""
+    for record in range(count):
+        if record % TOLD_EVERY == 0:
+            tell(doing, record, count)
+        yield record
+
+
+def _write(
+    source: Source, found: _Findings, out: str | os.PathLike[str], tell: Progress
+) -> SalvageReport:
     lost, count = found.lost, len(found.checksums)
     in_place = False
     if lost and found.has_index():
@@ -213,7 +236,7 @@ def _write(source: Source, found: _Findings, out: str | os.PathLike[str]) -> Sal
             )
     size = 0
     with FileWriter(out, n=count if in_place else count - len(lost)) as writer:
-        for record in range(count):
+        for record in _told(count, "writing", tell):
             begin, end = int(found.begin[record]), int(found.end[record])
             if record not in lost:
                 _copy(source, writer, record, begin, end, int(found.checksums[record]))

@@ -1,4 +1,7 @@
-"""What all commands share: exit codes, and text that is safe to print."""
+"""What all commands share: exit codes, text that is safe to print, and what only a terminal gets.
+
+Colours and progress bars are for people: in a pipe, a file or a CI's log there are none.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import io
 import os
 import sys
 import warnings
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from ffrecord.errors import ChangedWarning, LegacyFileWarning, SkippedWarning
 
@@ -16,6 +19,34 @@ EXIT_USAGE = 2
 EXIT_SYSTEM = 13
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141  # as a tool that dies of SIGPIPE
+
+RED, YELLOW = "31", "33"
+PROGRAM = "ffrecord"
+
+
+def complain(what: object, *, warning: bool = False, program: str = PROGRAM) -> None:
+    """One line on standard error, after the program's name."""
+    name = f"{program}: warning:" if warning else f"{program}:"
+    if has_colours(sys.stderr):
+        name = coloured(name, YELLOW if warning else RED)
+    print(f"{name} {printable(what)}", file=sys.stderr)
+
+
+def has_colours(stream: TextIO, when: str = "auto") -> bool:
+    """Whether to colour what is written there; `when` may also be `always` or `never`."""
+    if when != "auto":
+        return when == "always"
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not plain
+
+
+def coloured(text: str, colour: str) -> str:
+    return f"\033[{colour}m{text}\033[0m"
+
+
+def shows_progress(unwanted: bool) -> bool:
+    """Whether to draw a progress bar, which is on standard error."""
+    return not unwanted and sys.stderr.isatty()
 
 
 def printable(shown: object) -> str:
@@ -32,7 +63,7 @@ class Parser(argparse.ArgumentParser):
         super().error(printable(message))
 
 
-def prepare_output(program: str) -> None:
+def prepare_output(program: str = PROGRAM) -> None:
     """Whatever standard output and error are, printing to them is no error of ours; and a warning
     is one line, under the program's name."""
     for name in ("stdout", "stderr"):
@@ -40,13 +71,13 @@ def prepare_output(program: str) -> None:
             nowhere = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
             setattr(sys, name, nowhere)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
             stream.reconfigure(errors="backslashreplace")
     for kind in (LegacyFileWarning, ChangedWarning, SkippedWarning):
         warnings.simplefilter("always", kind)
 
     def one_line(message: Warning | str, *_: object, **__: object) -> None:
-        print(f"{program}: warning: {printable(message)}", file=sys.stderr)
+        complain(message, warning=True, program=program)
 
     warnings.showwarning = one_line
 
@@ -54,13 +85,3 @@ def prepare_output(program: str) -> None:
 def counted(count: int, what: str) -> str:
     """`1 file`, `2,000 files`."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def human(size: int) -> str:
-    """1234567 as `1.2 MB`."""
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 1000 or unit == "TB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    raise AssertionError("unreachable")

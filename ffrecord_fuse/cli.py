@@ -6,33 +6,40 @@ mount -t fuse.ffrecord-fuse photos.ffr /mnt/photos -o allow_other
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from ffrecord.errors import FFRecordError
-from ffrecord.terminal import EXIT_SYSTEM, Parser, prepare_output, printable
+from ffrecord.terminal import EXIT_INTERRUPTED, EXIT_SYSTEM, Parser, complain, prepare_output
 from ffrecord.version import __version__
 from ffrecord_fuse import options as mount_options
-from ffrecord_fuse.daemon import serve
+
+PROGRAM = "ffrecord-fuse"
+EXAMPLES = """examples:
+  ffrecord-fuse photos.ffr mounted
+  mount -t fuse.ffrecord-fuse photos.ffr mounted -o noexec,workers=2"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    prepare_output("ffrecord-fuse")
+    prepare_output(PROGRAM)
     parser = Parser(
-        prog="ffrecord-fuse", description="Mount a packed folder as a read-only directory."
-    )
-    parser.add_argument("--version", action="version", version=f"ffrecord-fuse {__version__}")
+        prog=PROGRAM, description="Mount a packed folder as a read-only directory.",
+        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     add_arguments(parser)
     given = parser.parse_args(arguments)
     try:
         return run(given)
+    except KeyboardInterrupt:
+        complain("interrupted", program=PROGRAM)
+        return EXIT_INTERRUPTED
     except FFRecordError as error:
-        print(f"ffrecord-fuse: {printable(error)}", file=sys.stderr)
+        complain(error, program=PROGRAM)
         return error.exit_code
     except OSError as error:
         what = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-        print(f"ffrecord-fuse: {printable(what or error)}", file=sys.stderr)
+        complain(what or error, program=PROGRAM)
         return EXIT_SYSTEM
 
 
@@ -58,4 +65,7 @@ def run(given: argparse.Namespace) -> int:
         if value is not None:
             words.append(f"{name}={mount_options.escape(str(value))}")
     options = mount_options.parse(words)
+    # Not before it is asked for: help and completion need none of what it imports.
+    from ffrecord_fuse.daemon import serve
+
     return serve(given.archive, given.mountpoint, options, foreground=given.foreground)

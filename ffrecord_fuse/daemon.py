@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeAlias
 
 from ffrecord.archive import Archive
 from ffrecord.names import absolute
@@ -22,6 +24,9 @@ from ffrecord_fuse.log import Log
 from ffrecord_fuse.mounting import READ_AHEAD_KIB, mount, set_read_ahead, unmount
 from ffrecord_fuse.options import Options
 from ffrecord_fuse.supervisor import Served, Supervisor, default_workers
+
+Run: TypeAlias = Callable[[Callable[[], None]], None]
+"""Serves a mount until it has gone; calls what it is given when it is ready."""
 
 READY = b"+"
 
@@ -42,32 +47,56 @@ def serve(archive: str, mountpoint: str, options: Options, *, foreground: bool =
     ownership = Ownership(options.uid, options.gid, options.umask, keeper)
     filesystem = Filesystem(opened, ownership, counters)
     content = Content(opened, options.verify)
-    fd = -1
+    facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}, verify={options.verify}"
+
+    def logged(run: Run) -> Run:
+        def run_and_log(ready: Callable[[], None]) -> None:
+            def mounted() -> None:
+                log.line(f"mounted {archive} on {mountpoint}: {facts}")
+                ready()
+
+            run(mounted)
+            log.line(f"unmounted {mountpoint}")
+
+        return run_and_log
+
     if options.backend == "fusepy":
-        run = fusepy_adapter.prepare(
-            archive, mountpoint, options, filesystem, content, counters.row(0), log.line
+        row = counters.row(0)
+        run = logged(
+            fusepy_adapter.prepare(archive, mountpoint, options, filesystem, content, row, log.line)
         )
-    else:
+        if foreground:
+            run(lambda: None)  # libfuse sees to its signals
+        else:
+            with _undone_if_interrupted(mountpoint):
+                in_background(run, mountpoint)
+        return 0
+    with _undone_if_interrupted(mountpoint):
         fd, agreement = _mount(archive, mountpoint, options)
         served = Served(filesystem, content, counters, options.spin)
-        run = Supervisor(fd, mountpoint, served, agreement, workers=workers, log=log.line).run
-
-    def run_and_log(ready: Callable[[], None]) -> None:
-        def mounted() -> None:
-            log.line(f"mounted {archive} on {mountpoint}: {len(opened.index)} inodes, "
-                     f"{counted(workers, 'worker')}, verify={options.verify}")  # fmt: skip
-            ready()
-
-        run(mounted)
-        log.line(f"unmounted {mountpoint}")
-
-    if foreground:
-        run_and_log(lambda: None)
-    else:
-        in_background(run_and_log, mountpoint)
-        if fd >= 0:
-            os.close(fd)
+        watch = Supervisor(fd, mountpoint, served, agreement, workers=workers, log=log.line)
+        if foreground:
+            logged(watch.run)(lambda: None)
+        else:
+            try:
+                in_background(logged(watch.run), mountpoint)
+            finally:
+                os.close(fd)
     return 0
+
+
+@contextlib.contextmanager
+def _undone_if_interrupted(mountpoint: str) -> Iterator[None]:
+    """A Ctrl-C waits until it is mounted, or is not: in between nobody could undo it. A mount
+    that serves in the foreground takes it as the order to end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+        if signal.SIGINT in signal.sigpending():
+            with contextlib.suppress(MountError):
+                unmount(mountpoint, lazy=True)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _mount(archive: str, mountpoint: str, options: Options) -> tuple[int, Agreement]:
@@ -83,7 +112,7 @@ def _mount(archive: str, mountpoint: str, options: Options) -> tuple[int, Agreem
     return fd, agreement
 
 
-def in_background(run: Callable[[Callable[[], None]], None], mountpoint: str) -> None:
+def in_background(run: Run, mountpoint: str) -> None:
     """Go on in a process of its own; returns when that says that it is ready."""
     told, tell = os.pipe()
     pid = os.fork()
@@ -100,7 +129,8 @@ def in_background(run: Callable[[Callable[[], None]], None], mountpoint: str) ->
     waiting = open(tell, "wb", buffering=0)  # noqa: SIM115
     code = 1
     try:
-        os.setsid()
+        os.setsid()  # from here on it has no terminal that could interrupt it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         os.chdir("/")
         _forget_terminal()
 

@@ -143,7 +143,8 @@ def test_pack_says_what_it_packed(ffrecord: Command, tree: Path, tmp_path: Path)
 def test_pack_says_one_file_and_two_files(ffrecord: Command, tmp_path: Path) -> None:
     for count, words in ((0, "0 files"), (1, "1 file"), (2, "2 files")):
         tree = trees.plain_tree(tmp_path / f"{count}", {f"{k}": b"x" for k in range(count)})
-        assert ffrecord("pack", tree, tmp_path / "o").lines == [f"{tmp_path}/o: {words}, {count} B"]
+        out = tmp_path / f"{count}.ffr"
+        assert ffrecord("pack", tree, out).lines == [f"{out}: {words}, {count} B"]
 
 
 @pytest.mark.parametrize(
@@ -178,8 +179,8 @@ def test_options_of_pack_may_stand_anywhere(
 
 def test_pack_dereferences_if_told_so(ffrecord: Command, tree: Path, tmp_path: Path) -> None:
     for option in ("-L", "--dereference"):
-        assert ffrecord("pack", option, tree, tmp_path / "o.ffr").code == 0
-        with PackedFolder(tmp_path / "o.ffr") as folder:
+        assert ffrecord("pack", option, tree, tmp_path / f"o{option}").code == 0
+        with PackedFolder(tmp_path / f"o{option}") as folder:
             assert not folder.is_symlink("link")
             assert folder.read("link/b").tobytes() == FILES["d/b"]
 

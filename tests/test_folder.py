@@ -36,6 +36,7 @@ from ffrecord import (
     IndexStructureError,
     NotPackedFolderError,
     PackedFolder,
+    ReadFailedError,
     SampleChecksumError,
     packedfile,
 )
@@ -1226,8 +1227,10 @@ def test_a_damaged_small_file_is_an_error_and_the_others_are_read(
             lambda: folder.open(name).read(1),
         ]
         for call in calls:
-            with pytest.raises(SampleChecksumError, match=r"copy\.ffr"):
+            with pytest.raises(SampleChecksumError, match=r"copy\.ffr") as caught:
                 call()
+            assert f" is damaged ({name}): " in str(caught.value)
+            assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
         others = [other for other in files if other != name]
         assert handmade.as_bytes(folder.read(others)) == [files[other] for other in others]
 
@@ -1278,6 +1281,31 @@ def test_without_checks_damage_is_read_as_it_is(copy: Path, files: dict[str, byt
             assert folder.read_range(name, byte, 1).tobytes() == due[byte : byte + 1]
             assert folder.open(name).read() == due
             assert b"".join(piece.tobytes() for piece in folder.stream(name)) == due
+
+
+def test_an_error_of_a_batch_names_the_file_as_it_was_asked_for(tmp_path: Path) -> None:
+    """Also where records are numbered from another shard on, and for another name of a file."""
+    tree = trees.plain_tree(tmp_path / "t", {f"{i}": b"content %d" % i for i in range(20)})
+    os.link(tree / "7", tree / "other")
+    archives.pack(tree, tmp_path / "s", shard_size=40)
+    archives.damage(tmp_path / "s", "7")
+    with PackedFolder(tmp_path / "s") as folder:
+        for names in (["3", "7", "9"], ["19", "0", "other"], [Path("7")]):
+            with pytest.raises(SampleChecksumError) as caught:
+                folder.read(names)
+            assert caught.value.name in ("7", "other")
+            assert caught.value.name in map(str, names)
+
+
+def test_an_error_of_the_disk_names_the_file(little: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ReadFailedError(str(little), errno.EIO, 77)
+
+    with PackedFolder(little) as folder:
+        monkeypatch.setattr("ffrecord.engine.Source.read_into", fail)
+        with pytest.raises(ReadFailedError, match=r"little\.ffr: reading d/b at byte 77") as caught:
+            folder.read("d/b")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 @pytest.fixture

@@ -39,7 +39,8 @@ from ffrecord import (
 )
 from ffrecord.audit import audit
 from ffrecord.index import layout
-from ffrecord.pack import Progress, parse_size
+from ffrecord.pack import Progress
+from ffrecord.sizes import parse_size
 from tests import handmade, trees, users
 from tests.archives import pack
 

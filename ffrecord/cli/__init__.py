@@ -1,4 +1,4 @@
-"""The `ffrecord` command: one module per subcommand, and here what they share.
+"""The `ffrecord` command: `arguments` has its command line, one module each what a command does.
 
 Exit codes: 0 done; 1 `verify` found damage, or `salvage` lost records; 2 the command line is wrong,
 or names a record that is not there; 3 to 12 and 14 to 36 one of our errors (`ffrecord.errors` has
@@ -16,21 +16,16 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from ffrecord.cli.arguments import COMMANDS, make_parser
 from ffrecord.errors import FFRecordError
 from ffrecord.terminal import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
     EXIT_SYSTEM,
     EXIT_USAGE,
-    Parser,
+    complain,
     prepare_output,
-    printable,
 )
-from ffrecord.version import __version__
-
-COMMANDS = (
-    "pack", "ls", "cat", "extract", "convert", "info", "verify", "salvage", "mount", "umount"
-)  # fmt: skip
 
 
 def command() -> int:
@@ -39,9 +34,20 @@ def command() -> int:
     Python gives SIGINT its default action back while it shuts down: a Ctrl-C that came so late
     would look like one that had stopped the work.
     """
+    sys.unraisablehook = _interrupt_again
     code = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     return code
+
+
+def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
+    """Python drops a Ctrl-C that comes while it takes an object apart: it counts a moment later."""
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,10 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    prepare_output("ffrecord")
+    prepare_output()
     options = _parse(arguments)
     try:
-        code: int = options.run(options)
+        code: int = import_module(f"ffrecord.cli.{options.command}").run(options)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does. Nothing is left to say to it.
@@ -79,32 +85,18 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
     `more_paths` of a command is the argument that takes what is left over then.
     """
-    if arguments is None:
-        arguments = sys.argv[1:]
-    parser = _parser(arguments)
+    parser = make_parser()
     options, more = parser.parse_known_args(arguments)
     plain = more[1:] if more[:1] == ["--"] else more
-    refused = not hasattr(options, "more_paths") or getattr(options, "record", None) is not None
+    paths = COMMANDS[options.command].more_paths
+    refused = paths is None or getattr(options, "record", None) is not None
     if plain and (refused or (plain is more and any(each.startswith("-") for each in more))):
         parser.error(f"unrecognized arguments: {' '.join(more)}")
-    if plain:
-        setattr(options, options.more_paths, [*getattr(options, options.more_paths), *plain])
+    if plain and paths is not None:
+        setattr(options, paths, [*getattr(options, paths), *plain])
     return options
 
 
 def _fail(what: object, code: int) -> int:
-    print(f"ffrecord: {printable(what)}", file=sys.stderr)
+    complain(what)
     return code
-
-
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """With the command that is asked for, whose module alone is loaded; else with all of them."""
-    asked = next((each for each in arguments if not each.startswith("-")), None)
-    parser = Parser(
-        prog="ffrecord", description="Pack folders; look into, check and take apart FFRecord files."
-    )
-    parser.add_argument("--version", action="version", version=f"ffrecord {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name in (asked,) if asked in COMMANDS else COMMANDS:
-        import_module(f"ffrecord.cli.{name}").add_command(commands)
-    return parser

@@ -5,56 +5,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
-from typing import Any
 
-from ffrecord.cli.pack import size_argument
 from ffrecord.convert import FORMATS, ConversionReport, convert
-from ffrecord.convert.recordio import CODECS
-from ffrecord.terminal import EXIT_USAGE, counted, printable
+from ffrecord.terminal import EXIT_USAGE, complain, counted, printable, shows_progress
 
-_NAMES = [*FORMATS, "webdataset"]
 KINDS = {"Records": "record", "Files": "file", "Rows": "row"}
-
-
-def add_command(commands: Any) -> None:
-    names = ", ".join(FORMATS)
-    parser = commands.add_parser(
-        "convert", help="from one format to another", description=f"The formats: {names}."
-    )
-    parser.add_argument(
-        "paths", nargs="+", metavar="SRC… DST", help="what to convert, and where to"
-    )
-    parser.add_argument(
-        "--from", dest="source", choices=_NAMES, metavar="FORMAT", help="if SRC does not tell it"
-    )
-    parser.add_argument(
-        "--to", dest="target", choices=_NAMES, metavar="FORMAT", help="if the name does not tell it"
-    )
-    parser.add_argument("--field", metavar="NAME", help="the field to take, or to make of records")
-    parser.add_argument(
-        "--type", action="append", default=[], type=_type, metavar="FIELD=TYPE",
-        help="of a field that is made of files or records; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--drop-names", action="store_true", help="files may become records, which have no names"
-    )
-    parser.add_argument(
-        "--codec", choices=CODECS, metavar="CODEC", help="of RecordIO: none, snappy or gzip"
-    )
-    parser.add_argument(
-        "--shard-size", type=size_argument, metavar="SIZE",
-        help="a folder of tars of about this size, such as 1GB",
-    )  # fmt: skip
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
-    parser.add_argument("--json", action="store_true", help="a summary for scripts")
-    parser.add_argument("--no-progress", action="store_true", help="no progress bar")
-    parser.set_defaults(run=run, more_paths="paths")
 
 
 def run(options: argparse.Namespace) -> int:
     if len(options.paths) < 2:
-        print("ffrecord: convert needs what to convert, and where to", file=sys.stderr)
+        complain("convert needs what to convert, and where to")
         return EXIT_USAGE
     *sources, target = options.paths
     report = convert(
@@ -62,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
         source_format=options.source, target_format=options.target,
         field=options.field, types=dict(options.type), drop_names=options.drop_names,
         codec=options.codec, shard_size=options.shard_size, force=options.force,
-        verbose=sys.stderr.isatty() and not options.no_progress,
+        verbose=shows_progress(options.no_progress),
     )  # fmt: skip
     if options.json:
         print(json.dumps(dataclasses.asdict(report), indent=2))
@@ -79,10 +39,3 @@ def summary(report: ConversionReport) -> str:
         f"{counted(report.written, KINDS[target.shape.__name__])} ({target.name})"
     )
     return f"{text}, {report.replaced:,} replaced" if report.replaced else text
-
-
-def _type(text: str) -> tuple[str, str]:
-    field, equals, type_ = text.partition("=")
-    if not (field and equals and type_):
-        raise argparse.ArgumentTypeError(f"must be FIELD=TYPE, not {text!r}")
-    return field, type_

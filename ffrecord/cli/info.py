@@ -1,4 +1,4 @@
-"""`ffrecord info FILE`: what is in a record file or a packed folder."""
+"""`ffrecord info FILE`: what is in a record file, a packed folder or a typed dataset."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.archive import Archive
+from ffrecord.cli import datasets
 from ffrecord.errors import NotPackedFolderError
-from ffrecord.names import to_text
+from ffrecord.names import json_facts, to_text
 from ffrecord.reader import FileReader
-from ffrecord.terminal import human, printable
+from ffrecord.sizes import human
+from ffrecord.terminal import counted, printable
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -24,40 +26,64 @@ LARGEST = 5
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def add_command(commands: Any) -> None:
-    parser = commands.add_parser("info", help="counts, sizes, a histogram, the fingerprint")
-    parser.add_argument("file", help="a record file or packed folder, or a folder of shards")
-    parser.add_argument("--json", action="store_true", help="for scripts")
-    parser.set_defaults(run=run)
-
-
 def run(options: argparse.Namespace) -> int:
-    with FileReader(options.file) as reader:
-        try:
-            what, facts = "file", describe_folder(Archive(reader))
-        except NotPackedFolderError:
-            what, facts = "record", describe(reader)
+    what, facts = _describe(options.file)
     if options.json:
         print(json.dumps(facts, indent=2))
-        return 0
-    _print(what, facts)
+    else:
+        _print(what, facts)
     return 0
+
+
+def _describe(path: str) -> tuple[str, dict[str, Any]]:
+    """What sizes are of, and the facts."""
+    shards = datasets.parts(path)
+    if all(map(datasets.is_dataset, shards)):
+        return "value", datasets.describe(path, shards)
+    with FileReader(path) as reader:
+        try:
+            return "file", describe_folder(Archive(reader))
+        except NotPackedFolderError:
+            return "record", describe(reader)
 
 
 def _print(what: str, facts: dict[str, Any]) -> None:
     for name, value in facts.items():
-        if name == f"{what}_bytes":
+        if isinstance(value, (str, int)):
+            shown = both_sizes(value) if isinstance(value, int) and "bytes" in name else value
+            print(f"{name.replace('_', ' '):<17}{shown}")
+        elif name == f"{what}_bytes":
             for key, size in value.items():
                 print(f"{key + ' ' + what:<17}{human(size)}")
-        elif name not in ("histogram", "largest"):
-            print(f"{name.replace('_', ' '):<17}{human(value) if 'bytes' in name else value}")
+    if facts.get("fields"):
+        print("\nfields")
+        print("\n".join(field_lines(facts["fields"])))
     if facts.get("largest"):
         print("\nlargest files")
         for each in facts["largest"]:
             print(f"{human(each['bytes']):>10}  {printable(each['path'])}")
-    if facts["histogram"]:
+    if facts.get("histogram"):
         print(f"\n{what} sizes")
         print("\n".join(histogram_lines(facts["histogram"])))
+
+
+def both_sizes(size: int) -> str:
+    """`1.2 MB (1,234,567 bytes)`."""
+    return human(size) if size < 1000 else f"{human(size)} ({size:,} bytes)"
+
+
+def field_lines(fields: dict[str, dict[str, Any]]) -> list[str]:
+    """Name, type, number of values and size of each, in columns."""
+    rows = [
+        (name, fact["type"], counted(fact["values"], "value"), human(fact["data_bytes"]))
+        for name, fact in fields.items()
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return [
+        f"  {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}  "
+        f"{row[3]:>{widths[3]}}"
+        for row in rows
+    ]
 
 
 def describe_folder(archive: Archive) -> dict[str, Any]:
@@ -69,6 +95,7 @@ def describe_folder(archive: Archive) -> dict[str, Any]:
     sizes = rows["length"][files].astype(np.int64)
     largest = files[np.argsort(-sizes, kind="stable")[:LARGEST]]
     return {
+        "kind": "packed folder",
         "shards": len(index.tables.shards),
         "files": len(files),
         "folders": int((kinds == stat.S_IFDIR).sum()) - 1,
@@ -80,16 +107,18 @@ def describe_folder(archive: Archive) -> dict[str, Any]:
         "fingerprint": reader.fingerprint,
         **_spread("file", sizes),
         "largest": [
-            {"path": to_text(index.inode_path(inode)), "bytes": index.status(inode).size}
+            {**json_facts("path", to_text(index.inode_path(inode))),
+             "bytes": index.status(inode).size}
             for inode in largest.tolist()
         ],
-    }
+    }  # fmt: skip
 
 
 def describe(reader: FileReader) -> dict[str, Any]:
     """The facts about record files, ready for JSON."""
     sizes = reader.record_sizes()
     return {
+        "kind": "records",
         "files": len(reader.fnames),
         "records": reader.n,
         "file_bytes": sum(os.path.getsize(name) for name in reader.fnames),

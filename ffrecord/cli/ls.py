@@ -8,17 +8,21 @@ import json
 import os
 import pwd
 import stat
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import Any, TypeAlias
 
 from ffrecord.archive import Archive
+from ffrecord.cli import datasets
 from ffrecord.index import Index, Status
 from ffrecord.index.resolve import resolve
-from ffrecord.names import to_bytes, to_text
-from ffrecord.terminal import printable
+from ffrecord.names import json_facts, to_bytes, to_text
+from ffrecord.sizes import human
+from ffrecord.terminal import coloured, has_colours, printable
 
 Listing: TypeAlias = "list[tuple[str, Status]]"
 
@@ -26,31 +30,75 @@ HALF_A_YEAR = 182 * 24 * 3600
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "symlink"}
 
 
-def add_command(commands: Any) -> None:
-    parser = commands.add_parser("ls", help="list what is in a packed folder")
-    parser.add_argument("archive", help="a packed folder, or the folder of its shards")
-    parser.add_argument("path", nargs="*", help="files or folders in it; the whole if left out")
-    parser.add_argument("-l", action="store_true", help="mode, links, owner, size and time too")
-    parser.add_argument("-R", action="store_true", help="folders in folders too")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
-    parser.set_defaults(run=run, more_paths="path")
-
-
 def run(options: argparse.Namespace) -> int:
+    datasets.refuse(options.archive)
     with Archive.open(options.archive) as archive:
         index = archive.index
-        listings = chain(*(_listings(index, path, options.R) for path in options.path or [""]))
+        look = _Look(
+            options.l, options.human_readable, options.p, has_colours(sys.stdout, options.color)
+        )
+        paths = options.path or [""]
+        listings = chain(*(_listings(index, path, options.recursive) for path in paths))
         for number, (path, found) in enumerate(listings):
             if options.json:
                 for name, status in found:
                     print(json.dumps(_facts(index, os.path.join(path, name), status)))
                 continue
-            if options.R or len(options.path) > 1:
+            if options.recursive or len(options.path) > 1:
                 print(f"{'' if number == 0 else chr(10)}{printable(path or '.')}:")
-            lines = _long(index, found) if options.l else [printable(name) for name, _ in found]
+            lines = look.lines(index, found)
             if lines:
                 print("\n".join(lines))
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """How a listing is shown."""
+
+    long: bool
+    human_sizes: bool
+    slashes: bool
+    colours: bool
+
+    def lines(self, index: Index, found: Listing) -> list[str]:
+        if not self.long:
+            return [self._name(name, status) for name, status in found]
+        rows = [self._columns(index, name, status) for name, status in found]
+        links, user, group, size = (
+            max((len(row[column]) for row in rows), default=0) for column in (1, 2, 3, 4)
+        )
+        return [
+            f"{row[0]} {row[1]:>{links}} {row[2]:<{user}} {row[3]:<{group}} {row[4]:>{size}} "
+            f"{row[5]} {row[6]}"
+            for row in rows
+        ]
+
+    def _columns(self, index: Index, name: str, status: Status) -> tuple[str, ...]:
+        shown = self._name(name, status)
+        if status.is_symlink:
+            shown += f" -> {printable(to_text(index.target(status.inode)))}"
+        size = human(status.size) if self.human_sizes else str(status.size)
+        return (
+            stat.filemode(status.mode), str(status.links), _user(status.uid), _group(status.gid),
+            size, _when(status.mtime_ns // 1_000_000_000), shown,
+        )  # fmt: skip
+
+    def _name(self, name: str, status: Status) -> str:
+        shown = printable(name)
+        colour = _colour(status) if self.colours else None
+        if colour is not None:
+            shown = coloured(shown, colour)
+        return f"{shown}/" if self.slashes and status.is_folder else shown
+
+
+def _colour(status: Status) -> str | None:
+    """As ls has them unless it is told otherwise."""
+    if status.is_folder:
+        return "1;34"
+    if status.is_symlink:
+        return "1;36"
+    return "1;32" if status.mode & 0o111 else None
 
 
 def _listings(index: Index, path: str, recursive: bool) -> Iterator[tuple[str, Listing]]:
@@ -74,31 +122,9 @@ def _listings(index: Index, path: str, recursive: bool) -> Iterator[tuple[str, L
             ]
 
 
-def _long(index: Index, found: Listing) -> list[str]:
-    rows = [_columns(index, name, status) for name, status in found]
-    links, user, group, size = (
-        max((len(row[column]) for row in rows), default=0) for column in (1, 2, 3, 4)
-    )
-    return [
-        f"{row[0]} {row[1]:>{links}} {row[2]:<{user}} {row[3]:<{group}} {row[4]:>{size}} "
-        f"{row[5]} {row[6]}"
-        for row in rows
-    ]
-
-
-def _columns(index: Index, name: str, status: Status) -> tuple[str, ...]:
-    shown = printable(name)
-    if status.is_symlink:
-        shown += f" -> {printable(to_text(index.target(status.inode)))}"
-    return (
-        stat.filemode(status.mode), str(status.links), _user(status.uid), _group(status.gid),
-        str(status.size), _when(status.mtime_ns // 1_000_000_000), shown,
-    )  # fmt: skip
-
-
 def _facts(index: Index, path: str, status: Status) -> dict[str, Any]:
     facts: dict[str, Any] = {
-        "path": path,
+        **json_facts("path", path),
         "kind": KINDS[stat.S_IFMT(status.mode)],
         "mode": f"{stat.S_IMODE(status.mode):04o}",
         "links": status.links,
@@ -108,7 +134,7 @@ def _facts(index: Index, path: str, status: Status) -> dict[str, Any]:
         "mtime_ns": status.mtime_ns,
     }
     if status.is_symlink:
-        facts["target"] = to_text(index.target(status.inode))
+        facts |= json_facts("target", to_text(index.target(status.inode)))
     elif status.is_file:
         facts["record"] = index.record(status.inode)
     return facts

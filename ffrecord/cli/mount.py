@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
 
-from ffrecord_fuse.cli import add_arguments, run
+from ffrecord.cli import datasets
+from ffrecord_fuse.cli import run as mount
 
 
-def add_command(commands: Any) -> None:
-    parser = commands.add_parser("mount", help="a packed folder as a read-only directory")
-    add_arguments(parser)
-    parser.set_defaults(run=run)
+def run(options: argparse.Namespace) -> int:
+    datasets.refuse(options.archive)
+    return mount(options)

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import argparse
 import errno
-from typing import Any
 
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting import unmount
-
-
-def add_command(commands: Any) -> None:
-    parser = commands.add_parser("umount", help="undo a mount, also a busy or a dead one")
-    parser.add_argument("mountpoint")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

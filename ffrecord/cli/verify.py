@@ -8,13 +8,12 @@ dataset also that its files are those it was written with.
 from __future__ import annotations
 
 import argparse
-import contextlib
+import json
 import os
-import re
-import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -24,13 +23,11 @@ from tqdm import tqdm
 
 from ffrecord.archive import Archive
 from ffrecord.audit import audit, shown_path
-from ffrecord.dataset.reader import DatasetReader
-from ffrecord.dataset.sharded import SHARD_NAME
-from ffrecord.dataset.spec import SEQUENCE, SPEC_NAME, load
-from ffrecord.errors import DatasetError, FFRecordError, NotPackedFolderError
-from ffrecord.names import to_text
+from ffrecord.cli import datasets
+from ffrecord.errors import FFRecordError, NotPackedFolderError
+from ffrecord.names import json_facts, to_text
 from ffrecord.reader import FileReader
-from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, counted, printable
+from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, counted, printable, shows_progress
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Damage: TypeAlias = "tuple[int, FFRecordError]"
@@ -38,70 +35,106 @@ Damage: TypeAlias = "tuple[int, FFRecordError]"
 SHOWN_PATHS = 3
 
 
-def add_command(commands: Any) -> None:
-    parser = commands.add_parser("verify", help="check every checksum; exit 1 if one is wrong")
-    parser.add_argument(
-        "file", nargs="+", help="record files, packed folders, folders of shards, datasets"
-    )
-    parser.add_argument("--no-progress", action="store_true", help="no progress bar")
-    parser.set_defaults(run=run, more_paths="file")
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Of the files that a record is, some, and how many more there are."""
+
+    shown: tuple[str, ...] = ()
+    more: int = 0
+
+    def __str__(self) -> str:
+        """` (its/path)`, to be put behind a message."""
+        if not self.shown:
+            return ""
+        return f" ({', '.join(self.shown)}{f' and {self.more} more' if self.more else ''})"
+
+
+NO_PATHS = Paths()
 
 
 def run(options: argparse.Namespace) -> int:
     """All files are looked at, also after one that is damaged."""
-    paths = [part for path in options.file for part in _parts(path)]
-    codes = {_verify(path, options.no_progress) for path in paths}
+    say = _ignore if options.json else _say
+    quiet = not shows_progress(options.no_progress)
+    paths = [part for path in options.file for part in datasets.parts(path)]
+    verdicts = [_verify(path, quiet, say) for path in paths]
+    if options.json:
+        ok = all(verdict.is_ok for verdict in verdicts)
+        facts = {"ok": ok, "files": [verdict.facts() for verdict in verdicts]}
+        print(json.dumps(facts, indent=2))
+    codes = {verdict.code for verdict in verdicts}
     # Damage is what was asked for: it is not hidden by a file that could not be read.
     return next((code for code in (EXIT_DAMAGED, EXIT_SYSTEM) if code in codes), 0)
 
 
-def _parts(path: str) -> list[str]:
-    """The shards of a sharded dataset, each of which is a dataset; else the path itself."""
-    shards: list[str] = []
-    with contextlib.suppress(OSError):  # what cannot be listed is told of when its turn comes
-        if os.path.isdir(path) and not _is_dataset(path):
-            shards = sorted(name for name in os.listdir(path) if re.fullmatch(SHARD_NAME, name))
-    return [os.path.join(path, name) for name in shards] or [path]
+@dataclass(slots=True)
+class _Verdict:
+    """What is known of a file at the end."""
+
+    path: str
+    records: int | None = None
+    names: int | None = None
+    problems: list[dict[str, Any]] = field(default_factory=list)
+    not_read: str | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        return not self.problems and self.not_read is None
+
+    @property
+    def code(self) -> int:
+        if self.problems:
+            return EXIT_DAMAGED
+        return 0 if self.not_read is None else EXIT_SYSTEM
+
+    def add(self, error: FFRecordError, record: int | None = None, paths: Paths = NO_PATHS) -> None:
+        problem: dict[str, Any] = {"error": type(error).__name__, "message": str(error)}
+        if record is not None:
+            problem["record"] = record
+            problem["paths"] = [json_facts("path", path) for path in paths.shown]
+            problem["more_paths"] = paths.more
+        self.problems.append(problem)
+
+    def facts(self) -> dict[str, Any]:
+        verdict = "ok" if self.is_ok else "damaged" if self.problems else "not read"
+        return {
+            **json_facts("file", self.path), "verdict": verdict, "records": self.records,
+            "names": self.names, "problems": self.problems, "not_read": self.not_read,
+        }  # fmt: skip
 
 
-def _is_dataset(path: str) -> bool:
-    return os.path.isfile(os.path.join(path, SPEC_NAME))
-
-
-def _check_dataset(path: str) -> None:
-    """Whether its spec and its files belong together. Values are not decoded."""
-    texts = [text.removesuffix(SEQUENCE) for text in load(path).spec.values()]
-    types = {text.rpartition("+")[0] or text for text in texts}
+def _verify(path: str, quiet: bool, say: Callable[[str], None]) -> _Verdict:
+    verdict = _Verdict(path)
     try:
-        DatasetReader(path, dict.fromkeys(types, bytes)).close()
-    except FileNotFoundError as error:
-        raise DatasetError(f"{error.filename}: this file of the dataset is missing") from None
-
-
-def _verify(path: str, no_progress: bool) -> int:
-    damaged = 0
-    try:
-        if _is_dataset(path):
-            _check_dataset(path)
-        with FileReader(path) as reader:
-            names = _Names(reader)
-            if names.problem is not None:
-                _say(f"BAD: {names.problem}")
-                damaged += 1
-            for record, error in _damage(reader, quiet=no_progress or not sys.stderr.isatty()):
-                _say(f"BAD: {error}{names.of(record)}")
-                damaged += 1
-            verdict = f"{damaged} damaged of" if damaged else "OK,"
-            _say(f"{path}: {verdict} {reader.n} records{names.summary}")
+        _check(verdict, quiet, say)
     except BrokenPipeError:
         raise
     except FFRecordError as error:
-        _say(f"BAD: {error}")
-        return EXIT_DAMAGED
+        say(f"BAD: {error}")
+        verdict.add(error)
     except OSError as error:
-        _say(f"{path}: NOT READ: {error.strerror or error}")
-        return EXIT_SYSTEM
-    return EXIT_DAMAGED if damaged else 0
+        verdict.not_read = str(error.strerror or error)
+        say(f"{path}: NOT READ: {verdict.not_read}")
+    return verdict
+
+
+def _check(verdict: _Verdict, quiet: bool, say: Callable[[str], None]) -> None:
+    if datasets.is_dataset(verdict.path):
+        datasets.check(verdict.path)
+    with FileReader(verdict.path) as reader:
+        names = _Names(reader)
+        verdict.records, verdict.names = reader.n, names.count
+        if names.problem is not None:
+            say(f"BAD: {names.problem}")
+            verdict.add(names.problem)
+        for record, error in _damage(reader, quiet):
+            paths = names.of(record)
+            say(f"BAD: {error}{paths}")
+            verdict.add(error, record, paths)
+        found = len(verdict.problems)
+        summary = f"{found} damaged of" if found else "OK,"
+        of_names = "" if names.count is None else f", {counted(names.count, 'name')}"
+        say(f"{verdict.path}: {summary} {reader.n} records{of_names}")
 
 
 class _Names:
@@ -109,29 +142,28 @@ class _Names:
 
     def __init__(self, reader: FileReader) -> None:
         self.problem: FFRecordError | None = None
-        self.summary = ""
+        self.count: int | None = None
         self._archive: Archive | None = None
         try:
             self._archive = archive = Archive(reader)
-            self.summary = f", {counted(len(archive.index.tables.entries), 'name')}"
+            self.count = len(archive.index.tables.entries)
             audit(archive)
         except NotPackedFolderError:
             pass
         except FFRecordError as error:
             self.problem = error
 
-    def of(self, record: int) -> str:
-        """` (its/path)` for a file's record; of many paths the first few."""
+    def of(self, record: int) -> Paths:
+        """A file's record's paths; of many the first few."""
         if self._archive is None:
-            return ""
+            return NO_PATHS
         index, (inodes, records) = self._archive.index, self._by_record
         first, last = records.searchsorted([record, record + 1]).tolist()
-        paths = [
+        shown = [
             to_text(shown_path(index, index.parent(inode), index.last_name(inode)))
             for inode in inodes[first : min(last, first + SHOWN_PATHS)].tolist()
         ]
-        more = last - first - len(paths)
-        return f" ({', '.join(paths)}{f' and {more} more' if more else ''})" if paths else ""
+        return Paths(tuple(shown), last - first - len(shown))
 
     @cached_property
     def _by_record(self) -> tuple[Ints, Ints]:
@@ -145,6 +177,10 @@ class _Names:
 
 def _say(line: str) -> None:
     print(printable(line), flush=True)
+
+
+def _ignore(line: str) -> None:
+    """With --json all is said at the end."""
 
 
 def _damage(reader: FileReader, quiet: bool) -> Iterator[Damage]:

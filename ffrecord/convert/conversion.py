@@ -30,7 +30,8 @@ from ffrecord.extract import extract
 from ffrecord.names import absolute
 from ffrecord.newfile import check_target, sync_folder
 from ffrecord.newfolder import NewFolder, remove_abandoned
-from ffrecord.pack import pack_folder, parse_size
+from ffrecord.pack import pack_folder
+from ffrecord.sizes import parse_size
 
 Path: TypeAlias = "str | os.PathLike[str]"
 

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from ffrecord.errors import MissingPackageError
+
+try:
+    import torch  # noqa: F401 - before the modules that need it, to say what is missing
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise MissingPackageError(
+        "ffrecord.torch needs PyTorch, which is not installed: pip install 'ffrecord[torch]'"
+    ) from error
+
 from ffrecord.torch.dataloader import DataLoader
 from ffrecord.torch.dataset import ConcatDataset, Dataset, Subset
 from ffrecord.torch.folder import PackedFolderDataset

@@ -324,7 +324,7 @@ def test_mount_of_the_system_mounts_it(archive: Path, mountpoint: Path, tmp_path
 
 IMPORTS = """
 import contextlib
-from ffrecord_fuse import cli
+from ffrecord_fuse import cli, daemon
 with contextlib.suppress(ImportError):
     from ffrecord_fuse import fusepy_adapter
 from tests.handshake import let_users_open_the_device

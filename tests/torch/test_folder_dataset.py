@@ -337,7 +337,7 @@ def test_a_damaged_file_is_an_error_or_left_out(folder: Path, tmp_path: Path) ->
     pack_folder(folder, tmp_path / "images.ffr")
     archives.damage(tmp_path / "images.ffr", "cat/2.png")
     dataset = PackedFolderDataset(tmp_path / "images.ffr", text)
-    with pytest.raises(SampleChecksumError):
+    with pytest.raises(SampleChecksumError, match=r"is damaged \(cat/2\.png\)"):
         dataset[:]
     lenient = PackedFolderDataset(tmp_path / "images.ffr", text, on_error="skip")
     index = [path for path, _ in lenient.samples].index("cat/2.png")

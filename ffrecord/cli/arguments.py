@@ -1,0 +1,329 @@
+"""The `ffrecord` command line: every command with its arguments and its examples.
+
+What they do is in a module each, which is imported when it is asked for: `--help`, a wrong word
+and the completion of a shell need none of what those import. Nothing here may import numpy.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ffrecord.sizes import parse_size
+from ffrecord.terminal import Parser
+from ffrecord.version import __version__
+from ffrecord_fuse.cli import add_arguments as add_mount_arguments
+
+FORMATS = (
+    "records", "packed", "dataset", "folder", "tar", "tfrecord", "recordio", "recordio-go", "bag",
+    "bag-single", "granular", "hdf5",
+)  # fmt: skip
+CODECS = ("none", "snappy", "gzip")  # of RecordIO
+SHELLS = ("bash", "zsh", "fish")
+COLOURS = ("auto", "always", "never")
+ARCHIVE = "a packed folder, or the folder of its shards"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One subcommand. `more_paths` is the argument that takes paths after options, too."""
+
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    examples: tuple[str, ...]
+    more_paths: str | None = None
+    add_help: bool = True
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """With all commands; what is parsed has the name of one as `command`."""
+    parser = Parser(
+        prog="ffrecord",
+        description="Pack folders; look into, check and take apart FFRecord files.",
+        epilog="`ffrecord COMMAND --help` has its options, and examples.",
+    )
+    parser.add_argument("--version", action="version", version=f"ffrecord {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+    for name, command in COMMANDS.items():
+        added = commands.add_parser(
+            name, help=command.help, description=sentence(command.help),
+            epilog=examples_text(command.examples), add_help=command.add_help,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        command.add_arguments(added)
+    return parser
+
+
+def sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def examples_text(examples: tuple[str, ...]) -> str:
+    return "\n".join(["examples:", *(f"  {line}" for line in examples)])
+
+
+# ---- what commands have in common ----------------------------------------------------------
+
+
+def _add_json(parser: argparse.ArgumentParser, what: str = "one JSON object, for scripts") -> None:
+    parser.add_argument("--json", action="store_true", help=what)
+
+
+def _add_no_progress(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-progress", action="store_true",
+        help="no progress bar; without a terminal there is none anyway",
+    )  # fmt: skip
+
+
+def _add_force(parser: argparse.ArgumentParser, what: str, *other: str) -> None:
+    parser.add_argument("--force", *other, action="store_true", help=what)
+
+
+def _count(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, not {text!r}")
+    return number
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _field_type(text: str) -> tuple[str, str]:
+    field, equals, type_ = text.partition("=")
+    if not (field and equals and type_):
+        raise argparse.ArgumentTypeError(f"must be FIELD=TYPE, not {text!r}")
+    return field, type_
+
+
+# ---- the commands --------------------------------------------------------------------------
+
+
+def _pack(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="what to pack")
+    parser.add_argument("out", help="the archive; with --shard-size a new folder")
+    parser.add_argument("--jobs", type=_count, metavar="N", help="files to read at once (8)")
+    parser.add_argument(
+        "-L", "--dereference", action="store_true", help="pack what symlinks point to"
+    )
+    parser.add_argument(
+        "--exclude", action="append", default=[], metavar="PATTERN",
+        help="leave out names like *.tmp or paths like logs/*; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--shard-size", type=_size, metavar="SIZE",
+        help="several files of about this size, such as 10GB, and one index",
+    )  # fmt: skip
+    parser.add_argument(
+        "--ignore-changed", action="store_true",
+        help="only warn of files that change or go away meanwhile",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-legacy-index", action="store_true",
+        help="leave out the index that the original FFRecord reads",
+    )  # fmt: skip
+    _add_force(parser, "replace OUT if it is there, when the new one is whole")
+    _add_json(parser)
+    _add_no_progress(parser)
+
+
+def _ls(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("archive", help=ARCHIVE)
+    parser.add_argument("path", nargs="*", help="files or folders in it; the whole if left out")
+    parser.add_argument("--help", action="help", help="show this and exit")  # -h is ls's own
+    parser.add_argument("-l", action="store_true", help="mode, links, owner, size and time too")
+    parser.add_argument(
+        "-h", "--human-readable", action="store_true", help="with -l: sizes like 1.2 MB"
+    )
+    parser.add_argument("-R", "--recursive", action="store_true", help="folders in folders too")
+    parser.add_argument("-p", action="store_true", help="a slash behind the names of folders")
+    parser.add_argument(
+        "-a", "-A", "-1", dest="as_always", action="store_true",
+        help="taken for ls's sake: all names are shown, one a line",
+    )  # fmt: skip
+    parser.add_argument(
+        "--color", choices=COLOURS, default="auto", metavar="WHEN",
+        help="colours by kind: auto (on a terminal), always or never",
+    )  # fmt: skip
+    _add_json(parser, "one JSON object a line, for scripts")
+
+
+def _cat(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help="a packed folder or a record file, or a folder of shards")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("path", nargs="*", default=[], help="files in a packed folder")
+    what.add_argument("--record", type=int, metavar="N", help="a record; -1 is the last")
+
+
+def _extract(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("archive", help=ARCHIVE)
+    parser.add_argument("path", nargs="*", help="files or folders in it; everything if left out")
+    parser.add_argument(
+        "-C", "--directory", default=".", metavar="DEST", help="where to; made if it is not there"
+    )
+    _add_force(parser, "replace files that are there", "--overwrite")
+    _add_json(parser)
+    _add_no_progress(parser)
+
+
+def _convert(parser: argparse.ArgumentParser) -> None:
+    assert parser.description is not None
+    parser.description += f"\nThe formats:\n  {', '.join(FORMATS[:7])},\n  {', '.join(FORMATS[7:])}"
+    names = [*FORMATS, "webdataset"]
+    parser.add_argument(
+        "paths", nargs="+", metavar="SRC… DST", help="what to convert, and where to"
+    )
+    parser.add_argument(
+        "--from", dest="source", choices=names, metavar="FORMAT", help="if SRC does not tell it"
+    )
+    parser.add_argument(
+        "--to", dest="target", choices=names, metavar="FORMAT", help="if the name does not tell it"
+    )
+    parser.add_argument("--field", metavar="NAME", help="the field to take, or to make of records")
+    parser.add_argument(
+        "--type", action="append", default=[], type=_field_type, metavar="FIELD=TYPE",
+        help="of a field that is made of files or records; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drop-names", action="store_true", help="files may become records, which have no names"
+    )
+    parser.add_argument(
+        "--codec", choices=CODECS, metavar="CODEC", help="of RecordIO: none, snappy or gzip"
+    )
+    parser.add_argument(
+        "--shard-size", type=_size, metavar="SIZE",
+        help="a folder of tars of about this size, such as 1GB",
+    )  # fmt: skip
+    _add_force(parser, "replace a file that is there")
+    _add_json(parser)
+    _add_no_progress(parser)
+
+
+def _info(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", help="a record file, a packed folder, a folder of shards, or a dataset"
+    )
+    _add_json(parser)
+
+
+def _verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", nargs="+", help="record files, packed folders, folders of shards, datasets"
+    )
+    _add_json(parser)
+    _add_no_progress(parser)
+
+
+def _salvage(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("broken", help="a damaged record file, or a writer's .NAME.partial")
+    parser.add_argument("out", help="the new record file")
+    _add_force(parser, "replace OUT if it is there")
+    parser.add_argument("-v", "--verbose", action="store_true", help="name every lost record")
+    _add_json(parser)
+    _add_no_progress(parser)
+
+
+def _umount(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("mountpoint", help="where it is mounted")
+
+
+def _completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+
+
+COMMANDS = {
+    "pack": Command(
+        "a whole folder into one archive", _pack,
+        (
+            "ffrecord pack photos photos.ffr",
+            "ffrecord pack photos photos.ffr --force    # in the place of the old one",
+            "ffrecord pack photos clean.ffr --exclude '*.tmp' --exclude 'logs/*'",
+            "ffrecord pack photos shards --shard-size 10GB",
+        ),
+    ),
+    "ls": Command(
+        "list what is in a packed folder", _ls,
+        (
+            "ffrecord ls photos.ffr",
+            "ffrecord ls -lh photos.ffr cats",
+            "ffrecord ls -R --json photos.ffr > listing.jsonl",
+        ),
+        more_paths="path", add_help=False,
+    ),
+    "cat": Command(
+        "write files, or a record, to standard output", _cat,
+        (
+            "ffrecord cat photos.ffr cats/0007.jpg > 0007.jpg",
+            "ffrecord cat train.ffr --record 3 | od -c",
+        ),
+        more_paths="path",
+    ),
+    "extract": Command(
+        "an archive's files back into a folder", _extract,
+        (
+            "ffrecord extract photos.ffr -C restored",
+            "ffrecord extract photos.ffr -C restored --force    # over what is there",
+            "ffrecord extract photos.ffr -C some cats/0007.jpg",
+        ),
+        more_paths="path",
+    ),
+    "convert": Command(
+        "from one format to another", _convert,
+        (
+            "ffrecord convert photos.ffr photos.tar",
+            "ffrecord convert train.ffr train.tfrecord",
+            "ffrecord convert photos.ffr tars --to webdataset --shard-size 1GB",
+        ),
+        more_paths="paths",
+    ),
+    "info": Command(
+        "counts, sizes, a histogram, the fingerprint", _info,
+        (
+            "ffrecord info photos.ffr",
+            "ffrecord info train       # a typed dataset: its fields",
+            "ffrecord info --json train.ffr",
+        ),
+    ),
+    "verify": Command(
+        "check every checksum; exit 1 if one is wrong", _verify,
+        (
+            "ffrecord verify train.ffr photos.ffr",
+            "ffrecord verify --json train.ffr > report.json",
+        ),
+        more_paths="file",
+    ),
+    "salvage": Command(
+        "the whole records of a damaged file; exit 1 if some are lost", _salvage,
+        (
+            "ffrecord salvage broken.ffr whole.ffr",
+            "ffrecord salvage --json broken.ffr again.ffr > lost.json",
+        ),
+    ),
+    "mount": Command(
+        "a packed folder as a read-only directory", add_mount_arguments,
+        (
+            "ffrecord mount photos.ffr mounted",
+            "ffrecord mount photos.ffr elsewhere -o allow_other,umask=022 --log mount.log",
+        ),
+    ),
+    "umount": Command(
+        "undo a mount, also a busy or a dead one", _umount, ("ffrecord umount mounted",)
+    ),
+    "completion": Command(
+        "what makes a shell complete this command's words", _completion,
+        (
+            "source <(ffrecord completion bash)    # in ~/.bashrc",
+            "ffrecord completion zsh > ~/.zfunc/_ffrecord    # a folder of $fpath",
+            "ffrecord completion fish > ~/.config/fish/completions/ffrecord.fish",
+        ),
+    ),
+}  # fmt: skip

@@ -1,0 +1,83 @@
+"""What commands know of typed datasets: which folders are some, and what is in their fields."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ffrecord.dataset.columns import parse_types
+from ffrecord.dataset.reader import DatasetReader
+from ffrecord.dataset.sharded import SHARD_NAME
+from ffrecord.dataset.spec import SEQUENCE, SPEC_NAME, file_name, load
+from ffrecord.errors import DatasetError, NotPackedFolderError
+from ffrecord.reader import FileReader
+
+
+def is_dataset(path: str) -> bool:
+    return os.path.isfile(os.path.join(path, SPEC_NAME))
+
+
+def parts(path: str) -> list[str]:
+    """The shards of a sharded dataset, each of which is a dataset; else the path itself."""
+    shards: list[str] = []
+    with contextlib.suppress(OSError):  # what cannot be listed is told of when its turn comes
+        if os.path.isdir(path) and not is_dataset(path):
+            shards = sorted(name for name in os.listdir(path) if re.fullmatch(SHARD_NAME, name))
+    return [os.path.join(path, name) for name in shards] or [path]
+
+
+def refuse(path: str, what: str = "not a packed folder") -> None:
+    """An error if that is a dataset, whose files would be taken for an archive's shards."""
+    if any(map(is_dataset, parts(path))):
+        raise NotPackedFolderError(
+            f"{path}: is a typed dataset, {what}; `ffrecord info` shows its fields"
+        )
+
+
+def check(path: str) -> None:
+    """Whether its spec and its files belong together. Values are not decoded."""
+    try:
+        DatasetReader(path, _any_decoders(load(path).spec)).close()
+    except FileNotFoundError as error:
+        raise DatasetError(f"{error.filename}: this file of the dataset is missing") from None
+
+
+def describe(path: str, shards: Sequence[str]) -> dict[str, Any]:
+    """The facts about a dataset, of one or more shards that are alike, ready for JSON."""
+    fields: dict[str, dict[str, Any]] = {}
+    datapoints = size = 0
+    for shard in shards:
+        check(shard)
+        manifest = load(shard)
+        datapoints += manifest.length
+        for name, type_ in parse_types(shard, manifest.spec, _any_decoders(manifest.spec)).items():
+            fact = fields.setdefault(name, {"type": type_.text, "values": 0, "data_bytes": 0})
+            if fact["type"] != type_.text:
+                raise DatasetError(
+                    f"{shard}: {name} is of type {type_.text}, in other shards {fact['type']}"
+                )
+            file = os.path.join(shard, file_name(name))
+            size += os.path.getsize(file)
+            # Behind the values: a dictionary of the compression's, and where sequences begin.
+            trained = bool(type_.compression and type_.compression.dictionary)
+            with FileReader(file) as reader:
+                values = reader.n - trained - type_.sequence
+                fact["values"] += values
+                fact["data_bytes"] += int(reader.record_sizes()[:values].sum())
+    return {
+        "kind": "dataset",
+        "shards": len(shards) if list(shards) != [path] else 0,
+        "datapoints": datapoints,
+        "file_bytes": size,
+        "data_bytes": sum(fact["data_bytes"] for fact in fields.values()),
+        "fields": fields,
+    }
+
+
+def _any_decoders(spec: dict[str, str]) -> dict[str, Any]:
+    """Something for every type: a user's own have no decoder here."""
+    texts = [text.removesuffix(SEQUENCE) for text in spec.values()]
+    return dict.fromkeys({text.rpartition("+")[0] or text for text in texts}, bytes)
