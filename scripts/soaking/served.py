@@ -1,0 +1,121 @@
+"""The mount that is read: its supervisor and workers, which are killed, and its own counts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ffrecord_fuse.errors import MountError
+from ffrecord_fuse.mounting import connection_of, find, unmount
+
+from .crew import POLL, children
+from .stage import Stage
+
+WORKERS = 3
+LIMIT = 60.0
+EXPECTED = ("mounted ", "was killed by signal 9, starting another", "unmount")
+"""Parts of the log's lines that are no news here."""
+
+
+@dataclass(slots=True)
+class Mounted:
+    """One of the workers, the elder, is spared for a while: what leaks grows with age."""
+
+    point: Path
+    log: Path
+    supervisor: int
+    kills: int = 0
+    stops: int = 0
+    elder: int = 0
+    _stopped: set[int] = field(default_factory=set)
+
+    @property
+    def workers(self) -> list[int]:
+        return children(self.supervisor)
+
+    def choose_elder(self, chance: random.Random) -> None:
+        """Another one from now on; the last elder may be killed."""
+        others = [pid for pid in self.workers if pid != self.elder]
+        if others:
+            self.elder = chance.choice(others)
+
+    def kill_worker(self, chance: random.Random) -> None:
+        victims = [pid for pid in self.workers if pid != self.elder]
+        if victims:
+            self.kills += 1
+            os.kill(chance.choice(victims), signal.SIGKILL)
+
+    def stop_worker(self, chance: random.Random) -> None:
+        """Let one stand still, with whatever it has taken; it may be killed like that."""
+        workers = self.workers
+        if workers:
+            self.stops += 1
+            pid = chance.choice(workers)
+            self._stopped.add(pid)
+            os.kill(pid, signal.SIGSTOP)
+
+    def let_go_on(self) -> None:
+        for pid in self._stopped & set(self.workers):
+            os.kill(pid, signal.SIGCONT)
+        self._stopped.clear()
+
+    def stats(self) -> dict[str, int]:
+        found: dict[str, int] = json.loads(os.getxattr(self.point, "user.ffrecord.stats"))
+        return found
+
+    def waiting(self) -> int:
+        """Requests that nobody has answered, as the kernel counts them; -1: it does not say."""
+        try:
+            number = connection_of(str(self.point))
+            return int(Path(f"/sys/fs/fuse/connections/{number}/waiting").read_text())
+        except (OSError, MountError):
+            return -1
+
+    def news(self) -> list[str]:
+        """Lines of the log that a mount whose workers are killed should not have."""
+        lines = self.log.read_text().splitlines()
+        return [line for line in lines if not any(part in line for part in EXPECTED)]
+
+
+@contextmanager
+def mounted(stage: Stage, workers: int) -> Iterator[Mounted]:
+    """Mount the archive; whatever happens, it is not mounted afterwards."""
+    command = [
+        sys.executable, "-m", "ffrecord_fuse", str(stage.archive), str(stage.point), "-f",
+        "--workers", str(workers), "--log", str(stage.log),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    here = Mounted(stage.point, stage.log, process.pid)
+    try:
+        _wait_until_served(here, workers)
+        yield here
+    finally:
+        here.let_go_on()
+        unmount_all(stage)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait(LIMIT)
+
+
+def unmount_all(stage: Stage) -> None:
+    for point in (stage.point, stage.second_point):
+        while find(str(point)) is not None:
+            unmount(str(point), lazy=True)
+
+
+def _wait_until_served(here: Mounted, workers: int) -> None:
+    deadline = time.monotonic() + LIMIT
+    while find(str(here.point)) is None or len(here.workers) < workers:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{here.point} is not mounted after {LIMIT:.0f} s")
+        time.sleep(POLL)

@@ -1,0 +1,114 @@
+"""What processes use, sampled, and whether it grows: a line through the samples by least squares.
+
+A worker, or a reader, begins anew when it is killed. So samples belong to a life (a pid), and the
+line is drawn through all lives at once: each with its own level, all with one slope. What is
+left of the noise gives the slope's standard error; a trend is only one beyond three of those.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scripts.benchmarks import memory
+
+from .contents import MIB
+
+WARM_UP = 0.3
+"""The part of each life in which things may grow: memory that will be used again is first taken."""
+ERRORS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """Of one quantity, over the time in which it was watched."""
+
+    name: str
+    mean: float
+    per_minute: float
+    growth: float  # over the longest life
+    error: float  # of that, one standard error
+    tolerated: float
+    samples: int
+
+    @property
+    def is_flat(self) -> bool:
+        return self.growth - ERRORS * self.error <= self.tolerated
+
+
+class Watch:
+    """Samples of quantities by name."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, list[tuple[int, float, float]]] = {}
+        self._tolerated: dict[str, float] = {}
+
+    def note(self, name: str, life: int, value: float, tolerated: float) -> None:
+        self._tolerated[name] = tolerated
+        self._samples.setdefault(name, []).append((life, time.monotonic(), value))
+
+    def note_process(self, name: str, pid: int, *, descriptors: float, mebibytes: float) -> None:
+        """Its descriptors and its memory, and how much more of each is tolerated."""
+        count, size = open_descriptors(pid), _asked(memory.resident, pid)
+        if size:  # it has just died otherwise
+            self.note(f"{name}: descriptors", pid, count, descriptors)
+            self.note(f"{name}: MiB", pid, size / MIB, mebibytes)
+
+    def note_sum(
+        self, name: str, pids: Sequence[int], *, descriptors: float, mebibytes: float
+    ) -> None:
+        """Of processes that come and go; of memory that several have, each its share (PSS)."""
+        self.note(f"{name}: descriptors", 0, sum(map(open_descriptors, pids)), descriptors)
+        shares = [_asked(memory.proportional, pid) / MIB for pid in pids]
+        self.note(f"{name}: PSS MiB", 0, sum(shares), mebibytes)
+
+    def trends(self) -> list[Trend]:
+        return [
+            trend
+            for name, samples in self._samples.items()
+            if (trend := _trend(name, samples, self._tolerated[name])) is not None
+        ]
+
+
+def open_descriptors(pid: int) -> int:
+    return _asked(lambda pid: len(os.listdir(f"/proc/{pid}/fd")), pid)
+
+
+def _asked(question: Callable[[int], int], pid: int) -> int:
+    """An answer of /proc; 0 for a process that has gone meanwhile."""
+    try:
+        return question(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def _trend(name: str, samples: list[tuple[int, float, float]], tolerated: float) -> Trend | None:
+    """None if nobody lived long enough to tell."""
+    lives: dict[int, list[tuple[float, float]]] = {}
+    for life, when, value in samples:
+        lives.setdefault(life, []).append((when, value))
+    times, values, means, longest = [], [], [], 0.0
+    for points in lives.values():
+        begin, end = points[0][0], points[-1][0]
+        late = np.array([each for each in points if each[0] >= begin + WARM_UP * (end - begin)])
+        if len(late) < 3:
+            continue
+        times.append(late[:, 0] - late[:, 0].mean())
+        values.append(late[:, 1] - late[:, 1].mean())
+        means.append(late[:, 1].mean())
+        longest = max(longest, float(late[-1, 0] - late[0, 0]))
+    if not times:
+        return None
+    x, y = np.concatenate(times), np.concatenate(values)
+    spread = float((x * x).sum())
+    slope = float((x * y).sum()) / spread
+    freedom = max(1, len(x) - len(means) - 1)
+    error = float(np.sqrt(((y - slope * x) ** 2).sum() / freedom / spread))
+    return Trend(
+        name, float(np.mean(means)), slope * 60, slope * longest, error * longest,
+        tolerated, len(x),
+    )  # fmt: skip
