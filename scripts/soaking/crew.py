@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,7 +65,10 @@ class Crew:
     def kill(self, actor: Actor) -> None:
         """With all that it has started; another takes its place when it is reaped."""
         self._killed.add(actor.pid)
-        os.killpg(actor.pid, signal.SIGKILL)
+        try:
+            os.killpg(actor.pid, signal.SIGKILL)
+        except ProcessLookupError:  # just forked: it has no group yet
+            send(actor.pid, signal.SIGKILL)
 
     def kill_one(self, chance: random.Random) -> None:
         """In the middle of something, if one of them is soon."""
@@ -136,7 +139,8 @@ class Crew:
 
 
 def adopt_orphans() -> None:
-    """See above."""
+    """See above. Whoever is born does not die of a signal before it can handle it."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
@@ -215,9 +219,10 @@ def _state(pid: int) -> list[str]:
         return []
 
 
-def kill_all(pids: Sequence[int]) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+def send(pid: int, number: signal.Signals) -> bool:
+    """Signal a process that may have gone meanwhile; whether it was there."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

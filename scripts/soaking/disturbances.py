@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ffrecord import aio
 
-from .crew import Crew, fork
+from .crew import Crew, fork, send
 from .served import Mounted
 from .stage import Stage
 
@@ -59,7 +59,7 @@ class Disturber:
             Disturbance("signal storm", min(3.0, seconds / 6), self._storm),
             Disturbance("AIO used up", min(45.0, seconds / 2.5), self._use_up_aio),
         ]
-        self._later: list[tuple[float, Callable[[], None]]] = []
+        self._later: list[tuple[float, Callable[[], object]]] = []
         now = time.monotonic()
         for each in self.all:
             each.due = now + self._interval(each)
@@ -104,15 +104,15 @@ class Disturber:
     def _storm(self) -> None:
         """Signals at one reader, as fast as they can be sent; each ends a system call early."""
         victim = self._chance.choice(self._crew.actors)
-        with contextlib.suppress(ProcessLookupError):
-            for _ in range(STORM if victim.pid else 0):
-                os.kill(victim.pid, signal.SIGUSR1)
-                time.sleep(0.0002)
+        for _ in range(STORM):
+            if not victim.pid or not send(victim.pid, signal.SIGUSR1):
+                break
+            time.sleep(0.0002)
 
     def _use_up_aio(self) -> None:
         """A process that takes all AIO contexts of the machine, and keeps them for a while."""
         pid = fork(_be_greedy)
-        self._later.append((time.monotonic() + self._hold, lambda: _end(pid)))
+        self._later.append((time.monotonic() + self._hold, lambda: send(pid, signal.SIGKILL)))
 
 
 def _be_greedy() -> None:
@@ -122,11 +122,6 @@ def _be_greedy() -> None:
             while True:
                 taken.append(aio.Context(size))
     time.sleep(60)
-
-
-def _end(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def _evict(path: Path) -> None:

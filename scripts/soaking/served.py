@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -10,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from pathlib import Path
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting import connection_of, find, unmount
 
-from .crew import POLL, children
+from .crew import POLL, children, send
 from .stage import Stage
 
 WORKERS = 3
@@ -38,6 +38,7 @@ class Mounted:
     stops: int = 0
     elder: int = 0
     _stopped: set[int] = field(default_factory=set)
+    _killed: deque[int] = field(default_factory=lambda: deque(maxlen=20))
 
     @property
     def workers(self) -> list[int]:
@@ -50,23 +51,24 @@ class Mounted:
             self.elder = chance.choice(others)
 
     def kill_worker(self, chance: random.Random) -> None:
-        victims = [pid for pid in self.workers if pid != self.elder]
+        """None twice: one that waits for the disk takes its time to die."""
+        victims = [pid for pid in self.workers if pid != self.elder and pid not in self._killed]
         if victims:
-            self.kills += 1
-            os.kill(chance.choice(victims), signal.SIGKILL)
+            victim = chance.choice(victims)
+            self._killed.append(victim)
+            self.kills += send(victim, signal.SIGKILL)
 
     def stop_worker(self, chance: random.Random) -> None:
         """Let one stand still, with whatever it has taken; it may be killed like that."""
         workers = self.workers
         if workers:
-            self.stops += 1
             pid = chance.choice(workers)
             self._stopped.add(pid)
-            os.kill(pid, signal.SIGSTOP)
+            self.stops += send(pid, signal.SIGSTOP)
 
     def let_go_on(self) -> None:
         for pid in self._stopped & set(self.workers):
-            os.kill(pid, signal.SIGCONT)
+            send(pid, signal.SIGCONT)
         self._stopped.clear()
 
     def stats(self) -> dict[str, int]:
@@ -102,8 +104,7 @@ def mounted(stage: Stage, workers: int) -> Iterator[Mounted]:
     finally:
         here.let_go_on()
         unmount_all(stage)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
+        send(process.pid, signal.SIGKILL)
         process.wait(LIMIT)
 
 

@@ -228,7 +228,8 @@ def _kill_the_rest() -> None:
     """As long as there is anybody: one that dies may leave others behind."""
     deadline = time.monotonic() + PATIENCE
     while (rest := processes.descendants(os.getpid())) and time.monotonic() < deadline:
-        processes.kill_all(rest)
+        for pid in rest:
+            processes.send(pid, signal.SIGKILL)
         list(processes.dead_children())
         time.sleep(processes.POLL)
 
