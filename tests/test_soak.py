@@ -160,9 +160,10 @@ DEFECTS = {
         from ffrecord_fuse.session import Session
         right = Session._send
         def wrong(self, answer, content=None):
-            if len(answer) > 5000 and random.random() < 0.01:
-                answer = bytearray(answer)
-                answer[-1] ^= 1
+            if random.random() < 0.01 and (content is not None or len(answer) > 5000):
+                whole = bytearray(answer) + bytearray(content or b"")
+                whole[-1] ^= 1
+                answer, content = whole, None
             return right(self, answer, content)
         Session._send = wrong
         """,
