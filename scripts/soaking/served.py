@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting import connection_of, find, unmount
 
-from .crew import POLL, children, send
+from .crew import POLL, children, fork, send
 from .stage import Stage
 
 WORKERS = 3
@@ -72,7 +73,14 @@ class Mounted:
         self._stopped.clear()
 
     def stats(self) -> dict[str, int]:
-        found: dict[str, int] = json.loads(os.getxattr(self.point, "user.ffrecord.stats"))
+        """The mount's own counts; empty if it does not answer. Asked for by another process,
+        which may hang."""
+        told, tell = os.pipe()
+        fork(lambda: (os.write(tell, os.getxattr(self.point, "user.ffrecord.stats")), None)[1])
+        os.close(tell)
+        with open(told, "rb", buffering=0) as pipe:
+            ready = select.select([pipe], [], [], LIMIT)[0]
+            found: dict[str, int] = json.loads((pipe.read(1 << 16) if ready else b"") or b"{}")
         return found
 
     def waiting(self) -> int:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ffrecord.slabs import IDLE_LIMIT
+from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting import find, unmount
 
 from . import crew as processes
@@ -75,6 +76,7 @@ class Soak:
             undo.callback(_kill_the_rest)
             processes.wait_for(processes.fork(lambda: self.stage.make(self.plan)))
             served = undo.enter_context(mounted(self.stage, self.order.workers))
+            undo.callback(_ignore_interrupts)
             crew = self._hire()
             disturber = self._begin(crew, served)
             interrupted = self._watch_over(crew, served, disturber, watch)
@@ -83,7 +85,7 @@ class Soak:
             stats: dict[str, int] = {}
             if all_ended:
                 stats = self._last_look(served)
-                unmount(str(self.stage.point))
+                self._unmount()
                 self._look_around(crew)
             self.problems += [f"in the mount's log: {line}" for line in served.news()]
         return finding(
@@ -181,12 +183,23 @@ class Soak:
         if served.waiting() > 0:
             self.problems.append(f"{served.waiting()} requests were never answered")
         stats = served.stats()
+        if not stats:
+            self.problems.append("the mount does not answer")
         for name in ("errors", "damaged_reads"):
-            if stats[name]:
+            if stats.get(name):
                 self.problems.append(f"the mount counted {stats[name]} {name}")
-        if stats["restarts"] != served.kills:
-            self.problems.append(f"{served.kills} workers killed, {stats['restarts']} restarted")
+        if stats.get("restarts") != served.kills:
+            self.problems.append(
+                f"{served.kills} workers killed, {stats.get('restarts')} restarted"
+            )
         return stats
+
+    def _unmount(self) -> None:
+        """As anybody would, once nobody reads there any more."""
+        try:
+            unmount(str(self.stage.point))
+        except MountError as error:
+            self.problems.append(f"it cannot be unmounted: {error}")
 
     def _look_around(self, crew: Crew) -> None:
         """Nothing may be left: no process, no mount."""
@@ -207,10 +220,15 @@ def soak(order: Order, say: Callable[[str], None]) -> Report:
         amount = LITTLE if order.seconds < SHORT else FULL
         return Soak(order, stage, Plan(order.seed, amount), say).run()
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):  # once is enough: this is soon over
-            signal.signal(number, signal.SIG_IGN)
+        _ignore_interrupts()
         unmount_all(stage)
         shutil.rmtree(top)
+
+
+def _ignore_interrupts() -> None:
+    """Once is enough: what is left to do is soon over."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _role(setting: Setting) -> tuple[object, float]:
