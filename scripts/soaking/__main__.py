@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from .served import WORKERS
 from .soak import Order, soak
 
 EXIT_INTERRUPTED = 130
@@ -22,14 +23,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("minutes", type=_minutes, help="how long; may have decimals")
     parser.add_argument("--seed", type=int, help="of contents, reads and disturbances")
     parser.add_argument("--readers", type=_readers, default=12, metavar="N", help="12 if left out")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, too")
+    parser.add_argument("--workers", type=int, default=WORKERS, metavar="N", help="of the mount")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write all figures and samples there"
+    )
     given = parser.parse_args(arguments)
     if os.geteuid() != 0:
         print("not root: pages are dropped file by file, names not at all", file=sys.stderr)
     # As Ctrl-C: what was started is ended, what was mounted is unmounted.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = int(time.time()) if given.seed is None else given.seed
-    order = Order(given.minutes * 60, seed, given.readers)
+    order = Order(given.minutes * 60, seed, given.readers, given.workers)
     print(f"seed {seed}", flush=True)
     try:
         report = soak(order, lambda line: print(line, flush=True))
@@ -37,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     print(*report.lines(), sep="\n", flush=True)
     if given.json is not None:
-        given.json.write_text(json.dumps(report.as_json(), indent=1) + "\n")
+        given.json.write_text(json.dumps(report.as_json()) + "\n")
     if report.interrupted:
         return EXIT_INTERRUPTED
     return 0 if report.passed else 1

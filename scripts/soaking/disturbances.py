@@ -116,12 +116,14 @@ class Disturber:
 
 
 def _be_greedy() -> None:
+    """Also what others, who are killed meanwhile, give back."""
     taken = []
-    for size in (MOST_GREED, 128, 1):
-        with contextlib.suppress(OSError):
-            while True:
-                taken.append(aio.Context(size))
-    time.sleep(60)
+    while True:
+        for size in (MOST_GREED, 128, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(aio.Context(size))
+        time.sleep(0.01)
 
 
 def _evict(path: Path) -> None:

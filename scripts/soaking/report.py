@@ -52,6 +52,7 @@ class Report:
     problems: list[str]
     first_problems: list[Problem]
     interrupted: bool
+    samples: dict[str, list[tuple[int, float, float]]]
 
     @property
     def operations(self) -> int:
@@ -132,7 +133,7 @@ def finding(
         kernel=os.uname().release, kinds=kinds,
         disturbances={each.name: each.count for each in disturber.all},
         restarts=stats.get("restarts", 0), mount=stats, trends=trends, problems=problems,
-        first_problems=ledger.problems(), interrupted=interrupted,
+        first_problems=ledger.problems(), interrupted=interrupted, samples=watch.samples,
     )  # fmt: skip
 
 

@@ -66,6 +66,11 @@ class Watch:
         shares = [_asked(memory.proportional, pid) / MIB for pid in pids]
         self.note(f"{name}: PSS MiB", 0, sum(shares), mebibytes)
 
+    @property
+    def samples(self) -> dict[str, list[tuple[int, float, float]]]:
+        """By name: of whose life, when in seconds, and the value."""
+        return self._samples
+
     def trends(self) -> list[Trend]:
         return [
             trend
