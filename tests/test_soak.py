@@ -283,6 +283,15 @@ def test_lives_on_other_levels_are_flat(monkeypatch: pytest.MonkeyPatch) -> None
     assert trend_of(steps, monkeypatch).growth == pytest.approx(0)
 
 
+def test_what_settles_is_flat_and_what_rises_in_both_halves_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    once = [(0, float(second), 10.0 + 80 * (second > 120)) for second in range(300)]
+    assert trend_of(once, monkeypatch).is_flat
+    often = [(0, float(second), 10.0 + second // 10) for second in range(300)]
+    assert not trend_of(often, monkeypatch).is_flat
+
+
 def test_a_ledger_counts_times_and_what_goes_wrong(tmp_path: Path) -> None:
     ledger = Ledger(2, ["one", "two"], tmp_path / "failures")
     for _ in range(10):

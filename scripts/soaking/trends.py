@@ -3,6 +3,9 @@
 A worker, or a reader, begins anew when it is killed. So samples belong to a life (a pid), and the
 line is drawn through all lives at once: each with its own level, all with one slope. What is
 left of the noise gives the slope's standard error; a trend is only one beyond three of those.
+
+One line goes through the first half of each life, another through the second, and the flatter one
+counts: a leak rises in both, memory that is taken once to be used again in one of them.
 """
 
 from __future__ import annotations
@@ -11,16 +14,21 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from scripts.benchmarks import memory
 
 from .contents import MIB
 
+Points: TypeAlias = npt.NDArray[np.float64]
+
 WARM_UP = 0.3
 """The part of each life in which things may grow: memory that will be used again is first taken."""
 ERRORS = 3.0
+FEWEST = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +104,24 @@ def _trend(name: str, samples: list[tuple[int, float, float]], tolerated: float)
     lives: dict[int, list[tuple[float, float]]] = {}
     for life, when, value in samples:
         lives.setdefault(life, []).append((when, value))
-    times, values, means, longest = [], [], [], 0.0
-    for points in lives.values():
-        begin, end = points[0][0], points[-1][0]
-        late = np.array([each for each in points if each[0] >= begin + WARM_UP * (end - begin)])
-        if len(late) < 3:
-            continue
-        times.append(late[:, 0] - late[:, 0].mean())
-        values.append(late[:, 1] - late[:, 1].mean())
-        means.append(late[:, 1].mean())
-        longest = max(longest, float(late[-1, 0] - late[0, 0]))
-    if not times:
+    late = [np.array(points)[round(WARM_UP * len(points)) :] for points in lives.values()]
+    late = [points for points in late if len(points) >= FEWEST]
+    if not late:
         return None
-    x, y = np.concatenate(times), np.concatenate(values)
+    halves = zip(*(np.array_split(points, 2) for points in late), strict=True)
+    slope, error = min((_line(half) for half in halves), key=lambda line: line[0])
+    longest = max(float(points[-1, 0] - points[0, 0]) for points in late)
+    everything = np.concatenate(late)
+    return Trend(
+        name, float(everything[:, 1].mean()), slope * 60, slope * longest, error * longest,
+        tolerated, len(everything),
+    )  # fmt: skip
+
+
+def _line(lives: Sequence[Points]) -> tuple[float, float]:
+    """Slope and standard error of the line through the (time, value) of several lives."""
+    x, y = np.concatenate([points - points.mean(axis=0) for points in lives]).T
     spread = float((x * x).sum())
     slope = float((x * y).sum()) / spread
-    freedom = max(1, len(x) - len(means) - 1)
-    error = float(np.sqrt(((y - slope * x) ** 2).sum() / freedom / spread))
-    return Trend(
-        name, float(np.mean(means)), slope * 60, slope * longest, error * longest,
-        tolerated, len(x),
-    )  # fmt: skip
+    freedom = len(x) - len(lives) - 1
+    return slope, float(np.sqrt(((y - slope * x) ** 2).sum() / freedom / spread))
