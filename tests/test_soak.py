@@ -117,7 +117,7 @@ DEFECTS = {
             return right(self, request)
         Session._read = wrong
         """,
-        "a spared worker: descriptors",
+        "a spared worker: descriptors grows|Input/output error|Too many open files",
     ),
     "a worker leaks memory for each read": (
         """
@@ -188,7 +188,7 @@ DEFECTS = {
         right = partial._whole
         partial._whole = lambda path, content: right(path, content)[:-20]
         """,
-        "records: False where True is due",
+        "records: False where True is due|resumable writer failed",
     ),
 }
 

@@ -98,7 +98,8 @@ class Report:
             yield f"… and {len(self.first_problems) - SHOWN} more"
         yield from self.problems
         yield (
-            f"{'PASS' if self.passed else 'FAIL'}: {self.seconds / 60:.1f} minutes, "
+            f"{'INTERRUPTED: ' if self.interrupted else ''}{'PASS' if self.passed else 'FAIL'}: "
+            f"{self.seconds / 60:.1f} minutes, "
             f"{self.readers} readers, {self.operations:,} operations, "
             f"{sum(kind.bytes for kind in self.kinds) / 1e9:.1f} GB, "
             f"{self.mismatches} mismatches, {self.failures} failures, "
@@ -107,7 +108,7 @@ class Report:
 
 
 def finding(
-    order: Order, crew: Crew, served: Mounted, disturber: Disturber, watch: Watch,
+    order: Order, seconds: float, crew: Crew, served: Mounted, disturber: Disturber, watch: Watch,
     stats: dict[str, int], problems: list[str], interrupted: bool,
 ) -> Report:  # fmt: skip
     """Put together what everybody knows."""
@@ -124,12 +125,13 @@ def finding(
     problems = problems + [
         f"{trend.name} grows by {trend.growth:.1f}" for trend in trends if not trend.is_flat
     ]
+    problems += [f"too few samples of {name}" for name in watch.untold() if not interrupted]
     idle = [actor.name for actor in crew.actors if not ledger.of_reader(actor.number, OPERATIONS)]
     problems += [f"{name} has done nothing" for name in idle if not interrupted]
     if order.seconds >= ALL_KINDS_FROM and not interrupted:
         problems += [f"never done: {kind.kind}" for kind in kinds if not kind.operations]
     return Report(
-        seconds=order.seconds, seed=order.seed, readers=order.readers, workers=order.workers,
+        seconds=seconds, seed=order.seed, readers=order.readers, workers=order.workers,
         kernel=os.uname().release, kinds=kinds,
         disturbances={each.name: each.count for each in disturber.all},
         restarts=stats.get("restarts", 0), mount=stats, trends=trends, problems=problems,

@@ -77,9 +77,12 @@ class Soak:
             processes.wait_for(processes.fork(lambda: self.stage.make(self.plan)))
             served = undo.enter_context(mounted(self.stage, self.order.workers))
             undo.callback(_ignore_interrupts)
+            processes.go_first()
             crew = self._hire()
             disturber = self._begin(crew, served)
+            began = time.monotonic()
             interrupted = self._watch_over(crew, served, disturber, watch)
+            seconds = time.monotonic() - began
             disturber.end()
             all_ended = crew.finish(PATIENCE)
             stats: dict[str, int] = {}
@@ -89,7 +92,7 @@ class Soak:
                 self._look_around(crew)
             self.problems += [f"in the mount's log: {line}" for line in served.news()]
         return finding(
-            self.order, crew, served, disturber, watch, stats, self.problems, interrupted
+            self.order, seconds, crew, served, disturber, watch, stats, self.problems, interrupted
         )
 
     # ---- everybody -----------------------------------------------------------------------

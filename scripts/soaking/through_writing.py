@@ -80,6 +80,8 @@ class Writer:
                 os.close(told)
                 self._write_on(path, records, tell)
                 code = 0
+            except BaseException as error:
+                os.write(tell, f"failed: {error!r}".encode())
             finally:
                 os._exit(code)
         os.close(tell)
@@ -87,11 +89,11 @@ class Writer:
             time.sleep(self._chance.uniform(0.0, 0.3))
             os.kill(pid, signal.SIGKILL)
         with open(told, "rb") as pipe:
-            counts = [int(word) for word in pipe.read().split()]
+            said, _, why = pipe.read().decode().partition("failed: ")
         _, status = os.waitpid(pid, 0)
-        if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-            raise RuntimeError("a resumable writer failed")
-        return counts, status == 0
+        if why:
+            raise RuntimeError(f"a resumable writer failed: {why}")
+        return list(map(int, said.split())), status == 0
 
     def _write_on(self, path: Path, records: Sequence[File], tell: int) -> None:
         with FileWriter(path, resumable=True) as writer:

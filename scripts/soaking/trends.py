@@ -79,6 +79,10 @@ class Watch:
         """By name: of whose life, when in seconds, and the value."""
         return self._samples
 
+    def untold(self) -> list[str]:
+        """Of what there are too few samples to tell."""
+        return sorted(self._samples.keys() - {trend.name for trend in self.trends()})
+
     def trends(self) -> list[Trend]:
         return [
             trend
