@@ -24,11 +24,14 @@ MOST_GREED = 4096
 
 @dataclass(slots=True)
 class Disturbance:
-    """Something that happens every so many seconds, give or take a half unless it is exact."""
+    """Something that happens every so many seconds, give or take a half unless it is exact.
+
+    What says False could not be done now, and is tried again soon.
+    """
 
     name: str
     every: float
-    happen: Callable[[], None]
+    happen: Callable[[], bool | None]
     exact: bool = False
     due: float = 0.0
     count: int = 0
@@ -71,11 +74,8 @@ class Disturber:
             self._later.remove((moment, action))
             action()
         for each in self.all:
-            if each.due <= now:
-                # A kill in vain, since a worker is just being started, is no kill.
-                before = self._served.kills
-                each.happen()
-                each.count += each.name != "worker killed" or self._served.kills > before
+            if each.due <= now and each.happen() is not False:
+                each.count += 1
                 each.due += self._interval(each)
 
     def end(self) -> None:

@@ -51,13 +51,16 @@ class Mounted:
         if others:
             self.elder = chance.choice(others)
 
-    def kill_worker(self, chance: random.Random) -> None:
-        """None twice: one that waits for the disk takes its time to die."""
+    def kill_worker(self, chance: random.Random) -> bool:
+        """Whether there was one. None twice: one that waits for the disk takes time to die."""
         victims = [pid for pid in self.workers if pid != self.elder and pid not in self._killed]
-        if victims:
-            victim = chance.choice(victims)
-            self._killed.append(victim)
-            self.kills += send(victim, signal.SIGKILL)
+        if not victims:  # others are just being started
+            return False
+        victim = chance.choice(victims)
+        self._killed.append(victim)
+        killed = send(victim, signal.SIGKILL)
+        self.kills += killed
+        return killed
 
     def stop_worker(self, chance: random.Random) -> None:
         """Let one stand still, with whatever it has taken; it may be killed like that."""
