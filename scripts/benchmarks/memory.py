@@ -18,6 +18,15 @@ def proportional(pid: int) -> int:
     return _kilobytes("Pss", Path(f"/proc/{pid}/smaps_rollup").read_text())
 
 
+def resident(pid: int) -> int:
+    """What is in memory for a process but files: its own, and shared memory that it has touched.
+
+    Also of pages that it shares with forks all counts, so that these come and go without a trace.
+    """
+    text = Path(f"/proc/{pid}/status").read_text()
+    return _kilobytes("RssAnon", text) + _kilobytes("RssShmem", text)
+
+
 def shared(pids: Iterable[int | str] = ("self",)) -> int:
     """Shared mappings of memory (memfd, anonymous), whether or not their pages are mapped now.
 

@@ -1,0 +1,237 @@
+"""The processes of a soak: forked, killed, started again; none gets lost.
+
+This process becomes the parent of whatever its descendants leave behind (PR_SET_CHILD_SUBREAPER):
+the tools of a reader that was killed, daemons. So all that there is hangs below it, and what is
+there at the end was left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .ledger import FAILURES, Ledger
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+HANGS = 60.0
+"""Seconds after which an operation counts as one that hangs. Nothing here takes a tenth of it."""
+POLL = 0.02
+FIRST = -10
+_libc = ctypes.CDLL(None, use_errno=True)
+
+Work = Callable[[random.Random, Ledger, int], None]
+
+
+@dataclass(slots=True)
+class Actor:
+    """One of those who read or write: a row of the ledger, and a process, after others."""
+
+    number: int
+    name: str
+    work: Work
+    spared: bool  # its memory is watched: it is never killed
+    pid: int = 0
+    starts: int = 0
+
+
+@dataclass(slots=True)
+class Crew:
+    """Everybody, and who is to be expected to die."""
+
+    ledger: Ledger
+    seed: int
+    actors: list[Actor] = field(default_factory=list)
+    kills: int = 0
+    hung: int = 0
+    _killed: set[int] = field(default_factory=set)
+
+    def add(self, name: str, work: Work, *, spared: bool) -> None:
+        self.actors.append(Actor(len(self.actors), name, work, spared))
+
+    def start(self, actor: Actor) -> None:
+        """In a session of its own: a terminal's Ctrl-C is for the one who waits for all."""
+        actor.starts += 1
+        chance = random.Random(f"{self.seed} {actor.name} {actor.starts}")
+        actor.pid = fork(lambda: actor.work(chance, self.ledger, actor.number))
+
+    def kill(self, actor: Actor) -> None:
+        """With all that it has started; another takes its place when it is reaped."""
+        self._killed.add(actor.pid)
+        try:
+            os.killpg(actor.pid, signal.SIGKILL)
+        except ProcessLookupError:  # just forked: it has no group yet
+            send(actor.pid, signal.SIGKILL)
+
+    def kill_one(self, chance: random.Random) -> None:
+        """In the middle of something, if one of them is soon."""
+        candidates = [actor for actor in self.actors if actor.pid and not actor.spared]
+        if not candidates:
+            return
+        victim = chance.choice(candidates)
+        for _ in range(20):
+            if self.ledger.at_work(victim.number) is not None:
+                break
+            time.sleep(0.001)
+        self.kills += 1
+        self.kill(victim)
+
+    def reap(self) -> list[int]:
+        """Bury the dead, and start again whoever is needed; the pids of those unknown here."""
+        unknown = []
+        for pid, status in dead_children():
+            actor = next((actor for actor in self.actors if actor.pid == pid), None)
+            if actor is None:
+                unknown.append(pid)
+                continue
+            self._bury(actor, status)
+            if not self.ledger.stopped:
+                self.start(actor)
+        return unknown
+
+    def _bury(self, actor: Actor, status: int) -> None:
+        pid, actor.pid = actor.pid, 0
+        at = self.ledger.at_work(actor.number)
+        self.ledger.forget(actor.number)
+        if pid in self._killed:
+            self._killed.discard(pid)
+        elif status or not self.ledger.stopped:
+            code = os.waitstatus_to_exitcode(status)
+            doing = f" in {at[0]}" if at else ""
+            self._blame(actor, at[0] if at else self.ledger.kinds[0], f"it ended{doing}: {code}")
+
+    def kill_those_that_hang(self) -> None:
+        for actor in self.actors:
+            at = self.ledger.at_work(actor.number)
+            if actor.pid and at is not None and at[1] > HANGS and actor.pid not in self._killed:
+                self.hung += 1
+                self._blame(actor, at[0], f"{at[0]} hangs: for {at[1]:.0f} s now")
+                self.kill(actor)
+
+    def finish(self, patience: float) -> bool:
+        """Let everybody end; whether all did. Those who hang are told of, and stay."""
+        self.ledger.stop()
+        deadline = time.monotonic() + patience
+        while any(actor.pid for actor in self.actors):
+            self.reap()
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL)
+        for actor in self.actors:
+            if actor.pid:
+                at = self.ledger.at_work(actor.number)
+                kind, seconds = at or (self.ledger.kinds[0], patience)
+                self._blame(actor, kind, f"{kind} hangs at the end: for {seconds:.0f} s now")
+        return not any(actor.pid for actor in self.actors)
+
+    def _blame(self, actor: Actor, kind: str, what: str) -> None:
+        self.ledger.tell(actor.number, actor.name, kind, FAILURES, what)
+
+
+# ---- processes -------------------------------------------------------------------------------
+
+
+def adopt_orphans() -> None:
+    """See above. Whoever is born does not die of a signal before it can handle it."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def go_first() -> None:
+    """So that kills and samples come in time, where that is permitted; not for the children."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, FIRST)
+
+
+def fork(work: Callable[[], None]) -> int:
+    """Do `work` in a child that dies when this process does; its pid."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)))
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        if os.getppid() == parent:
+            work()
+            code = 0
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def wait_for(pid: int) -> None:
+    """Raise unless a child ends well."""
+    _, status = os.waitpid(pid, 0)
+    if status:
+        raise RuntimeError(f"a child ended with {os.waitstatus_to_exitcode(status)}")
+
+
+def dead_children() -> Iterator[tuple[int, int]]:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        yield pid, status
+
+
+def children(pid: int) -> list[int]:
+    """Those that live, in the order of their numbers."""
+    return [child for child, parent in sorted(_parents().items()) if parent == pid]
+
+
+def descendants(pid: int) -> list[int]:
+    """Children, their children and so on, that live."""
+    parents = _parents()
+    found, above = [], {pid}
+    while above:
+        above = {child for child, parent in parents.items() if parent in above}
+        found += sorted(above)
+    return found
+
+
+def _parents() -> dict[int, int]:
+    """The parent of each process that lives."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            state = _state(int(name))
+            if state and state[0] not in "ZX":
+                found[int(name)] = int(state[1])
+    return found
+
+
+def _state(pid: int) -> list[str]:
+    """What /proc/PID/stat has after the name; nothing of a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def send(pid: int, number: signal.Signals) -> bool:
+    """Signal a process that may have gone meanwhile; whether it was there."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,153 @@
+"""An operation asks for something and says what it must be. A role, a class, has several."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from .contents import File, Plan
+from .ledger import FAILURES, MISMATCHES, Ledger
+from .stage import Stage
+
+TIMEOUT = 120.0
+"""Seconds for a program that is called. A read that takes as long counts as one that hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was found. What is due is computed when the clock has stopped."""
+
+    what: str
+    found: Any
+    due: Callable[[], Any]
+
+
+Operation: TypeAlias = Callable[[], "Sequence[Answer]"]
+Method = TypeVar("Method", bound=Callable[..., "Sequence[Answer]"])
+
+
+class Choice(NamedTuple):
+    """An operation, and how often it is chosen beside the others."""
+
+    kind: str
+    weight: float
+    operation: Operation
+
+
+def operation(kind: str, weight: float) -> Callable[[Method], Method]:
+    """Marks a method of a role as one."""
+
+    def mark(method: Method) -> Method:
+        method.chosen = (kind, weight)  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+def kinds(role: type) -> list[str]:
+    """Of all operations of a role."""
+    return [method.chosen[0] for method in vars(role).values() if hasattr(method, "chosen")]
+
+
+def choices(role: object) -> list[Choice]:
+    """The operations of one who has a role."""
+    return [
+        Choice(method.chosen[0], method.chosen[1], getattr(role, name))
+        for name, method in vars(type(role)).items()
+        if hasattr(method, "chosen")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What every role needs."""
+
+    name: str
+    plan: Plan
+    stage: Stage
+    chance: random.Random
+
+    def part(self, file: File, offset: int, length: int, found: Any) -> Answer:
+        """Bytes of a file, and those that are due, fewer where it ends."""
+        length = max(0, min(length, file.size - offset))
+        what = f"{file.path} [{offset}, {offset + length})"
+        return Answer(what, found, lambda: self.plan.contents.bytes(file.number, offset, length))
+
+    def whole(self, file: File, found: Any) -> Answer:
+        return self.part(file, 0, file.size, found)
+
+
+def live(
+    setting: Setting, choices: Sequence[Choice], pause: float, ledger: Ledger, number: int
+) -> None:
+    """Do one operation after the other until told to stop."""
+    # A handler of Python's: every system call that the signal meets ends with EINTR.
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    weights = [choice.weight for choice in choices]
+    while not ledger.stopped:
+        (choice,) = setting.chance.choices(choices, weights)
+        _do(setting, choice, ledger, number)
+        time.sleep(pause * setting.chance.random())
+
+
+def _do(setting: Setting, choice: Choice, ledger: Ledger, number: int) -> None:
+    kind = choice.kind
+    try:
+        with ledger.timed(number, kind):
+            answers = choice.operation()
+    except Exception:
+        ledger.tell(number, setting.name, kind, FAILURES, traceback.format_exc())
+        return
+    for answer in answers:
+        if isinstance(answer.found, (bytes, np.ndarray)):
+            ledger.add_bytes(number, kind, len(answer.found))
+        problem = difference(answer)
+        if problem:
+            ledger.tell(number, setting.name, kind, MISMATCHES, problem)
+
+
+def difference(answer: Answer) -> str:
+    """What is wrong with an answer; empty if nothing is."""
+    found, due = answer.found, answer.due()
+    if not isinstance(due, np.ndarray):
+        return "" if found == due else f"{answer.what}: {found!r:.300} where {due!r:.300} is due"
+    found = np.frombuffer(found, np.uint8)
+    if len(found) != len(due):
+        return f"{answer.what}: {len(found)} bytes where {len(due)} are due"
+    wrong = (found != due).nonzero()[0]
+    if not len(wrong):
+        return ""
+    first = int(wrong[0])
+    return (
+        f"{answer.what}: {len(wrong)} bytes are wrong, the first at {first}, the last at "
+        f"{int(wrong[-1])}: {found[first : first + 16].tobytes().hex()} where "
+        f"{due[first : first + 16].tobytes().hex()} is due"
+    )
+
+
+def in_a_fork(work: Callable[[], str]) -> str:
+    """What `work` says in a forked child; how that ended, if it did not end well."""
+    told, tell = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.close(told)
+            said = work()
+        except BaseException:
+            said = traceback.format_exc()
+        finally:
+            os.write(tell, said.encode()[:4000])
+            os._exit(0)
+    os.close(tell)
+    with open(told, "rb") as pipe:
+        words = pipe.read().decode()
+    _, status = os.waitpid(pid, 0)
+    return words if not status else f"{words} (wait status {status})"

@@ -1,0 +1,133 @@
+"""The mount that is read: its supervisor and workers, which are killed, and its own counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ffrecord_fuse.errors import MountError
+from ffrecord_fuse.mounting import connection_of, find, unmount
+
+from .crew import POLL, children, fork, send
+from .stage import Stage
+
+WORKERS = 3
+LIMIT = 60.0
+EXPECTED = ("mounted ", "was killed by signal 9, starting another", "unmount")
+"""Parts of the log's lines that are no news here."""
+
+
+@dataclass(slots=True)
+class Mounted:
+    """One of the workers, the elder, is spared for a while: what leaks grows with age."""
+
+    point: Path
+    log: Path
+    supervisor: int
+    kills: int = 0
+    stops: int = 0
+    elder: int = 0
+    _stopped: set[int] = field(default_factory=set)
+    _killed: deque[int] = field(default_factory=lambda: deque(maxlen=20))
+
+    @property
+    def workers(self) -> list[int]:
+        return children(self.supervisor)
+
+    def choose_elder(self, chance: random.Random) -> None:
+        """Another one from now on; the last elder may be killed."""
+        others = [pid for pid in self.workers if pid != self.elder]
+        if others:
+            self.elder = chance.choice(others)
+
+    def kill_worker(self, chance: random.Random) -> bool:
+        """Whether there was one. None twice: one that waits for the disk takes time to die."""
+        victims = [pid for pid in self.workers if pid != self.elder and pid not in self._killed]
+        if not victims:  # others are just being started
+            return False
+        victim = chance.choice(victims)
+        self._killed.append(victim)
+        killed = send(victim, signal.SIGKILL)
+        self.kills += killed
+        return killed
+
+    def stop_worker(self, chance: random.Random) -> None:
+        """Let one stand still, with whatever it has taken; it may be killed like that."""
+        workers = self.workers
+        if workers:
+            pid = chance.choice(workers)
+            self._stopped.add(pid)
+            self.stops += send(pid, signal.SIGSTOP)
+
+    def let_go_on(self) -> None:
+        for pid in self._stopped & set(self.workers):
+            send(pid, signal.SIGCONT)
+        self._stopped.clear()
+
+    def stats(self) -> dict[str, int]:
+        """The mount's own counts; empty if it does not answer. Asked for by another process,
+        which may hang."""
+        told, tell = os.pipe()
+        fork(lambda: (os.write(tell, os.getxattr(self.point, "user.ffrecord.stats")), None)[1])
+        os.close(tell)
+        with open(told, "rb", buffering=0) as pipe:
+            ready = select.select([pipe], [], [], LIMIT)[0]
+            found: dict[str, int] = json.loads((pipe.read(1 << 16) if ready else b"") or b"{}")
+        return found
+
+    def waiting(self) -> int:
+        """Requests that nobody has answered, as the kernel counts them; -1: it does not say."""
+        try:
+            number = connection_of(str(self.point))
+            return int(Path(f"/sys/fs/fuse/connections/{number}/waiting").read_text())
+        except (OSError, MountError):
+            return -1
+
+    def news(self) -> list[str]:
+        """Lines of the log that a mount whose workers are killed should not have."""
+        lines = self.log.read_text().splitlines()
+        return [line for line in lines if not any(part in line for part in EXPECTED)]
+
+
+@contextmanager
+def mounted(stage: Stage, workers: int) -> Iterator[Mounted]:
+    """Mount the archive; whatever happens, it is not mounted afterwards."""
+    command = [
+        sys.executable, "-m", "ffrecord_fuse", str(stage.archive), str(stage.point), "-f",
+        "--workers", str(workers), "--log", str(stage.log),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    here = Mounted(stage.point, stage.log, process.pid)
+    try:
+        _wait_until_served(here, workers)
+        yield here
+    finally:
+        here.let_go_on()
+        unmount_all(stage)
+        send(process.pid, signal.SIGKILL)
+        process.wait(LIMIT)
+
+
+def unmount_all(stage: Stage) -> None:
+    for point in (stage.point, stage.second_point):
+        while find(str(point)) is not None:
+            unmount(str(point), lazy=True)
+
+
+def _wait_until_served(here: Mounted, workers: int) -> None:
+    deadline = time.monotonic() + LIMIT
+    while find(str(here.point)) is None or len(here.workers) < workers:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{here.point} is not mounted after {LIMIT:.0f} s")
+        time.sleep(POLL)

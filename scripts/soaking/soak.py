@@ -1,0 +1,277 @@
+"""One soak from beginning to end: everybody starts, is disturbed, stops; nothing is left."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ffrecord.slabs import IDLE_LIMIT
+from ffrecord_fuse.errors import MountError
+from ffrecord_fuse.mounting import find, unmount
+
+from . import crew as processes
+from .contents import FULL, LITTLE, MIB, Plan
+from .crew import Crew
+from .disturbances import Disturber
+from .ledger import FAILURES, MISMATCHES, OPERATIONS, Ledger
+from .operations import Setting, choices, kinds, live
+from .report import Report, finding
+from .served import WORKERS, Mounted, mounted, unmount_all
+from .stage import Stage
+from .through_library import LOADER, LibraryReader
+from .through_mount import MountReader
+from .through_writing import Cycler, Writer
+from .trends import Watch
+
+TICK = 0.05
+SAMPLE_EVERY = 1.0
+SHORT = 120.0
+"""A soak of less seconds reads less data, and does without torch, which takes seconds to start."""
+PATIENCE = 30.0
+"""Seconds for the last operations to end, and for processes to be gone."""
+WRITER_PAUSE = 0.3
+CYCLER_PAUSE = 1.0
+ROLES = (MountReader, LibraryReader, Writer, Cycler)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was asked for."""
+
+    seconds: float
+    seed: int
+    readers: int
+    workers: int = WORKERS
+
+
+@dataclass(slots=True)
+class Soak:
+    """The state of one while it runs."""
+
+    order: Order
+    stage: Stage
+    plan: Plan
+    say: Callable[[str], None]
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_short(self) -> bool:
+        return self.order.seconds < SHORT
+
+    def run(self) -> Report:
+        watch = Watch()
+        with ExitStack() as undo:
+            # Last of all: whatever is there still. Before: the mount, so that nobody hangs in it.
+            undo.callback(_kill_the_rest)
+            processes.wait_for(processes.fork(lambda: self.stage.make(self.plan)))
+            served = undo.enter_context(mounted(self.stage, self.order.workers))
+            undo.callback(_ignore_interrupts)
+            processes.go_first()
+            crew = self._hire()
+            disturber = self._begin(crew, served)
+            began = time.monotonic()
+            interrupted = self._watch_over(crew, served, disturber, watch)
+            seconds = time.monotonic() - began
+            disturber.end()
+            all_ended = crew.finish(PATIENCE)
+            stats: dict[str, int] = {}
+            if all_ended:
+                stats = self._last_look(served)
+                self._unmount()
+                self._look_around(crew)
+            self.problems += [f"in the mount's log: {line}" for line in served.news()]
+        return finding(
+            self.order, seconds, crew, served, disturber, watch, stats, self.problems, interrupted
+        )
+
+    # ---- everybody -----------------------------------------------------------------------
+
+    def _hire(self) -> Crew:
+        """Two thirds read through the mount; of each role the first is never killed."""
+        order = self.order
+        every_kind = [kind for role in ROLES for kind in kinds(role) if kind not in self.left_out]
+        by_mount = order.readers - order.readers // 3
+        crew = Crew(Ledger(order.readers + 2, every_kind, self.stage.failures), order.seed)
+        for number in range(order.readers):
+            if number < by_mount:
+                crew.add(f"mount {number}", self._work(f"mount {number}"), spared=number == 0)
+            else:
+                name = f"library {number - by_mount}"
+                crew.add(name, self._work(name), spared=number == by_mount)
+        for name in ("writer", "cycler"):
+            crew.add(name, self._work(name), spared=True)
+        return crew
+
+    @property
+    def left_out(self) -> set[str]:
+        has_torch = importlib.util.find_spec("torch") is not None
+        return set() if has_torch and not self.is_short else {LOADER}
+
+    def _work(self, name: str) -> processes.Work:
+        def work(chance: random.Random, ledger: Ledger, number: int) -> None:
+            setting = Setting(name, self.plan, self.stage, chance)
+            role, pause = _role(setting)
+            # Only one has a loader, and it is never killed: torch's memory would be left behind.
+            without = self.left_out if name == "library 0" else {LOADER}
+            offered = [choice for choice in choices(role) if choice.kind not in without]
+            if LOADER in [choice.kind for choice in offered]:
+                importlib.import_module(".loading", __package__)  # now: it takes memory
+            live(setting, offered, pause, ledger, number)
+
+        return work
+
+    def _begin(self, crew: Crew, served: Mounted) -> Disturber:
+        for actor in crew.actors:
+            crew.start(actor)
+        chance = random.Random(f"{self.order.seed} disturbances")
+        return Disturber(crew, served, self.stage, chance, self.order.seconds)
+
+    # ---- meanwhile -----------------------------------------------------------------------
+
+    def _watch_over(self, crew: Crew, served: Mounted, disturber: Disturber, watch: Watch) -> bool:
+        """Until the time is over; whether somebody interrupted it."""
+        began = time.monotonic()
+        end = began + self.order.seconds
+        next_sample = next_word = began
+        try:
+            while (now := time.monotonic()) < end:
+                disturber.act()
+                if served.supervisor in crew.reap():
+                    self.problems.append("the mount's supervisor ended")
+                    break
+                crew.kill_those_that_hang()
+                if now >= next_sample:
+                    next_sample = now + min(SAMPLE_EVERY, self.order.seconds / 40)
+                    self._sample(crew, served, watch)
+                if now >= next_word:
+                    next_word = now + (10.0 if sys.stdout.isatty() else 60.0)
+                    self.say(_progress(now - began, crew, served))
+                time.sleep(TICK)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def _sample(self, crew: Crew, served: Mounted, watch: Watch) -> None:
+        """How much more is tolerated is what comes and goes without a leak; in a short soak also
+        what the library keeps to use it again, which is still being taken."""
+        enough = 24 + (IDLE_LIMIT / MIB if self.is_short else 0)
+        watch.note_process("supervisor", served.supervisor, descriptors=0.5, mebibytes=2)
+        watch.note_process("a spared worker", served.elder, descriptors=0.5, mebibytes=8)
+        for actor in crew.actors:
+            if actor.spared and actor.pid:
+                watch.note_process(actor.name, actor.pid, descriptors=2, mebibytes=enough)
+        daemon = [served.supervisor, *served.workers]
+        watch.note_sum("the mount", daemon, descriptors=4, mebibytes=24)
+        watch.note("processes", 0, len(processes.descendants(os.getpid())), 4)
+
+    # ---- afterwards ----------------------------------------------------------------------
+
+    def _last_look(self, served: Mounted) -> dict[str, int]:
+        """Of a mount that nobody reads any more: all workers are there, nothing waits."""
+        _wait_until(lambda: len(served.workers) == self.order.workers)
+        if len(served.workers) != self.order.workers:
+            self.problems.append(f"{len(served.workers)} workers of {self.order.workers} live")
+        _wait_until(lambda: served.waiting() <= 0)
+        if served.waiting() > 0:
+            self.problems.append(f"{served.waiting()} requests were never answered")
+        stats = served.stats()
+        if not stats:
+            self.problems.append("the mount does not answer")
+        for name in ("errors", "damaged_reads"):
+            if stats.get(name):
+                self.problems.append(f"the mount counted {stats[name]} {name}")
+        if stats.get("restarts") != served.kills:
+            self.problems.append(
+                f"{served.kills} workers killed, {stats.get('restarts')} restarted"
+            )
+        return stats
+
+    def _unmount(self) -> None:
+        """As anybody would, once nobody reads there any more."""
+        try:
+            unmount(str(self.stage.point))
+        except MountError as error:
+            self.problems.append(f"it cannot be unmounted: {error}")
+
+    def _look_around(self, crew: Crew) -> None:
+        """Nothing may be left: no process, no mount."""
+        _wait_until(lambda: not (crew.reap(), processes.descendants(os.getpid()))[1])
+        for pid in processes.descendants(os.getpid()):
+            self.problems.append(f"process {pid} is left: {_command(pid)}")
+        for point in (self.stage.point, self.stage.second_point):
+            if find(str(point)) is not None:
+                self.problems.append(f"{point} is still mounted")
+
+
+def soak(order: Order, say: Callable[[str], None]) -> Report:
+    """Run one in a temporary folder, which is removed whatever happens."""
+    processes.adopt_orphans()
+    top = Path(tempfile.mkdtemp(prefix="ffrecord-soak-"))
+    stage = Stage(top)
+    try:
+        amount = LITTLE if order.seconds < SHORT else FULL
+        return Soak(order, stage, Plan(order.seed, amount), say).run()
+    finally:
+        _ignore_interrupts()
+        unmount_all(stage)
+        shutil.rmtree(top)
+
+
+def _ignore_interrupts() -> None:
+    """Once is enough: what is left to do is soon over."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _role(setting: Setting) -> tuple[object, float]:
+    """What somebody is, and how many seconds lie between two operations at the most."""
+    if setting.name == "writer":
+        return Writer(setting), WRITER_PAUSE
+    if setting.name == "cycler":
+        return Cycler(setting), CYCLER_PAUSE
+    if setting.name.startswith("mount"):
+        return MountReader(setting), 0.0
+    return LibraryReader(setting), 0.0
+
+
+def _kill_the_rest() -> None:
+    """As long as there is anybody: one that dies may leave others behind."""
+    deadline = time.monotonic() + PATIENCE
+    while (rest := processes.descendants(os.getpid())) and time.monotonic() < deadline:
+        for pid in rest:
+            processes.send(pid, signal.SIGKILL)
+        list(processes.dead_children())
+        time.sleep(processes.POLL)
+
+
+def _progress(seconds: float, crew: Crew, served: Mounted) -> str:
+    ledger = crew.ledger
+    return (
+        f"{int(seconds) // 60:3}:{int(seconds) % 60:02}  {ledger.total(OPERATIONS):,} operations, "
+        f"{ledger.total(MISMATCHES)} mismatches, {ledger.total(FAILURES)} failures, "
+        f"{served.kills} workers and {crew.kills} readers killed"
+    )
+
+
+def _wait_until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not happened() and time.monotonic() < deadline:
+        time.sleep(processes.POLL)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    except OSError:
+        return "gone by now"

@@ -1,0 +1,95 @@
+"""What is read: a tree packed and ready to be mounted, a record file, a dataset; in one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ffrecord import DatasetWriter, FileWriter, pack_folder
+
+from .contents import DATASET_SPEC, MIB, Plan
+
+XATTR = "user.number"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where everything is."""
+
+    top: Path
+
+    @property
+    def archive(self) -> Path:
+        return self.top / "packed.ffr"
+
+    @property
+    def second(self) -> Path:
+        """A small archive, mounted and unmounted again and again."""
+        return self.top / "second.ffr"
+
+    @property
+    def records(self) -> Path:
+        return self.top / "records.ffr"
+
+    @property
+    def dataset(self) -> Path:
+        return self.top / "dataset"
+
+    @property
+    def point(self) -> Path:
+        return self.top / "mounted"
+
+    @property
+    def second_point(self) -> Path:
+        return self.top / "mounted second"
+
+    @property
+    def log(self) -> Path:
+        return self.top / "mount.log"
+
+    @property
+    def failures(self) -> Path:
+        return self.top / "failures"
+
+    def scratch(self, name: str) -> Path:
+        """A folder of a reader's own."""
+        return self.top / f"scratch {name}"
+
+    def files_read(self) -> list[Path]:
+        """Those whose pages may be dropped."""
+        return [self.archive, self.records, *self.dataset.glob("*.ffr")]
+
+    def make(self, plan: Plan) -> None:
+        """Write everything; the files that were packed are removed again."""
+        self.point.mkdir()
+        self.second_point.mkdir()
+        source = self.top / "source"
+        _make_tree(source, plan)
+        pack_folder(source, self.archive)
+        pack_folder(source / "folder 00", self.second)
+        shutil.rmtree(source)
+        with FileWriter(self.records) as writer:
+            for record in plan.records:
+                writer.write_one(plan.content(record))
+        with DatasetWriter(self.dataset, DATASET_SPEC) as dataset:
+            for index in range(plan.amount.datapoints):
+                dataset.append(plan.datapoint(index))
+
+
+def _make_tree(top: Path, plan: Plan) -> None:
+    for folder in plan.listings:
+        (top / folder).mkdir()
+    for file in plan.files:
+        path = top / file.path
+        with open(path, "wb") as out:
+            for offset in range(0, file.size, 8 * MIB):
+                length = min(8 * MIB, file.size - offset)
+                out.write(plan.contents.bytes(file.number, offset, length).data)
+        with contextlib.suppress(OSError):  # a file system without them: see `xattr` of the mount
+            os.setxattr(path, XATTR, b"%d" % file.number)
+        os.utime(path, (file.mtime, file.mtime))
+    for name, target in plan.links.items():
+        (top / name).symlink_to(target)
