@@ -2,7 +2,7 @@
 
 All are `FFRecordError`, which is a `RuntimeError` because that is what the original FFRecord
 raised. A message names the file and, where there is one, the record and both checksums.
-`exit_code` is what the command line exits with; README.md lists them.
+`exit_code` is what the command line exits with; docs/commands.md lists them.
 """
 
 from __future__ import annotations

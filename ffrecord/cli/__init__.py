@@ -2,9 +2,9 @@
 
 Exit codes: 0 done; 1 `verify` found damage, or `salvage` lost records; 2 the command line is wrong,
 or names a record that is not there; 3 to 12 and 14 to 36 one of our errors (`ffrecord.errors` has
-the numbers, README.md the list); 13 the operating system said no (no such file, no permission); 130
-interrupted; 141 the reader of our output has gone. An error is one line on stderr, never a
-traceback.
+the numbers, docs/commands.md the list); 13 the operating system said no (no such file, no
+permission); 130 interrupted; 141 the reader of our output has gone. An error is one line on stderr,
+never a traceback.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ def _samples(path: Path, keys: range) -> None:
 
 
 PREPARE: dict[str, Callable[[Path], None]] = {
+    "README.md": _photos,
     "docs/mount.md": _photos,
     "docs/converting.md": _other_formats,
 }

@@ -113,7 +113,8 @@ def check_command(command: str, arguments: list[str], monkeypatch: pytest.Monkey
         check_pip(arguments)
     elif command == "pytest":
         tests = [argument for argument in arguments if not argument.startswith("-")]
-        assert tests and all((ROOT / test.split("::")[0]).exists() for test in tests)
+        assert tests
+        assert all((ROOT / test.split("::")[0]).exists() for test in tests)
     else:
         assert command in SYSTEM
         if "ffrecord" in arguments:  # docker run … ffrecord mount …

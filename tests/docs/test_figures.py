@@ -1,0 +1,36 @@
+"""Tables of figures are those of the stored JSON, and every JSON is of a benchmark that exists."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from scripts.benchmarks import everything, pages
+from scripts.benchmarks.benchmark import OUTPUTS
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
+def test_the_tables_of_a_page_are_what_was_measured(page: pages.Path) -> None:
+    text = page.read_text("utf-8")
+    assert pages.PART.search(text)
+    assert pages.rendered(text, OUTPUTS) == text, "scripts/bench pages writes them anew"
+
+
+def test_a_figure_that_was_changed_by_hand_is_noticed() -> None:
+    text = pages.PAGES[1].read_text("utf-8")
+    changed = re.sub(r"\| ours  (.*?)\d", r"| ours  \g<1>X", text, count=1)
+    assert changed != text
+    assert pages.rendered(changed, OUTPUTS) == text
+
+
+def test_every_benchmark_has_its_json_and_they_are_of_one_machine() -> None:
+    documents = [json.loads(path.read_text("utf-8")) for path in sorted(OUTPUTS.glob("*.json"))]
+    names = {document["benchmark"] for document in documents}
+    assert names == {benchmark.name for benchmark in everything.BENCHMARKS}
+    machines = {
+        tuple(document["machine"][key] for key in ("cpu", "cores", "kernel", "python"))
+        for document in documents
+    }
+    assert len(machines) == 1
