@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from scripts.benchmarks.benchmark import OUTPUTS
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
-def test_the_tables_of_a_page_are_what_was_measured(page: pages.Path) -> None:
+def test_the_tables_of_a_page_are_what_was_measured(page: Path) -> None:
     text = page.read_text("utf-8")
     assert pages.PART.search(text)
     assert pages.rendered(text, OUTPUTS) == text, "scripts/bench pages writes them anew"
