@@ -27,7 +27,7 @@ def lock(fd: int, path: str) -> bool:
         ) from None
     except OSError as error:  # a file system that has no locks, or none for this kind of opening
         if error.errno not in (errno.ENOLCK, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
+            raise OSError(error.errno, error.strerror, path) from error
     return is_at(fd, path)
 
 

@@ -12,14 +12,14 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.errors import NoRoomError
+from ffrecord.errors import FFRecordError, NoRoomError, WriteFailedError
 from ffrecord.slabs import SlabPool
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -277,6 +277,21 @@ class _DirectWriter:
             os.close(self._fd)
 
 
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """What the operating system says of an open file does not name it: errors of ours do."""
+    try:
+        yield
+    except FFRecordError:
+        raise
+    except OSError as error:
+        if error.errno in NoRoomError.ERRNOS:
+            raise NoRoomError(path, error.errno) from error
+        if error.filename is None:
+            raise WriteFailedError(path, error.errno or errno.EIO) from error
+        raise
+
+
 def check_target(path: str) -> None:
     """Say at once, not after hours of writing, that the file could not get its name."""
     os.stat(os.path.dirname(os.path.realpath(path)))
@@ -340,7 +355,8 @@ def sync_folder(folder: str) -> None:
     except PermissionError:  # a folder that may be written to but not read
         return
     try:
-        os.fsync(fd)
+        with writing(folder):
+            os.fsync(fd)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
             raise

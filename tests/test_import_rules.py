@@ -51,7 +51,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"sharing"},
         {"numpy"},
     ),
-    "ffrecord.journal": ({"checksum", "newfile"}, set()),
+    "ffrecord.journal": ({"checksum", "engine", "newfile"}, set()),
     "ffrecord.partial": (
         {"beginning", "checksum", "engine", "errors", "journal", "layout", "locks", "newfile"}
         | {"opening", "recheck", "sharing"},
@@ -80,7 +80,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.scan": ({"errors", "index"}, set()),
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
-        {"errors", "checksum", "index", "newfile", "newfolder", "readahead", "scan", "writer"},
+        {"errors", "checksum", "engine", "index", "newfile", "newfolder", "readahead", "scan"}
+        | {"writer"},
         {"numpy", "tqdm"},
     ),
     "ffrecord.extract": ({"archive", "errors", "index", "names"}, {"numpy"}),
