@@ -105,9 +105,9 @@ class Context:
 
     def reap_now(self) -> list[tuple[int, int]]:
         """(data, result) of what has completed; does not wait."""
-        code = _io_getevents(self._handle, 0, self.capacity, self._events_at, _NO_TIME_AT)
-        if code in (0, -errno.EINTR):
-            return []
+        code = -errno.EINTR
+        while code == -errno.EINTR:
+            code = _io_getevents(self._handle, 0, self.capacity, self._events_at, _NO_TIME_AT)
         if code < 0:
             raise OSError(-code, f"io_getevents: {os.strerror(-code)}")
         return list(_EVENT.iter_unpack(self._event_bytes[: code * EVENT.itemsize]))

@@ -17,6 +17,8 @@ import shutil
 
 from ffrecord.newfile import sync_folder
 
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 class NewFolder:
     """The folder `path`, which `publish` renames to `target`; `doing` is a part of its name."""
@@ -26,11 +28,11 @@ class NewFolder:
         self.path = hidden_name(target, doing)
         self._pid = os.getpid()
         self._lock = -1
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(self.path)
-        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        made = _make(self.path)
         try:
+            self._lock = os.open(self.path, _FOLDER)
             if not _is_ours(self.path, self._lock):
+                made = False  # somebody has taken it over
                 raise FileExistsError(errno.EEXIST, "is being made already", target)
             for left in os.scandir(self.path):
                 if left.is_dir(follow_symlinks=False):
@@ -38,6 +40,9 @@ class NewFolder:
                 else:
                     os.unlink(left)
         except BaseException:
+            if made:
+                with contextlib.suppress(OSError):
+                    os.rmdir(self.path)
             self._unlock()
             raise
 
@@ -57,12 +62,22 @@ class NewFolder:
 
     def _unlock(self) -> None:
         lock, self._lock = self._lock, -1
-        os.close(lock)
+        if lock >= 0:
+            os.close(lock)
 
     def __del__(self) -> None:
         # Only the descriptor: in a forked child the folder is the parent's.
-        if getattr(self, "_lock", -1) >= 0:
+        if hasattr(self, "_lock"):
             self._unlock()
+
+
+def _make(path: str) -> bool:
+    """Whether it was not there yet."""
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _remove(path: str) -> None:
@@ -100,3 +115,5 @@ def _is_ours(folder: str, lock: int) -> bool:
         return os.path.samestat(os.fstat(lock), os.stat(folder))
     except (BlockingIOError, FileNotFoundError):
         return False
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, folder) from error

@@ -19,7 +19,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from ffrecord import aio
 from ffrecord.errors import NoRoomError, ReadFailedError, WriteFailedError
@@ -30,9 +30,6 @@ from tests.faults.shim import Fault
 
 SECONDS = 20
 """After which a case hangs. They take some milliseconds."""
-
-SPREAD = 4
-"""Numbers of a call that are tried in the short form: the first, the last, and between them."""
 
 NOT_REACHED = "not reached"
 RIGHT = "right"
@@ -47,25 +44,33 @@ ALLOWED = (ReadFailedError, WriteFailedError, NoRoomError)
 VITAL = ("write", "fsync")
 
 
-class Operation(Protocol):
+class Operation:
     """Something to do with files, and how it is known whether it was done right."""
 
-    allowed: tuple[type[Exception], ...]
-    """Errors beyond those of reading and of the operating system that may be told."""
+    allowed: tuple[type[Exception], ...] = ()
+    """Errors beyond those of reading, writing and the operating system that may be told."""
 
     def prepare(self) -> None:
         """Before it is done: what it reads is there, what it writes is not, or is old."""
+        raise NotImplementedError
 
-    def run(self) -> Any: ...
+    def run(self) -> Any:
+        """Do it."""
+        raise NotImplementedError
 
     def check(self, result: Any) -> None:
         """An assertion fails if the result is not the right one."""
+        raise NotImplementedError
 
-    def check_left(self) -> None:
+    def check_left(self, fault: Fault) -> None:
         """An assertion fails if a failure has left what it must not."""
 
     def prepare_again(self) -> None:
         """Before it is done again, after a failure, without cleaning up more than users have to."""
+
+    def kinds(self, call: str) -> Iterable[str]:
+        """What may go wrong with a call."""
+        return shim.kinds(call)
 
 
 @dataclass
@@ -92,12 +97,12 @@ class Queue:
     """The cases that are left to do. Of a series, one kind of fault at one call after the other,
     the rest is dropped when there is no such call any more."""
 
-    def __init__(self, calls: dict[str, int], *, every: bool) -> None:
+    def __init__(self, operation: Operation, calls: dict[str, int], *, every: bool) -> None:
         self._calls = calls
         self._series = deque(
-            deque(Fault(call, kind, number, lasting) for number in _numbers(count, every))
+            deque(Fault(call, kind, number, lasting) for number in _numbers(count, lasting, every))
             for call, count in calls.items()
-            for kind in shim.kinds(call)
+            for kind in operation.kinds(call)
             for lasting in (False, True)
         )
 
@@ -115,23 +120,24 @@ class Queue:
             self._series[0].clear()
 
 
-def _numbers(count: int, every: bool) -> Iterable[int]:
+def _numbers(count: int, lasting: bool, every: bool) -> Iterable[int]:
     """All, and more than can be reached; or a few of those that were reached."""
     if every:
         return range(2 * count + 1000)
-    return sorted({round(i * (count - 1) / (SPREAD - 1)) for i in range(SPREAD)})
+    return {count // 2} if lasting else sorted({0, count - 1})
 
 
 def run_all(operation: Operation, *, every: bool) -> Tally:
     """All cases, or of each call and kind of fault a few."""
-    operation.prepare()
+    operation.prepare()  # with fsync: only what is on the disk can be put out of the page cache
+    shim.skip_syncing()
     operation.check(operation.run())  # so that nothing is loaded later for the first time
     gc.collect()
     gc.freeze()
     (counted,) = children.words(partial(_count, operation), SECONDS)
     assert not counted.startswith(BAD), counted
     tally = Tally(calls=json.loads(counted))
-    queue = Queue(tally.calls, every=every)
+    queue = Queue(operation, tally.calls, every=every)
     while queue:
         _run_until_bad(operation, queue, tally)
     return tally
@@ -189,7 +195,7 @@ def _case(operation: Operation, fault: Fault) -> str:
     assert outcome == RIGHT or not _must_be_right(fault), f"should not matter, but {outcome}"
     assert outcome != RIGHT or not _must_fail(fault), "was passed over"
     if outcome != RIGHT:
-        operation.check_left()
+        operation.check_left(fault)
     operation.prepare_again()
     operation.check(operation.run())
     assert threading.active_count() == 1, f"threads are left: {threading.enumerate()}"

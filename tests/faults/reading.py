@@ -16,6 +16,7 @@ from ffrecord import FileReader, PackedFolder, cli
 from ffrecord.dataset import DatasetReader, DatasetWriter
 from ffrecord.terminal import EXIT_SYSTEM
 from tests import archives, handmade, trees
+from tests.faults.cases import Operation
 
 BLOCK = 128 << 10
 # Far enough apart that every other one is a read of its own.
@@ -35,10 +36,8 @@ POINTS = [
 ]
 
 
-class Reading:
+class Reading(Operation):
     """Of files that nothing changes. `cold` puts them out of the page cache before each time."""
-
-    allowed: tuple[type[Exception], ...] = ()
 
     def __init__(self, paths: Sequence[Path], due: Any, *, cold: bool) -> None:
         self._paths = paths
@@ -52,13 +51,11 @@ class Reading:
             else:
                 path.read_bytes()
 
-    prepare_again = prepare
-
     def check(self, result: Any) -> None:
         assert result == self._due, f"a wrong result: {str(result)[:200]}"
 
-    def check_left(self) -> None:
-        """Nothing is ever left."""
+    def prepare_again(self) -> None:
+        self.prepare()
 
 
 class ReadRecords(Reading):

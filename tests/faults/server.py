@@ -12,10 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ffrecord import newfile
-from tests.faults import reading, shim, writing
+from tests.faults import reading, serving, shim, writing
 from tests.faults.cases import Operation, run_all
 
-MAKERS: dict[str, Callable[[Path], Operation]] = {**reading.MAKERS, **writing.MAKERS}
+MAKERS: dict[str, Callable[[Path], Operation]] = {
+    **reading.MAKERS, **writing.MAKERS, **serving.MAKERS
+}  # fmt: skip
 
 
 def main(folder: Path) -> None:

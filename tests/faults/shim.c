@@ -1,6 +1,6 @@
 /* System calls that fail when told to: preloaded into a Python process by tests/faults.
 
-   Calls on files below one folder, on memory files of ours and on descriptors that were named are
+   Calls on files below one folder, on memory files of ours and on one descriptor that was named are
    counted between faults_arm and faults_disarm, in all threads and forked children. The calls
    numbered first to last of one kind get an error instead of being made, or are made with less than
    was asked for (SHORT), or return nothing (NONE, for io_getevents). Memory that is to be read into
@@ -25,7 +25,7 @@
 
 enum call {
     OPEN, READ, WRITE, FSYNC, RENAME, LINK, TRUNCATE, SENDFILE, COPY, IOCTL, ALLOCATE, LOCK,
-    CACHESTAT, IO_SETUP, IO_SUBMIT, IO_GETEVENTS, COMPLETION, CALLS
+    CACHESTAT, IO_SETUP, IO_SUBMIT, IO_GETEVENTS, COMPLETION, DISK, CALLS
 };
 enum { NO_FAULT = 0, SHORT = -1, NONE = -2 }; /* else an errno */
 
@@ -33,7 +33,6 @@ enum { NO_FAULT = 0, SHORT = -1, NONE = -2 }; /* else an errno */
 #define BLOCK 4096
 #define SYS_CACHESTAT 451
 #define MOST_PIECES 64
-#define MOST_WATCHED 8
 
 static volatile int active;
 static volatile int chosen, kind;
@@ -41,8 +40,8 @@ static volatile long first, last;
 static long seen[CALLS];
 static long made;
 static char base[PATH_MAX];
-static int watched[MOST_WATCHED];
-static int watched_count;
+static volatile int watched = -1;
+static volatile int skips_syncing;
 
 #define REAL(result, name, ...) static result (*real_##name)(__VA_ARGS__)
 REAL(long, syscall, long, ...);
@@ -90,8 +89,7 @@ void faults_base(const char *folder)
 
 void faults_watch(int fd)
 {
-    if (watched_count < MOST_WATCHED)
-        watched[watched_count++] = fd;
+    watched = fd;
 }
 
 /* call < 0: only count. */
@@ -104,7 +102,12 @@ void faults_arm(int call, int with, long from, long to)
     active = 1;
 }
 
+/* From now on fsync only says that it has: whether bytes are on the disk makes no difference here. */
+void faults_skip_syncing(void) { skips_syncing = 1; }
+
 void faults_disarm(void) { active = 0; }
+int faults_pause(void) { return __sync_lock_test_and_set(&active, 0); }
+void faults_go_on(int was_active) { active = was_active; }
 long faults_seen(int call) { return seen[call]; }
 long faults_made(void) { return made; }
 
@@ -131,15 +134,14 @@ static int is_ours(int fd)
 {
     char link[64], path[PATH_MAX];
     long length;
-    for (int i = 0; i < watched_count; i++)
-        if (watched[i] == fd)
-            return 1;
+    if (fd == watched)
+        return 1;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     length = real_syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof path - 2);
     if (length <= 0)
         return 0;
     path[length] = '/', path[length + 1] = 0; /* the folder itself is ours too */
-    return begins_with(path, base) || begins_with(path, "/memfd:ffrecord");
+    return begins_with(path, base) || begins_with(path, "/memfd:ffrecord") || begins_with(path, "/dev/fuse/");
 }
 
 static int is_our_path(int folder, const char *path)
@@ -154,10 +156,15 @@ static int is_our_path(int folder, const char *path)
     return begins_with(with_slash, base) || !strcmp(path, "/dev/fuse");
 }
 
-/* What is to happen to this call. */
+/* What is to happen to this call. A disk that fails does so whichever way it is read. */
 static int turn(enum call call)
 {
     long number = __sync_fetch_and_add(&seen[call], 1);
+    if (call == READ || call == SENDFILE || call == COMPLETION) {
+        long of_disk = __sync_fetch_and_add(&seen[DISK], 1);
+        if (chosen == DISK)
+            call = DISK, number = of_disk;
+    }
     if (call != (enum call)chosen || number < first || number > last)
         return NO_FAULT;
     return kind;
@@ -342,8 +349,8 @@ ssize_t copy_file_range(int from, off64_t *at, int to, off64_t *there, size_t co
     int fault = turn_of(call, fd); \
     return fault > 0 ? fail(fault) : real;
 
-int fsync(int fd) { PLAIN(FSYNC, fd, real_fsync(fd)) }
-int fdatasync(int fd) { PLAIN(FSYNC, fd, real_fdatasync(fd)) }
+int fsync(int fd) { PLAIN(FSYNC, fd, skips_syncing ? 0 : real_fsync(fd)) }
+int fdatasync(int fd) { PLAIN(FSYNC, fd, skips_syncing ? 0 : real_fdatasync(fd)) }
 int ftruncate64(int fd, off64_t size) { PLAIN(TRUNCATE, fd, real_ftruncate64(fd, size)) }
 int ftruncate(int fd, off_t size) { PLAIN(TRUNCATE, fd, real_ftruncate64(fd, size)) }
 int flock(int fd, int how) { PLAIN(LOCK, fd, real_flock(fd, how)) }

@@ -6,6 +6,7 @@ preloaded into.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -21,7 +22,7 @@ from typing import Any
 # In the order of shim.c.
 CALLS = (
     "open", "read", "write", "fsync", "rename", "link", "truncate", "sendfile", "copy", "ioctl",
-    "allocate", "lock", "cachestat", "io_setup", "io_submit", "io_getevents", "completion",
+    "allocate", "lock", "cachestat", "io_setup", "io_submit", "io_getevents", "completion", "disk",
 )  # fmt: skip
 WITH_COUNT = (
     "read", "write", "sendfile", "copy", "io_submit", "io_getevents", "completion"
@@ -63,7 +64,10 @@ class Fault:
 
 
 def kinds(call: str) -> Iterator[str]:
-    """All that can go wrong with a call."""
+    """All that can go wrong with a call; with a disk, by whichever call, only one thing."""
+    if call == "disk":
+        yield "EIO"
+        return
     yield from ERRORS
     if call in REFUSABLE:
         yield "EINVAL"
@@ -119,8 +123,13 @@ def set_base(folder: Path) -> None:
     _library().faults_base(os.fsencode(folder))
 
 
+def skip_syncing() -> None:
+    """From now on fsync returns at once."""
+    _library().faults_skip_syncing()
+
+
 def watch(fd: int) -> None:
-    """And those on this descriptor."""
+    """And those on this one descriptor."""
     _library().faults_watch(fd)
 
 
@@ -131,6 +140,16 @@ def arm(fault: Fault | None) -> None:
 
 def disarm() -> None:
     _library().faults_disarm()
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Calls in here do not fail, and are not counted."""
+    was_active = _library().faults_pause()
+    try:
+        yield
+    finally:
+        _library().faults_go_on(was_active)
 
 
 def made() -> int:
