@@ -99,12 +99,14 @@ class Queue:
 
     def __init__(self, operation: Operation, calls: dict[str, int], *, every: bool) -> None:
         self._calls = calls
-        self._series = deque(
-            deque(Fault(call, kind, number, lasting) for number in _numbers(count, lasting, every))
-            for call, count in calls.items()
-            for kind in operation.kinds(call)
-            for lasting in (False, True)
-        )
+        self._series: deque[deque[Fault]] = deque()
+        for call, count in calls.items():
+            for kind in operation.kinds(call):
+                for lasting in (False, True):
+                    # All, and more than can be reached; or a few of those that were.
+                    numbers = range(2 * count + 1000) if every else _some(count, kind, lasting)
+                    faults = (Fault(call, kind, number, lasting) for number in numbers)
+                    self._series.append(deque(faults))
 
     def __bool__(self) -> bool:
         while self._series and not self._series[0]:
@@ -120,11 +122,11 @@ class Queue:
             self._series[0].clear()
 
 
-def _numbers(count: int, lasting: bool, every: bool) -> Iterable[int]:
-    """All, and more than can be reached; or a few of those that were reached."""
-    if every:
-        return range(2 * count + 1000)
-    return {count // 2} if lasting else sorted({0, count - 1})
+def _some(count: int, kind: str, lasting: bool) -> Iterable[int]:
+    """Numbers of a call for the short form."""
+    if kind in ("EIO", shim.SHORT):
+        return {count // 2} if lasting else {0, count - 1}
+    return {0} if lasting else {count - 1}
 
 
 def run_all(operation: Operation, *, every: bool) -> Tally:
