@@ -287,9 +287,11 @@ def writing(path: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in NoRoomError.ERRNOS:
             raise NoRoomError(path, error.errno) from error
-        if error.filename is None:
-            raise WriteFailedError(path, error.errno or errno.EIO) from error
-        raise
+        if error.filename is not None:
+            raise
+        if isinstance(error, PermissionError):
+            raise PermissionError(error.errno, error.strerror, path) from error
+        raise WriteFailedError(path, error.errno or errno.EIO) from error
 
 
 def check_target(path: str) -> None:
