@@ -16,7 +16,7 @@ import threading
 import traceback
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -93,40 +93,50 @@ class Tally:
         return json.dumps(vars(self))
 
 
+@dataclass
+class Series:
+    """One kind of fault at one call after the other."""
+
+    call: str
+    kind: str
+    lasting: bool
+    numbers: Sequence[int]
+    taken: int = 0
+
+
 class Queue:
-    """The cases that are left to do. Of a series, one kind of fault at one call after the other,
-    the rest is dropped when there is no such call any more."""
+    """The cases that are left to do. The rest of a series is dropped when there is no such call any
+    more: threads, and what is cached, may make it more or fewer than were counted."""
 
     def __init__(self, operation: Operation, calls: dict[str, int], *, every: bool) -> None:
         self._calls = calls
-        self._series: deque[deque[Fault]] = deque()
+        self._series: deque[Series] = deque()
         for call, count in calls.items():
             for kind in operation.kinds(call):
                 for lasting in (False, True):
-                    # All, and more than can be reached; or a few of those that were.
                     numbers = range(2 * count + 1000) if every else _some(count, kind, lasting)
-                    faults = (Fault(call, kind, number, lasting) for number in numbers)
-                    self._series.append(deque(faults))
+                    self._series.append(Series(call, kind, lasting, numbers))
 
     def __bool__(self) -> bool:
-        while self._series and not self._series[0]:
+        while self._series and self._series[0].taken == len(self._series[0].numbers):
             self._series.popleft()
         return bool(self._series)
 
     def take(self) -> Fault:
-        return self._series[0].popleft()
+        series = self._series[0]
+        series.taken += 1
+        return Fault(series.call, series.kind, series.numbers[series.taken - 1], series.lasting)
 
     def note(self, fault: Fault, outcome: str) -> None:
-        """Threads, and what is cached, may make it more or fewer calls than were counted."""
         if outcome == NOT_REACHED and fault.number >= self._calls[fault.call]:
-            self._series[0].clear()
+            self._series.popleft()
 
 
-def _some(count: int, kind: str, lasting: bool) -> Iterable[int]:
+def _some(count: int, kind: str, lasting: bool) -> Sequence[int]:
     """Numbers of a call for the short form."""
     if kind in ("EIO", shim.SHORT):
-        return {count // 2} if lasting else {0, count - 1}
-    return {0} if lasting else {count - 1}
+        return [count // 2] if lasting else sorted({0, count - 1})
+    return [0] if lasting else [count - 1]
 
 
 def run_all(operation: Operation, *, every: bool) -> Tally:
@@ -173,6 +183,7 @@ def _run_in_child(operation: Operation, queue: Queue) -> Iterator[str]:
     sys.unraisablehook = lambda what: lost.append(repr(what.exc_value))
     threading.excepthook = lambda what: lost.append(repr(what.exc_value))
     warnings.simplefilter("error", ResourceWarning)
+    gc.freeze()  # what was there before is not looked through again and again
     while queue:
         fault = queue.take()
         if fault.call == "io_setup":  # they are kept, and this one is to need a new one
