@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -37,15 +38,15 @@ enum { NO_FAULT = 0, SHORT = -1, NONE = -2 }; /* else an errno */
 static volatile int active;
 static volatile int chosen, kind;
 static volatile long first, last;
-static long seen[CALLS];
-static long made;
+static struct counts {
+    long seen[CALLS], made;
+} *counts; /* shared by forked processes: what happens once does so in one of them */
 static char base[PATH_MAX];
 static volatile int watched = -1;
 static volatile int skips_syncing;
 
 #define REAL(result, name, ...) static result (*real_##name)(__VA_ARGS__)
 REAL(long, syscall, long, ...);
-REAL(int, open64, const char *, int, ...);
 REAL(int, openat64, int, const char *, int, ...);
 REAL(ssize_t, read, int, void *, size_t);
 REAL(ssize_t, pread64, int, void *, size_t, off64_t);
@@ -73,10 +74,13 @@ static void from_environment(void);
 __attribute__((constructor)) static void begin(void)
 {
 #define FIND(name) real_##name = dlsym(RTLD_NEXT, #name)
-    FIND(syscall); FIND(open64); FIND(openat64); FIND(read); FIND(pread64); FIND(readv);
+    FIND(syscall); FIND(openat64); FIND(read); FIND(pread64); FIND(readv);
     FIND(preadv64); FIND(preadv64v2); FIND(write); FIND(pwrite64); FIND(writev); FIND(fsync);
     FIND(fdatasync); FIND(rename); FIND(renameat); FIND(link); FIND(linkat); FIND(ftruncate64);
     FIND(sendfile64); FIND(copy_file_range); FIND(ioctl); FIND(fallocate64); FIND(flock);
+    counts = mmap(NULL, sizeof *counts, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (counts == MAP_FAILED)
+        abort();
     from_environment();
 }
 
@@ -95,21 +99,20 @@ void faults_watch(int fd)
 /* call < 0: only count. */
 void faults_arm(int call, int with, long from, long to)
 {
-    memset(seen, 0, sizeof seen);
-    made = 0;
+    memset(counts, 0, sizeof *counts);
     chosen = call, kind = with, first = from, last = to;
     __sync_synchronize();
     active = 1;
 }
 
-/* From now on fsync only says that it has: whether bytes are on the disk makes no difference here. */
+/* From now on fsync only says that it has: what is on the disk makes no difference here. */
 void faults_skip_syncing(void) { skips_syncing = 1; }
 
 void faults_disarm(void) { active = 0; }
 int faults_pause(void) { return __sync_lock_test_and_set(&active, 0); }
 void faults_go_on(int was_active) { active = was_active; }
-long faults_seen(int call) { return seen[call]; }
-long faults_made(void) { return made; }
+long faults_seen(int call) { return counts->seen[call]; }
+long faults_made(void) { return counts->made; }
 
 /* For programs that nobody can call into: FAULTS=call:kind:first:last FAULTS_BASE=folder */
 static void from_environment(void)
@@ -141,7 +144,8 @@ static int is_ours(int fd)
     if (length <= 0)
         return 0;
     path[length] = '/', path[length + 1] = 0; /* the folder itself is ours too */
-    return begins_with(path, base) || begins_with(path, "/memfd:ffrecord") || begins_with(path, "/dev/fuse/");
+    return begins_with(path, base) || begins_with(path, "/memfd:ffrecord") ||
+           begins_with(path, "/dev/fuse/");
 }
 
 static int is_our_path(int folder, const char *path)
@@ -159,9 +163,9 @@ static int is_our_path(int folder, const char *path)
 /* What is to happen to this call. A disk that fails does so whichever way it is read. */
 static int turn(enum call call)
 {
-    long number = __sync_fetch_and_add(&seen[call], 1);
+    long number = __sync_fetch_and_add(&counts->seen[call], 1);
     if (call == READ || call == SENDFILE || call == COMPLETION) {
-        long of_disk = __sync_fetch_and_add(&seen[DISK], 1);
+        long of_disk = __sync_fetch_and_add(&counts->seen[DISK], 1);
         if (chosen == DISK)
             call = DISK, number = of_disk;
     }
@@ -186,7 +190,7 @@ static int turn_of_path(enum call call, int folder, const char *path)
 
 static long fail(int fault)
 {
-    __sync_fetch_and_add(&made, 1);
+    __sync_fetch_and_add(&counts->made, 1);
     errno = fault;
     return -1;
 }
@@ -200,7 +204,7 @@ static size_t less(int fd, size_t count)
         half -= half % BLOCK;
     if (!half)
         return count;
-    __sync_fetch_and_add(&made, 1);
+    __sync_fetch_and_add(&counts->made, 1);
     return half;
 }
 
@@ -232,15 +236,6 @@ static void scribble(const struct iovec *pieces, int count)
 
 /* ---- opening ------------------------------------------------------------------------------ */
 
-#define MODE_OF(flags) \
-    mode_t mode = 0; \
-    if (flags & (O_CREAT | __O_TMPFILE)) { \
-        va_list more; \
-        va_start(more, flags); \
-        mode = va_arg(more, mode_t); \
-        va_end(more); \
-    }
-
 static int opened(int folder, const char *path, int flags, mode_t mode)
 {
     int fault = turn_of_path(OPEN, folder, path);
@@ -249,10 +244,20 @@ static int opened(int folder, const char *path, int flags, mode_t mode)
     return real_openat64(folder, path, flags, mode);
 }
 
-int open64(const char *path, int flags, ...) { MODE_OF(flags) return opened(AT_FDCWD, path, flags, mode); }
-int open(const char *path, int flags, ...) { MODE_OF(flags) return opened(AT_FDCWD, path, flags, mode); }
-int openat64(int at, const char *path, int flags, ...) { MODE_OF(flags) return opened(at, path, flags, mode); }
-int openat(int at, const char *path, int flags, ...) { MODE_OF(flags) return opened(at, path, flags, mode); }
+#define OPENED(folder, path, flags) \
+    mode_t mode = 0; \
+    if (flags & (O_CREAT | __O_TMPFILE)) { \
+        va_list more; \
+        va_start(more, flags); \
+        mode = va_arg(more, mode_t); \
+        va_end(more); \
+    } \
+    return opened(folder, path, flags, mode);
+
+int open64(const char *path, int flags, ...) { OPENED(AT_FDCWD, path, flags) }
+int open(const char *path, int flags, ...) { OPENED(AT_FDCWD, path, flags) }
+int openat64(int folder, const char *path, int flags, ...) { OPENED(folder, path, flags) }
+int openat(int folder, const char *path, int flags, ...) { OPENED(folder, path, flags) }
 
 /* ---- reading and writing ------------------------------------------------------------------ */
 
@@ -340,7 +345,8 @@ ssize_t copy_file_range(int from, off64_t *at, int to, off64_t *there, size_t co
     int fault = turn_of(COPY, to);
     if (fault > 0)
         return fail(fault);
-    return real_copy_file_range(from, at, to, there, fault == SHORT ? less(to, count) : count, flags);
+    count = fault == SHORT ? less(to, count) : count;
+    return real_copy_file_range(from, at, to, there, count, flags);
 }
 
 /* ---- what has no count -------------------------------------------------------------------- */
@@ -436,7 +442,7 @@ int io_submit(aio_context_t context, long count, struct iocb **iocbs)
     if (fault > 0)
         return aio_fail(fault);
     if (fault == NONE || (fault == SHORT && count > 1))
-        __sync_fetch_and_add(&made, 1);
+        __sync_fetch_and_add(&counts->made, 1);
     if (fault == NONE)
         return 0;
     if (fault == SHORT && count > 1)
@@ -452,23 +458,24 @@ static void spoil(struct io_event *event)
     char *memory = (char *)iocb->aio_buf;
     if (fault == NO_FAULT || event->res <= 1)
         return;
-    __sync_fetch_and_add(&made, 1);
+    __sync_fetch_and_add(&counts->made, 1);
     event->res = fault > 0 ? -fault : fault == SHORT ? event->res / 2 : 0;
     size_t whole = event->res < 0 ? 0 : event->res;
     memset(memory + whole, PATTERN, iocb->aio_nbytes - whole);
 }
 
-int io_getevents(aio_context_t context, long least, long most, struct io_event *events, struct timespec *wait)
+int io_getevents(
+    aio_context_t context, long least, long most, struct io_event *events, struct timespec *wait)
 {
     int fault = active ? turn(IO_GETEVENTS) : NO_FAULT;
     if (fault > 0)
         return aio_fail(fault);
     if (fault == NONE) {
-        __sync_fetch_and_add(&made, 1);
+        __sync_fetch_and_add(&counts->made, 1);
         return 0;
     }
     if (fault == SHORT && most > 1) {
-        __sync_fetch_and_add(&made, 1);
+        __sync_fetch_and_add(&counts->made, 1);
         most = 1, least = least ? 1 : 0;
     }
     long count = aio_result(real_syscall(SYS_io_getevents, context, least, most, events, wait));
