@@ -31,6 +31,12 @@ def lock(fd: int, path: str) -> bool:
     return is_at(fd, path)
 
 
+def unlock(fd: int) -> None:
+    """Give the lock back before the file is closed: exceptions keep files open that nobody uses."""
+    with contextlib.suppress(OSError):  # a file system that has no locks
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
 def is_at(fd: int, path: str) -> bool:
     """Whether the open file is the one at `path`."""
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ffrecord import FileWriter, aio
+from ffrecord import FileWriter, SampleChecksumError, aio
 from ffrecord.archive import Archive
 from ffrecord.engine import SourceSet
 from ffrecord.newfolder import NewFolder
@@ -43,6 +43,17 @@ def test_a_journal_whose_header_is_written_in_pieces_is_whole(
             if stop < len(RECORDS):
                 writer.suspend()
     assert handmade.records_in(path.read_bytes()) == RECORDS
+
+
+def test_an_append_that_failed_does_not_keep_the_file_locked(tmp_path: Path) -> None:
+    """Whoever keeps the exception keeps what its traceback has, open files among it."""
+    path = handmade.write_records(tmp_path / "damaged.ffr", RECORDS)
+    archives.flip(path, -1)
+    kept = []
+    for _ in range(2):
+        with pytest.raises(SampleChecksumError) as caught:
+            FileWriter(path, append=True)
+        kept.append(caught.value)
 
 
 @pytest.mark.parametrize("call", ["os.open", "fcntl.flock"])
