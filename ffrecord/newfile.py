@@ -287,11 +287,11 @@ def writing(path: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in NoRoomError.ERRNOS:
             raise NoRoomError(path, error.errno) from error
-        if error.filename is not None:
+        if error.filename is not None or error.errno is None:  # named, or not the system's
             raise
         if isinstance(error, PermissionError):
             raise PermissionError(error.errno, error.strerror, path) from error
-        raise WriteFailedError(path, error.errno or errno.EIO) from error
+        raise WriteFailedError(path, error.errno) from error
 
 
 def check_target(path: str) -> None:
