@@ -36,6 +36,7 @@ from ffrecord.errors import (
     StructureError,
     TruncatedError,
     UnfinishedError,
+    WriteFailedError,
 )
 from ffrecord.version import __version__
 
@@ -102,6 +103,7 @@ __all__ = [
     "Transform",
     "TruncatedError",
     "UnfinishedError",
+    "WriteFailedError",
     "__version__",
     "checkFsAlign",
     "decoders",

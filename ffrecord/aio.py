@@ -105,9 +105,11 @@ class Context:
 
     def reap_now(self) -> list[tuple[int, int]]:
         """(data, result) of what has completed; does not wait."""
-        code = _io_getevents(self._handle, 0, self.capacity, self._events_at, _NO_TIME_AT)
-        if code <= 0:  # nothing yet, or a signal
-            return []
+        code = -errno.EINTR
+        while code == -errno.EINTR:
+            code = _io_getevents(self._handle, 0, self.capacity, self._events_at, _NO_TIME_AT)
+        if code < 0:
+            raise OSError(-code, f"io_getevents: {os.strerror(-code)}")
         return list(_EVENT.iter_unpack(self._event_bytes[: code * EVENT.itemsize]))
 
     def close(self) -> None:
@@ -169,6 +171,7 @@ class Flight:
         self._settled = True  # what is in flight is known
         self._total = self._sent = self._landed = 0
         self._refused: list[tuple[int, int]] = []
+        self._told: list[list[int]] = []  # what has landed, by wave
         self._pid = os.getpid()
         self._memory = memory  # the kernel writes into it: it must live until everything landed
         count = len(offset)
@@ -217,12 +220,29 @@ class Flight:
         assert context is not None
         if self._refused:
             refused, self._refused = self._refused, []
-            return [number for number, _ in refused], [result for _, result in refused]
+            numbers = [number for number, _ in refused]
+            self._told.append(numbers)
+            return numbers, [result for _, result in refused]
         self._settled = False
-        events = context.reap(min(max(at_least, 1), self.flying))
+        try:
+            events = context.reap(min(max(at_least, 1), self.flying))
+        except OSError:
+            return self._ditch(context)
         self._landed += len(events)
         self._settled = True
-        return events["data"].tolist(), events["res"].tolist()
+        numbers = events["data"].tolist()
+        self._told.append(numbers)
+        return numbers, events["res"].tolist()
+
+    def _ditch(self, context: Context) -> tuple[list[int], list[int]]:
+        """When the kernel does not tell what has landed: wait for all of it, and have whatever was
+        not told of read another way."""
+        context.close()
+        self._context = None
+        missing = sorted(set(range(self._total)).difference(*self._told))
+        self._sent = self._landed = self._total
+        self._settled = True
+        return missing, [-errno.EIO] * len(missing)
 
     @property
     def done(self) -> bool:
@@ -240,6 +260,8 @@ class Flight:
             return
         while self._settled and self.flying:
             self.land(self.flying)
+        if self._context is None:
+            return
         if self._settled:
             self._context = None
             contexts.give_back(context)

@@ -22,7 +22,7 @@ from ffrecord.beginning import Beginning
 from ffrecord.engine import Source
 from ffrecord.errors import AppendError, ChangedError
 from ffrecord.index.layout import INDEX_NAME, LEGACY_MAGIC, MAGIC, is_index
-from ffrecord.locks import is_at, lock
+from ffrecord.locks import is_at, lock, unlock
 from ffrecord.newfile import NewFile
 from ffrecord.reader import FileReader
 from ffrecord.sharing import take_over, whole_blocks
@@ -44,6 +44,9 @@ def begin(path: str, n: int | None) -> Beginning:
         _refuse_packed_folder(reader)
         _refuse_damage(reader)
         return _copied(reader, path, n)
+    except BaseException:
+        unlock(reader.sources[0].fd)
+        raise
     finally:
         reader.close()  # the new file has what it needs of it
 

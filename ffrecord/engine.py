@@ -113,6 +113,14 @@ class Source:
                 os.close(fd)
 
 
+def whole_file(path: str) -> bytes:
+    """All bytes of a small file."""
+    source = Source(path, direct=False)
+    memory = np.empty(os.fstat(source.fd).st_size, np.uint8)
+    source.read_into(memory, 0)
+    return memory.tobytes()
+
+
 class SourceSet:
     """The open files of one reader: their descriptors as arrays, and their mappings if any."""
 

@@ -118,6 +118,21 @@ class ReadFailedError(FFRecordError, OSError):
         return f"{self.filename}: reading {name}at byte {self.offset} failed: {self.strerror}"
 
 
+class WriteFailedError(FFRecordError, OSError):
+    """The operating system could not write a file, or not say that it is on the disk."""
+
+    exit_code = 22
+
+    def __init__(self, path: str, code: int) -> None:
+        OSError.__init__(self, code, os.strerror(code), path)  # RuntimeError's would stop there
+
+    def __reduce__(self) -> tuple[type[WriteFailedError], tuple[str, int]]:
+        return type(self), (self.filename, self.errno)  # type: ignore[return-value]
+
+    def __str__(self) -> str:
+        return f"{self.filename}: writing failed: {self.strerror}"
+
+
 class NotPackedFolderError(FFRecordError, ValueError):
     """The records are not a packed folder: there is no index among them."""
 

@@ -42,10 +42,10 @@ class ImageCopy:
         try:
             # The counts first: whether the rest is worth any memory is for them to say.
             copy_to(self._memory, 0, layout.COUNTS_SIZE)
-            counts = os.pread(self._memory, layout.COUNTS_SIZE, 0)
+            with self._mapped(path, layout.COUNTS_SIZE) as start:
+                counts = start[:]
             self._parts = layout.parts(path, counts, length)
-            os.ftruncate(self._memory, length)
-            self.image = mmap.mmap(self._memory, length, prot=mmap.PROT_READ)
+            self.image = self._mapped(path, length)
             # Of each part, up to where it is copied, and the checksum of that.
             self._copied = {name: part.begin for name, part in self._parts.items()}
             self._crcs = dict.fromkeys(self._parts, 0)
@@ -58,6 +58,14 @@ class ImageCopy:
         else:
             self._thread = threading.Thread(target=self._run, name="ffrecord-index", daemon=True)
             self._thread.start()
+
+    def _mapped(self, path: str, length: int) -> mmap.mmap:
+        """The first bytes of the copy."""
+        try:
+            os.ftruncate(self._memory, length)
+            return mmap.mmap(self._memory, length, prot=mmap.PROT_READ)
+        except OSError as error:  # no memory for it; the archive is what users know of
+            raise OSError(error.errno, f"its index: {error.strerror}", path) from error
 
     def __enter__(self) -> ImageCopy:
         return self

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ffrecord.checksum import crc32
+from ffrecord.engine import whole_file
 from ffrecord.newfile import write_all
 
 MAGIC = b"FFRPART1"
@@ -103,8 +104,7 @@ class Journal:
         self._count = 0
 
     def read(self) -> Content | None:
-        with open(self._fd, "rb", closefd=False) as file:
-            return parse(file.read())
+        return parse(whole_file(self.path))
 
     def start(self, n: int | None, begin: int) -> None:
         """Make it the journal of a file without records."""
@@ -112,7 +112,7 @@ class Journal:
         (self._crc,) = _CRC.unpack_from(raw, _HEADER.size)
         self._count = 0
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, raw, 0)
+        write_all(self._fd, raw, 0)
         os.fsync(self._fd)
 
     def resume(self, content: Content, count: int) -> None:

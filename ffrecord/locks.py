@@ -28,8 +28,14 @@ def lock(fd: int, path: str) -> bool:
         ) from None
     except OSError as error:  # a file system that has no locks, or none for this kind of opening
         if error.errno not in (errno.ENOLCK, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
+            raise OSError(error.errno, error.strerror, path) from error
     return is_at(fd, path)
+
+
+def unlock(fd: int) -> None:
+    """Give the lock back before the file is closed: exceptions keep files open that nobody uses."""
+    with contextlib.suppress(OSError):  # a file system that has no locks
+        fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def is_at(fd: int, path: str) -> bool:

@@ -11,7 +11,7 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord import tempnames
-from ffrecord.errors import ChangedError, NoRoomError
+from ffrecord.errors import ChangedError, FFRecordError, NoRoomError, WriteFailedError
 from ffrecord.locks import is_at
 from ffrecord.slabs import SlabPool
 
@@ -274,6 +274,23 @@ class _DirectWriter:
             os.close(self._fd)
 
 
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """What the operating system says of an open file does not name it: errors of ours do."""
+    try:
+        yield
+    except FFRecordError:
+        raise
+    except OSError as error:
+        if error.errno in NoRoomError.ERRNOS:
+            raise NoRoomError(path, error.errno) from error
+        if error.filename is not None or error.errno is None:  # named, or not the system's
+            raise
+        if isinstance(error, PermissionError):
+            raise PermissionError(error.errno, error.strerror, path) from error
+        raise WriteFailedError(path, error.errno) from error
+
+
 def check_target(path: str) -> None:
     """Say at once, not after hours of writing, that the file could not get its name."""
     os.stat(os.path.dirname(os.path.realpath(path)))
@@ -346,7 +363,8 @@ def sync_folder(folder: str) -> None:
     except PermissionError:  # a folder that may be written to but not read
         return
     try:
-        os.fsync(fd)
+        with writing(folder):
+            os.fsync(fd)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
             raise

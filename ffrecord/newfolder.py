@@ -20,6 +20,8 @@ import stat
 from ffrecord import planted
 from ffrecord.newfile import sync_folder
 
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 class NewFolder:
     """The folder `path`, which `publish` renames to `target`; `doing` is a part of its name."""
@@ -29,12 +31,12 @@ class NewFolder:
         self.path = hidden_name(target, doing)
         self._pid = os.getpid()
         self._lock = -1
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(self.path, 0o700)
-        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        made = _make(self.path)
         try:
+            self._lock = os.open(self.path, _FOLDER)
             planted.refuse(self._lock, self.path)
             if not _is_ours(self.path, self._lock):
+                made = False  # somebody has taken it over
                 raise FileExistsError(errno.EEXIST, "is being made already", target)
             for left in os.scandir(self.path):
                 if left.is_dir(follow_symlinks=False):
@@ -43,6 +45,9 @@ class NewFolder:
                     os.unlink(left)
             self._mode = _usual_mode(self.path)
         except BaseException:
+            if made:
+                with contextlib.suppress(OSError):
+                    os.rmdir(self.path)
             self._unlock()
             raise
 
@@ -63,12 +68,22 @@ class NewFolder:
 
     def _unlock(self) -> None:
         lock, self._lock = self._lock, -1
-        os.close(lock)
+        if lock >= 0:
+            os.close(lock)
 
     def __del__(self) -> None:
         # Only the descriptor: in a forked child the folder is the parent's.
-        if getattr(self, "_lock", -1) >= 0:
+        if hasattr(self, "_lock"):
             self._unlock()
+
+
+def _make(path: str) -> bool:
+    """Whether it was not there yet. It is its owner's alone until it is whole."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _remove(path: str) -> None:
@@ -122,3 +137,5 @@ def _is_ours(folder: str, lock: int) -> bool:
         return os.path.samestat(os.fstat(lock), os.stat(folder))
     except (BlockingIOError, FileNotFoundError):
         return False
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, folder) from error

@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from ffrecord import tempnames
 from ffrecord.checksum import crc32, crc32_joined
+from ffrecord.engine import Source
 from ffrecord.errors import ChangedError, ChangedWarning, SkippedWarning
 from ffrecord.index import Index, layout, legacy
 from ffrecord.index.build import Shard, Tree, build
@@ -337,5 +338,6 @@ def _new_folder(target: str) -> Iterator[str]:
 
 
 def _header_crc(path: str) -> int:
-    with open(path, "rb") as file:
-        return int.from_bytes(file.read(4), "little")
+    start = np.empty(4, np.uint8)
+    Source(path, direct=False).read_into(start, 0)
+    return int.from_bytes(start.tobytes(), "little")

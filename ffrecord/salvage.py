@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ffrecord import claims, layout
 from ffrecord.checksum import crc32
 from ffrecord.claims import NOWHERE, Claims
-from ffrecord.engine import Source
+from ffrecord.engine import Source, whole_file
 from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.index.layout import LEGACY_MAGIC, MAGIC, is_index
 from ffrecord.opening import refuse_other_kinds
@@ -98,8 +98,7 @@ def _claims(source: Source) -> Claims:
     beside = journal_path(source.path)
     if source.path.endswith(".partial") and os.path.exists(beside):
         refuse_other_kinds(beside, "a journal")
-        with open(beside, "rb") as file:
-            return claims.of_partial(source.path, file.read())
+        return claims.of_partial(source.path, whole_file(beside))
     return claims.of_file(source)
 
 

@@ -34,8 +34,8 @@ import numpy.typing as npt
 from ffrecord import beginning, layout
 from ffrecord.beginning import Beginning
 from ffrecord.checksum import crc32
-from ffrecord.errors import ClosedError, CountError, FFRecordError, NoRoomError
-from ffrecord.newfile import check_target
+from ffrecord.errors import ClosedError, CountError, FFRecordError
+from ffrecord.newfile import check_target, writing
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -83,7 +83,7 @@ class FileWriter:
         # Through a symlink to what it points at: replacing the link would orphan the file.
         self._path = os.path.realpath(os.fsdecode(fname))
         check_target(self._path)
-        with self._no_room_is_ours():
+        with self._writing():
             begun = self._begin(n, append)
         self._file = begun.file
         self._checksums, self._offsets = begun.checksums, begun.offsets
@@ -134,7 +134,7 @@ class FileWriter:
     def append(self, data: memoryview) -> None:
         """Add bytes of which `seal` will say what records they are."""
         self._opened()
-        with self._no_room_is_ours():
+        with self._writing():
             self._file.write(np.frombuffer(data, np.uint8))
 
     def seal(self, lengths: Iterable[int], checksums: Iterable[int]) -> None:
@@ -165,7 +165,7 @@ class FileWriter:
         ends = self._offsets[self._kept + 1 :]
         if self.count > self._kept:
             ends.append(self._sealed)
-        with self._no_room_is_ours():
+        with self._writing():
             self._file.keep(ends, self._checksums[self._kept :])
         self._kept, self._kept_end = self.count, self._sealed
 
@@ -198,7 +198,7 @@ class FileWriter:
                     f"{self._path}: {written} records were written, {announced} were announced; "
                     f"the file {kept}"
                 )
-            with self._no_room_is_ours():
+            with self._writing():
                 self._put_header()
                 self._file.publish()
         except BaseException:
@@ -252,7 +252,7 @@ class FileWriter:
         """Write a record's bytes and return their checksum."""
         buffer = _as_bytes(data)
         if buffer is not None:
-            with self._no_room_is_ours():
+            with self._writing():
                 self._file.write(buffer)
             return crc32(buffer)
         crc = 0
@@ -262,7 +262,7 @@ class FileWriter:
                 raise TypeError(f"read() gave {type(chunk).__name__} where bytes were due")
             if not len(buffer):
                 break
-            with self._no_room_is_ours():
+            with self._writing():
                 self._file.write(buffer)
             crc = crc32(buffer, crc)
         return crc
@@ -277,15 +277,14 @@ class FileWriter:
         self._file.write_at(0, layout.seal(crc32(body), body))
 
     @contextlib.contextmanager
-    def _no_room_is_ours(self) -> Iterator[None]:
-        """Turn a full disk into our error; after any failed write the writer is done with."""
+    def _writing(self) -> Iterator[None]:
+        """A disk that is full or fails is an error of ours; after it the writer is done with."""
         try:
-            yield
-        except OSError as error:
+            with writing(self._path):
+                yield
+        except OSError:
             if hasattr(self, "_file"):
                 self._file.abandon()
-            if error.errno in NoRoomError.ERRNOS:
-                raise NoRoomError(self._path, error.errno) from error
             raise
 
 

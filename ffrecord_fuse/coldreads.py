@@ -107,14 +107,19 @@ class ColdReads:
         while self._done:
             token, result, slot = self._done.pop()
             yield token, result
-            if slot != NO_SLOT:
+            if slot != NO_SLOT and self._uses_slots:
                 self._free.append(slot)
 
     def has_landed(self) -> bool:
         """Whether `landed` has something to tell. A look into memory, not a system call."""
         if self._reads and self._context is not None:
-            for slot, result in self._context.reap_now():
-                self._land(slot, result)
+            try:
+                landed = self._context.reap_now()
+            except OSError:
+                self._go_on_by_hand(self._context)
+            else:
+                for slot, result in landed:
+                    self._land(slot, result)
         return bool(self._done)
 
     def clear_event(self) -> None:
@@ -129,12 +134,25 @@ class ColdReads:
             self._context = None
         os.close(self.eventfd)
 
+    @property
+    def _uses_slots(self) -> bool:
+        return self._context is not None and self._sources.direct
+
+    def _go_on_by_hand(self, context: aio.Context) -> None:
+        """The kernel does not tell what has landed: wait for all of it, and use it no more."""
+        context.close()
+        self._context = None
+        self._pending.clear()
+        self._free.clear()
+        for slot in list(self._reads):
+            self._land(slot, -errno.EIO)
+
     def _land(self, slot: int, result: int) -> None:
         token, file, begin, length, memory = self._reads.pop(slot)
         if result == -errno.EINVAL:  # O_DIRECT opens here but does not read: no slot is used again
             self._sources.give_up_direct()
             self._free.clear()
-        if not self._sources.direct:
+        if not self._uses_slots:
             slot = NO_SLOT
         skip = begin & (self._sources.align - 1)
         wanted = memory[skip : skip + length]

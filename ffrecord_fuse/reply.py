@@ -36,6 +36,12 @@ def failure(unique: int, code: int) -> bytes:
     return _header(HEADER, -code, unique)
 
 
+def unique_of(answer: bytes | memoryview) -> int:
+    """Which request an answer is to."""
+    unique: int = abi.OUT_HEADER.unpack_from(answer)[2]
+    return unique
+
+
 def success(unique: int, payload: bytes = b"") -> bytes:
     return _header(HEADER + len(payload), 0, unique) + payload
 

@@ -152,10 +152,10 @@ class Session:
             count = receive(self._request)
         except OSError as error:
             # ENOENT: the request was interrupted before it could be read.
-            if error.errno not in (errno.ENOENT, errno.EINTR):
-                if error.errno != errno.ENODEV:
-                    self._log(f"reading a request failed: {error.strerror}")
+            if error.errno == errno.ENODEV:
                 self._over = True
+            elif error.errno not in (errno.ENOENT, errno.EINTR):
+                raise  # another worker may have more luck
             return False
         if count is None:
             return False
@@ -188,6 +188,15 @@ class Session:
             self._send(answer)
 
     def _send(self, answer: bytes | memoryview, content: memoryview | None = None) -> None:
+        """Give an answer. If it is not taken, whoever waits for it gets an error; if that is not
+        taken either, this worker is of no use."""
+        try:
+            self._write(answer, content)
+        except OSError as error:
+            self._log(f"a reply was not taken: {error.strerror}")
+            self._write(reply.failure(reply.unique_of(answer), errno.EIO))
+
+    def _write(self, answer: bytes | memoryview, content: memoryview | None = None) -> None:
         try:
             if content is None:
                 os.write(self._fd, answer)
@@ -197,7 +206,7 @@ class Session:
             if error.errno == errno.ENODEV:
                 self._over = True
             elif error.errno not in (errno.ENOENT, errno.EPIPE):  # ENOENT: it was interrupted
-                self._log(f"a reply was not taken: {error.strerror}")
+                raise
 
     def _lookup(self, request: Request) -> bytes:
         self._counts[counters.LOOKUPS] += 1

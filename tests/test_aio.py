@@ -272,6 +272,33 @@ def test_a_failing_io_getevents_is_an_error(
 
 
 @needs_libaio
+@pytest.mark.parametrize("good", [0, 1, 3])
+def test_what_a_failing_io_getevents_did_not_tell_of_is_reported_as_failed(
+    good: int, data_file: Path, direct_fd: int, pool: aio.ContextPool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    real, calls = aio._io_getevents, [0]
+
+    def failing(context: object, _least: int, _most: int, *rest: object) -> int:
+        calls[0] += 1
+        return real(context, 1, 1, *rest) if calls[0] <= good else -errno.EINVAL
+
+    monkeypatch.setattr(aio, "_io_getevents", failing)
+    blocks = list(range(10))
+    flight, memory = flight_of(borrow(pool, 32), [direct_fd] * 10, blocks)
+    results = land_all(flight, 4)
+    landed = [number for number, result in results.items() if result == BLOCK]
+    assert len(results) == 10
+    assert len(landed) == good
+    assert all(results[number] == -errno.EIO for number in range(10) if number not in landed)
+    for number in landed:
+        part = memory[number * BLOCK : (number + 1) * BLOCK]
+        assert part.tobytes() == block_of(data_file, number)
+    flight.close()
+    assert pool.borrow(32) is not None
+
+
+@needs_libaio
 def test_closing_waits_until_everything_in_flight_has_landed(
     data_file: Path, direct_fd: int, pool: aio.ContextPool
 ) -> None:

@@ -33,6 +33,7 @@ from ffrecord import (
     StructureError,
     TruncatedError,
     UnfinishedError,
+    WriteFailedError,
     aio,
     engine,
     layout,
@@ -63,7 +64,7 @@ def read_all(path: Path, mode: str = "auto") -> list[bytes]:
 
 def test_ffrecord_error_is_a_runtime_error_and_the_parent_of_all() -> None:
     assert issubclass(FFRecordError, RuntimeError)
-    assert len(CLASSES) == 25
+    assert len(CLASSES) == 26
     codes = [cls.exit_code for cls in CLASSES]
     assert len(set(codes)) == len(codes)
     assert 0 not in codes
@@ -230,6 +231,24 @@ def test_no_room_error_says_where_and_why(
     assert caught.value.filename == str(tmp_path / "w.ffr")
 
 
+def test_write_failed_error_says_where_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    writer = FileWriter(tmp_path / "w.ffr", 1)
+    writer.write_one(b"x")
+    with pytest.raises(WriteFailedError) as caught:
+        writer.close()
+    assert isinstance(caught.value, OSError)
+    assert os.listdir(tmp_path) == []
+    assert str(caught.value) == f"{tmp_path / 'w.ffr'}: writing failed: Input/output error"
+    assert caught.value.errno == errno.EIO
+    assert caught.value.filename == str(tmp_path / "w.ffr")
+
+
 def test_read_failed_error_says_where_and_why(
     small_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +295,7 @@ def test_busy_error_names_the_file_that_another_writer_has(small_file: Path) -> 
         SampleChecksumError("file", 3, 0x1234, 0x5678),
         NoRoomError("file", errno.ENOSPC),
         ReadFailedError("file", errno.EIO, 4096),
+        WriteFailedError("file", errno.EIO),
         DamagedSourceError("file", "what is wrong", 3, 4096),
     ],
     ids=lambda error: type(error).__name__,

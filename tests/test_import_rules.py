@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"sharing"},
         {"numpy"},
     ),
-    "ffrecord.journal": ({"checksum", "newfile"}, set()),
+    "ffrecord.journal": ({"checksum", "engine", "newfile"}, set()),
     "ffrecord.partial": (
         {"beginning", "checksum", "engine", "errors", "journal", "layout", "locks", "newfile"}
         | {"opening", "recheck", "sharing"},
@@ -83,8 +83,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.scan": ({"errors", "index"}, set()),
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
-        {"errors", "checksum", "index", "names", "newfile", "newfolder", "readahead", "scan"}
-        | {"sizes", "tempnames"}
+        {"errors", "checksum", "engine", "index", "names", "newfile", "newfolder", "readahead"}
+        | {"scan", "sizes", "tempnames"}
         | {"writer"},
         {"numpy", "tqdm"},
     ),

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ffrecord.dataset.compression import Compression, parse_compression
+from ffrecord.engine import whole_file
 from ffrecord.errors import DatasetError, SpecError
 from ffrecord.layout import MAX_RECORDS
 
@@ -126,8 +127,7 @@ def load(directory: str) -> Manifest:
         raise DatasetError(f"{directory}: not a dataset: it has no {SPEC_NAME}") from None
     if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_SPEC:
         raise DatasetError(f"{path}: not a regular file of at most {LARGEST_SPEC} bytes")
-    with open(path, "rb") as file:
-        text = file.read(LARGEST_SPEC + 1)
+    text = whole_file(path)
     try:
         return _parse(json.loads(text))
     except SpecError as error:

@@ -30,8 +30,8 @@ from ffrecord.dataset.spec import (
     file_name,
     parse_type,
 )
-from ffrecord.errors import ClosedError, EncodeError, FFRecordError, NoRoomError, SpecError
-from ffrecord.newfile import NewFile
+from ffrecord.errors import ClosedError, EncodeError, FFRecordError, SpecError
+from ffrecord.newfile import NewFile, writing
 from ffrecord.newfolder import NewFolder, check_new_folder
 from ffrecord.reader import FileReader
 from ffrecord.writer import FileWriter
@@ -261,11 +261,8 @@ def _difference(datapoint: Iterable[str], due: Iterable[str]) -> str:
 def _write_file(path: str, content: bytes) -> None:
     file = NewFile(path)
     try:
-        file.write(np.frombuffer(content, np.uint8))
-        file.publish()
-    except OSError as error:
-        if error.errno in NoRoomError.ERRNOS:
-            raise NoRoomError(path, error.errno) from error
-        raise
+        with writing(path):
+            file.write(np.frombuffer(content, np.uint8))
+            file.publish()
     finally:
         file.discard()

@@ -1,0 +1,35 @@
+"""`python -m tests.faults.server FOLDER`, with the library preloaded: tries operations.
+
+A line with an operation's name, and `every` or `some`, on standard input; its tally as a line of
+JSON on standard output. All in one process, which forks for each case: to start one takes longer
+than a hundred cases.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ffrecord import newfile
+from tests.faults import reading, serving, shim, writing
+from tests.faults.cases import Operation, run_all
+
+MAKERS: dict[str, Callable[[Path], Operation]] = {
+    **reading.MAKERS, **writing.MAKERS, **serving.MAKERS
+}  # fmt: skip
+
+
+def main(folder: Path) -> None:
+    newfile.SMALL_BUFFER = 16 << 10  # so that there is more than one write
+    shim.set_base(folder)
+    for number, line in enumerate(sys.stdin):
+        name, _, how_many = line.rstrip("\n").rpartition(" ")
+        place = folder / str(number)
+        place.mkdir()
+        tally = run_all(MAKERS[name](place), every=how_many == "every")
+        print(tally.as_json(), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())
