@@ -41,7 +41,7 @@ import ffrecord.cli, ffrecord.convert.conversion
 import h5py, tarfile, isal, tqdm
 for each in pkgutil.walk_packages(ffrecord.cli.__path__, "ffrecord.cli."):
     importlib.import_module(each.name)
-import ffrecord_fuse.cli
+import ffrecord_fuse.cli, ffrecord_fuse.daemon
 """
 # Runs every command on every file, and says what came of it.
 ALL = """

@@ -136,7 +136,8 @@ def on_a_terminal(place: Path, lines: list[str]) -> str:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))  # else there is no bar
     with subprocess.Popen(
-        [sys.executable, "-c", script, *lines], cwd=place, env=environment(),
+        [sys.executable, "-c", script, *lines], cwd=place,
+        env={**environment(), "NO_COLOR": "1"},  # our own colours are no answer to the question
         stdin=theirs, stdout=theirs, stderr=theirs,
     ) as process:  # fmt: skip
         os.close(theirs)
