@@ -27,6 +27,9 @@ NOWHERE = -1
 SCANNED = 64 << 20
 """Bytes at the start of a file that are searched for a header whose count is lost."""
 
+MOST_MISSING = 1 << 16
+"""Records that a journal claims, and ends before."""
+
 MOST_GAP = 4 << 20
 MOST_GUESSES = 64
 FARTHEST = 1 << 62
@@ -59,7 +62,9 @@ def of_partial(path: str, raw: bytes) -> Claims:
         raise UnfinishedError(
             f"{path}: never finished, and its journal is damaged: nothing tells its records"
         )
-    count = max(len(content.entries), content.settled)
+    # Those beyond the journal's end are lost, and told one by one, as far as that makes sense: who
+    # seals a journal can claim any number.
+    count = max(len(content.entries), min(content.settled, len(content.entries) + MOST_MISSING))
     begin = np.full(count, NOWHERE, np.int64)
     end = np.full(count, NOWHERE, np.int64)
     checksums = np.zeros(count, np.uint32)
@@ -69,7 +74,9 @@ def of_partial(path: str, raw: bytes) -> Claims:
             end[number], checksums[number] = entry.end, entry.crc
             begin[number + 1 : number + 2] = entry.end
     # Behind the last whole entry a crash, not damage, left what is there: no records yet.
-    there = max(content.settled, int(np.flatnonzero(end != NOWHERE).max(initial=-1)) + 1)
+    there = max(
+        min(content.settled, count), int(np.flatnonzero(end != NOWHERE).max(initial=-1)) + 1
+    )
     begin, end, checksums = begin[:there], end[:there], checksums[:there]
     return Claims(begin, end, checksums, bool((end != NOWHERE).all()))
 
