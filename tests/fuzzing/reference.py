@@ -144,7 +144,12 @@ def _aligned(image: bytes, end: int) -> int:
 
 def _check_attributes(found: Index) -> None:
     for text, name, value in found.xattrs:
-        _require(name <= 255 and value <= 65536 and text + name + value <= len(found.texts))
+        _require(
+            name + value > 0
+            and name <= 255
+            and value <= 65536
+            and text + name + value <= len(found.texts)
+        )
     for mode, _, _, _, first, count in found.attributes:
         _require(mode >> 12 in (0o04, 0o10, 0o12) and first + count <= len(found.xattrs))
         taken = sum(name + value for _, name, value in found.xattrs[first : first + count])
