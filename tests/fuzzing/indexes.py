@@ -150,8 +150,9 @@ def _looked_at(found: Index, expected: reference.Index, inode: int) -> bool:
 # ---- the original's --------------------------------------------------------------------------
 
 
-class _OnlyFolders(pickle.Unpickler):
-    """Python's own, without anything that it could call but the one class."""
+class _OnlyFolders(pickle._Unpickler):
+    """Python's own, without anything that it could call but the one class. Not the one in C: that
+    reads a stream with one frame inside another differently than the same as bytes."""
 
     asked_for_more = False
 
