@@ -73,7 +73,7 @@ def _one(options: argparse.Namespace) -> int:
         target = table.make(name)
         print(campaign.run_own(target, options.runs, options.seed, options.minutes))
     except EscapeError as error:
-        print(f"ESCAPE {error}")
+        print(campaign.told(error))
         return 1
     return 0
 

@@ -47,7 +47,11 @@ class Tally:
     def count(self, data: bytes) -> bool:
         """Try one input; whether what came of it is new."""
         self.executions += 1
-        outcome = try_one(self.target, data)
+        try:
+            outcome = try_one(self.target, data)
+        except EscapeError as error:
+            error.executions = self.executions
+            raise
         self.words[outcome.word] += 1
         if outcome in self.outcomes:
             return False
@@ -61,6 +65,10 @@ class Tally:
             f"{self.target.name}: {self.executions:,} executions, {seconds:.0f} s, "
             f"{len(self.outcomes)} different ends; {words}"
         )
+
+
+def told(error: EscapeError) -> str:
+    return f"ESCAPE after {error.executions:,} executions: {error}"
 
 
 def inputs(target: Target, generator: random.Random) -> Iterator[tuple[bytes, list[bytes]]]:
@@ -157,7 +165,7 @@ def run_atheris(make: Any, runs: int, seed: int, minutes: float | None = None) -
         try:
             tally.count(data)
         except EscapeError as error:
-            print(f"{tally}\nESCAPE after {tally.executions:,} executions: {error}", flush=True)
+            print(f"{tally}\n{told(error)}", flush=True)
             os._exit(1)
         late = minutes is not None and time.monotonic() - tally.started > 60 * minutes
         if tally.executions >= reported or late:

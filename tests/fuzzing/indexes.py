@@ -39,7 +39,7 @@ DRAFT = sample()
 SIZES = [*(len(each) for each in DRAFT.files), 2 * 131072 + 5]
 """Of the records that an image may name: those of the sample, and a large one."""
 
-OWNER = os.stat_result([0] * 10)
+OWNER = os.stat(os.sep)
 NUMBERS = (0o040755, 0o100644, 0o120777, (1 << 32) - 1)
 
 

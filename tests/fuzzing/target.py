@@ -35,6 +35,7 @@ class EscapeError(Exception):
     def __init__(self, target: str, data: bytes, what: BaseException) -> None:
         super().__init__(f"{target}: {what!r} for {len(data)} bytes: {data[:4096].hex()}")
         self.data = data
+        self.executions = 0  # up to and including it
 
 
 @dataclass(frozen=True)

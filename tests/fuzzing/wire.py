@@ -28,6 +28,8 @@ CONTENT = {
 }
 NODES = {"": 1, "a": 2, "big": 3, "empty": 4, "sub": 5, "sub/deep": 6}
 LARGEST_READ = 150_000
+KEPT: list[object] = []
+"""What targets hold open until the process ends."""
 
 REQUESTS = (
     kernel.lookup(1, b"a"), kernel.lookup(5, b"deep"), kernel.lookup(1, b"missing"),
@@ -117,10 +119,9 @@ def sessions() -> Target:
     session = Session(
         theirs.fileno(), Filesystem(archive), Content(archive, "always"), spin=0, log=_nothing
     )
-    kept = (archive, theirs)
+    KEPT.append((archive, ours, theirs))
 
     def run(data: bytes) -> str:
-        assert kept
         if _size(data) > LARGEST_READ:
             return "larger than a socket takes"
         session._serve(memoryview(data))
@@ -201,6 +202,7 @@ OFFERS = (
 def handshakes() -> Target:
     ours, theirs = kernel.socket_pair()
     ours.setblocking(False)
+    KEPT.append((ours, theirs))
 
     def run(data: bytes) -> str:
         if not data:
