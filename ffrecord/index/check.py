@@ -94,8 +94,9 @@ class _Checks:
         allowed = np.array([_FOLDER, _FILE, _SYMLINK], np.uint32)
         self._kinds = np.empty(len(rows), np.uint8)
         for start in range(0, len(rows), AT_A_TIME):
-            kinds = rows["mode"][start : start + AT_A_TIME] >> 12
-            self._wait_for("attributes", start + len(kinds))
+            some = rows[start : start + AT_A_TIME]
+            self._wait_for("attributes", start + len(some))
+            kinds = some["mode"] >> 12
             known = np.isin(kinds, allowed)
             self._require(known, "a mode of no file, folder or symlink", start)
             self._kinds[start : start + len(kinds)] = kinds
