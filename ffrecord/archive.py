@@ -41,6 +41,10 @@ MOST_EXPLAINED = 1 << 30
 a second; a file with holes may claim what takes hours."""
 
 
+MOST_SHARDS = 1 << 17
+"""More files than a process may have open. One that is missing is named, so all are looked at."""
+
+
 class _Sizes:
     """Of all records but the last, which is the index: asked for a few at a time, not kept."""
 
@@ -168,8 +172,7 @@ class Archive:
 
         try:
             with ImageCopy(self.path, copy_to, trailer.length) as copy:
-                copy.wait_for("attributes")
-                self._compare_shards(layout.parse(self.path, copy.image))
+                self._compare_shards(layout.parse(self.path, copy.image), copy)
                 index = Index(self.path, copy.image, _Sizes(reader), copy.wait_for)
                 computed = copy.finish()
         except IndexStructureError:
@@ -218,8 +221,14 @@ class Archive:
         tree = legacy.read_tree(self.path, raw, sizes.tolist(), os.stat(self.path), most)
         return Index(self.path, build(tree), sizes)
 
-    def _compare_shards(self, tables: layout.Image) -> None:
+    def _compare_shards(self, tables: layout.Image, copy: ImageCopy) -> None:
         """The index names its shards: others in their place are found here, not as wrong data."""
+        if len(tables.shards) > MOST_SHARDS:
+            raise IndexStructureError(
+                f"{self.path}: its index claims {len(tables.shards)} shards; the most is "
+                f"{MOST_SHARDS}"
+            )
+        copy.wait_for("large")
         found = [
             (os.fsencode(os.path.basename(name)), len(self.reader.get_checksums(file)),
              self.reader.header_crc(file))

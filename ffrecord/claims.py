@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ffrecord import journal, layout
 from ffrecord.checksum import crc32
-from ffrecord.engine import Source
+from ffrecord.engine import Source, next_data
 from ffrecord.errors import NotFFRecordError, TruncatedError, UnfinishedError
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -26,6 +26,10 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 NOWHERE = -1
 SCANNED = 64 << 20
 """Bytes at the start of a file that are searched for a header whose count is lost."""
+
+SMALL = 1 << 20  # records whose header is read whatever is in it
+MOST_MISSING = 1 << 16
+"""Records that a journal claims, and ends before."""
 
 MOST_GAP = 4 << 20
 MOST_GUESSES = 64
@@ -59,7 +63,9 @@ def of_partial(path: str, raw: bytes) -> Claims:
         raise UnfinishedError(
             f"{path}: never finished, and its journal is damaged: nothing tells its records"
         )
-    count = max(len(content.entries), content.settled)
+    # Those beyond the journal's end are lost, and told one by one, as far as that makes sense: who
+    # seals a journal can claim any number.
+    count = max(len(content.entries), min(content.settled, len(content.entries) + MOST_MISSING))
     begin = np.full(count, NOWHERE, np.int64)
     end = np.full(count, NOWHERE, np.int64)
     checksums = np.zeros(count, np.uint32)
@@ -69,7 +75,9 @@ def of_partial(path: str, raw: bytes) -> Claims:
             end[number], checksums[number] = entry.end, entry.crc
             begin[number + 1 : number + 2] = entry.end
     # Behind the last whole entry a crash, not damage, left what is there: no records yet.
-    there = max(content.settled, int(np.flatnonzero(end != NOWHERE).max(initial=-1)) + 1)
+    there = max(
+        min(content.settled, count), int(np.flatnonzero(end != NOWHERE).max(initial=-1)) + 1
+    )
     begin, end, checksums = begin[:there], end[:there], checksums[:there]
     return Claims(begin, end, checksums, bool((end != NOWHERE).all()))
 
@@ -82,6 +90,7 @@ def of_file(source: Source) -> Claims:
     prefix = _read(source, 0, layout.PREFIX.size)
     crc, n = layout.PREFIX.unpack(prefix)
     fits = 0 <= n <= layout.MAX_RECORDS and layout.header_size(n) <= size
+    fits = fits and (n <= SMALL or _is_mostly_there(source, layout.header_size(n)))
     claims = _from_header(source, n, crc, size) if fits and (crc or n) else None
     if claims is not None and claims.whole:
         return claims
@@ -90,6 +99,19 @@ def of_file(source: Source) -> Claims:
     likely = claims is not None and _sensible(claims)
     recounted = _recounted(source, crc, size, proof=likely)
     return recounted or claims or _hopeless(source.path, crc, n, size)
+
+
+def _is_mostly_there(source: Source, size: int) -> bool:
+    """Whether at least half of a header is no hole. A file has those for nothing, and memory would
+    be taken for them; where a disk could not be read, tools leave some too."""
+    at = holes = 0
+    while at < size:
+        data = min(next_data(source.fd, at), size)
+        holes += data - at
+        at = data
+        if at < size:
+            at = os.lseek(source.fd, at, os.SEEK_HOLE)
+    return 2 * holes <= size
 
 
 def _known(claims: Claims) -> int:

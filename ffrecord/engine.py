@@ -77,12 +77,21 @@ class Source:
             got += self._more_than_none(count, offset + got)
 
     def copy_to(self, fd: int, offset: int, length: int) -> None:
-        """Append `length` bytes from `offset` on to another file, in the kernel."""
+        """Append `length` bytes from `offset` on to another file, in the kernel. If all of them
+        are a hole, they become one there, which takes no memory."""
+        if self._is_hole(offset, length):
+            os.lseek(fd, length, os.SEEK_CUR)
+            return
         done = 0
         while done < length:
             with self._named_errors(offset + done):
                 count = os.sendfile(fd, self.fd, offset + done, length - done)
             done += self._more_than_none(count, offset + done)
+
+    def _is_hole(self, offset: int, length: int) -> bool:
+        if os.fstat(self.fd).st_size < offset + length:
+            return False
+        return next_data(self.fd, offset) >= offset + length
 
     @contextlib.contextmanager
     def _named_errors(self, offset: int) -> Iterator[None]:
@@ -119,6 +128,15 @@ def whole_file(path: str) -> bytes:
     memory = np.empty(os.fstat(source.fd).st_size, np.uint8)
     source.read_into(memory, 0)
     return memory.tobytes()
+
+
+def next_data(fd: int, offset: int) -> int:
+    """Where in a file the first bytes from `offset` on are that are no hole, or its end."""
+    try:
+        return os.lseek(fd, offset, os.SEEK_DATA)
+    except OSError as error:
+        # ENXIO: nothing but a hole follows. Others: a file system that knows of none.
+        return os.fstat(fd).st_size if error.errno == errno.ENXIO else offset
 
 
 class SourceSet:

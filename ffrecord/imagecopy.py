@@ -6,6 +6,9 @@ checks do, a little ahead of them, and no further once they have failed. It must
 often: each time it may have to wait 5 ms for the checks to let it (with a read, a checksum and a
 write for every MiB, copying beside the checks took as long as one after the other). So the kernel
 copies, some MiB at a time.
+
+Holes stay holes: a file may have any number of them for nothing, and they take no memory here
+unless a check looks at them, which refuses what is all zeros.
 """
 
 from __future__ import annotations
@@ -13,14 +16,20 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+from collections.abc import Iterator
+from heapq import merge
 from typing import Protocol
 
-from ffrecord.checksum import crc32, crc32_followed_by
+from ffrecord.checksum import crc32, crc32_followed_by, crc32_of_zeros
+from ffrecord.engine import next_data
 from ffrecord.index import layout
 
 CHUNK = 4 << 20
 ALONE = 4 << 20
 """An image smaller than this is copied before anything else is done: a thread takes longer."""
+
+
+_TOGETHER = ("entries", "names")
 
 
 class CopyTo(Protocol):
@@ -108,22 +117,27 @@ class ImageCopy:
         finally:
             os.close(self._memory)
 
-    def _pieces(self) -> list[tuple[str, int, int]]:
+    def _pieces(self) -> Iterator[tuple[str, int, int]]:
         """What to copy next: part, begin and end. Names and the entries that they belong to take
-        turns, since they are checked together."""
-        turns = {"attributes": 0, "inodes": 1, "entries": 2, "names": 2, "hashes": 3}
-        pieces = []
-        for name, turn in turns.items():
-            part = self._parts[name]
-            for begin in range(part.begin, part.end, CHUNK):
-                end = min(begin + CHUNK, part.end)
-                share = (end - part.begin) / (part.end - part.begin)
-                pieces.append((turn, share, name, begin, end))
-        return [(name, begin, end) for *_, name, begin, end in sorted(pieces)]
+        turns, since they are checked together. One after the other: there may be millions."""
+        for turn in ("attributes",), ("xattrs",), ("large",), ("inodes",), _TOGETHER, ("hashes",):
+            for _, name, begin, end in merge(*map(self._pieces_of, turn)):
+                yield name, begin, end
+
+    def _pieces_of(self, name: str) -> Iterator[tuple[float, str, int, int]]:
+        """Of one part, each with how much of it that is."""
+        part = self._parts[name]
+        for begin in range(part.begin, part.end, CHUNK):
+            end = min(begin + CHUNK, part.end)
+            yield (end - part.begin) / (part.end - part.begin), name, begin, end
 
     def _keep(self, part: str, begin: int, end: int) -> None:
-        with memoryview(self.image) as image, image[begin:end] as piece:
-            self._crcs[part] = crc32(piece, self._crcs[part])
+        if next_data(self._memory, begin) >= end:  # a look at it would take memory for it
+            following = crc32_of_zeros(end - begin)
+            self._crcs[part] = crc32_followed_by(self._crcs[part], following, end - begin)
+        else:
+            with memoryview(self.image) as image, image[begin:end] as piece:
+                self._crcs[part] = crc32(piece, self._crcs[part])
         with self._progress:
             self._copied[part] = end
             self._progress.notify_all()

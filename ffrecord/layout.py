@@ -112,17 +112,38 @@ def parse(path: str, raw: npt.NDArray[np.uint8], size: int, computed_crc: int | 
     if len(raw) != header_size(n) + OFFSET.itemsize:
         raise StructureError(f"{path}: its header changed while it was read")
     crc = int.from_bytes(raw[:CRC_SIZE].tobytes(), "little")
-    if crc != 0 and computed_crc is not None and computed_crc != crc:
-        raise HeaderChecksumError(
-            f"{path}: the header is damaged: its checksum is {computed_crc:#010x}, "
-            f"the file says {crc:#010x}"
-        )
+    if computed_crc is not None:
+        compare_checksum(path, crc, computed_crc)
     checksums_end = PREFIX.size + CHECKSUM.itemsize * n
     checksums = raw[PREFIX.size : checksums_end].view(CHECKSUM)
     offsets = raw[checksums_end:].view(OFFSET)
     offsets[n] = size
     _check_offsets(path, offsets, header_size(n))
     return Header(crc, checksums, offsets)
+
+
+def compare_checksum(path: str, stored: int, computed: int) -> None:
+    """Of the body, which files from before header checksums have none of."""
+    if stored not in (0, computed):
+        raise HeaderChecksumError(
+            f"{path}: the header is damaged: its checksum is {computed:#010x}, "
+            f"the file says {stored:#010x}"
+        )
+
+
+def check_order(path: str, offsets: Offsets, first: int, lowest: int) -> None:
+    """Some offsets, from record `first` on: none is inside the header, or before the last one."""
+    if not first and offsets[0] < lowest:
+        raise StructureError(
+            f"{path}: record 0 starts at byte {offsets[0]}, inside the header of {lowest} bytes"
+        )
+    backwards = np.flatnonzero(offsets[1:] < offsets[:-1])
+    if backwards.size:
+        i = int(backwards[0])
+        raise StructureError(
+            f"{path}: record {first + i + 1} starts at byte {offsets[i + 1]}, before record "
+            f"{first + i} at byte {offsets[i]}"
+        )
 
 
 def body(checksums: Checksums, offsets: Offsets) -> bytes:
@@ -141,17 +162,7 @@ def _check_offsets(path: str, offsets: Offsets, lowest: int) -> None:
     if n == 0:
         return
     size = int(offsets[n])
-    if offsets[0] < lowest:
-        raise StructureError(
-            f"{path}: record 0 starts at byte {offsets[0]}, inside the header of {lowest} bytes"
-        )
-    backwards = np.flatnonzero(offsets[1:n] < offsets[: n - 1])
-    if backwards.size:
-        i = int(backwards[0])
-        raise StructureError(
-            f"{path}: record {i + 1} starts at byte {offsets[i + 1]}, before record {i} "
-            f"at byte {offsets[i]}"
-        )
+    check_order(path, offsets[:n], 0, lowest)
     if offsets[n - 1] > size:
         raise TruncatedError(
             f"{path}: truncated: record {n - 1} starts at byte {offsets[n - 1]}, "

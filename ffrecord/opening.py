@@ -12,9 +12,16 @@ import numpy as np
 
 from ffrecord import checksum, layout
 from ffrecord.engine import Source
-from ffrecord.errors import LegacyFileWarning, NotFFRecordError
+from ffrecord.errors import LegacyFileWarning, NotFFRecordError, StructureError
 
 Path: TypeAlias = "str | os.PathLike[str]"
+
+AT_ONCE = 1 << 20
+"""Records whose header is read as one: 12 MiB."""
+
+MOST_EXPLAINED = 1 << 30
+"""Bytes of a header that makes no sense which are read to tell damage from malice. It takes a
+second; a file with holes may claim what takes hours."""
 
 
 def paths(fname: Path | Sequence[Path]) -> list[str]:
@@ -49,11 +56,45 @@ def read_header(source: Source, check: bool) -> layout.Header:
     prefix = np.empty(min(size, layout.PREFIX.size), np.uint8)
     source.read_into(prefix, 0)
     n = layout.parse_prefix(source.path, prefix.tobytes(), size)
+    if n > AT_ONCE:
+        _refuse_holes(source, n, check)
     raw = layout.header_memory(n)
     header = raw[: layout.header_size(n)]
     source.read_into(header, 0)
     crc = checksum.crc32(header[layout.CRC_SIZE :]) if check else None
     return layout.parse(source.path, raw, size, crc)
+
+
+def _refuse_holes(source: Source, n: int, check: bool) -> None:
+    """Before memory is taken for a large header: its offsets, some at a time. A file with holes
+    claims any number of records for nothing, but offsets that do not decrease are no hole."""
+    path, begin = source.path, layout.PREFIX.size + layout.CHECKSUM.itemsize * n
+    memory = np.empty(AT_ONCE + 1, layout.OFFSET)
+    before = 0  # how many of the offsets in memory were checked already
+    try:
+        for first in range(0, n, AT_ONCE):
+            some = memory[: before + min(AT_ONCE, n - first)]
+            at = begin + layout.OFFSET.itemsize * first
+            source.read_into(some[before:].view(np.uint8), at)
+            layout.check_order(path, some, first - before, layout.header_size(n))
+            memory[0], before = some[-1], 1
+    except StructureError:
+        if check and layout.header_size(n) <= MOST_EXPLAINED:  # damage is the better explanation
+            stored, computed = _checksums(source, layout.header_size(n))
+            layout.compare_checksum(path, stored, computed)
+        raise
+
+
+def _checksums(source: Source, size: int) -> tuple[int, int]:
+    """What a header that is not worth keeping says is its checksum, and what that is."""
+    memory = np.empty(AT_ONCE, np.uint8)
+    source.read_into(memory[: layout.CRC_SIZE], 0)
+    stored, computed = int.from_bytes(memory[: layout.CRC_SIZE].tobytes(), "little"), 0
+    for at in range(layout.CRC_SIZE, size, len(memory)):
+        piece = memory[: size - at]
+        source.read_into(piece, at)
+        computed = checksum.crc32(piece, computed)
+    return stored, computed
 
 
 def warn_if_legacy(path: str, header: layout.Header, stacklevel: int) -> None:

@@ -56,6 +56,11 @@ def journal_path(partial: str) -> str:
     return f"{partial}.journal"
 
 
+def _room(n: int | None) -> int:
+    """Where the records of an unfinished file begin."""
+    return ROOM if n is None else layout.header_size(n)
+
+
 def begin(path: str, n: int | None) -> Beginning:
     """Go on with the unfinished file for `path`, or begin one."""
     unfinished = partial_path(path)
@@ -74,7 +79,7 @@ def begin(path: str, n: int | None) -> Beginning:
                 "remove both to begin anew"
             )
         # Nothing was flushed yet; or the journal is what a finished file has left behind.
-        room = ROOM if n is None else layout.header_size(n)
+        room = _room(n)
         log.start(n, room)
         sync_folder(os.path.dirname(path))
         file.rewind(room)
@@ -179,6 +184,11 @@ def _resume(file: PartialFile, path: str, content: journal.Content, n: int | Non
         raise CountError(
             f"{path}: was begun with n={content.n}, not with n={n}; "
             "go on as it was begun, or remove it and its journal"
+        )
+    if content.begin != _room(n):
+        raise StructureError(
+            f"{journal_path(path)}: its records would begin at byte {content.begin}, "
+            f"not at {_room(n)}: it was not written by a FileWriter"
         )
     entries = _whole(path, content)
     _refuse_if_finished_since(file, path, entries)

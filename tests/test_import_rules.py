@@ -72,7 +72,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "ffrecord.newfolder": ({"newfile", "planted"}, set()),
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
-    "ffrecord.imagecopy": ({"checksum", "index"}, {"numpy"}),
+    "ffrecord.imagecopy": ({"checksum", "engine", "index"}, {"numpy"}),
     "ffrecord.archive": ({"errors", "checksum", "imagecopy", "index", "reader"}, {"numpy"}),
     "ffrecord.audit": ({"archive", "checksum", "errors", "index"}, {"numpy"}),
     "ffrecord.packedfile": ({"archive", "index"}, set()),

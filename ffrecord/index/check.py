@@ -89,20 +89,37 @@ class _Checks:
             raise IndexStructureError(f"{self._path}: its index is wrong: {what}{row}")
 
     def attributes(self) -> None:
-        self._wait_for("attributes", None)
+        """Some rows at a time: those of a hole are refused before more of it is looked at."""
         rows, xattrs = self._image.attributes, self._image.xattrs
         allowed = np.array([_FOLDER, _FILE, _SYMLINK], np.uint32)
-        self._require(np.isin(rows["mode"] >> 12, allowed), "a mode of no file, folder or symlink")
-        self._kinds = (rows["mode"] >> 12).astype(np.uint8)
-        self._require(xattrs["name"] <= LONGEST_NAME, "an extended attribute's name is too long")
-        self._require(xattrs["value"] <= LARGEST_XATTR, "an extended attribute is too large")
-        size = xattrs["name"] + xattrs["value"]
-        self._within_texts(xattrs["text"], size, "attributes")
+        self._kinds = np.empty(len(rows), np.uint8)
+        for start in range(0, len(rows), AT_A_TIME):
+            some = rows[start : start + AT_A_TIME]
+            self._wait_for("attributes", start + len(some))
+            kinds = some["mode"] >> 12
+            known = np.isin(kinds, allowed)
+            self._require(known, "a mode of no file, folder or symlink", start)
+            self._kinds[start : start + len(kinds)] = kinds
+        until = np.zeros(len(xattrs) + 1, np.int64)  # bytes of all xattrs before each
+        for start in range(0, len(xattrs), AT_A_TIME):
+            some = xattrs[start : start + AT_A_TIME]
+            self._wait_for("xattrs", start + len(some))
+            until[start + 1 : start + 1 + len(some)] = self._some_xattrs(some)
+        np.cumsum(until, out=until)
         first = rows["xattr"].astype(np.int64)
         last = first + rows["xattrs"]
         self._require(last <= len(xattrs), "extended attributes that are not there")
-        until = np.concatenate([[0], np.cumsum(size, dtype=np.int64)])
         self._require(until[last] - until[first] <= MOST_XATTRS, "too many extended attributes")
+
+    def _some_xattrs(self, rows: Rows) -> Column:
+        """How many bytes each has."""
+        name, value = rows["name"], rows["value"]
+        self._require((name > 0) | (value > 0), "an extended attribute without a name")
+        self._require(name <= LONGEST_NAME, "an extended attribute's name is too long")
+        self._require(value <= LARGEST_XATTR, "an extended attribute is too large")
+        size: Column = name + value
+        self._within_texts(rows["text"], size, "attributes")
+        return size
 
     def inodes(self, record_sizes: RecordSizes) -> None:
         """Also finds out which are folders, files larger than a block, or have several names."""
@@ -138,6 +155,9 @@ class _Checks:
         target = length[symlinks]
         self._require((target > 0) & (target <= LONGEST_TARGET), "a symlink's target is too long")
         self._within_texts(data[symlinks], target, "symlinks")
+        # No entry names two. Each one's is looked at later; those of a hole are all the same.
+        entry = rows["entry"][not start :]  # the root has none
+        self._require(entry[1:] != entry[:-1], "two inodes with one entry", start)
         large: Ints = files[size > BLOCK]
         return large
 

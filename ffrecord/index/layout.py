@@ -106,6 +106,8 @@ _PARTS = {  # named after the first section of each: bytes of a row
     "entries": ENTRY.itemsize,
     "hashes": HASH.itemsize,
     "attributes": ATTRIBUTES.itemsize,
+    "xattrs": XATTR.itemsize,
+    "large": LARGE.itemsize,
     "names": 1,
 }
 _MOST_ROWS = 0xFFFFFFFF  # of tables whose rows are named by u32

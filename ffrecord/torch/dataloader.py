@@ -22,7 +22,14 @@ from torch.utils.data import IterableDataset
 from ffrecord.errors import StateError
 from ffrecord.torch.batches import Assembler, Delivery, OnError, Skipped, check_on_error
 from ffrecord.torch.dataset import Dataset, fingerprint_of, warn_of_skipped
-from ffrecord.torch.steps import Start, Steps, mixed_seed, random_state, set_random_state
+from ffrecord.torch.steps import (
+    Start,
+    Steps,
+    is_random_state,
+    mixed_seed,
+    random_state,
+    set_random_state,
+)
 
 T_co = TypeVar("T_co", covariant=True)
 State: TypeAlias = dict[str, Any]
@@ -227,11 +234,15 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _compare(self, state: Mapping[str, Any]) -> None:
         """Whether a state can be one of this loader's."""
-        if not isinstance(state, Mapping) or state.get("version") != VERSION:
+        version = state.get("version") if isinstance(state, Mapping) else None
+        if not isinstance(version, int) or version != VERSION:
             raise StateError("this is not the state of a loader, or one of another version")
         for name, kind in STATE_FIELDS.items():
             if name not in state or not isinstance(state[name], kind):
                 raise StateError(f"this is not the state of a loader: its {name} is missing or odd")
+        for name in ("rng", "generator"):
+            if state[name] is not None and not is_random_state(state[name]):
+                raise StateError(f"this is not the state of a loader: its {name} is no generator's")
         if state["epoch"] < 0 or state["step"] < 0:
             raise StateError(f"the state is at step {state['step']} of epoch {state['epoch']}")
         here = fingerprint_of(self.dataset)
@@ -249,6 +260,10 @@ class DataLoader(TorchDataLoader[T_co]):
             raise StateError(
                 f"the state belongs to a loader with a batch size of {state['step_size']}, here "
                 f"it is {self._steps.step_size}; ShuffleSampler allows that, others do not"
+            )
+        if not self._steps.seekable and state["step"] > len(self._steps.source):
+            raise StateError(
+                f"the state is at step {state['step']}, there are {len(self._steps.source)}"
             )
 
     def _require_steps(self, what: str) -> None:

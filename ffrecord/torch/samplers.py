@@ -121,7 +121,8 @@ class _Shuffle:
             seed, epoch, position = (int(state[key]) for key in ("seed", "epoch", "position"))
             length, fingerprint = int(state["length"]), str(state["fingerprint"])
             shuffle = bool(state["shuffle"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+            # The last two are those of infinity and of tensors.
             raise StateError(f"not the state of a shuffle: {error!r}") from None
         if (length, fingerprint) != (self._length, self._fingerprint):
             raise StateError(

@@ -195,3 +195,12 @@ def set_random_state(generator: torch.Generator | None, state: torch.Tensor) -> 
         torch.set_rng_state(state)
     else:
         generator.set_state(state)
+
+
+def is_random_state(state: torch.Tensor) -> bool:
+    """Whether a generator takes it: torch looks at its type, its size and what is in it."""
+    try:
+        torch.Generator().set_state(state)
+    except (RuntimeError, TypeError):
+        return False
+    return True
