@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ffrecord import journal, layout
 from ffrecord.checksum import crc32
-from ffrecord.engine import Source, next_data
+from ffrecord.engine import Source, next_data, next_hole
 from ffrecord.errors import NotFFRecordError, TruncatedError, UnfinishedError
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -110,7 +110,7 @@ def _is_mostly_there(source: Source, size: int) -> bool:
         holes += data - at
         at = data
         if at < size:
-            at = os.lseek(source.fd, at, os.SEEK_HOLE)
+            at = next_hole(source.fd, at)
     return 2 * holes <= size
 
 

@@ -139,6 +139,14 @@ def next_data(fd: int, offset: int) -> int:
         return os.fstat(fd).st_size if error.errno == errno.ENXIO else offset
 
 
+def next_hole(fd: int, offset: int) -> int:
+    """Where in a file the first hole from `offset` on is, or its end."""
+    try:
+        return os.lseek(fd, offset, os.SEEK_HOLE)
+    except OSError:  # a file system that knows of none
+        return os.fstat(fd).st_size
+
+
 class SourceSet:
     """The open files of one reader: their descriptors as arrays, and their mappings if any."""
 

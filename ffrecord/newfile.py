@@ -162,6 +162,7 @@ class NewFile:
             raise ChangedError(f"{self._target}: another writer took its temporary file away")
         os.rename(self._name, self._target)
         self._name = None
+        tempnames.release(self.fd)
         sync_folder(self._folder)
 
     def discard(self) -> None:
@@ -174,6 +175,7 @@ class NewFile:
                 os.unlink(name)
         fd, self.fd = self.fd, -1
         if fd >= 0:
+            tempnames.release(fd)
             os.close(fd)
 
     def abandon(self) -> None:

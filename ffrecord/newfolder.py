@@ -88,6 +88,7 @@ def _make(path: str) -> bool:
 
 def _remove(path: str) -> None:
     """A folder and all that is in it, also in folders that are not for writing to."""
+    os.chmod(path, 0o700)
     for top, folders, _ in os.walk(path):
         for name in folders:  # before they are gone into
             inside = os.path.join(top, name)

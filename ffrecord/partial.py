@@ -68,7 +68,11 @@ def begin(path: str, n: int | None) -> Beginning:
     # Checksums of small records give them away: the journal is for those who may read the file.
     log = Journal(beside, open_locked(beside, mode_for(path) | stat.S_IRUSR | stat.S_IWUSR))
     there = os.path.lexists(unfinished)
-    file = PartialFile(path, unfinished, log)
+    try:
+        file = PartialFile(path, unfinished, log)
+    except BaseException:
+        log.close()  # and with it the lock, however long the exception is kept
+        raise
     try:
         content = log.read()
         if content is not None and there:
@@ -94,8 +98,12 @@ class PartialFile(NewFile):
 
     def __init__(self, target: str, path: str, log: Journal) -> None:
         fd = open_own(path, mode_for(target))
-        with contextlib.suppress(FileNotFoundError):  # whoever may not read the one may not this
-            os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))
+        try:
+            with contextlib.suppress(FileNotFoundError):  # who may not read the one may not this
+                os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))
+        except BaseException:
+            os.close(fd)
+            raise
         super().__init__(target, fd, path)
         self.log = log
 

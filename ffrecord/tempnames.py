@@ -29,10 +29,9 @@ def create(target: str, mode: int) -> tuple[int, str]:
     for name in _free_names(target):
         with contextlib.suppress(FileExistsError):
             fd = os.open(name, _NEW_FILE, mode)
-            _lock(fd)
-            if is_at(fd, name):
+            if _lock(fd) and is_at(fd, name):
                 return fd, name
-            os.close(fd)  # somebody took it for abandoned before it was locked
+            os.close(fd)  # somebody took it for abandoned before it was locked, and removes it
     raise AssertionError  # there is always one more name
 
 
@@ -46,6 +45,13 @@ def link(fd: int, target: str) -> str:
             os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, follow_symlinks=True)
             return name
     raise AssertionError  # there is always one more name
+
+
+def release(fd: int) -> None:
+    """Give the lock of a file back that has its target's name, or none: children that were forked
+    meanwhile would have it for as long as they live."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def names(target: str) -> list[str]:
@@ -96,6 +102,12 @@ def _open(name: str) -> int:
         return os.open(name, os.O_RDONLY | _ANY_FILE)
 
 
-def _lock(fd: int) -> None:
-    with contextlib.suppress(OSError):  # without it, nobody else has one either
+def _lock(fd: int) -> bool:
+    """False if somebody else has the lock."""
+    try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nobody else has one either
+        pass
+    return True

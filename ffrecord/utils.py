@@ -49,7 +49,7 @@ def dump(
         max_workers: how many processes write at once, at most 16 by default.
         executor: where to run instead. If its workers are processes, `dataset` must pickle.
 
-    A new folder appears when all shards are whole. In one that has shards already they get their
+    A new folder appears when all shards are whole. In one that is there already they get their
     names when all of them are whole, so a failure leaves the folder as it was; but one after the
     other, so a kill or a power cut just then leaves some old and some new ones, until `dump` is run
     again. The first error of a worker is raised here.
@@ -69,7 +69,7 @@ def dump(
     def write_all(shards: list[_Shard]) -> None:
         _write_all(dataset, shards, verbose, max_workers, executor)
 
-    if target.exists() and os.listdir(target):
+    if target.exists():  # also an empty one: it may be a mount point, and has a mode and an owner
         _write_over(target, ranges, write_all)
     else:
         _write_new(target, ranges, write_all)

@@ -252,8 +252,7 @@ class FileWriter:
         """Write a record's bytes and return their checksum."""
         buffer = _as_bytes(data)
         if buffer is not None:
-            with self._writing():
-                self._file.write(buffer)
+            self._put(buffer)
             return crc32(buffer)
         crc = 0
         while (chunk := data.read(COPY_CHUNK)) != b"":
@@ -262,10 +261,16 @@ class FileWriter:
                 raise TypeError(f"read() gave {type(chunk).__name__} where bytes were due")
             if not len(buffer):
                 break
-            with self._writing():
-                self._file.write(buffer)
+            self._put(buffer)
             crc = crc32(buffer, crc)
         return crc
+
+    def _put(self, buffer: Bytes) -> None:
+        try:
+            self._file.write(buffer)
+        except OSError:  # a context for every record would be a fifth of its cost
+            with self._writing():
+                raise
 
     def _put_header(self) -> None:
         checksums = np.frombuffer(self._checksums, np.uint32)

@@ -47,8 +47,9 @@ class Log:
 
 def _open(path: str) -> int:
     """A symlink may lead to the log, but not one that another user has put into a shared folder."""
+    follow = 0 if os.path.islink(path) else os.O_NOFOLLOW  # none that comes between
     planted.refuse_symlink(path)
-    fd = os.open(path, _APPEND, 0o640)
+    fd = os.open(path, _APPEND | follow, 0o640)
     try:
         planted.refuse(fd, path)
     except BaseException:

@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from ffrecord import PackedFolder, cli, layout
+from ffrecord.dataset import DatasetWriter
 from ffrecord.errors import (
     ChangedError,
     IndexChecksumError,
@@ -917,6 +918,26 @@ def test_verify_finds_a_damaged_index(where: str, ffrecord: Command, archive: Pa
     at = {"the image": image + 90, "the trailer": trailer + 9, "the original's index": image - 20}
     archives.flip(archive, at[where])
     assert bad_lines(ffrecord("verify", archive))
+
+
+@pytest.mark.parametrize("inside", ["nothing", "a file", "a dataset"])
+def test_verify_looks_at_record_files_whatever_is_beside_them(
+    inside: str, ffrecord: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "all").mkdir()
+    damaged = handmade.write_records(tmp_path / "all" / "a.ffr", [b"right"])
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
+    beside = tmp_path / "all" / "000000"  # as a shard of a dataset is named
+    if inside == "a dataset":
+        with DatasetWriter(beside, {"x": "int"}) as writer:
+            writer.append({"x": 1})
+    else:
+        beside.mkdir()
+        if inside == "a file":
+            handmade.write_records(beside / "b.ffr", [b"sound"])
+    result = ffrecord("verify", tmp_path / "all")
+    assert result.code == 1
+    assert b"a.ffr" in result.out
 
 
 def test_verify_finds_a_missing_shard(ffrecord: Command, tree: Path, tmp_path: Path) -> None:

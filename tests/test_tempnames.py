@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from ffrecord import ChangedError, FileWriter, tempnames
+from ffrecord import ChangedError, FileReader, FileWriter, tempnames
 from tests import handmade, jobs
 
 
@@ -101,3 +102,44 @@ def test_a_temporary_file_that_was_replaced_never_gets_the_targets_name(
         writer.close()
     assert name.read_bytes() == b"half of another file"
     assert not target.exists()
+
+
+def test_a_child_that_was_forked_meanwhile_does_not_keep_a_finished_file_locked(
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / "a.ffr"
+    with FileWriter(target) as writer:
+        writer.write_one(b"first")
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+            os._exit(0)
+    try:
+        with FileWriter(target, append=True) as writer:
+            writer.write_one(b"second")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    with FileReader(target) as reader:
+        assert handmade.as_bytes(reader.read([0, 1])) == [b"first", b"second"]
+
+
+def test_a_name_that_somebody_locks_before_its_maker_is_left_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = str(tmp_path / "a.ffr")
+    first = tempnames.names(target)[0]
+    plain, others = os.open, []
+
+    def overtaken(path: str, flags: int, *args: int) -> int:
+        fd = plain(path, flags, *args)
+        if path == first and flags & os.O_EXCL:  # another writer's look for what was abandoned
+            others.append(plain(path, os.O_RDWR))
+            fcntl.flock(others[0], fcntl.LOCK_EX)
+        return fd
+
+    monkeypatch.setattr(os, "open", overtaken)
+    fd, name = tempnames.create(target, 0o666)
+    assert name == tempnames.names(target)[1]
+    for each in (fd, *others):
+        os.close(each)

@@ -123,6 +123,17 @@ def test_a_failing_item_leaves_a_new_folder_as_it_was(tmp_path: Path, there: boo
     assert [*tmp_path.rglob("*")] == ([tmp_path / "out"] if there else [])
 
 
+def test_an_empty_folder_that_is_there_stays_what_it_is(tmp_path: Path) -> None:
+    """It may be a mount point, or have a mode for a reason."""
+    place = tmp_path / "place"
+    place.mkdir(mode=0o700)
+    before = place.stat()
+    dump(handmade.random_records([10, 20, 30]), place, nfiles=2)
+    after = place.stat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert sorted(os.listdir(place)) == ["PART_00000.ffr", "PART_00001.ffr"]
+
+
 def test_verbose_shows_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     dump(RECORDS, tmp_path / "out", 2, True, max_workers=1)
     assert "PART_00001" in capfd.readouterr().err

@@ -197,8 +197,8 @@ _ffrecord_inside() { # what is in the folder of the path that has been begun
     local folder archive=${(Q)line[1]}
     local -a names folders
     [[ $PREFIX == */* ]] && folder=${PREFIX%/*}/
-    names=("${(@f)$(_call_program paths ffrecord ls -p --color=never -- \
-        ${(q)archive} ${folder:-.} 2>/dev/null)}")
+    # Called as it is, not by _call_program, which evaluates: names are not ours to run.
+    names=("${(@f)$(ffrecord ls -p --color=never -- "$archive" "${${(Q)folder}:-.}" 2>/dev/null)}")
     names=(${names:#})
     folders=(${(M)names:#*/})
     names=(${names:#*/})

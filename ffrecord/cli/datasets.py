@@ -21,12 +21,17 @@ def is_dataset(path: str) -> bool:
 
 
 def parts(path: str) -> list[str]:
-    """The shards of a sharded dataset, each of which is a dataset; else the path itself."""
-    shards: list[str] = []
+    """The shards of a sharded dataset, each of which is a dataset; else the path itself.
+
+    Both of a folder that has record files beside them.
+    """
+    names: list[str] = []
     with contextlib.suppress(OSError):  # what cannot be listed is told of when its turn comes
-        if os.path.isdir(path) and not is_dataset(path):
-            shards = sorted(name for name in os.listdir(path) if re.fullmatch(SHARD_NAME, name))
-    return [os.path.join(path, name) for name in shards] or [path]
+        names = sorted(os.listdir(path)) if not is_dataset(path) else []
+    shards = [os.path.join(path, name) for name in names if re.fullmatch(SHARD_NAME, name)]
+    if not any(map(is_dataset, shards)):  # one that is none then is a broken one
+        return [path]
+    return [path, *shards] if any(name.endswith(".ffr") for name in names) else shards
 
 
 def refuse(path: str, what: str = "not a packed folder") -> None:

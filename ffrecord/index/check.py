@@ -114,7 +114,7 @@ class _Checks:
     def _some_xattrs(self, rows: Rows) -> Column:
         """How many bytes each has."""
         name, value = rows["name"], rows["value"]
-        self._require((name > 0) | (value > 0), "an extended attribute without a name")
+        self._require((name > 0) | (value > 0), "an extended attribute without a byte")
         self._require(name <= LONGEST_NAME, "an extended attribute's name is too long")
         self._require(value <= LARGEST_XATTR, "an extended attribute is too large")
         size: Column = name + value
@@ -157,7 +157,7 @@ class _Checks:
         self._within_texts(data[symlinks], target, "symlinks")
         # No entry names two. Each one's is looked at later; those of a hole are all the same.
         entry = rows["entry"][not start :]  # the root has none
-        self._require(entry[1:] != entry[:-1], "two inodes with one entry", start)
+        self._require(entry[1:] != entry[:-1], "two inodes with one entry", start + (not start))
         large: Ints = files[size > BLOCK]
         return large
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -111,6 +112,9 @@ def check_command(command: str, arguments: list[str], monkeypatch: pytest.Monkey
         check_ffrecord(arguments, monkeypatch)
     elif command == "pip":
         check_pip(arguments)
+    elif command == "python":
+        assert arguments[0] == "-m"
+        assert importlib.util.find_spec(arguments[1]) is not None
     elif command == "pytest":
         tests = [argument for argument in arguments if not argument.startswith("-")]
         assert tests
