@@ -14,11 +14,12 @@ from ffrecord import FileWriter, SampleChecksumError, aio
 from ffrecord.archive import Archive
 from ffrecord.engine import SourceSet
 from ffrecord.newfolder import NewFolder
+from ffrecord.partial import partial_path
 from ffrecord_fuse.coldreads import ColdReads
 from ffrecord_fuse.content import Content
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.session import Session
-from tests import archives, handmade, kernel, trees
+from tests import archives, handmade, kernel, trees, users
 
 RECORDS = handmade.random_records([9000, 0, 5000, 1])
 
@@ -76,6 +77,37 @@ def test_a_folder_that_somebody_else_fills_stays(tmp_path: Path) -> None:
         NewFolder(str(tmp_path / "new"), "writing")
     first.publish()
     assert os.listdir(tmp_path) == ["new"]
+
+
+def test_what_a_killed_run_has_left_is_removed_also_if_it_is_not_for_writing_to(
+    tmp_path: Path,
+) -> None:
+    with users.reachable(tmp_path):
+        left = users.run(
+            """
+place = sys.argv[1]
+os.makedirs(f"{place}/.new.converting/new")
+open(f"{place}/.new.converting/new/file", "w").close()
+os.chmod(f"{place}/.new.converting/new", 0o555)
+NewFolder(f"{place}/new", "converting").publish()
+print(os.listdir(place), os.listdir(f"{place}/new"))
+""",
+            tmp_path,
+            imports="from ffrecord.newfolder import NewFolder\n",
+        )
+    assert left == "['new'] []\n"
+
+
+def test_a_resumable_writer_that_cannot_begin_gives_its_lock_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.ffr"
+    in_the_way = Path(partial_path(str(path)))
+    os.mkfifo(in_the_way)
+    with pytest.raises(OSError, match="regular file") as kept:
+        FileWriter(path, resumable=True)
+    in_the_way.unlink()
+    with FileWriter(path, resumable=True) as writer:
+        writer.write_one(b"x")
+    assert os.listdir(tmp_path) == [path.name], kept
 
 
 # ---- the mount -----------------------------------------------------------------------------

@@ -43,6 +43,7 @@ _LEFT_OUT = {
 }
 _BAD_DATA = (
     tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError, OverflowError,
+    LookupError,  # of a sparse file's header that is cut off
     RecursionError,  # of headers that each announce another
 )  # fmt: skip
 

@@ -13,7 +13,9 @@ import pytest
 
 from ffrecord import FileReader, FileWriter, PackedFolder, claims, layout, opening, salvage_file
 from ffrecord.checksum import crc32_of_zeros
+from ffrecord.convert import convert
 from ffrecord.errors import (
+    DamagedSourceError,
     FFRecordError,
     HeaderChecksumError,
     IndexChecksumError,
@@ -169,3 +171,15 @@ def test_a_sampler_s_state_of_infinity_or_tensors_is_a_state_error() -> None:
             sampler.load_state_dict(sampler.state_dict() | {"position": odd})
         with pytest.raises(StateError):
             sampler.load_state_dict(sampler.state_dict() | {"shuffle": torch.zeros(3)})
+
+
+def test_a_tar_that_ends_in_the_header_of_a_sparse_file_is_damaged(tmp_path: Path) -> None:
+    header = bytearray(512)
+    header[0:1], header[100:108], header[156:157] = b"a", b"0000644\0", b"S"
+    header[257:263], header[482] = b"ustar\0", 1  # more of this header is in the next block
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "cut.tar").write_bytes(header)
+    with pytest.raises(DamagedSourceError, match=r"cut\.tar"):
+        convert(tmp_path / "cut.tar", tmp_path / "out.ffr")
+    assert os.listdir(tmp_path) == ["cut.tar"]

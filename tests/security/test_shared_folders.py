@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from ffrecord import FileReader, FileWriter, cli, pack_folder, tempnames
+from ffrecord import FileReader, FileWriter, cli, pack_folder, planted, tempnames
 from ffrecord.convert import convert
 from ffrecord.dataset import DatasetWriter
 from ffrecord.errors import FFRecordError
@@ -279,3 +279,18 @@ def test_a_log_may_be_behind_a_symlink_of_one_s_own(shared: Path, tmp_path: Path
     Log(str(shared / "log")).line("a line")
     assert (tmp_path / "real").read_text().endswith(" a line\n")
     assert (tmp_path / "real").stat().st_mode & 0o777 & ~0o640 == 0
+
+
+def test_a_symlink_that_comes_between_the_look_and_the_opening_is_not_followed(
+    shared: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = planted.refuse_symlink
+
+    def then_planted(path: str) -> None:
+        plain(path)
+        plant("symlink", Path(path), precious)
+
+    monkeypatch.setattr(planted, "refuse_symlink", then_planted)
+    with pytest.raises(OSError, match="symbolic links|Permission denied"):
+        Log(str(shared / "log"))
+    assert precious.read_bytes() == PRECIOUS
