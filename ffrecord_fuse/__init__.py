@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ffrecord_fuse.errors import MountError, OptionError
-from ffrecord_fuse.mounting import find, unmount
+from ffrecord_fuse.mounting import unmount
+from ffrecord_fuse.mounttable import find
 from ffrecord_fuse.options import escape
 
 __all__ = ["MountError", "OptionError", "mount"]

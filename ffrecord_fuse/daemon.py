@@ -21,7 +21,8 @@ from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem, Ownership
 from ffrecord_fuse.handshake import Agreement, agree
 from ffrecord_fuse.log import Log
-from ffrecord_fuse.mounting import READ_AHEAD_KIB, mount, set_read_ahead, unmount
+from ffrecord_fuse.mounting import mount, unmount
+from ffrecord_fuse.mounttable import READ_AHEAD_KIB, set_read_ahead
 from ffrecord_fuse.options import Options
 from ffrecord_fuse.supervisor import Served, Supervisor, default_workers
 

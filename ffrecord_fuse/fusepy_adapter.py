@@ -18,7 +18,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeAlias, TypeVar
 from ffrecord.errors import FFRecordError
 from ffrecord.index import ROOT
 from ffrecord.index.layout import BLOCK
-from ffrecord_fuse import counters, libfuse, mounting
+from ffrecord_fuse import counters, libfuse, mounting, mounttable
 from ffrecord_fuse.content import Content, DamageError
 from ffrecord_fuse.damage import DamageLog
 from ffrecord_fuse.filesystem import MISSING, Filesystem
@@ -59,7 +59,7 @@ def prepare(
         stderr = libfuse.Overheard()
 
         def started() -> None:
-            mounting.set_read_ahead(mountpoint, mounting.READ_AHEAD_KIB)
+            mounttable.set_read_ahead(mountpoint, mounttable.READ_AHEAD_KIB)
             stderr.stop()
             ready()
 
@@ -132,7 +132,7 @@ class Callbacks:
     def init_with_config(self, connection: Any, config: Any) -> None:
         """What mfusepy calls instead. The answer to FUSE_INIT limits how far is read ahead."""
         if connection is not None:
-            connection.max_readahead = mounting.READ_AHEAD_KIB << 10
+            connection.max_readahead = mounttable.READ_AHEAD_KIB << 10
         self.init("/")
 
     def report(self, callback: str, error: Exception) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ffrecord_fuse import abi, reply
 from ffrecord_fuse.abi import InitFlag, Opcode
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.mounting import READ_AHEAD_KIB
+from ffrecord_fuse.mounttable import READ_AHEAD_KIB
 from ffrecord_fuse.request import MOST_BYTES, Init, MalformedError, parse
 
 WANTED = (

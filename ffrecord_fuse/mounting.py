@@ -9,7 +9,7 @@ are in /etc/fuse.conf), and passes the descriptor back over a socket. Someone el
 already, as container runtimes do: then the mount point is `/dev/fd/N`.
 
 Nothing here looks into a mounted file system: a daemon that hangs would hang us too, and one that
-died lets not even lstat through. What is mounted where is read from /proc/self/mountinfo.
+died lets not even lstat through. `mounttable` knows what is mounted where.
 """
 
 from __future__ import annotations
@@ -24,20 +24,16 @@ import shutil
 import socket
 import stat
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ffrecord_fuse.errors import MountError
+from ffrecord_fuse.mounttable import NOT_MOUNTED, MountEntry, find, resolve
 from ffrecord_fuse.options import Options, escape
 
 TYPE = "fuse.ffrecord"
-READ_AHEAD_KIB = 1024
 
 _DEVICE = "/dev/fuse"
 _DEVICE_NUMBER = os.makedev(10, 229)
-_MOUNTINFO = "/proc/self/mountinfo"
 _MAX_SOURCE = 4095  # bytes: mount(2) takes no longer names
-_MAX_SYMLINKS = 40  # as many as the kernel follows
 
 # <sys/mount.h>
 _ALWAYS = ("ro", "nosuid", "nodev")
@@ -54,23 +50,6 @@ _libc.mount.argtypes = (
 _libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
 
 
-@dataclass(frozen=True, slots=True)
-class MountEntry:
-    """A line of /proc/self/mountinfo."""
-
-    mountpoint: str
-    type: str
-    source: str
-    major: int
-    minor: int
-    options: tuple[str, ...]  # of the mount: ro, nosuid, …
-    super_options: tuple[str, ...]  # of the file system: user_id=0, default_permissions, …
-
-    @property
-    def is_fuse(self) -> bool:
-        return self.type == "fuse" or self.type.startswith("fuse.")
-
-
 def mount(source: str, mountpoint: str, options: Options, *, root_mode: int = 0o40755) -> int:
     """Mount, and return the descriptor to serve it by: non-blocking, closed on exec.
 
@@ -81,7 +60,7 @@ def mount(source: str, mountpoint: str, options: Options, *, root_mode: int = 0o
     if inherited is not None:
         return _take_over(mountpoint, inherited)
     check(mountpoint)
-    folder = _resolve(mountpoint)
+    folder = resolve(mountpoint)
     if os.geteuid() == 0:
         return _mount_directly(source, mountpoint, folder, options, root_mode)
     return _mount_by_helper(source, mountpoint, folder, options)
@@ -89,7 +68,7 @@ def mount(source: str, mountpoint: str, options: Options, *, root_mode: int = 0o
 
 def check(mountpoint: str) -> None:
     """Raise MountError if it can be seen in advance that nothing can be mounted there."""
-    _check_folder(mountpoint, _resolve(mountpoint))
+    _check_folder(mountpoint, resolve(mountpoint))
     if not os.path.exists(_DEVICE):
         raise MountError(mountpoint, errno.ENODEV, _NO_DEVICE)
 
@@ -104,10 +83,10 @@ def words(source: str, options: Options) -> list[str]:
 
 def unmount(mountpoint: str, *, lazy: bool = False) -> None:
     """Unmount, also a mount whose daemon is dead. Lazy: now, though somebody still uses it."""
-    folder = _resolve(mountpoint)
+    folder = resolve(mountpoint)
     entry = find(mountpoint)
     if entry is None:
-        raise MountError(mountpoint, errno.EINVAL, _NOT_MOUNTED)
+        raise MountError(mountpoint, errno.EINVAL, NOT_MOUNTED)
     if not entry.is_fuse:
         why = f"{entry.type} is mounted here, not an archive: umount(8) is for that"
         raise MountError(mountpoint, errno.EINVAL, why)
@@ -115,37 +94,6 @@ def unmount(mountpoint: str, *, lazy: bool = False) -> None:
         _unmount_directly(mountpoint, folder, lazy)
     else:
         _unmount_by_helper(mountpoint, folder, lazy)
-
-
-def find(mountpoint: str) -> MountEntry | None:
-    """What is mounted at this path (not: what file system the path is in)."""
-    folder = _resolve(mountpoint)
-    found = None
-    for entry in _entries():
-        if entry.mountpoint == folder:
-            found = entry  # the last is on top of the others
-    return found
-
-
-def connection_of(mountpoint: str) -> int:
-    """The number of a FUSE mount's connection, as in /sys/fs/fuse/connections."""
-    entry = find(mountpoint)
-    if entry is None or not entry.is_fuse:
-        raise MountError(mountpoint, errno.EINVAL, _NOT_MOUNTED)
-    return entry.minor
-
-
-def set_read_ahead(mountpoint: str, kib: int) -> bool:
-    """Let the kernel read ahead that far; False where that is not permitted.
-
-    For files opened from now on. The answer to FUSE_INIT lowers it again, so that comes first.
-    """
-    try:
-        with open(f"/sys/class/bdi/0:{connection_of(mountpoint)}/read_ahead_kb", "w") as file:
-            file.write(str(kib))
-    except OSError:
-        return False
-    return True
 
 
 def inherited_descriptor(mountpoint: str) -> int | None:
@@ -161,73 +109,7 @@ _NO_DEVICE = (
     f"or start the container with --device {_DEVICE}"
 )
 _NO_HELPER = "only root can do this without fusermount3: install the package fuse3, or become root"
-_NOT_MOUNTED = "nothing is mounted here"
 _BUSY = "is in use: end the programs that `fuser -vm` shows for it, or unmount lazily"
-
-
-def _resolve(path: str) -> str:
-    """Absolute and without symlinks, as mountinfo has it.
-
-    os.path.realpath does lstat, which a file system mounted there has to answer; readlink is
-    answered by the kernel, since the root of a mount is no symlink.
-    """
-    todo = _components(os.path.join(os.getcwd(), path))
-    resolved = "/"
-    symlinks = 0
-    while todo:
-        name = todo.pop()
-        if name == "..":
-            resolved = os.path.dirname(resolved)
-            continue
-        target = _readlink(path, os.path.join(resolved, name))
-        if target is None:
-            resolved = os.path.join(resolved, name)
-            continue
-        symlinks += 1
-        if symlinks > _MAX_SYMLINKS:
-            raise MountError(path, errno.ELOOP, os.strerror(errno.ELOOP))
-        resolved = "/" if target.startswith("/") else resolved
-        todo += _components(target)
-    return resolved
-
-
-def _components(path: str) -> list[str]:
-    """The last first."""
-    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
-
-
-def _readlink(path: str, at: str) -> str | None:
-    try:
-        return os.readlink(at)
-    except OSError:  # no symlink, or not there: whoever uses the path finds out
-        return None
-    except ValueError:
-        raise MountError(path, errno.EINVAL, "no path has such characters in it") from None
-
-
-def _entries() -> Iterator[MountEntry]:
-    # Bytes: a line ends at a newline, which names have as \012, and at nothing else that
-    # Python's text takes for an end of line.
-    with open(_MOUNTINFO, "rb") as file:
-        lines = file.read().split(b"\n")
-    for line in filter(None, lines):
-        fields = line.split(b" ")
-        after = fields[fields.index(b"-", 6) + 1 :]  # between are optional fields, any number
-        major, minor = fields[2].split(b":")
-        yield MountEntry(
-            mountpoint=_unescaped(fields[4]),
-            type=_unescaped(after[0]),
-            source=_unescaped(after[1]),
-            major=int(major),
-            minor=int(minor),
-            options=tuple(fields[5].decode().split(",")),
-            super_options=tuple(os.fsdecode(after[-1]).split(",")),
-        )
-
-
-def _unescaped(field: bytes) -> str:
-    r"""Spaces and the like are \040 there."""
-    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), field))
 
 
 def _check_folder(mountpoint: str, folder: str) -> None:
@@ -330,7 +212,7 @@ def _unmount_directly(mountpoint: str, folder: str, lazy: bool) -> None:
     error = ctypes.get_errno()
     known = {
         errno.EBUSY: _BUSY,
-        errno.EINVAL: _NOT_MOUNTED,
+        errno.EINVAL: NOT_MOUNTED,
         errno.EPERM: "this root may not unmount",
     }
     why = known.get(error, f"cannot be unmounted: {os.strerror(error)}")

@@ -33,7 +33,8 @@ from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.handshake import Agreement
 from ffrecord_fuse.inbox import DEFAULT_SPIN
-from ffrecord_fuse.mounting import connection_of, unmount
+from ffrecord_fuse.mounting import unmount
+from ffrecord_fuse.mounttable import connection_of
 from ffrecord_fuse.session import Session
 
 MOST_WORKERS = 4

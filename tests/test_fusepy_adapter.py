@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from ffrecord.archive import Archive
-from ffrecord_fuse import fusepy_adapter, libfuse, mounting
+from ffrecord_fuse import fusepy_adapter, libfuse, mounting, mounttable
 from ffrecord_fuse.content import Content
 from ffrecord_fuse.counters import ERRORS, Counters
 from ffrecord_fuse.daemon import serve
@@ -202,7 +202,7 @@ def test_the_mount_has_the_flags_and_the_name_of_a_native_one(
 ) -> None:
     odd = archive.rename(tmp_path / "a, b\\ü.ffr")
     daemon(odd, "-o", "noexec,nodiratime,allow_other")
-    entry = mounting.find(str(tmp_path / "mnt"))
+    entry = mounttable.find(str(tmp_path / "mnt"))
     assert entry is not None
     assert (entry.type, entry.source) == ("fuse.ffrecord", str(odd))
     assert {"ro", "nosuid", "nodev", "noexec"} <= set(entry.options)

@@ -139,18 +139,19 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"writer"},
         set(),
     ),
-    "ffrecord_fuse.__init__": ({"errors", "mounting", "options"}, set()),
+    "ffrecord_fuse.__init__": ({"errors", "mounting", "mounttable", "options"}, set()),
     "ffrecord_fuse.__main__": ({"cli"}, set()),
     "ffrecord_fuse.errors": ({"errors"}, set()),
     "ffrecord_fuse.options": ({"errors"}, set()),
-    "ffrecord_fuse.mounting": ({"errors", "options"}, set()),
+    "ffrecord_fuse.mounttable": ({"errors"}, set()),
+    "ffrecord_fuse.mounting": ({"errors", "mounttable", "options"}, set()),
     "ffrecord_fuse.counters": (set(), set()),
     "ffrecord_fuse.background": (set(), set()),
     "ffrecord_fuse.log": ({"planted", "terminal"}, set()),
     "ffrecord_fuse.abi": (set(), {"numpy"}),
     "ffrecord_fuse.request": ({"abi"}, set()),
     "ffrecord_fuse.reply": ({"abi", "filesystem", "index"}, {"numpy"}),
-    "ffrecord_fuse.handshake": ({"abi", "errors", "mounting", "reply", "request"}, set()),
+    "ffrecord_fuse.handshake": ({"abi", "errors", "mounttable", "reply", "request"}, set()),
     "ffrecord_fuse.filesystem": ({"archive", "counters", "index"}, {"numpy"}),
     "ffrecord_fuse.content": ({"archive", "checksum", "index", "options"}, {"numpy"}),
     "ffrecord_fuse.damage": ({"content", "filesystem"}, set()),
@@ -163,18 +164,28 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         set(),
     ),
     "ffrecord_fuse.supervisor": (
-        FUSE_INSIDE | {"abi", "errors", "handshake", "inbox", "mounting", "reply", "session"},
+        FUSE_INSIDE
+        | {"abi", "errors", "handshake", "inbox", "mounting", "mounttable", "reply", "session"},
         set(),
     ),
     # mfusepy and fusepy are imported by name, when they are asked for.
     "ffrecord_fuse.libfuse": ({"errors", "mounting", "options"}, set()),
     "ffrecord_fuse.fusepy_adapter": (
-        FUSE_INSIDE | {"damage", "errors", "index", "libfuse", "mounting", "options"},
+        FUSE_INSIDE | {"damage", "errors", "index", "libfuse", "mounting", "mounttable", "options"},
         set(),
     ),
     "ffrecord_fuse.daemon": (
         FUSE_INSIDE
-        | {"archive", "errors", "fusepy_adapter", "handshake", "log", "mounting", "names"}
+        | {
+            "archive",
+            "errors",
+            "fusepy_adapter",
+            "handshake",
+            "log",
+            "mounting",
+            "mounttable",
+            "names",
+        }
         | {"options", "supervisor", "terminal"},
         set(),
     ),

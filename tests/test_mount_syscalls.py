@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ffrecord import FFRecordError
-from ffrecord_fuse import mounting
+from ffrecord_fuse import mounting, mounttable
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.options import Options, parse
 from tests import handmade, handshake, users
@@ -141,12 +141,12 @@ def test_a_mount_point_may_have_any_name(mounter: Mounter, tmp_path: Path, name:
     os.mkdir(folder)
     mounter(folder)
     assert mount_line(folder) is not None
-    entry = mounting.find(folder)
+    entry = mounttable.find(folder)
     assert entry is not None
     assert (entry.mountpoint, entry.type) == (folder, "fuse.ffrecord")
     mounting.unmount(folder)
     assert mount_line(folder) is None
-    assert mounting.find(folder) is None
+    assert mounttable.find(folder) is None
 
 
 @needs_root
@@ -167,7 +167,7 @@ def test_any_source_is_shown_and_breaks_no_line_of_the_mount_table(
     mounter: Mounter, folder: str, source: str, shown: str
 ) -> None:
     mounter(folder, source=source)
-    entry = mounting.find(folder)
+    entry = mounttable.find(folder)
     assert entry is not None
     assert (entry.source, entry.type) == (shown, "fuse.ffrecord")
     line = mount_line(folder)
@@ -214,9 +214,9 @@ def test_a_dead_mount_can_be_found_and_unmounted(
     cleanup.close(mounter(folder))
     with pytest.raises(OSError, match="not connected"):
         os.stat(folder)
-    entry = mounting.find(folder)
+    entry = mounttable.find(folder)
     assert entry is not None
-    assert mounting.connection_of(folder) == entry.minor
+    assert mounttable.connection_of(folder) == entry.minor
     mounting.unmount(folder, lazy=lazy)
     assert mount_line(folder) is None
     assert os.listdir(folder) == []
@@ -226,8 +226,8 @@ def test_a_dead_mount_can_be_found_and_unmounted(
 def test_a_mount_that_never_answers_holds_nobody_up(mounter: Mounter, folder: str) -> None:
     """Without an answer to FUSE_INIT, lstat of the mount point would wait for ever."""
     mounter(folder, answered=False)
-    assert mounting.find(folder) is not None
-    assert mounting.connection_of(folder) > 0
+    assert mounttable.find(folder) is not None
+    assert mounttable.connection_of(folder) > 0
     assert refusal("again", folder).errno == errno.EBUSY
     mounting.unmount(folder)
     assert mount_line(folder) is None
@@ -250,7 +250,7 @@ def test_a_mount_point_is_the_same_however_it_is_spelled(
     real = str(tmp_path / ("else/mnt" if "far" in spelling else "mnt"))
     assert os.path.realpath(spelled) == real
     mounter(real)
-    entry = mounting.find(spelled)
+    entry = mounttable.find(spelled)
     assert entry is not None
     assert entry.mountpoint == real
     mounting.unmount(spelled)
@@ -273,7 +273,7 @@ def test_only_the_mount_point_itself_is_found(mounter: Mounter, tmp_path: Path) 
         (tmp_path / name).mkdir()
     mounter(str(tmp_path / "ab"))
     for name in ("", "a", "a/sub", "missing", "missing/x"):
-        assert mounting.find(str(tmp_path / name)) is None
+        assert mounttable.find(str(tmp_path / name)) is None
 
 
 @needs_root
@@ -285,11 +285,11 @@ def test_of_mounts_on_top_of_each_other_the_upper_is_found_and_unmounted(
         patch.setattr(mounting, "_check_folder", lambda *_: None)
         mounter(folder, source="upper")
     for expected in ("upper", "lower"):
-        entry = mounting.find(folder)
+        entry = mounttable.find(folder)
         assert entry is not None
         assert entry.source == expected
         mounting.unmount(folder)
-    assert mounting.find(folder) is None
+    assert mounttable.find(folder) is None
 
 
 @needs_root
@@ -297,7 +297,7 @@ def test_the_connection_is_the_one_the_kernel_lists(mounter: Mounter, folder: st
     mounter(folder)
     line = mount_line(folder)
     assert line is not None
-    connection = mounting.connection_of(folder)
+    connection = mounttable.connection_of(folder)
     assert line[2] == f"0:{connection}"
     listed = Path("/sys/fs/fuse/connections")
     if any(listed.iterdir()):  # fusectl is mounted
@@ -307,19 +307,19 @@ def test_the_connection_is_the_one_the_kernel_lists(mounter: Mounter, folder: st
 @needs_root
 def test_read_ahead_is_raised_where_that_is_permitted(mounter: Mounter, folder: str) -> None:
     mounter(folder)
-    setting = Path(f"/sys/class/bdi/0:{mounting.connection_of(folder)}/read_ahead_kb")
+    setting = Path(f"/sys/class/bdi/0:{mounttable.connection_of(folder)}/read_ahead_kb")
     if not os.access(setting, os.W_OK):
         pytest.skip("/sys cannot be written to here")
-    assert mounting.set_read_ahead(folder, 1024) is True
+    assert mounttable.set_read_ahead(folder, 1024) is True
     assert setting.read_text().strip() == "1024"
 
 
 def test_what_is_not_mounted_has_no_connection_and_no_read_ahead(folder: str) -> None:
-    assert mounting.set_read_ahead(folder, 1024) is False
-    assert mounting.set_read_ahead("/proc", 1024) is False
+    assert mounttable.set_read_ahead(folder, 1024) is False
+    assert mounttable.set_read_ahead("/proc", 1024) is False
     for path in (folder, "/proc"):
         with pytest.raises(MountError, match="nothing is mounted here"):
-            mounting.connection_of(path)
+            mounttable.connection_of(path)
 
 
 # ---- mount points that will not do -----------------------------------------------------------
@@ -550,7 +550,7 @@ def test_fusermount3_is_asked_with_the_name_last_and_escaped(
 # ---- an ordinary user, really ----------------------------------------------------------------
 
 IMPORTS = """
-import ffrecord_fuse.mounting as mounting
+import ffrecord_fuse.mounting as mounting, ffrecord_fuse.mounttable as mounttable
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.options import parse
 from tests.handshake import answer_init, let_users_open_the_device, mount_line
@@ -564,9 +564,9 @@ except MountError as error:
     print(json.dumps({"errno": error.errno, "line": str(error)}))
     sys.exit()
 answer_init(fd)
-told = {"fields": mount_line(folder), "source": mounting.find(folder).source}
+told = {"fields": mount_line(folder), "source": mounttable.find(folder).source}
 told["fd"] = [os.get_blocking(fd), os.get_inheritable(fd)]
-told["read ahead"] = mounting.set_read_ahead(folder, 1024)
+told["read ahead"] = mounttable.set_read_ahead(folder, 1024)
 if end == "lazy":
     user = os.open(folder, os.O_PATH)
     try:

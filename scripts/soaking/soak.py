@@ -18,7 +18,8 @@ from pathlib import Path
 
 from ffrecord.slabs import IDLE_LIMIT
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.mounting import find, unmount
+from ffrecord_fuse.mounting import unmount
+from ffrecord_fuse.mounttable import find
 
 from . import crew as processes
 from .contents import FULL, LITTLE, MIB, Plan

@@ -25,7 +25,8 @@ import pytest
 
 import ffrecord_fuse
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.mounting import find, unmount
+from ffrecord_fuse.mounting import unmount
+from ffrecord_fuse.mounttable import find
 
 ROOT = Path(ffrecord_fuse.__file__).parent.parent
 BACKENDS = ("native", "fusepy")

@@ -20,7 +20,8 @@ CYCLES = """
 import contextlib, json, os, sys, time
 import ffrecord.cli
 from ffrecord_fuse import cli
-from ffrecord_fuse.mounting import find, unmount
+from ffrecord_fuse.mounting import unmount
+from ffrecord_fuse.mounttable import find
 with contextlib.suppress(ImportError):
     from ffrecord_fuse import fusepy_adapter
 

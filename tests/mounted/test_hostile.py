@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ffrecord import cli
-from ffrecord_fuse.mounting import MountEntry, find
+from ffrecord_fuse.mounttable import MountEntry, find
 from tests import archives, trees, users
 from tests.attacks.builders import SAMPLE
 from tests.attacks.cases import CASES

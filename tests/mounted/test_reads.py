@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
-from ffrecord_fuse.mounting import connection_of
+from ffrecord_fuse.mounttable import connection_of
 from tests import archives, handmade, trees
 from tests.mounted import mounting
 from tests.mounted.mounting import BACKENDS, WHOLE, Mounted, require
