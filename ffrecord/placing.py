@@ -60,6 +60,7 @@ class Placing:
             with self._passing_name(folder) as passing:
                 yield passing
                 os.replace(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
+                _remove(folder, passing)  # if both were one file, nothing was moved
             return
         try:
             yield name
@@ -126,19 +127,21 @@ class Placing:
             if replaces:
                 os.replace(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
             else:
-                _name_too(folder, passing, name)
+                _rename_to_new(folder, passing, name)
 
     @contextlib.contextmanager
     def _passing_name(self, folder: int) -> Iterator[bytes]:
-        """A free name in a folder; nothing has it afterwards."""
+        """A free name in a folder. Whoever asks for it sees to it that nothing has it at the end;
+        after an error nothing has it either."""
         locked = _lock(folder)
         try:
             may_use = locked and self._may_use_passing and _remove(folder, PASSING)
             passing = PASSING if may_use else b".ffrecord-" + secrets.token_hex(8).encode()
             try:
                 yield passing
-            finally:  # most often there is none; a rename onto the same file does nothing
+            except BaseException:
                 _remove(folder, passing)
+                raise
         finally:
             if locked:
                 unlock(folder)
@@ -148,7 +151,7 @@ class Placing:
         return self._asked()
 
 
-def _name_too(folder: int, passing: bytes, name: bytes) -> None:
+def _rename_to_new(folder: int, passing: bytes, name: bytes) -> None:
     """Give a file its name unless there is something of that name by now."""
     try:
         os.link(passing, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
@@ -161,6 +164,8 @@ def _name_too(folder: int, passing: bytes, name: bytes) -> None:
             os.stat(name, dir_fd=folder, follow_symlinks=False)
             raise _there_already() from None
         os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
+    else:
+        os.unlink(passing, dir_fd=folder)
 
 
 def _there_already() -> FileExistsError:
