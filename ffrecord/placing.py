@@ -139,6 +139,8 @@ class Placing:
             passing = PASSING if may_use else b".ffrecord-" + secrets.token_hex(8).encode()
             try:
                 yield passing
+            except FileExistsError:  # somebody else has taken it: theirs, not ours
+                raise
             except BaseException:
                 _remove(folder, passing)
                 raise
@@ -152,20 +154,29 @@ class Placing:
 
 
 def _rename_to_new(folder: int, passing: bytes, name: bytes) -> None:
-    """Give a file its name unless there is something of that name by now."""
+    """Give a file its name unless there is something of that name by now; it loses the other one
+    either way."""
     try:
         os.link(passing, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        _remove(folder, passing)
+        raise
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        # Where there are no links a rename is the one step there is. It cannot be told to replace
-        # nothing, so it is looked for once more: this is a matter of microseconds.
-        with contextlib.suppress(FileNotFoundError):
-            os.stat(name, dir_fd=folder, follow_symlinks=False)
-            raise _there_already() from None
-        os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
+        _rename_if_free(folder, passing, name)
     else:
         os.unlink(passing, dir_fd=folder)
+
+
+def _rename_if_free(folder: int, passing: bytes, name: bytes) -> None:
+    """Where there are no links a rename is the one step that there is. It cannot be told to replace
+    nothing, so it is looked once more, microseconds before."""
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+        _remove(folder, passing)
+        raise _there_already()
+    os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _there_already() -> FileExistsError:
