@@ -7,7 +7,7 @@ lock: what is there then was left by a killed extraction, and is removed. Whoeve
 lock takes a name by chance, and removes nothing.
 
 Folders are open descriptors, and all names are in them: no path is ever gone along here. Nothing is
-synced, as with tar: that would cost more than all the rest.
+synced, as with tar: a kill loses nothing that the kernel has, a power cut may (docs/reliability.md).
 """
 
 from __future__ import annotations
