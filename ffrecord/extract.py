@@ -106,6 +106,7 @@ class _Extraction:
         self._opened: OrderedDict[int, int] = OrderedDict()
         self._made: dict[int, tuple[int, bytes]] = {}  # where a file with several names is
         self._finish: set[int] = set()  # folders, whose attributes come last
+        self._empty: set[int] = set()  # folders that had nothing in them, so no file is in the way
         self._named: set[tuple[int, bytes]] = set()  # what was asked for and made
         self._owners = os.geteuid() == 0
         self._warned = False
@@ -127,6 +128,7 @@ class _Extraction:
         if paths is None:
             if not os.listdir(self._root):
                 self._finish.add(ROOT)
+                self._empty.add(ROOT)
                 with contextlib.suppress(PermissionError):  # it is not ours
                     os.fchmod(self._root, 0o700)  # until all is there, as other folders
             queue = [ROOT]
@@ -237,7 +239,8 @@ class _Extraction:
 
         with self._telling(folder, name):
             with self._naming(folder, name):
-                self._placing.file(self._folder(folder), name, fill)
+                is_new = folder in self._empty
+                self._placing.file(self._folder(folder), name, fill, is_new=is_new)
             if status.links > 1:
                 self._made[status.inode] = (folder, name)
             self.report.files += 1
@@ -279,6 +282,8 @@ class _Extraction:
         folder, name = self._index.parent(inode), self._index.last_name(inode)
         with self._naming(folder, name):
             made = self._make_folder_at(self._folder(folder), name)
+        if made:
+            self._empty.add(inode)
         if made or not on_the_way:
             self.report.folders += 1
             self._finish.add(inode)

@@ -7,7 +7,7 @@ lock: what is there then was left by a killed extraction, and is removed. Whoeve
 lock takes a name by chance, and removes nothing.
 
 Folders are open descriptors, and all names are in them: no path is ever gone along here. Nothing is
-synced, as with tar: a kill loses nothing that the kernel has, a power cut may (docs/reliability.md).
+synced, as with tar: a kill loses nothing that the kernel has, a power cut may.
 """
 
 from __future__ import annotations
@@ -45,10 +45,13 @@ class Placing:
         self._asked = may_use_passing
         self._unnamed_files = True  # until a file system says otherwise
 
-    def file(self, folder: int, name: bytes, fill: Callable[[int], None]) -> None:
+    def file(
+        self, folder: int, name: bytes, fill: Callable[[int], None], *, is_new: bool = False
+    ) -> None:
         """Make a file, have `fill` write it, and give it its name. Nothing is left of one that
-        fails. `fill` is called a second time if what it has filled cannot be named."""
-        replaces = self._replaces(folder, name)
+        fails. `fill` is called a second time if what it has filled cannot be named. If the name
+        `is_new` nothing is there to be replaced; what is there all the same is an error."""
+        replaces = not is_new and self._replaces(folder, name)
         if not (self._unnamed_files and self._unnamed(folder, name, fill, replaces)):
             self._named(folder, name, fill, replaces)
 
