@@ -5,8 +5,8 @@ relative to an open folder, which was opened one name at a time without followin
 symlink that comes out of the archive, or was there before, never leads a later file elsewhere.
 Names were checked when the archive was opened.
 
-Contents are verified before a file gets its name where that replaces another one; a file that
-turns out damaged is not left behind.
+A file gets its name when it is whole, verified and has its attributes (see `placing`): one that
+turns out damaged, or at which the process is killed, is not left behind.
 """
 
 from __future__ import annotations
@@ -14,30 +14,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from ffrecord.archive import Archive, Bytes
 from ffrecord.errors import FFRecordError, NoRoomError
-from ffrecord.index import ROOT, Status
+from ffrecord.index import ROOT, Index, Status
 from ffrecord.index.resolve import resolve
 from ffrecord.names import to_bytes, to_text
+from ffrecord.placing import NO_LINKS, PASSING, Placing
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
 FOLDERS_OPEN = 128
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SET_IDS = stat.S_ISUID | stat.S_ISGID
-# A file system without hard links, or at its limit of them.
-_NO_LINKS = (errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOTSUP)
 
 
 @dataclass(slots=True)
@@ -101,11 +99,14 @@ class _Extraction:
         self._dest = dest
         self._root = root
         self._overwrite = overwrite
+        free = partial(_is_not_packed, archive.index, PASSING)
+        self._placing = Placing(overwrite=overwrite, may_use_passing=free)
         self._on_damage = on_damage
         self._progress = progress or (lambda files, size: None)
         self._opened: OrderedDict[int, int] = OrderedDict()
         self._made: dict[int, tuple[int, bytes]] = {}  # where a file with several names is
         self._finish: set[int] = set()  # folders, whose attributes come last
+        self._empty: set[int] = set()  # folders that had nothing in them, so no file is in the way
         self._named: set[tuple[int, bytes]] = set()  # what was asked for and made
         self._owners = os.geteuid() == 0
         self._warned = False
@@ -127,6 +128,7 @@ class _Extraction:
         if paths is None:
             if not os.listdir(self._root):
                 self._finish.add(ROOT)
+                self._empty.add(ROOT)
                 with contextlib.suppress(PermissionError):  # it is not ours
                     os.fchmod(self._root, 0o700)  # until all is there, as other folders
             queue = [ROOT]
@@ -213,10 +215,10 @@ class _Extraction:
             contents = self._archive.read(np.array([status.inode for _, status in files]))
         except FFRecordError:  # one by one: the others are to be had
             for name, status in files:
-                self._file(folder, name, status, self._archive.stream(status.inode))
+                self._file(folder, name, status, partial(self._archive.stream, status.inode))
             return
         for (name, status), content in zip(files, contents, strict=True):
-            self._file(folder, name, status, [content])
+            self._file(folder, name, status, partial(iter, (content,)))
 
     def _other(self, folder: int, name: bytes, status: Status) -> None:
         """A symlink, a large file, or another name for what was made."""
@@ -225,18 +227,20 @@ class _Extraction:
         if status.is_symlink:
             self._symlink(folder, name, status)
         else:
-            self._file(folder, name, status, self._archive.stream(status.inode))
+            self._file(folder, name, status, partial(self._archive.stream, status.inode))
 
-    def _file(self, folder: int, name: bytes, status: Status, content: Iterable[Bytes]) -> None:
+    def _file(
+        self, folder: int, name: bytes, status: Status, content: Callable[[], Iterable[Bytes]]
+    ) -> None:
+        def fill(fd: int) -> None:
+            for piece in content():
+                _write_all(fd, piece.data)
+            self._set_attributes(fd, status)
+
         with self._telling(folder, name):
-            with self._place(folder, name) as (parent, place):
-                fd = os.open(place, _NEW_FILE, 0o600, dir_fd=parent)
-                try:
-                    for piece in content:
-                        _write_all(fd, piece.data)
-                    self._set_attributes(fd, status)
-                finally:
-                    os.close(fd)
+            with self._naming(folder, name):
+                is_new = folder in self._empty
+                self._placing.file(self._folder(folder), name, fill, is_new=is_new)
             if status.links > 1:
                 self._made[status.inode] = (folder, name)
             self.report.files += 1
@@ -264,7 +268,7 @@ class _Extraction:
                 source = self._folder(its_folder)
                 os.link(first, place, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in NO_LINKS:
                 raise
             return False
         self.report.hard_links += 1
@@ -278,6 +282,8 @@ class _Extraction:
         folder, name = self._index.parent(inode), self._index.last_name(inode)
         with self._naming(folder, name):
             made = self._make_folder_at(self._folder(folder), name)
+        if made:
+            self._empty.add(inode)
         if made or not on_the_way:
             self.report.folders += 1
             self._finish.add(inode)
@@ -296,32 +302,15 @@ class _Extraction:
             os.mkdir(name, 0o700, dir_fd=parent)
         return True
 
-    # ---- how -----------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def _place(self, folder: int, name: bytes) -> Iterator[tuple[int, bytes]]:
-        """An open folder and a name in it that is free: the file's, or if that is to be replaced
-        one from which it is moved there at the end. Nothing is left there after an error."""
+        """An open folder, and a name in it under which to make a symlink or a hard link."""
         with self._naming(folder, name):
             parent = self._folder(folder)
-            place = name
-            with contextlib.suppress(FileNotFoundError):
-                now = os.stat(name, dir_fd=parent, follow_symlinks=False)
-                if stat.S_ISDIR(now.st_mode):
-                    raise IsADirectoryError(errno.EISDIR, "a folder is in the way")
-                if not self._overwrite:
-                    raise FileExistsError(errno.EEXIST, "is there already, not to be replaced")
-                place = b".ffrecord-" + secrets.token_hex(8).encode()
-            try:
+            with self._placing.name(parent, name) as place:
                 yield parent, place
-                if place != name:
-                    os.replace(place, name, src_dir_fd=parent, dst_dir_fd=parent)
-            except FileExistsError:  # made by someone else a moment ago: theirs, not ours
-                raise
-            except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(place, dir_fd=parent)
-                raise
+
+    # ---- how -----------------------------------------------------------------------------
 
     def _folder(self, inode: int) -> int:
         """A folder's descriptor, opened name by name from the top or from one that is open.
@@ -403,6 +392,11 @@ class _Extraction:
     def _path(self, folder: int, name: bytes) -> str:
         below = self._index.inode_path(folder)
         return os.path.join(self._dest, *(to_text(part) for part in (below, name) if part))
+
+
+def _is_not_packed(index: Index, name: bytes) -> bool:
+    """What a killed extraction left may have been packed: it is to be extracted then."""
+    return name not in index.tables.names.tobytes()
 
 
 def _write_all(fd: int, data: memoryview) -> None:

@@ -72,7 +72,7 @@ class NewFile:
         try:
             self.fd = os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            if error.errno not in tempnames.NO_UNNAMED_FILES:
                 raise
             self.fd, self._name = tempnames.create(self._target, mode_for(self._target))
 

@@ -8,6 +8,7 @@ Where there are no locks nothing is removed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import os
@@ -19,6 +20,9 @@ from ffrecord.locks import is_at
 
 COUNT = 4
 """So many writers of one target at the same time clean up after each other."""
+
+NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+"""What O_TMPFILE is answered with where there are none."""
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
 _ANY_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -40,9 +44,7 @@ def link(fd: int, target: str) -> str:
     _lock(fd)
     for name in _free_names(target):
         with contextlib.suppress(FileExistsError):
-            # With a folder descriptor Python calls linkat, which follows /proc's link; plain
-            # link would try to link the link itself. An absolute path does not use the folder.
-            os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, follow_symlinks=True)
+            link_unnamed(fd, name)
             return name
     raise AssertionError  # there is always one more name
 
@@ -52,6 +54,13 @@ def release(fd: int) -> None:
     meanwhile would have it for as long as they live."""
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def link_unnamed(fd: int, name: str | bytes, folder: int | None = None) -> None:
+    """Give a file that has no name this one, in an open folder if there is one."""
+    # With a folder descriptor Python calls linkat, which follows /proc's link; plain link would
+    # try to link the link itself. An absolute path does not use the folder.
+    os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, dst_dir_fd=folder, follow_symlinks=True)
 
 
 def names(target: str) -> list[str]:

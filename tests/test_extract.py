@@ -22,7 +22,7 @@ from ffrecord import (
     extract,
 )
 from ffrecord.extract import ExtractReport
-from tests import archives, handmade, trees, users
+from tests import archives, handmade, jobs, trees, users
 from tests.attacks import builders
 from tests.trees import BLOCK
 
@@ -249,6 +249,11 @@ def test_an_archive_does_not_write_through_symlinks_of_another_one(
     assert trees.differences(two, dest) == []
 
 
+def is_unnamed(source: str | bytes) -> bool:
+    """Whether a new file gets its first name, and not one that is there a second one."""
+    return os.fsdecode(source).startswith("/proc/self/fd/")
+
+
 def swap(dest: Path, name: str, target: Path) -> None:
     """What an attacker does at the worst moment."""
     place = dest / name
@@ -286,16 +291,15 @@ def test_a_folder_that_becomes_a_symlink_while_it_is_filled_is_not_followed(
 ) -> None:  # fmt: skip
     """Neither for the rest of its files nor for its own mode and time, which come last."""
     monkeypatch.setattr(extract, "FOLDERS_OPEN", kept_open)
-    plain = os.open
+    plain = os.link
     trigger = {"d": b"b", "d/e": b"c"}[name]
 
-    def opening(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        fd = plain(path, flags, *args, **kwargs)
-        if path == trigger:
+    def linking(source: Any, made: Any, **kwargs: Any) -> None:
+        plain(source, made, **kwargs)
+        if made == trigger:
             swap(dest, name, outside / "folder")
-        return fd
 
-    monkeypatch.setattr(os, "open", opening)
+    monkeypatch.setattr(os, "link", linking)
     try:
         folder.extract(dest, overwrite=overwrite)
     except OSError as error:
@@ -304,20 +308,25 @@ def test_a_folder_that_becomes_a_symlink_while_it_is_filled_is_not_followed(
     assert os.readlink(dest / name) == str(outside / "folder")
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("target", ["file", "not there"])
 def test_a_symlink_that_appears_where_a_file_is_about_to_be_made_is_not_followed(
-    target: str, folder: PackedFolder, dest: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = os.open
+    target: str, named: bool, overwrite: bool, folder: PackedFolder, dest: Path, outside: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if named:
+        jobs.without_tmpfile(monkeypatch)
+    plain = os.link
 
-    def opening(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        if path == b"b":
-            os.symlink(outside / target, path, dir_fd=kwargs["dir_fd"])
-        return plain(path, flags, *args, **kwargs)
+    def linking(source: Any, made: Any, **kwargs: Any) -> None:
+        if made == b"b":
+            os.symlink(outside / target, made, dir_fd=kwargs["dst_dir_fd"])
+        plain(source, made, **kwargs)
 
-    monkeypatch.setattr(os, "open", opening)
+    monkeypatch.setattr(os, "link", linking)
     with pytest.raises(FileExistsError, match="dest/d/b"):
-        folder.extract(dest)
+        folder.extract(dest, overwrite=overwrite)
     assert os.readlink(dest / "d/b") == str(outside / target)
 
 
@@ -327,7 +336,8 @@ def test_a_hard_link_is_not_made_to_what_a_swapped_symlink_points_at(
     plain = os.link
 
     def linking(source: Any, *args: Any, **kwargs: Any) -> None:
-        swap(dest, f"d/{os.fsdecode(source)}", outside / "file")
+        if not is_unnamed(source):
+            swap(dest, f"d/{os.fsdecode(source)}", outside / "file")
         plain(source, *args, **kwargs)
 
     monkeypatch.setattr(os, "link", linking)
@@ -791,7 +801,7 @@ def test_no_room_is_no_damage(
     plain = getattr(os, call)
 
     def refuse(*args: Any, **options: Any) -> Any:
-        if call == "open" and not args[1] & os.O_CREAT:
+        if call == "open" and args[1] & os.O_TMPFILE != os.O_TMPFILE:
             return plain(*args, **options)
         raise OSError(code, os.strerror(code))
 
@@ -853,7 +863,9 @@ def test_an_interrupted_extraction_leaves_whole_files_only(
 # ---- hard links ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOTSUP])
+@pytest.mark.parametrize(
+    "code", [errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS]
+)
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_where_there_are_no_hard_links_there_are_copies(
     overwrite: bool, code: int, folder: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
@@ -877,8 +889,12 @@ def test_where_there_are_no_hard_links_there_are_copies(
 def test_another_error_of_linking_is_an_error(
     folder: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_args: object, **_kwargs: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    plain = os.link
+
+    def refuse(source: Any, *args: Any, **kwargs: Any) -> None:
+        if not is_unnamed(source):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        plain(source, *args, **kwargs)
 
     monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(OSError, match="f/same as b") as caught:

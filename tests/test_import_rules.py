@@ -4,7 +4,8 @@ Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what i
 `reader`, `opening` and `partition` are parts of `reader`, `newfile`, `beginning`, `append`,
 `partial`, `journal`, `sharing`, `locks`, `planted` and `tempnames` of `writer`, `claims` and
 `recheck` of `salvage`, `scan` and `readahead` of `pack`, `archive` and `packedfile` of `folder`,
-split into one job each; `fileio` and `package` have the names of the original's modules.
+`placing` of `extract`, split into one job each; `fileio` and `package` have the names of the
+original's modules.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"writer"},
         {"numpy", "tqdm"},
     ),
-    "ffrecord.extract": ({"archive", "errors", "index", "names"}, {"numpy"}),
+    "ffrecord.placing": ({"locks", "tempnames"}, set()),
+    "ffrecord.extract": ({"archive", "errors", "index", "names", "placing"}, {"numpy"}),
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
     "ffrecord.dataset": (
         {"batch", "checksum", "dataset", "engine", "errors", "indices", "layout", "newfile"}

@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from ffrecord import FileReader, FileWriter, cli, pack_folder, planted, tempnames
+from ffrecord import FileReader, FileWriter, cli, pack_folder, placing, planted, tempnames
+from ffrecord.archive import Archive
 from ffrecord.convert import convert
 from ffrecord.dataset import DatasetWriter
 from ffrecord.errors import FFRecordError
@@ -206,10 +207,9 @@ def test_users_who_share_a_folder_of_theirs_go_on_with_each_other_s_files(tmp_pa
 
 
 @pytest.fixture
-def guessed(monkeypatch: pytest.MonkeyPatch) -> str:
+def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every random name is one that the other user has thought of."""
     monkeypatch.setattr(secrets, "token_hex", lambda count: "0" * 2 * count)
-    return "0" * 12
 
 
 @pytest.mark.parametrize("kind", ["file", "symlink", "fifo", "hard link", "folder"])
@@ -234,18 +234,64 @@ def test_temporary_names_that_are_taken_are_left_alone_and_another_is_found(
     assert precious.read_bytes() == PRECIOUS
 
 
-@pytest.mark.parametrize("kind", ["file", "symlink", "fifo", "hard link"])
-def test_extracting_does_not_write_through_a_temporary_name_that_is_taken(
-    kind: str, archive: Path, shared: Path, precious: Path, guessed: str
-) -> None:
-    from ffrecord.archive import Archive
-
+@pytest.mark.parametrize("kind", ["file", "symlink", "fifo", "hard link", "folder"])
+@pytest.mark.parametrize("unnamed", [True, False], ids=["unnamed files", "no unnamed files"])
+def test_extracting_does_not_write_through_its_passing_name_if_that_is_taken(
+    unnamed: bool, kind: str, archive: Path, shared: Path, precious: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """That can be told in advance. What has it is removed, as a killed extraction's file would be,
+    or is a folder and stays."""
+    if not unnamed:
+        monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # as where there are none: EISDIR
     (shared / "file").write_bytes(b"old")
-    plant(kind, shared / ".ffrecord-0000000000000000", precious)
+    trap = shared / os.fsdecode(placing.PASSING)
+    plant(kind, trap, precious)
+    with Archive.open(archive) as opened:
+        extract(opened, shared, ["file"], overwrite=True)
+    assert precious.read_bytes() == PRECIOUS
+    assert (shared / "file").read_bytes() == b"content"
+    assert (shared / "file").stat().st_nlink == 1
+    assert trap.exists() == (kind == "folder")
+
+
+REPLACE = """
+path, dest = sys.argv[1:]
+with PackedFolder(path) as folder:
+    folder.extract(dest, ["file"], overwrite=True)
+print(sorted(os.listdir(dest)))
+"""
+
+
+def test_a_passing_name_that_belongs_to_another_user_makes_an_ordinary_one_take_another(
+    archive: Path, shared: Path
+) -> None:
+    (shared / "file").write_bytes(b"old")
+    os.chown(shared / "file", users.NOBODY, users.NOBODY)
+    (shared / os.fsdecode(placing.PASSING)).write_bytes(PRECIOUS)  # root's
+    archive.chmod(0o644)
+    with users.reachable(archive.parent):
+        out = users.run(REPLACE, archive, shared)
+    assert out == f"{[os.fsdecode(placing.PASSING), 'file']}\n"
+    assert (shared / "file").read_bytes() == b"content"
+    assert (shared / os.fsdecode(placing.PASSING)).read_bytes() == PRECIOUS
+
+
+@pytest.mark.usefixtures("guessed")
+@pytest.mark.parametrize("kind", ["file", "symlink", "fifo", "hard link"])
+def test_extracting_does_not_write_through_a_random_name_that_is_taken(
+    kind: str, archive: Path, shared: Path, precious: Path
+) -> None:
+    (shared / "file").write_bytes(b"old")
+    (shared / os.fsdecode(placing.PASSING)).mkdir()  # so that it takes a random one
+    trap = shared / ".ffrecord-0000000000000000"
+    plant(kind, trap, precious)
+    before = trap.lstat()
     with Archive.open(archive) as opened, pytest.raises(FileExistsError):
         extract(opened, shared, ["file"], overwrite=True)
     assert precious.read_bytes() == PRECIOUS
     assert (shared / "file").read_bytes() == b"old"
+    assert trap.lstat() == before
 
 
 # ---- the log of a mount ------------------------------------------------------------------------
