@@ -83,7 +83,7 @@ def test_a_target_that_cannot_be_written_is_named_and_does_not_appear(
     source = handmade.write_records(tmp_path / "source.ffr", RECORDS)
     monkeypatch.setattr(streams, "GATHERED", 4096)
     monkeypatch.setattr(os, "write", failing(os.write, 0, code))
-    with pytest.raises(OSError, match="no room|writing failed") as caught:
+    with pytest.raises(OSError, match=r"no room|writing failed") as caught:
         convert(source, tmp_path / name)
     assert type(caught.value) is (NoRoomError if code == errno.ENOSPC else WriteFailedError)
     assert (caught.value.filename, caught.value.errno) == (str(tmp_path / name), code)
