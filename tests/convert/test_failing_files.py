@@ -115,5 +115,26 @@ def test_a_bag_of_which_one_file_does_not_get_its_name_is_as_it_was(
     assert contents(tmp_path) == before | bag
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_bag_that_is_not_replaced_by_one_file_keeps_its_index(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = handmade.write_records(tmp_path / "source.ffr", RECORDS)
+    target = tmp_path / "out.bag"
+    target.write_bytes(b"".join(OLD))
+    target.with_suffix(".idx").write_bytes(foreign.limits(OLD))
+    before = contents(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", failing(os.rename, number, errno.EIO))
+        with pytest.raises(OSError, match="Input/output"):
+            convert(source, target, target_format="bag-single", force=True)
+    assert contents(tmp_path) == before
+    convert(source, target, target_format="bag-single", force=True)
+    assert contents(tmp_path) == {
+        "source.ffr": before["source.ffr"],
+        "out.bag": foreign.single_bag(RECORDS, 1),
+    }
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from ffrecord import ChangedError, PackedFolder
 from ffrecord.convert import convert
-from ffrecord.dataset import DatasetReader
+from ffrecord.dataset import DatasetReader, DatasetWriter
 from tests import archives, handmade, trees
 from tests.convert import foreign
 from tests.faults.shim import Fault
@@ -26,6 +27,8 @@ FILES = {
     "b/empty": b"",
     "last": trees.content(5000, 4),
 }
+SPEC = {"name": "utf8", "data": "bytes"}
+ROWS = [{"name": f"row {i}", "data": trees.content(3000 * i + 5, i)} for i in range(4)]
 SAMPLES = {
     f"{i:03}.{kind}": trees.content(3000 * i + 5, i) for i in range(3) for kind in ("a", "b")
 }
@@ -145,6 +148,21 @@ def to_recordio(folder: Path) -> Convert:
     return Convert(folder, source, "target.recordio", _is_recordio)
 
 
+def from_rows(folder: Path, target: str, **how: Any) -> Convert:
+    """A dataset, or what became of one."""
+    source = folder / "rows"
+    with DatasetWriter(source, SPEC) as writer:
+        for row in ROWS:
+            writer.append(row)
+    return Convert(folder, source, target, _comes_back, **how)
+
+
+def to_rows(folder: Path, name: str, **how: Any) -> Convert:
+    source = folder / name
+    convert(from_rows(folder, "unused")._source, source, **how)
+    return Convert(folder, source, "target", _is_rows, target_format="dataset")
+
+
 # ---- what a target is to be -----------------------------------------------------------------
 
 
@@ -198,6 +216,18 @@ def _is_dataset(path: Path) -> bool:
     return found == SAMPLES
 
 
+def _is_rows(path: Path) -> bool:
+    with DatasetReader(path) as reader:
+        return bool(reader.read(range(len(reader))) == ROWS)
+
+
+def _comes_back(path: Path) -> bool:
+    """As the same rows. What else reads these formats is in tests/convert."""
+    with tempfile.TemporaryDirectory() as place:
+        convert(path, Path(place, "again"), target_format="dataset")
+        return _is_rows(Path(place, "again"))
+
+
 _TFRECORD = foreign.tfrecord(RECORDS)  # which takes long: it is made once
 
 MAKERS: dict[str, Callable[[Path], Convert]] = {
@@ -212,12 +242,17 @@ MAKERS: dict[str, Callable[[Path], Convert]] = {
     "convert to tars": lambda folder: from_packed(folder, "target", _are_tars,
                                                   target_format="tar", shard_size=10_000),
     "convert to recordio": to_recordio,
+    "convert granular": lambda folder: to_rows(folder, "source", target_format="granular"),
+    "convert to granular": lambda folder: from_rows(folder, "target", target_format="granular"),
+    "convert hdf5": lambda folder: to_rows(folder, "source.h5"),
+    "convert to hdf5": lambda folder: from_rows(folder, "target.h5"),
     "convert to bag": lambda folder: ConvertToBag(folder, force=False),
     "convert to bag, forced": lambda folder: ConvertToBag(folder, force=True),
 }  # fmt: skip
 
 LONG = {
     "convert tar.xz", "convert recordio", "convert bag", "convert folder", "convert to tars",
-    "convert to recordio", "convert to bag",
+    "convert to recordio", "convert to bag", "convert granular", "convert to granular",
+    "convert hdf5", "convert to hdf5",
 }  # fmt: skip
 """Those that go the ways of the others for the most part."""
