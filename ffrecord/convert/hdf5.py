@@ -19,11 +19,11 @@ import numpy as np
 
 from ffrecord.convert import fieldtypes
 from ffrecord.convert.hdf5heap import check_heaps
+from ffrecord.convert.hdf5target import Target
 from ffrecord.convert.shapes import LARGEST_RECORD, Options, Row, Rows, Written
 from ffrecord.dataset import packages
 from ffrecord.dataset.spec import SEQUENCE
 from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError, ReadFailedError
-from ffrecord.newfile import writing
 from ffrecord.opening import refuse_other_kinds
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -87,16 +87,16 @@ def _opened(path: str) -> Iterator[Any]:
     refuse_other_kinds(path, "an HDF5 file")
     os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))  # what the system refuses is no damage
     with _damage_of(path):
-        file = _file(path, "r")
+        file = _file(path)
     with file:
         yield file
 
 
-def _file(path: str, mode: str, **how: Any) -> Any:
+def _file(path: str) -> Any:
     """HDF5 does not try again what was interrupted while it opens a file."""
     while True:
         try:
-            return packages.load("h5py").File(path, mode, **how)
+            return packages.load("h5py").File(path, "r")
         except OSError as error:
             if _system_error(error) != errno.EINTR:
                 raise
@@ -257,15 +257,21 @@ def _value(path: str, number: int, field: Field, stored: Any) -> Any:
 
 def write(path: str, rows: Rows, options: Options) -> Written:
     number = 0
-    # Not "x": what an interrupt has left is written over. Nobody else writes to this folder.
-    with _told_by_hdf5(path), _file(path, "w", track_order=True) as file:
+    h5py = packages.load("h5py")
+    with (
+        Target(path) as target,
+        _told_by_hdf5(path),
+        h5py.File(target, "w", track_order=True) as file,
+    ):
         columns = [_Column(file, name, text) for name, text in rows.spec.items()]
         for row in rows.items:
             for column in columns:
                 column.add(row[column.name])
+                target.raise_error()
             number += 1
         for column in columns:
             column.finish()
+            target.raise_error()
     return Written(number)
 
 
@@ -276,13 +282,7 @@ def _told_by_hdf5(path: str) -> Iterator[None]:
         yield
     except FFRecordError:
         raise
-    except (OSError, RuntimeError) as error:
-        code = _system_error(error)
-        if code:
-            with writing(path):
-                raise OSError(code, os.strerror(code)) from error
-        if isinstance(error, OSError):
-            raise
+    except RuntimeError as error:
         raise ConversionError(f"{path}: HDF5 cannot write it: {error}") from error
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from ffrecord import NoRoomError, ReadFailedError, WriteFailedError
 from ffrecord.convert import convert, streams
+from ffrecord.dataset import DatasetWriter
 from tests import handmade, trees
 from tests.convert import foreign
 
@@ -134,6 +135,28 @@ def test_a_bag_that_is_not_replaced_by_one_file_keeps_its_index(
         "source.ffr": before["source.ffr"],
         "out.bag": foreign.single_bag(RECORDS, 1),
     }
+
+
+FULL_DISK = """
+import resource, sys
+from ffrecord import cli
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+sys.exit(cli.main(["convert", "--no-progress", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.parametrize("limit", [500, 30_000, 150_000])
+def test_a_full_disk_does_not_crash_hdf5(limit: int, tmp_path: Path) -> None:
+    """Whose library does if it is told: the process has to end by itself."""
+    with DatasetWriter(tmp_path / "rows", {"name": "utf8", "data": "bytes"}) as writer:
+        for number in range(20):
+            writer.append({"name": f"row {number}", "data": trees.content(10_000, number)})
+    arguments = [str(limit), str(tmp_path / "rows"), str(tmp_path / "out.h5")]
+    with handmade.python(FULL_DISK, *arguments) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == NoRoomError.exit_code
+    assert said == f"ffrecord: {tmp_path / 'out.h5'}: no room to write: File too large\n"
+    assert os.listdir(tmp_path) == ["rows"]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
