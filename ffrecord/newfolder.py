@@ -87,7 +87,11 @@ def _make(path: str) -> bool:
 
 
 def _remove(path: str) -> None:
-    """A folder and all that is in it, also in folders that are not for writing to."""
+    """A folder and all that is in it, also in folders that are not for writing to. One that is
+    empty can go without being opened, which may fail."""
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
+        return
     os.chmod(path, 0o700)
     for top, folders, _ in os.walk(path):
         for name in folders:  # before they are gone into

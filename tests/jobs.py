@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pytest
 
@@ -25,8 +25,10 @@ from ffrecord import (
 )
 from ffrecord.convert import convert
 from tests import handmade, trees
+from tests.convert import foreign
 
 RECORDS = handmade.random_records([50_000, 0, 123_456, 7, 33_333, 4096] * 6, seed=2)
+OLD = handmade.random_records([700, 0, 3], seed=4)
 SPEC = {"number": "int", "words": "utf8[]", "noise": "bytes"}
 SMALL = 16 << 10
 
@@ -39,6 +41,7 @@ class Sources:
 
     tree: Path
     archive: Path
+    records: Path
 
 
 def old_or_new(found: Content, old: Content, new: Content) -> bool:
@@ -64,11 +67,16 @@ def each_old_or_new(found: Content, old: Content, new: Content) -> bool:
     return all(found.get(path) in (old[path], new[path]) for path in new)
 
 
+def no_mixture(found: Content, old: Content, new: Content) -> bool:
+    """Of a bag, which is two files: the old or the new one, or not both of its files."""
+    return found in (old, new, None) or len(cast(dict[str, bytes | None], found)) == 1
+
+
 @dataclass(frozen=True)
 class Job:
     """`do` makes the target. `over` is there before: nothing, a file or an empty folder; a job that
     replaces nothing says FileExistsError when it is done already. `named` is without O_TMPFILE.
-    `leaves` says what may be there meanwhile."""
+    `leaves` says what may be there meanwhile, `beside` which file belongs to the target."""
 
     name: str
     do: Callable[[Sources, Path], None]
@@ -76,6 +84,7 @@ class Job:
     replaces: bool = True
     named: bool = False
     leaves: Callable[[Content, Content, Content], bool] = old_or_new
+    beside: str | None = None
 
     def __str__(self) -> str:
         return f"{self.name} over {self.over}{' with a name' if self.named else ''}"
@@ -92,7 +101,21 @@ class Job:
             target.mkdir()
             for number in range(4):
                 handmade.write_records(target / f"PART_{number:05d}.ffr", [b"old", b"%d" % number])
-        return content(target)
+        elif self.over == "a bag":
+            target.write_bytes(b"".join(OLD))
+            target.with_suffix(".idx").write_bytes(foreign.limits(OLD))
+        return self.found(target)
+
+    def found(self, target: Path) -> Content:
+        """What is there; if a file belongs to the target, by their names."""
+        if self.beside is None:
+            return content(target)
+        found = {name: content(target.parent / name) for name in self.names(target)}
+        there = {name: data for name, data in found.items() if isinstance(data, bytes)}
+        return {**there} or None
+
+    def names(self, target: Path) -> list[str]:
+        return [target.name] if self.beside is None else [target.name, self.beside]
 
     def do_again(self, sources: Sources, target: Path, *, done: bool) -> None:
         """The same once more, as a user would after a crash."""
@@ -123,7 +146,7 @@ def make_sources(place: Path) -> Sources:
     os.link(tree / "folder 0/0.bin", tree / "again.bin")
     archive = place / "tree.ffr"
     pack_folder(tree, archive)
-    return Sources(tree, archive)
+    return Sources(tree, archive, handmade.write_records(place / "records.ffr", RECORDS))
 
 
 def use_small_steps(patch: pytest.MonkeyPatch) -> None:
@@ -205,6 +228,10 @@ def to_folder(sources: Sources, target: Path) -> None:
     convert(sources.archive, target, target_format="folder")
 
 
+def to_bag(sources: Sources, target: Path) -> None:
+    convert(sources.records, target, target_format="bag", force=True)
+
+
 def dump_one(_sources: Sources, target: Path) -> None:
     utils.dump(RECORDS, target, 1)
 
@@ -231,11 +258,13 @@ PACKING = [
     Job("pack in shards", pack_shards, replaces=False),
     Job("pack in shards", pack_shards, over="an empty folder", replaces=False),
 ]
+TO_BAG = Job("convert, forced", to_bag, over="a bag", leaves=no_mixture, beside="target.idx")
 OTHERS = [
     Job("dataset", write_points, replaces=False),
     Job("convert, forced", to_tar, over="a file"),
     Job("convert", to_new_tar, replaces=False),
     Job("convert to a folder", to_folder, replaces=False),
+    TO_BAG,
     Job("dataset in shards", write_more_points, leaves=first_shards),
     Job("dump", dump_one, over="a file"),
     Job("dump in shards", dump_shards),

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from ffrecord.convert import conversion
+from ffrecord.convert import publish
 
 Image: TypeAlias = "bytes | dict[str, Any] | None"
 
@@ -66,7 +66,7 @@ class Disk:
             for name in NAMING:
                 patch.setattr(os, name, _followed_by(getattr(os, name), then))
             patch.setattr(os, "fsync", _followed_by(self._sync, then))
-            patch.setattr(conversion, "_libc", _SyncAll(self._sync_all))
+            patch.setattr(publish, "_libc", _SyncAll(self._sync_all))
             try:
                 yield
             finally:

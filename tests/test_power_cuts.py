@@ -70,3 +70,29 @@ def test_a_power_cut_leaves_nothing_the_old_or_the_new_and_the_new_once_it_is_do
         cut()
         assert disk.image(target, synced) == new
     assert old in seen
+
+
+def test_a_power_cut_never_leaves_the_data_of_one_bag_with_the_index_of_another(
+    sources: Sources, tmp_path: Path
+) -> None:
+    target = tmp_path / "place" / "target"
+    paths = [target, target.with_suffix(".idx")]
+    chance = random.Random(5)
+    jobs.TO_BAG.prepare(target)
+    old = [path.read_bytes() for path in paths]
+    jobs.TO_BAG.do(sources, target)
+    new = [path.read_bytes() for path in paths]
+    jobs.TO_BAG.prepare(target)
+    disk = Disk(target.parent)
+    seen: list[list[Image]] = []
+
+    def cut() -> None:
+        for each in [*powercut.cuts(chance)] * 3:
+            seen.append([disk.image(path, each) for path in paths])
+            assert None in seen[-1] or seen[-1] in (old, new), each
+
+    with disk.watching(cut):
+        jobs.TO_BAG.do(sources, target)
+        synced = Cut("synced", "synced", chance)
+        assert [disk.image(path, synced) for path in paths] == new
+    assert old in seen

@@ -15,6 +15,7 @@ import numpy as np
 
 from ffrecord.convert.shapes import Buffer, Options, Records, Written
 from ffrecord.convert.source import SourceFile
+from ffrecord.convert.streams import new_file
 from ffrecord.errors import DamagedSourceError
 from ffrecord.indices import Ints
 
@@ -49,7 +50,7 @@ def write(path: str, records: Records, options: Options) -> Written:
 def write_single(path: str, records: Records, options: Options) -> Written:
     """One file, in version 1 of the format: of both, the one that can hold empty records."""
     limits = array("Q", [0])
-    with open(path, "xb") as file:
+    with new_file(path) as file:
         for record in records.items:
             file.write(record)
             limits.append(limits[-1] + memoryview(record).nbytes)
@@ -64,8 +65,8 @@ class BagWriter:
         self.length = 0
         self._end = 0
         with ExitStack() as opened:
-            self._data = opened.enter_context(open(path, "xb"))
-            self._index = opened.enter_context(open(index_path(path), "xb"))
+            self._data = opened.enter_context(new_file(path))
+            self._index = opened.enter_context(new_file(index_path(path)))
             self._opened = opened.pop_all()
 
     def append(self, record: Buffer) -> None:

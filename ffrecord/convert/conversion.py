@@ -7,10 +7,8 @@ stays until then.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import stat
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,11 +22,19 @@ from ffrecord.archive import Archive
 from ffrecord.convert import bag, fieldtypes, formats, own
 from ffrecord.convert.adapt import adapt
 from ffrecord.convert.formats import Format
+from ffrecord.convert.publish import publish_files, publish_folder
 from ffrecord.convert.shapes import Files, Options, Rows, Shape, Written
-from ffrecord.errors import ConversionError, CountError, NoRoomError, SkippedWarning
+from ffrecord.errors import (
+    ConversionError,
+    CountError,
+    FFRecordError,
+    NoRoomError,
+    SkippedWarning,
+    WriteFailedError,
+)
 from ffrecord.extract import extract
 from ffrecord.names import absolute
-from ffrecord.newfile import check_target, sync_folder
+from ffrecord.newfile import check_target
 from ffrecord.newfolder import NewFolder, remove_abandoned
 from ffrecord.pack import pack_folder
 from ffrecord.sizes import parse_size
@@ -36,9 +42,6 @@ from ffrecord.sizes import parse_size
 Path: TypeAlias = "str | os.PathLike[str]"
 
 DOING = "converting"  # in the name of the folder that it is done in
-_libc = ctypes.CDLL(None, use_errno=True)
-NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""From a file system that has none."""
 
 
 @dataclass(slots=True)
@@ -195,7 +198,7 @@ class _Job:
     def run(self) -> ConversionReport:
         folder = NewFolder(self._path, DOING)
         try:
-            with self._no_room_is_ours():
+            with self._failing_as_the_target(folder.path):
                 staged = os.path.join(folder.path, os.path.basename(self._path))
                 written = self._write(staged)
                 found = self._target.count(staged)
@@ -243,33 +246,27 @@ class _Job:
                 yield item
 
     def _publish(self, folder: str) -> None:
-        """Give it its name, durably. A bag's index goes away first and comes last: without one
-        nobody takes it for whole."""
+        """Give it its name, durably."""
+        if self._target.is_folder:
+            publish_folder(folder, self._path)
+            return
         names = _products(self._path, self._target)
-        staged = {name: os.path.join(folder, os.path.basename(name)) for name in names}
-        for place in staged.values():
-            _make_durable(place)
-        for name in _products(self._path, self._target, both=True)[1:]:
-            if os.path.lexists(name):
-                os.unlink(name)
-        for name, place in staged.items():
-            if self._target.is_folder:
-                _move_folder(place, name)
-                continue
-            if not self._force:
-                _name_anew(place, name)
-                continue
-            if os.path.exists(name):  # a file that is replaced keeps its mode
-                os.chmod(place, stat.S_IMODE(os.stat(name).st_mode))
-            os.rename(place, name)
-        sync_folder(os.path.dirname(self._path))
+        stale = _products(self._path, self._target, both=True)[::-1]
+        if len(names) == 1:  # which replaces what has its name
+            stale = stale[:-1]
+        publish_files(folder, names, stale, force=self._force)
 
     @contextmanager
-    def _no_room_is_ours(self) -> Iterator[None]:
+    def _failing_as_the_target(self, folder: str) -> Iterator[None]:
+        """What cannot be written is the target, wherever it is until then."""
         try:
             yield
+        except (NoRoomError, WriteFailedError) as error:
+            if os.fsdecode(error.filename).startswith(os.path.join(folder, "")):
+                raise type(error)(self._path, error.errno or errno.EIO) from error
+            raise
         except OSError as error:
-            if error.errno in NoRoomError.ERRNOS and not isinstance(error, NoRoomError):
+            if error.errno in NoRoomError.ERRNOS and not isinstance(error, FFRecordError):
                 raise NoRoomError(self._path, error.errno) from error
             raise
 
@@ -308,38 +305,6 @@ def _chained(
             if isinstance(shape, Rows) and shape.spec != spec:
                 raise ConversionError(f"{path}: its fields are {shape.spec}, not {spec}")
             yield from shape.items
-
-
-def _name_anew(place: str, name: str) -> None:
-    """A name that nobody has taken since it was looked for."""
-    try:
-        os.link(place, name)
-    except OSError as error:
-        if error.errno not in NO_HARD_LINKS:
-            raise
-        if os.path.lexists(name):
-            raise FileExistsError(errno.EEXIST, "is there already", name) from None
-        os.rename(place, name)
-
-
-def _move_folder(place: str, name: str) -> None:
-    """To another folder, which needs the right to write to the folder itself: its `..` changes."""
-    mode = stat.S_IMODE(os.stat(place).st_mode)
-    os.chmod(place, mode | stat.S_IWUSR)
-    os.rename(place, name)
-    os.chmod(name, mode)
-
-
-def _make_durable(path: str) -> None:
-    is_folder = os.path.isdir(path)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if not is_folder:
-            os.fsync(fd)
-        elif _libc.syncfs(fd) != 0:  # file by file it takes many times as long
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
-    finally:
-        os.close(fd)
 
 
 def _pack(path: str, staged: str, verbose: bool, options: Options) -> int:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from ffrecord.archive import Archive
 from ffrecord.convert import packed
 from ffrecord.convert.shapes import Entry, Files, Options, Written
-from ffrecord.convert.source import STEP
+from ffrecord.convert.streams import STEP, reader
 from ffrecord.errors import ChangedError
 from ffrecord.extract import extract
 from ffrecord.names import to_text
@@ -81,8 +81,7 @@ def _entry(scan: Scan, path: bytes, hard_link: bytes, inode: int) -> Entry:
 def _content(scan: Scan, inode: int) -> Iterator[bytes]:
     """A file's bytes, if they are those of the file that was seen."""
     path = scan.path(inode)
-    fd = os.open(path, scan.open_flags)
-    with open(fd, "rb", buffering=0) as file:
+    with reader(os.fsdecode(path), scan.open_flags) as file:
         left = scan.tree.length[inode]
         while left and (piece := file.read(min(left, STEP))):
             left -= len(piece)

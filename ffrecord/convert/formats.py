@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from ffrecord.archive import Archive
 from ffrecord.convert import bag, folder, granular, hdf5, own, packed, recordio, tar, tfrecord
 from ffrecord.convert.shapes import Files, Options, Records, Rows, Shape, Written
+from ffrecord.convert.streams import first_bytes
 from ffrecord.dataset.sharded import SHARD_NAME
 from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SPEC_NAME
 from ffrecord.errors import (
@@ -111,8 +112,7 @@ def _by_name(path: str) -> str | None:
 
 def _file_format(path: str) -> str | None:
     refuse_other_kinds(path, "a file or folder")
-    with open(path, "rb") as file:
-        start = file.read(START)
+    start = first_bytes(path, START)
     if hdf5.begins(start):
         return "hdf5"
     if recordio.begins(start):
@@ -164,8 +164,7 @@ def _dataset_format(spec: str) -> str | None:
     """Whose `spec.json` it is; None if it is nobody's, but a file that happens to have the name."""
     if not os.path.isfile(spec):
         return None
-    with open(spec, "rb") as file:
-        text = file.read(LARGEST_SPEC + 1)
+    text = first_bytes(spec, LARGEST_SPEC + 1)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):

@@ -18,6 +18,7 @@ import numpy as np
 from ffrecord.convert import fieldtypes
 from ffrecord.convert.bag import BagFile, BagWriter
 from ffrecord.convert.shapes import Options, Row, Rows, Written
+from ffrecord.convert.streams import first_bytes, new_file
 from ffrecord.dataset import packages
 from ffrecord.dataset.codecs import decode_int, decode_msgpack, encode_int
 from ffrecord.dataset.sharded import SHARD_NAME
@@ -53,8 +54,8 @@ def write(path: str, rows: Rows, options: Options) -> Written:
         for name, text in rows.spec.items()
     }
     os.mkdir(path)
-    with open(os.path.join(path, SPEC_NAME), "x", encoding="utf-8") as file:
-        json.dump(spec, file)
+    with new_file(os.path.join(path, SPEC_NAME)) as file:
+        file.write(json.dumps(spec).encode())
     number = 0
     with ExitStack() as opened:
         bags = {
@@ -71,8 +72,7 @@ def load_spec(path: str) -> dict[str, str]:
     """A dataset's own spec, if it is one of granular's."""
     name = os.path.join(path, SPEC_NAME)
     refuse_other_kinds(name, "a spec")
-    with open(name, "rb") as file:
-        text = file.read(LARGEST_SPEC + 1)
+    text = first_bytes(name, LARGEST_SPEC + 1)
     try:
         if len(text) > LARGEST_SPEC:
             raise ValueError(f"it has more than {LARGEST_SPEC} bytes")

@@ -7,7 +7,9 @@ was, so that it becomes that again. Nothing outside the file is read, whatever i
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,10 +19,11 @@ import numpy as np
 
 from ffrecord.convert import fieldtypes
 from ffrecord.convert.hdf5heap import check_heaps
+from ffrecord.convert.hdf5target import Target
 from ffrecord.convert.shapes import LARGEST_RECORD, Options, Row, Rows, Written
 from ffrecord.dataset import packages
 from ffrecord.dataset.spec import SEQUENCE
-from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError
+from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError, ReadFailedError
 from ffrecord.opening import refuse_other_kinds
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -32,6 +35,8 @@ CHUNK_BYTES = 64 << 10
 MOST_RATIO = 1100  # deflate makes 1032 bytes of one at the most
 MODEST = 1 << 30  # bytes that a file may claim without having them
 
+_ERRNO = re.compile(r"\berrno = ([0-9]{1,4})\b")
+_OFFSET = re.compile(r"\boffset = ([0-9]{1,18})\b")
 _SCALARS = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "bool": np.dtype(bool)}
 _SEQUENCES = {"int[]": np.dtype("<i8"), "float[]": np.dtype("<f8")}
 
@@ -79,25 +84,49 @@ def count(path: str) -> int:
 
 @contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    h5py = packages.load("h5py")
     refuse_other_kinds(path, "an HDF5 file")
     os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))  # what the system refuses is no damage
     with _damage_of(path):
-        file = h5py.File(path, "r")
+        file = _file(path)
     with file:
         yield file
 
 
+def _file(path: str) -> Any:
+    """HDF5 does not try again what was interrupted while it opens a file."""
+    while True:
+        try:
+            return packages.load("h5py").File(path, "r")
+        except OSError as error:
+            if _system_error(error) != errno.EINTR:
+                raise
+
+
 @contextmanager
 def _damage_of(path: str, record: int | None = None) -> Iterator[None]:
-    """h5py tells of damage with almost any exception."""
+    """h5py tells of damage with almost any exception, and with the same of a disk that fails."""
     try:
         yield
     except FFRecordError:
         raise
     except (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+        if isinstance(error, OSError) and error.filename is not None:  # which h5py does not say
+            raise
+        code = _system_error(error)
+        if code:
+            raise ReadFailedError(path, code, _number(_OFFSET, error)) from error
         what = f"HDF5 cannot read it: {error or type(error).__name__}"
         raise DamagedSourceError(path, what, record) from error
+
+
+def _system_error(error: Exception) -> int:
+    """What the operating system said, by the text: h5py has it in `errno` only of what it opens."""
+    return _number(_ERRNO, error)
+
+
+def _number(pattern: re.Pattern[str], error: Exception) -> int:
+    found = pattern.search(str(error))
+    return int(found[1]) if found is not None else 0
 
 
 def _fields(path: str, file: Any, only: str | None) -> list[Field]:
@@ -228,14 +257,21 @@ def _value(path: str, number: int, field: Field, stored: Any) -> Any:
 
 def write(path: str, rows: Rows, options: Options) -> Written:
     number = 0
-    with _told_by_hdf5(path), packages.load("h5py").File(path, "x", track_order=True) as file:
+    h5py = packages.load("h5py")
+    with (
+        Target(path) as target,
+        _told_by_hdf5(path),
+        h5py.File(target, "w", track_order=True) as file,
+    ):
         columns = [_Column(file, name, text) for name, text in rows.spec.items()]
         for row in rows.items:
             for column in columns:
                 column.add(row[column.name])
+                target.raise_error()
             number += 1
         for column in columns:
             column.finish()
+            target.raise_error()
     return Written(number)
 
 

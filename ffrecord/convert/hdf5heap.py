@@ -15,7 +15,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from ffrecord.convert.source import STEP, SourceFile
+from ffrecord.convert.source import SourceFile
+from ffrecord.convert.streams import STEP
 
 SIGNATURE = b"GCOL\x01\0\0\0"
 _HEADER = struct.Struct("<8sQ")

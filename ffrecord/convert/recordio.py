@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from ffrecord.checksum import crc32
 from ffrecord.convert import snappy
 from ffrecord.convert.shapes import LARGEST_RECORD, Buffer, Options, Records, Written
-from ffrecord.convert.source import STEP, Pieces, SourceFile
+from ffrecord.convert.source import Pieces, SourceFile
+from ffrecord.convert.streams import STEP, new_file
 from ffrecord.dataset import packages
 from ffrecord.errors import ConversionError
 
@@ -117,7 +118,7 @@ def _write(path: str, records: Records, options: Options, dialect: Dialect) -> W
         raise ConversionError(f"RecordIO has no codec {codec!r}: it has {', '.join(CODECS)}")
     number, size = 0, 0
     waiting: list[bytes] = []
-    with open(path, "xb") as file:
+    with new_file(path) as file:
         for number, record in enumerate(records.items, 1):
             length = memoryview(record).nbytes
             if length > LARGEST_RECORD - (1 << 20):

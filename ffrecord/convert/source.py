@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterable
 from types import TracebackType
 
+from ffrecord.convert import streams
 from ffrecord.convert.shapes import LARGEST_RECORD, Buffer
 from ffrecord.errors import DamagedSourceError
 from ffrecord.opening import refuse_other_kinds
-
-STEP = 1 << 20
 
 
 class SourceFile:
@@ -22,7 +21,7 @@ class SourceFile:
     def __init__(self, path: str) -> None:
         refuse_other_kinds(path, "a file")
         self.path = path
-        self._file = open(path, "rb", buffering=STEP)  # noqa: SIM115 - closed by close()
+        self._file = streams.reader(path)
         self.size = os.fstat(self._file.fileno()).st_size
         self.offset = 0
 

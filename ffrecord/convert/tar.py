@@ -15,13 +15,14 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from typing import Any
 
 from ffrecord.convert.paths import parts, sample_key
 from ffrecord.convert.shapes import Entry, Files, Options, Written
-from ffrecord.convert.source import STEP, Pieces
+from ffrecord.convert.source import Pieces
+from ffrecord.convert.streams import STEP, new_file, reader
 from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError
 from ffrecord.names import to_bytes, to_text
 from ffrecord.opening import refuse_other_kinds
@@ -98,7 +99,7 @@ class _StrictTarInfo(tarfile.TarInfo):
 def _opened(path: str, *, headers_only: bool = False) -> Iterator[tarfile.TarFile]:
     """For one walk through it. What was compressed has a checksum at its end, which is come to."""
     refuse_other_kinds(path, "a tar")
-    with open(path, "rb", buffering=STEP) as raw:
+    with reader(path) as raw:
         unpack = _unpacking(raw.read(6))
         raw.seek(0)
         stream = raw if unpack is None else unpack(raw)
@@ -272,9 +273,13 @@ class _Tar:
     def __init__(self, path: str) -> None:
         self.names = 0
         how = _COMPRESSED.get(os.path.splitext(path)[1], "")
-        self._tar: tarfile.TarFile = tarfile.open(  # noqa: SIM115 - closed by close()
-            path, f"x:{how}", format=tarfile.PAX_FORMAT, **_NAMES
-        )  # type: ignore[call-overload]
+        with ExitStack() as opened:
+            file = opened.enter_context(new_file(path))
+            self._tar: tarfile.TarFile = tarfile.open(  # noqa: SIM115 - closed by close()
+                path, f"x:{how}", file, format=tarfile.PAX_FORMAT, **_NAMES
+            )  # type: ignore[call-overload]
+            opened.callback(self._tar.close)
+            self._opened = opened.pop_all()
 
     def add(self, entry: Entry) -> None:
         parts(entry.path)
@@ -286,7 +291,7 @@ class _Tar:
         self._tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
 
     def close(self) -> None:
-        self._tar.close()
+        self._opened.close()
 
     def __enter__(self) -> _Tar:
         return self

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from ffrecord.convert.shapes import Buffer, Options, Records, Written
 from ffrecord.convert.source import SourceFile
+from ffrecord.convert.streams import new_file
 from ffrecord.dataset import packages
 
 LENGTH = struct.Struct("<Q")
@@ -45,7 +46,7 @@ def count(path: str) -> int:
 
 def write(path: str, records: Records, options: Options) -> Written:
     number = 0
-    with open(path, "xb") as file:
+    with new_file(path) as file:
         for record in records.items:
             length = LENGTH.pack(memoryview(record).nbytes)
             file.write(length + CRC.pack(masked_crc(length)))

@@ -29,7 +29,7 @@ from ffrecord import (
     NotFFRecordError,
     pack_folder,
 )
-from ffrecord.convert import FORMATS, adapt, conversion, convert, formats, tar
+from ffrecord.convert import FORMATS, adapt, convert, formats, publish, tar
 from ffrecord.convert.shapes import Options, Records, Written
 from tests import handmade, trees, users
 
@@ -502,13 +502,13 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(
     ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "x.tfrecord"
-    real = conversion._make_durable
+    real = publish._make_durable
 
     def slow(path: str) -> None:
         real(path)
         target.write_bytes(b"precious")
 
-    monkeypatch.setattr(conversion, "_make_durable", slow)
+    monkeypatch.setattr(publish, "_make_durable", slow)
     with pytest.raises(FileExistsError):
         convert(ours, target)
     assert target.read_bytes() == b"precious"

@@ -12,16 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ffrecord import newfile
-from tests.faults import reading, serving, shim, writing
+from ffrecord.convert import streams
+from tests.faults import converting, reading, serving, shim, writing
 from tests.faults.cases import Operation, run_all
 
 MAKERS: dict[str, Callable[[Path], Operation]] = {
-    **reading.MAKERS, **writing.MAKERS, **serving.MAKERS
+    **reading.MAKERS, **writing.MAKERS, **converting.MAKERS, **serving.MAKERS
 }  # fmt: skip
 
 
 def main(folder: Path) -> None:
     newfile.SMALL_BUFFER = 16 << 10  # so that there is more than one write
+    streams.STEP = streams.GATHERED = 16 << 10
     shim.set_base(folder)
     for number, line in enumerate(sys.stdin):
         name, _, how_many = line.rstrip("\n").rpartition(" ")

@@ -58,6 +58,7 @@ REAL(ssize_t, pwrite64, int, const void *, size_t, off64_t);
 REAL(ssize_t, writev, int, const struct iovec *, int);
 REAL(int, fsync, int);
 REAL(int, fdatasync, int);
+REAL(int, syncfs, int);
 REAL(int, rename, const char *, const char *);
 REAL(int, renameat, int, const char *, int, const char *);
 REAL(int, link, const char *, const char *);
@@ -76,7 +77,7 @@ __attribute__((constructor)) static void begin(void)
 #define FIND(name) real_##name = dlsym(RTLD_NEXT, #name)
     FIND(syscall); FIND(openat64); FIND(read); FIND(pread64); FIND(readv);
     FIND(preadv64); FIND(preadv64v2); FIND(write); FIND(pwrite64); FIND(writev); FIND(fsync);
-    FIND(fdatasync); FIND(rename); FIND(renameat); FIND(link); FIND(linkat); FIND(ftruncate64);
+    FIND(fdatasync); FIND(syncfs); FIND(rename); FIND(renameat); FIND(link); FIND(linkat); FIND(ftruncate64);
     FIND(sendfile64); FIND(copy_file_range); FIND(ioctl); FIND(fallocate64); FIND(flock);
     counts = mmap(NULL, sizeof *counts, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (counts == MAP_FAILED)
@@ -357,6 +358,7 @@ ssize_t copy_file_range(int from, off64_t *at, int to, off64_t *there, size_t co
 
 int fsync(int fd) { PLAIN(FSYNC, fd, skips_syncing ? 0 : real_fsync(fd)) }
 int fdatasync(int fd) { PLAIN(FSYNC, fd, skips_syncing ? 0 : real_fdatasync(fd)) }
+int syncfs(int fd) { PLAIN(FSYNC, fd, skips_syncing ? 0 : real_syncfs(fd)) }
 int ftruncate64(int fd, off64_t size) { PLAIN(TRUNCATE, fd, real_ftruncate64(fd, size)) }
 int ftruncate(int fd, off_t size) { PLAIN(TRUNCATE, fd, real_ftruncate64(fd, size)) }
 int flock(int fd, int how) { PLAIN(LOCK, fd, real_flock(fd, how)) }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults import converting
 from tests.faults.conftest import Server
 from tests.faults.server import MAKERS
 
@@ -15,6 +16,8 @@ CALLS = {
     "write": {"open", "write", "fsync", "rename", "truncate"},
     "resume": {"read", "write", "fsync", "rename", "lock"},
     "extract over": {"read", "write", "rename"},
+    "convert tfrecord": {"read", "write", "fsync", "rename"},
+    "convert to tar": {"read", "write", "fsync", "rename"},
     "serve, cold": {"io_submit", "io_getevents", "completion"},
     "serve, cached": {"read"},
     "serve a failing kernel": {"read", "write"},
@@ -23,7 +26,12 @@ FEWEST = 5
 IO_CALLS = {"io_submit", "io_getevents", "completion"}
 
 
-@pytest.mark.parametrize("name", MAKERS)
+EVERY = [
+    pytest.param(name, marks=pytest.mark.long if name in converting.LONG else []) for name in MAKERS
+]
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_a_call_that_fails_gives_the_right_result_or_an_error_that_names_the_file(
     name: str, server: Server, every: bool
 ) -> None:
