@@ -30,10 +30,11 @@ ODD = os.fsdecode(b"odd\xff")
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
     def run(*words: str | Path) -> tuple[int, str, str]:
         code = cli.main(list(map(str, words)))
-        return code, *capsys.readouterr()
+        out, err = capsysbinary.readouterr()
+        return code, os.fsdecode(out), os.fsdecode(err)
 
     return run
 
@@ -193,7 +194,7 @@ def test_sizes_are_shown_as_people_read_them(run: Run, archive: Path) -> None:
 
 def test_ls_colours_by_kind_only_when_it_should(run: Run, archive: Path) -> None:
     plain = run("ls", "-p1", archive)[1]
-    assert plain.splitlines() == ["a", "d/", "link", "odd\\udcff"]
+    assert plain.splitlines() == ["a", "d/", "link", ODD]
     colours = run("ls", "-p", archive, "--color=always")[1]
     assert colours != plain
     assert re.sub(r"\033\[[0-9;]*m", "", colours) == plain

@@ -38,9 +38,11 @@ from ffrecord.newfile import check_target
 from ffrecord.newfolder import NewFolder, remove_abandoned
 from ffrecord.pack import pack_folder
 from ffrecord.sizes import parse_size
+from ffrecord.wording import said
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
+NEVER_REPLACED = "is never replaced: remove it, or name another target"
 DOING = "converting"  # in the name of the folder that it is done in
 
 
@@ -127,7 +129,8 @@ def _require_one_format(paths: list[str], first: Format) -> None:
         if other.name != first.name:
             raise ConversionError(
                 f"{path}: is of the format {other.name}, {paths[0]} of {first.name}; "
-                "convert them one by one, or name the format of all (--from)"
+                "convert them one by one, or name the format of all, "
+                f"{said('source_format', '--from')}"
             )
 
 
@@ -155,17 +158,20 @@ def _target_path(dst: str, target: Format, sources: list[str], force: bool) -> s
             os.path.join(os.path.realpath(source), "")
         ):
             raise ConversionError(f"{dst}: is inside of what is to be converted")
+        if os.path.exists(path) and os.path.samefile(path, source):
+            raise ConversionError(f"{dst}: cannot be converted into itself; name another target")
     if os.path.isdir(path):
         if os.listdir(path):
-            raise FileExistsError(errno.EEXIST, "a folder that is there is not replaced", dst)
+            raise FileExistsError(errno.EEXIST, f"a folder that is there {NEVER_REPLACED}", dst)
         if not target.is_folder:
-            raise IsADirectoryError(errno.EISDIR, "a folder is in the way", dst)
+            raise IsADirectoryError(errno.EISDIR, f"a folder in the way {NEVER_REPLACED}", dst)
         return path
     check_target(path)
     for name in _products(path, target, both=True):
         if os.path.lexists(name) and (not force or target.is_folder):
-            hint = "" if target.is_folder else "; force (--force) replaces it"
-            raise FileExistsError(errno.EEXIST, f"is there already{hint}", name)
+            hint = "" if target.is_folder else f"; {said('force=True', '--force')} replaces it"
+            shown = dst if name == path else name
+            raise FileExistsError(errno.EEXIST, f"is there already{hint}", shown)
     return path
 
 
