@@ -138,6 +138,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy", "tqdm"},
     ),
+    "ffrecord.cli.shells": ({"cli"}, set()),
     "ffrecord.__main__": ({"cli"}, set()),
     "ffrecord.__init__": (
         {"dataset", "errors", "fileio", "folder", "pack", "reader", "salvage", "version"}
@@ -252,7 +253,8 @@ def test_only_the_command_line_of_the_first_package_knows_the_second() -> None:
         for path in (ROOT / "ffrecord").rglob("*.py")
         if any(name.split(".")[0] == "ffrecord_fuse" for name in imports_of(path.read_text()))
     }
-    assert knowing == {f"ffrecord/cli/{name}.py" for name in ("arguments", "mount", "umount")}
+    due = ("arguments", "completion", "mount", "umount")
+    assert knowing == {f"ffrecord/cli/{name}.py" for name in due}
 
 
 def test_the_table_names_no_module_that_is_gone() -> None:

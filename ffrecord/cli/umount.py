@@ -19,7 +19,7 @@ def run(options: argparse.Namespace) -> int:
         print_names([each if raw else quoted(each) for each in places], raw=raw)
         return 0
     if options.list or options.mountpoint is None:
-        options.parser.error("name one mount point, or with --list none")
+        options.parser.error("name a mount point, or give --list alone")
     try:
         unmount(options.mountpoint)
     except MountError as error:

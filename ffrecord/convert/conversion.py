@@ -113,6 +113,8 @@ def convert(
     for name, text in options.types.items():
         fieldtypes.check_type(name, text)
     target = _target_format(os.fsdecode(dst), source, target_format, options)
+    if target.name == source.name and options.codec is None:
+        _refuse_itself(os.fsdecode(dst), paths)
     path = _target_path(os.fsdecode(dst), target, paths, force)
     job = _Job(paths, source, path, target, options, force, verbose)
     report = job.run()
@@ -146,6 +148,16 @@ def _target_format(dst: str, source: Format, name: str | None, options: Options)
     return target
 
 
+def _refuse_itself(dst: str, sources: list[str]) -> None:
+    """Into another format a file may be converted where it is."""
+    for source in sources:
+        if os.path.exists(dst) and os.path.samefile(dst, source):
+            raise ConversionError(
+                f"{dst}: is what is to be converted, and of that format already; name another "
+                "target or format"
+            )
+
+
 def _target_path(dst: str, target: Format, sources: list[str], force: bool) -> str:
     """Where to write, if nothing is in the way."""
     path = os.path.abspath(dst)
@@ -158,8 +170,6 @@ def _target_path(dst: str, target: Format, sources: list[str], force: bool) -> s
             os.path.join(os.path.realpath(source), "")
         ):
             raise ConversionError(f"{dst}: is inside of what is to be converted")
-        if os.path.exists(path) and os.path.samefile(path, source):
-            raise ConversionError(f"{dst}: cannot be converted into itself; name another target")
     if os.path.isdir(path):
         if os.listdir(path):
             raise FileExistsError(errno.EEXIST, f"a folder that is there {NEVER_REPLACED}", dst)
