@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
 
     def on_damage(path: str, error: FFRecordError) -> None:
         damaged.append({**json_facts("path", path), "error": str(error)})
-        complain(f"{path}: damaged: {error}")
+        complain(f"{path}: {error}")
 
     datasets.refuse(options.archive)
     quiet = not shows_progress(options.no_progress)
