@@ -26,9 +26,9 @@ import numpy as np
 from ffrecord.archive import Archive, Bytes
 from ffrecord.errors import FFRecordError, NoRoomError
 from ffrecord.index import ROOT, Index, Status
-from ffrecord.index.resolve import resolve
+from ffrecord.index.resolve import require, resolve
 from ffrecord.names import to_bytes, to_text
-from ffrecord.placing import NO_LINKS, PASSING, Placing
+from ffrecord.placing import NO_LINKS, PASSING, Placing, there_already
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
@@ -76,8 +76,9 @@ def extract(
         progress: called with how many files and bytes have been added.
     """
     names = None if paths is None else [to_bytes(path) for path in paths]
+    require(archive.index, names or ())
     dest = os.fspath(dest)
-    os.makedirs(dest, exist_ok=True)
+    _make_dest(dest)
     root = os.open(dest, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         work = _Extraction(archive, dest, root, overwrite, on_damage, progress)
@@ -85,6 +86,13 @@ def extract(
         return work.report
     finally:
         os.close(root)
+
+
+def _make_dest(dest: str) -> None:
+    try:
+        os.makedirs(dest, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, "is not a folder", dest) from None
 
 
 class _Extraction:
@@ -297,7 +305,7 @@ class _Extraction:
             if stat.S_ISDIR(now.st_mode):
                 return False
             if not self._overwrite:
-                raise
+                raise there_already() from None
             os.unlink(name, dir_fd=parent)
             os.mkdir(name, 0o700, dir_fd=parent)
         return True

@@ -104,7 +104,7 @@ class PackedFolder:
         """
         if isinstance(names, (str, os.PathLike)):
             return self.read_one(names)
-        names = list(names)
+        names = _list_of(names)
         records = self.records(names)
         try:
             return self.reader.read(records)
@@ -145,7 +145,7 @@ class PackedFolder:
 
     def records(self, names: Sequence[Name]) -> Ints:
         """The number of the record that holds each file."""
-        names = list(names)
+        names = _list_of(names)
         # By hash where the name is a plain path, else step by step.
         try:
             paths = list(map(str.encode, names))  # type: ignore[arg-type]
@@ -435,3 +435,11 @@ class _Item:
 
 def _joined(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
+
+
+def _list_of(names: Sequence[Name]) -> list[Name]:
+    try:
+        return list(names)
+    except TypeError:
+        what = f"not {type(names).__name__}: records by number are read by .reader"
+        raise TypeError(f"names must be a name or a list of names, {what}") from None

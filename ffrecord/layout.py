@@ -31,6 +31,7 @@ from ffrecord.errors import (
     TruncatedError,
     UnfinishedError,
 )
+from ffrecord.wording import said
 
 Checksums: TypeAlias = npt.NDArray[np.uint32]
 Offsets: TypeAlias = npt.NDArray[np.int64]
@@ -44,6 +45,9 @@ PER_RECORD = CHECKSUM.itemsize + OFFSET.itemsize
 # A count beyond this is no count: the header alone would be 12 TiB. It tells a truncated record
 # file from a file of another kind, whose bytes 4 to 12 read as some huge or negative number.
 MAX_RECORDS = 1 << 40
+
+# Of Linux, Windows and macOS: common files whose bytes 4 to 12 do read as a likely count.
+PROGRAMS = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +84,16 @@ def parse_prefix(path: str, prefix: bytes, size: int) -> int:
         raise NotFFRecordError(f"{path}: not an FFRecord file (it would hold {n} records)")
     if crc == 0 and n == 0:
         raise UnfinishedError(
-            f"{path}: never finished: its writer was not closed; write it again, go on with "
-            "resumable=True if it was written so, or save what is there with `ffrecord salvage`"
+            f"{path}: never finished: its writer was not closed; write it again, "
+            f"{said('go on with resumable=True if it was written so, ', '')}or save what is there "
+            "with `ffrecord salvage`"
         )
     if header_size(n) > size:
+        if prefix.startswith(PROGRAMS):
+            raise NotFFRecordError(f"{path}: not an FFRecord file, but a program or library")
+        other = "" if path.endswith(".ffr") else ", or of another kind"
         raise TruncatedError(
-            f"{path}: truncated: the header of {n} records needs {header_size(n)} bytes, "
+            f"{path}: truncated{other}: the header of {n} records needs {header_size(n)} bytes, "
             f"the file has {size}"
         )
     return int(n)

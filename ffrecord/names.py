@@ -12,7 +12,7 @@ import os
 
 
 def to_bytes(name: str | os.PathLike[str]) -> bytes:
-    text = os.fspath(name)
+    text = os.fspath(name) if isinstance(name, os.PathLike) else name
     if not isinstance(text, str):
         raise TypeError(f"a name is a str or a path, not {type(name).__name__}")
     try:

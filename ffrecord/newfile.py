@@ -160,7 +160,10 @@ class NewFile:
         if not is_at(self.fd, self._name):  # where locks do not reach another machine's writer
             self._name = None
             raise ChangedError(f"{self._target}: another writer took its temporary file away")
-        os.rename(self._name, self._target)
+        try:
+            os.rename(self._name, self._target)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._target) from error
         self._name = None
         tempnames.release(self.fd)
         sync_folder(self._folder)

@@ -31,7 +31,7 @@ class NewFolder:
         self.path = hidden_name(target, doing)
         self._pid = os.getpid()
         self._lock = -1
-        made = _make(self.path)
+        made = _make(self.path, target)
         try:
             self._lock = os.open(self.path, _FOLDER)
             planted.refuse(self._lock, self.path)
@@ -77,12 +77,14 @@ class NewFolder:
             self._unlock()
 
 
-def _make(path: str) -> bool:
+def _make(path: str, target: str) -> bool:
     """Whether it was not there yet. It is its owner's alone until it is whole."""
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
         return False
+    except OSError as error:  # of a name that whoever asked for the target has never heard of
+        raise OSError(error.errno, error.strerror, target) from error
     return True
 
 

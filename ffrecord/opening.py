@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import warnings
@@ -32,7 +33,7 @@ def paths(fname: Path | Sequence[Path]) -> list[str]:
         # As a shell's *.ffr: without hidden files, such as those that macOS leaves behind.
         names = sorted(n for n in os.listdir(path) if n.endswith(".ffr") and n[0] != ".")
         if not names:
-            raise FileNotFoundError(f"{path}: no *.ffr file in this folder")
+            raise FileNotFoundError(errno.ENOENT, "no *.ffr file in this folder", path)
         return [os.path.join(path, name) for name in names]
     if not isinstance(fname, (list, tuple)):
         raise TypeError(

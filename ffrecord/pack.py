@@ -37,6 +37,7 @@ from ffrecord.newfolder import NewFolder, check_new_folder, hidden_name
 from ffrecord.readahead import read_ahead
 from ffrecord.scan import Scan
 from ffrecord.sizes import parse_size
+from ffrecord.wording import said
 from ffrecord.writer import FileWriter
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -180,7 +181,8 @@ class _Packer:
         """A folder of files of about the given size, and the index in one more."""
         parts = self._parts(largest)
         if len(parts) > MOST_SHARDS:
-            raise ValueError(f"{len(parts)} shards are too many: shard_size is too small")
+            size = said("shard_size", "--shard-size")
+            raise ValueError(f"{len(parts)} shards are too many: {size} is too small")
         self.report.shards = len(parts)
         with _new_folder(target) as folder:
             shards = []
@@ -238,7 +240,7 @@ class _Packer:
         if not self._ignore_changed:
             raise ChangedError(
                 f"{paths[0]}: {what} while its folder was packed; pack it again, or with "
-                "ignore_changed"
+                f"{said('ignore_changed=True', '--ignore-changed')}"
             )
         if gone and inode not in self._gone:
             self._gone.add(inode)

@@ -23,6 +23,7 @@ from functools import cached_property
 
 from ffrecord.locks import unlock
 from ffrecord.tempnames import NO_UNNAMED_FILES, link_unnamed
+from ffrecord.wording import said
 
 PASSING = b".ffrecord-extracting"
 NO_LINKS = (errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS)
@@ -80,9 +81,9 @@ class Placing:
         except FileNotFoundError:
             return False
         if stat.S_ISDIR(now.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "a folder is in the way")
+            raise IsADirectoryError(errno.EISDIR, "a folder is in the way, and is never replaced")
         if not self._overwrite:
-            raise _there_already()
+            raise there_already()
         return True
 
     def _unnamed(
@@ -178,12 +179,14 @@ def _rename_if_free(folder: int, passing: bytes, name: bytes) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.stat(name, dir_fd=folder, follow_symlinks=False)
         _remove(folder, passing)
-        raise _there_already()
+        raise there_already()
     os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def _there_already() -> FileExistsError:
-    return FileExistsError(errno.EEXIST, "is there already, not to be replaced")
+def there_already() -> FileExistsError:
+    return FileExistsError(
+        errno.EEXIST, f"is there already; {said('overwrite=True', '--force')} replaces it"
+    )
 
 
 def _require_at(fd: int, folder: int, name: bytes) -> None:

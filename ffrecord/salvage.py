@@ -26,6 +26,7 @@ from ffrecord.index.layout import LEGACY_MAGIC, MAGIC, is_index
 from ffrecord.opening import refuse_other_kinds
 from ffrecord.partial import journal_path
 from ffrecord.recheck import CHUNK, Recheck
+from ffrecord.wording import said
 from ffrecord.writer import FileWriter
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -59,6 +60,9 @@ class SalvageReport:
     in_place: bool = False
     """Whether lost records keep their numbers in the new file, where they are as damaged as they
     were: in a packed folder, whose names would lead to other records otherwise."""
+    names_kept: bool | None = None
+    """Of a packed folder: whether the new file is one, too. If not, its files are records without
+    names: the index is lost, or other records in a way that leaves no place for them."""
 
 
 def salvage_file(
@@ -84,7 +88,7 @@ def salvage_file(
     if os.path.exists(out) and os.path.samefile(path, out):
         raise ValueError(f"{path}: cannot be salvaged into itself; name another file")
     if os.path.exists(out) and not overwrite:  # it may be the last good copy
-        what = "is there already; overwrite=True (--force) replaces it"
+        what = f"is there already; {said('overwrite=True', '--force')} replaces it"
         raise FileExistsError(errno.EEXIST, what, os.fspath(out))
     source = Source(path, direct=False)
     claimed = _claims(source)
@@ -201,15 +205,18 @@ class _Findings:
             self.lost.clear()
 
     def has_index(self) -> bool:
-        """Whether the last record is a packed folder's index."""
+        """Whether the last record is, or was, a packed folder's index."""
         last = len(self.checksums) - 1
-        if last < 0 or last in self.lost:
+        begin, end = (int(self.begin[last]), int(self.end[last])) if last >= 0 else (NOWHERE, 0)
+        if not NOWHERE < begin <= end <= self.size:
             return False
-        begin, end = int(self.begin[last]), int(self.end[last])
         start = np.empty(min(end - begin, len(LEGACY_MAGIC)), np.uint8)
         tail = np.empty(min(end - begin, len(MAGIC)), np.uint8)
-        self._source.read_into(start, begin)
-        self._source.read_into(tail, end - len(tail))
+        try:
+            self._source.read_into(start, begin)
+            self._source.read_into(tail, end - len(tail))
+        except FFRecordError:
+            return False
         return is_index(start.tobytes(), tail.tobytes())
 
 
@@ -226,7 +233,8 @@ def _write(
 ) -> SalvageReport:
     lost, count = found.lost, len(found.checksums)
     in_place = False
-    if lost and found.has_index():
+    has_index = found.has_index()
+    if lost and has_index and count - 1 not in lost:
         borders = zip(found.begin[list(lost)], found.end[list(lost)], strict=True)
         in_place = all(NOWHERE < begin <= end <= found.size for begin, end in borders)
         if not in_place:
@@ -244,7 +252,8 @@ def _write(
                 _copy_damaged(source, writer, begin, end, int(found.checksums[record]))
     reasons = [Lost(record, lost[record]) for record in sorted(lost)]
     whole = found.claims.whole
-    return SalvageReport(count, count - len(lost), size, reasons, whole, in_place)
+    names_kept = count - 1 not in lost if has_index else None
+    return SalvageReport(count, count - len(lost), size, reasons, whole, in_place, names_kept)
 
 
 def _copy(source: Source, writer: FileWriter, record: int, begin: int, end: int, crc: int) -> None:

@@ -32,11 +32,19 @@ def create(target: str, mode: int) -> tuple[int, str]:
     """A new, locked file for a target, and its name; `mode` is less the umask."""
     for name in _free_names(target):
         with contextlib.suppress(FileExistsError):
-            fd = os.open(name, _NEW_FILE, mode)
+            fd = _create(name, mode, target)
             if _lock(fd) and is_at(fd, name):
                 return fd, name
             os.close(fd)  # somebody took it for abandoned before it was locked, and removes it
     raise AssertionError  # there is always one more name
+
+
+def _create(name: str, mode: int, target: str) -> int:
+    """Whoever asked for the target has never heard of the name."""
+    try:
+        return os.open(name, _NEW_FILE, mode)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, target) from error
 
 
 def link(fd: int, target: str) -> str:

@@ -8,8 +8,12 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
+import shlex
 import sys
 import warnings
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import NoReturn, TextIO
 
 from ffrecord.errors import ChangedWarning, LegacyFileWarning, SkippedWarning
@@ -22,6 +26,9 @@ EXIT_BROKEN_PIPE = 141  # as a tool that dies of SIGPIPE
 
 RED, YELLOW = "31", "33"
 PROGRAM = "ffrecord"
+_PLAIN = re.compile(r"[\w@%+:,./-][\w@%+=:,./-]*")  # `=` comes before a command's name in zsh
+_SPECIAL = frozenset('"\\$`!')  # between double quotes
+_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\x1b": "\\E", "'": "\\'", "\\": "\\\\"}
 
 
 def complain(what: object, *, warning: bool = False, program: str = PROGRAM) -> None:
@@ -56,11 +63,71 @@ def printable(shown: object) -> str:
     )
 
 
+def quoted(name: str) -> str:
+    """A name as bash and zsh take it back: as it is if that will do, else `'with space'`, and
+    `$'new\\nline'` if it has what standard output cannot show, in octal where it is not ASCII."""
+    if name.isprintable() and _fits(name):
+        if _PLAIN.fullmatch(name):
+            return name
+        return f'"{name}"' if "'" in name and not _SPECIAL & set(name) else shlex.quote(name)
+    return "$'" + "".join(_escaped(each) for each in name) + "'"
+
+
+def print_names(lines: Iterable[str], *, raw: bool, end: str = "\n") -> None:
+    """Lines with names in them that are quoted, or if they are `raw` the bytes that names are in
+    an archive, whatever encoding the output has."""
+    if not raw:
+        sys.stdout.writelines(f"{line}{end}" for line in lines)
+        return
+    sys.stdout.flush()
+    for line in lines:
+        sys.stdout.buffer.write(f"{line}{end}".encode("utf-8", "surrogateescape"))
+
+
+def _escaped(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if char.isprintable() and _fits(char):
+        return char
+    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogateescape"))
+
+
+def _fits(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class Parser(argparse.ArgumentParser):
-    """What it complains of are names too, if a shell's `*` has put them there."""
+    """A wrong command line is one line, like any other error. What it complains of are names too,
+    if a shell's `*` has put them there."""
+
+    _given: Sequence[str] = ()
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        self._given = sys.argv[1:] if args is None else args
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        super().error(printable(message))
+        hint = "; a name that begins with - goes behind --" if self._has_other_dashes() else ""
+        program = self.prog.partition(" ")[0]
+        complain(f"{message}{hint}; see `{self.prog} --help`", program=program)
+        self.exit(EXIT_USAGE)
+
+    def _has_other_dashes(self) -> bool:
+        """Whether a word looks like an option that there is not."""
+        words = list(takewhile(lambda word: word != "--", self._given))
+        known = tuple(self._option_string_actions)
+        dashed = (word for word in words if re.match(r"-[^\d]", word))
+        return any(
+            not any(option.startswith(word.partition("=")[0]) for option in known)
+            and (word.startswith("--") or word[:2] not in known)
+            for word in dashed
+        )
 
 
 def prepare_output(program: str = PROGRAM) -> None:
@@ -85,3 +152,9 @@ def prepare_output(program: str = PROGRAM) -> None:
 def counted(count: int, what: str) -> str:
     """`1 file`, `2,000 files`."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def tally(counts: dict[str, int]) -> str:
+    """`3 files, 1 folder`: of what there is, but how many files there are in any case."""
+    there = [(kind, count) for kind, count in counts.items() if count or kind == "file"]
+    return ", ".join(counted(count, kind) for kind, count in there)

@@ -45,11 +45,13 @@ def mount(
     if log is not None:
         words.append(f"log={escape(os.path.abspath(log))}")
     with contextlib.ExitStack() as undo:
+        named = mountpoint or archive  # in errors: nobody knows a folder that was made here
         if mountpoint is None:
             mountpoint = tempfile.mkdtemp(prefix="ffrecord-")
             undo.callback(os.rmdir, mountpoint)
         path = os.path.abspath(mountpoint)
-        _start(os.path.abspath(archive), path, ",".join(filter(None, words)))
+        options = ",".join(filter(None, words))
+        _start(os.path.abspath(archive), path, options, os.path.abspath(named))
         undo.callback(_unmount, path)
         yield path
 
@@ -63,8 +65,9 @@ sys.exit(main())
 """
 
 
-def _start(archive: str, mountpoint: str, options: str) -> None:
-    """In a process of its own: a fork of this one would take its threads' locks along."""
+def _start(archive: str, mountpoint: str, options: str, named: str) -> None:
+    """In a process of its own: a fork of this one would take its threads' locks along. Errors are
+    those of the path `named`, unless they are of the mount point."""
     command = [sys.executable, "-c", _COMMAND, archive, mountpoint, "-o", options]
     here = str(Path(__file__).parent.parent)
     known = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
@@ -74,8 +77,10 @@ def _start(archive: str, mountpoint: str, options: str) -> None:
     )  # fmt: skip
     if done.returncode:
         why = done.stderr.strip().rpartition("\n")[2].removeprefix("ffrecord-fuse: ")
-        why = why.removeprefix(f"{mountpoint}: ")
-        raise MountError(mountpoint, errno.EIO, why or f"exit code {done.returncode}")
+        if why.startswith(f"{mountpoint}: "):
+            named = mountpoint
+        why = why.removeprefix(f"{named}: ")
+        raise MountError(named, errno.EIO, why or f"exit code {done.returncode}")
 
 
 def _unmount(mountpoint: str) -> None:

@@ -44,6 +44,11 @@ def find(mountpoint: str) -> MountEntry | None:
     return found
 
 
+def mount_points(type_: str) -> list[str]:
+    """Where file systems are mounted whose type begins like that, each place once."""
+    return list(dict.fromkeys(e.mountpoint for e in _entries() if e.type.startswith(type_)))
+
+
 def connection_of(mountpoint: str) -> int:
     """The number of a FUSE mount's connection, as in /sys/fs/fuse/connections."""
     entry = find(mountpoint)

@@ -62,6 +62,16 @@ def parse(text: str | Sequence[str]) -> Options:
     return Options(kernel=tuple(kernel), **fields)  # type: ignore[arg-type]
 
 
+def offered() -> list[str]:
+    """The words that mean something here, for a shell to complete: `verify=first`, `uid=`."""
+    values = [
+        f"{name}={choice}"
+        for name, (meaning, _) in _VALUES.items()
+        for choice in (meaning.split("|") if "|" in meaning else [""])
+    ]
+    return [*_SWITCHES, *values, "ro", *_KERNEL]
+
+
 def escape(value: str) -> str:
     """A value as it is written in an `-o` string."""
     return re.sub(r"([\\,])", r"\\\1", value)

@@ -22,6 +22,7 @@ from ffrecord import (
     encoders,
     terminal,
 )
+from ffrecord.convert import convert
 from tests import archives, handmade, trees
 from tests.docs.pages import ROOT
 
@@ -30,10 +31,11 @@ ODD = os.fsdecode(b"odd\xff")
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
     def run(*words: str | Path) -> tuple[int, str, str]:
         code = cli.main(list(map(str, words)))
-        return code, *capsys.readouterr()
+        out, err = capsysbinary.readouterr()
+        return code, os.fsdecode(out), os.fsdecode(err)
 
     return run
 
@@ -177,9 +179,64 @@ def test_commands_on_archives_say_what_a_dataset_is(run: Run, tmp_path: Path) ->
         assert (code, out) == (14, "")
         assert err.startswith(f"ffrecord: {tmp_path}/set: is a typed dataset, ")
         assert err.count("\n") == 1
+        if "--record" in words:  # the file that it names is one to look into
+            assert run(command, err.split()[-1], *more) == (0, "\1", "")
 
 
 # ---- for people --------------------------------------------------------------------------------
+
+
+def test_counts_have_commas_for_people_and_none_in_json(run: Run, tmp_path: Path) -> None:
+    sizes = [1] * 1500 + [1000]
+    path = handmade.write_records(tmp_path / "r.ffr", [bytes(size) for size in sizes])
+    _, out, _ = run("info", path)
+    assert re.search(r"^records +1,501$", out, re.MULTILINE)
+    assert "shards" not in out
+    rows = out.partition("record sizes\n")[2].splitlines()
+    assert [row.split()[-2] for row in rows] == ["1,500", "1"]  # none for what is between
+    assert facts_of(run, "info", path)["records"] == 1501
+    assert run("verify", path)[1] == f"{path}: OK, 1,501 records\n"
+    one = handmade.write_records(tmp_path / "one.ffr", [b"1"])
+    assert run("verify", one)[1] == f"{one}: OK, 1 record\n"
+
+
+def test_verify_names_a_folder_without_records_once(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("verify", tmp_path)
+    assert (code, out) == (13, f"{tmp_path}: NOT READ: no *.ffr file in this folder\n")
+
+
+def test_pack_and_extract_count_alike(run: Run, tree: Path, tmp_path: Path) -> None:
+    (tree / "link").unlink()
+    os.link(tree / "a", tree / "d/same")
+    packed = run("pack", tree, tmp_path / "n.ffr")[1]
+    extracted = run("extract", tmp_path / "n.ffr", "-C", tmp_path / "x")[1]
+    assert packed == f"{tmp_path}/n.ffr: 3 files, 1 folder, 1 hard link, 1.5 kB\n"
+    assert extracted.partition(": ")[2] == packed.partition(": ")[2]
+
+
+def test_advice_is_in_the_words_of_the_reader(run: Run, archive: Path, tmp_path: Path) -> None:
+    run("extract", archive, "-C", tmp_path / "x")
+    assert "; --force replaces it\n" in run("extract", archive, "-C", tmp_path / "x")[2]
+    with PackedFolder(archive) as folder, pytest.raises(FileExistsError, match="overwrite=True"):
+        folder.extract(tmp_path / "x")
+    (tmp_path / "x.tar").touch()
+    assert "; --force replaces it\n" in run("convert", archive, tmp_path / "x.tar")[2]
+    with pytest.raises(FileExistsError, match="force=True"):
+        convert(archive, tmp_path / "x.tar")
+
+
+def test_umount_lists_where_archives_are_mounted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [
+        "22 1 8:1 / / rw - ext4 /dev/vda rw",
+        "40 22 0:50 / /mnt/a\\040b ro - fuse.ffrecord a.ffr ro",
+        "41 22 0:51 / /mnt/c ro shared:1 - fuse.ffrecord-fuse c.ffr ro",
+        "42 22 0:52 / /mnt/other ro - fuse.sshfs other ro",
+    ]
+    (tmp_path / "mountinfo").write_text("".join(f"{line}\n" for line in lines))
+    monkeypatch.setattr("ffrecord_fuse.mounttable._MOUNTINFO", str(tmp_path / "mountinfo"))
+    assert run("umount", "--list") == (0, "/mnt/a b\n/mnt/c\n", "")
 
 
 def test_sizes_are_shown_as_people_read_them(run: Run, archive: Path) -> None:
@@ -193,7 +250,7 @@ def test_sizes_are_shown_as_people_read_them(run: Run, archive: Path) -> None:
 
 def test_ls_colours_by_kind_only_when_it_should(run: Run, archive: Path) -> None:
     plain = run("ls", "-p1", archive)[1]
-    assert plain.splitlines() == ["a", "d/", "link", "odd\\udcff"]
+    assert plain.splitlines() == ["a", "d/", "link", ODD]
     colours = run("ls", "-p", archive, "--color=always")[1]
     assert colours != plain
     assert re.sub(r"\033\[[0-9;]*m", "", colours) == plain

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ffrecord.cli.completion import SCRIPTS, syntaxes
+from ffrecord_fuse import options
 from tests import archives, trees
 from tests.test_cli_help import programs
 
@@ -21,7 +22,7 @@ OFFERED: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "pack", "--shard"): {"--shard-size"},
     ("ffrecord", "convert", "--to", "rec"): {"records", "recordio", "recordio-go"},
     ("ffrecord", "ls", "--color", "a"): {"auto", "always"},
-    ("ffrecord", "ls", "photos.ffr", ""): {"cats/", "top", "with space/"},
+    ("ffrecord", "ls", "photos.ffr", ""): {"cats/", "odd/", "top", "with space/"},
     ("ffrecord", "ls", "-l", "photos.ffr", "ca"): {"cats/"},
     ("ffrecord", "cat", "photos.ffr", "cats/"): {"cats/1", "cats/12", "cats/2"},
     ("ffrecord", "cat", "photos.ffr", "top", "cats/1"): {"cats/1", "cats/12"},
@@ -31,12 +32,28 @@ OFFERED: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "mount", "photos.ffr", "ph"): {"photos"},
     ("ffrecord", "ls", "missing.ffr", ""): set(),
     ("ffrecord", "nonsense", ""): set(),
+    ("ffrecord", "mount", "photos.ffr", "photos", "-o", "allow_r"): {"allow_root"},
+    ("ffrecord", "mount", "-o", "ro,no"): {f"ro,{word}" for word in options.offered()
+                                          if word.startswith("no")},
+    ("ffrecord", "umount", "pho"): {"photos"},  # nothing is mounted there
 }  # fmt: skip
 BASH_ONLY: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "ls", "--color", "=", "al"): {"always"},
     ("ffrecord", "cat", "photos.ffr", "with\\ space/"): {"with space/in it"},
     ("ffrecord", "cat", "photos.ffr", "--", "to"): {"top"},
+    ("ffrecord", "cat", "photos.ffr", '"with sp'): {"with space/"},
+    ("ffrecord", "cat", "photos.ffr", "'with space/"): {"with space/in it"},
+    ("ffrecord", "cat", "'photos.ffr'", "$'with\\x20sp"): {"with space/"},
+    ("ffrecord", "cat", "photos.ffr", '"$(touch', "ran)"): set(),
+    ("ffrecord", "cat", "photos.ffr", "odd/n"): {"odd/new\nline", "odd/not\udcff"},
+    ("ffrecord", "cat", "photos.ffr", "odd/a", ":"): {"b=c"},  # what stands behind the colon
+    ("ffrecord", "cat", "photos.ffr", "odd/a", ":", "b", "=", "c"): {"c"},
+    ("ffrecord", "mount", "-o", "ro,verify", "=", "al"): {"always"},
+    ("ffrecord", "mount", "-o", "ro,verify", "="): {"first", "always", "off"},
+    ("ffrecord", "mount", "-o", "ui"): {"uid="},
 }
+BROKEN_AT = {":", "="}
+"""Of a word with one of these in it bash makes several."""
 BASH = """
 compopt() { :; }  # works only while a user is typing
 source "$1"
@@ -45,18 +62,21 @@ shift
 while [ $# -gt 0 ]; do
     COMP_WORDS=()
     while [ "$1" != ";" ]; do COMP_WORDS+=("$1"); shift; done
-    shift
+    COMP_LINE=$2 COMP_POINT=${#2}
+    shift 2
     COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
     _ffrecord
     printf "%s\\t" "${COMPREPLY[@]}"
-    echo
+    printf "\\0"
 done
 """
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    files = {"cats/1": b"", "cats/12": b"", "cats/2": b"", "top": b"", "with space/in it": b""}
+    names = ["cats/1", "cats/12", "cats/2", "top", "with space/in it"]
+    names += ["odd/new\nline", "odd/not\udcff", "odd/a:b=c"]
+    files = dict.fromkeys(names, b"")
     archives.pack(trees.plain_tree(tmp_path / "photos", files), tmp_path / "photos.ffr")
     for shell, script in SCRIPTS.items():
         (tmp_path / f".{shell}").write_text(script(syntaxes()))
@@ -65,14 +85,24 @@ def place(tmp_path: Path) -> Path:
 
 def test_bash_offers_what_can_follow(place: Path, tmp_path: Path) -> None:
     cases = OFFERED | BASH_ONLY
-    words = [word for line in cases for word in (*line, ";")]
+    words = [word for line in cases for word in (*line, ";", typed(line))]
     done = subprocess.run(
         ["bash", "-c", BASH, "bash", ".bash", *words], cwd=place, env=programs(tmp_path / "bin"),
-        capture_output=True, text=True, check=True,
+        capture_output=True, check=True,
     )  # fmt: skip
-    assert done.stderr == "complete -F _ffrecord ffrecord\n"
-    for line, offered in zip(cases, done.stdout.splitlines(), strict=True):
+    assert done.stderr == b"complete -F _ffrecord ffrecord\n"
+    answers = done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    for line, offered in zip(cases, answers, strict=True):
         assert set(filter(None, offered.split("\t"))) == cases[line], line
+    assert not (place / "ran").exists()
+
+
+def typed(words: tuple[str, ...]) -> str:
+    """The line that bash cuts into these words."""
+    line = ""
+    for before, word in zip(("", *words), words, strict=False):
+        line += word if not before or {before, word} & BROKEN_AT else f" {word}"
+    return line
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
@@ -100,7 +130,9 @@ def test_a_shell_that_is_there_takes_its_script(shell: str, place: Path) -> None
 @pytest.mark.parametrize("shell", SCRIPTS)
 def test_a_script_has_every_command_and_every_long_option(shell: str) -> None:
     script = SCRIPTS[shell](syntaxes())
-    assert "@" not in script.replace("(@f)", "").replace('"$@"', "").replace("[@]", "")
+    assert "@" not in script.replace("(@f)", "").replace('"$@"', "").replace("[@]", "").replace(
+        "@:#", ""
+    ).replace("@E", "").replace("{@", "")
     for command in syntaxes():
         assert command.name in script
         for option in command.options:

@@ -192,6 +192,13 @@ def test_what_is_no_name_is_a_type_error(name: Any, single: PackedFolder) -> Non
             call()
 
 
+def test_a_number_in_the_place_of_names_is_told_what_belongs_there(single: PackedFolder) -> None:
+    calls: list[Callable[[Any], Any]] = [single.read, single.records]
+    for call in calls:
+        with pytest.raises(TypeError, match="names must be a name or a list of names, not int"):
+            call(3)
+
+
 @pytest.mark.parametrize("name", [*trees.SIZES, "../hard/large", "../xattrs/large"])
 def test_a_file_streams_in_pieces_that_are_all_of_it(
     name: str, folder: PackedFolder, rich: Path

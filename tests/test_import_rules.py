@@ -27,12 +27,13 @@ FUSE_INSIDE = {"content", "counters", "filesystem"}
 ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.errors": (set(), set()),
     "ffrecord.version": (set(), set()),
+    "ffrecord.wording": (set(), set()),
     "ffrecord.terminal": ({"errors"}, set()),
     "ffrecord.planted": (set(), set()),
     "ffrecord.sizes": (set(), set()),
     "ffrecord.fileio": ({"reader", "writer"}, set()),
     "ffrecord.names": (set(), set()),
-    "ffrecord.layout": ({"errors"}, {"numpy"}),
+    "ffrecord.layout": ({"errors", "wording"}, {"numpy"}),
     "ffrecord.checksum": ({"errors"}, {"numpy", "isal"}),
     "ffrecord.extents": (set(), {"numpy"}),
     "ffrecord.indices": (set(), {"numpy"}),
@@ -68,7 +69,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.claims": ({"checksum", "engine", "errors", "journal", "layout"}, {"numpy"}),
     "ffrecord.salvage": (
         {"checksum", "claims", "engine", "errors", "index", "layout", "opening", "partial"}
-        | {"recheck", "writer"},
+        | {"recheck", "wording", "writer"},
         {"numpy"},
     ),
     "ffrecord.newfolder": ({"newfile", "planted"}, set()),
@@ -85,11 +86,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
         {"errors", "checksum", "engine", "index", "names", "newfile", "newfolder", "readahead"}
-        | {"scan", "sizes", "tempnames"}
-        | {"writer"},
+        | {"scan", "sizes", "tempnames", "wording", "writer"},
         {"numpy", "tqdm"},
     ),
-    "ffrecord.placing": ({"locks", "tempnames"}, set()),
+    "ffrecord.placing": ({"locks", "tempnames", "wording"}, set()),
     "ffrecord.extract": ({"archive", "errors", "index", "names", "placing"}, {"numpy"}),
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
     "ffrecord.dataset": (
@@ -108,7 +108,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.convert": (
         {"archive", "checksum", "convert", "dataset", "errors", "extract", "index", "indices"}
         | {"names", "newfile", "newfolder", "opening", "pack", "reader", "scan", "sizes"}
-        | {"writer"},
+        | {"wording", "writer"},
         {"numpy", "tqdm"},
     ),
     "ffrecord.utils": ({"newfile", "newfolder", "writer"}, {"tqdm"}),
@@ -130,11 +130,15 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "salvage",
             "sizes",
             "terminal",
+            "mounttable",
+            "options",
             "version",
+            "wording",
             "writer",
         },
         {"numpy", "tqdm"},
     ),
+    "ffrecord.cli.shells": ({"cli"}, set()),
     "ffrecord.__main__": ({"cli"}, set()),
     "ffrecord.__init__": (
         {"dataset", "errors", "fileio", "folder", "pack", "reader", "salvage", "version"}
@@ -249,7 +253,8 @@ def test_only_the_command_line_of_the_first_package_knows_the_second() -> None:
         for path in (ROOT / "ffrecord").rglob("*.py")
         if any(name.split(".")[0] == "ffrecord_fuse" for name in imports_of(path.read_text()))
     }
-    assert knowing == {f"ffrecord/cli/{name}.py" for name in ("arguments", "mount", "umount")}
+    due = ("arguments", "completion", "mount", "umount")
+    assert knowing == {f"ffrecord/cli/{name}.py" for name in due}
 
 
 def test_the_table_names_no_module_that_is_gone() -> None:

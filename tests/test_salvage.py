@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from ffrecord import (
     FFRecordError,
+    FileReader,
     FileWriter,
     NotFFRecordError,
     PackedFolder,
@@ -369,7 +370,7 @@ def packed(tmp_path: Path) -> Path:
 def test_a_packed_folder_with_a_damaged_header_is_one_again(packed: Path, tmp_path: Path) -> None:
     change(packed, 0, b"\1\2\3\4")
     report = salvage_file(packed, tmp_path / "out.ffr")
-    assert (report.kept, report.lost) == (6, [])
+    assert (report.kept, report.lost, report.names_kept) == (6, [], True)
     with PackedFolder(tmp_path / "out.ffr") as folder:
         assert folder.read_one("3.txt").tobytes() == b"3" * 2000
 
@@ -384,6 +385,37 @@ def test_lost_files_of_a_packed_folder_do_not_move_the_others(packed: Path, tmp_
             assert folder.read_one(f"{number}.txt").tobytes() == b"%d" % number * 2000
         with pytest.raises(SampleChecksumError):
             folder.read_one("1.txt")
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_packed_folder_without_its_index_is_records(
+    cut: bool, packed: Path, tmp_path: Path
+) -> None:
+    with FileReader(packed) as reader:
+        index = int(reader.get_offsets(0)[5])
+    if cut:
+        os.truncate(packed, packed.stat().st_size - 10)
+    else:
+        change(packed, index + 100, b"xyz")
+    result = run(packed, tmp_path / "out.ffr")
+    assert result.returncode == 1
+    assert "of a packed folder: its files are records now, without names" in result.stdout
+    with FileReader(tmp_path / "out.ffr") as reader:
+        found = [bytes(record) for record in reader.read(range(reader.n))]
+    assert found == [b"%d" % number * 2000 for number in range(5)]
+    assert salvage_file(packed, tmp_path / "out.ffr").names_kept is False
+
+
+def test_the_command_says_that_names_are_kept(packed: Path, tmp_path: Path) -> None:
+    said = "a packed folder: all its names are kept"
+    assert run(packed, tmp_path / "1.ffr").stdout.splitlines()[0] == said
+    change(packed, packed.read_bytes().index(b"1" * 2000), b"x")
+    assert (
+        f"{said}; those of lost records read as damaged\n" in run(packed, tmp_path / "2.ffr").stdout
+    )
+    records = handmade.write_records(tmp_path / "r.ffr", [b"one"])
+    assert "names" not in run(records, tmp_path / "3.ffr").stdout
+    assert salvage_file(records, tmp_path / "4.ffr").names_kept is None
 
 
 # ---- the command ---------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from ffrecord.terminal import (
     complain,
     prepare_output,
 )
+from ffrecord.wording import for_a_shell
 
 
 def command() -> int:
@@ -62,7 +63,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     prepare_output()
     options = _parse(arguments)
     try:
-        code: int = import_module(f"ffrecord.cli.{options.command}").run(options)
+        with for_a_shell():
+            code: int = import_module(f"ffrecord.cli.{options.command}").run(options)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does. Nothing is left to say to it.
@@ -85,13 +87,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
     `more_paths` of a command is the argument that takes what is left over then.
     """
-    parser = make_parser()
-    options, more = parser.parse_known_args(arguments)
+    options, more = make_parser().parse_known_args(arguments)
     plain = more[1:] if more[:1] == ["--"] else more
     paths = COMMANDS[options.command].more_paths
     refused = paths is None or getattr(options, "record", None) is not None
     if plain and (refused or (plain is more and any(each.startswith("-") for each in more))):
-        parser.error(f"unrecognized arguments: {' '.join(more)}")
+        options.parser.error(f"unrecognized arguments: {' '.join(more)}")
     if plain and paths is not None:
         setattr(options, paths, [*getattr(options, paths), *plain])
     return options

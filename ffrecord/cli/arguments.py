@@ -52,6 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         command.add_arguments(added)
+        added.set_defaults(parser=added)  # to complain of what it cannot see itself
     return parser
 
 
@@ -138,7 +139,9 @@ def _pack(parser: argparse.ArgumentParser) -> None:
 
 def _ls(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("archive", help=ARCHIVE)
-    parser.add_argument("path", nargs="*", help="files or folders in it; the whole if left out")
+    parser.add_argument(
+        "path", nargs="*", default=[], help="files or folders in it; the whole if left out"
+    )
     parser.add_argument("--help", action="help", help="show this and exit")  # -h is ls's own
     parser.add_argument("-l", action="store_true", help="mode, links, owner, size and time too")
     parser.add_argument(
@@ -151,6 +154,9 @@ def _ls(parser: argparse.ArgumentParser) -> None:
         help="taken for ls's sake: all names are shown, one a line",
     )  # fmt: skip
     parser.add_argument(
+        "--zero", action="store_true", help="end lines with NUL; names are never quoted then"
+    )
+    parser.add_argument(
         "--color", choices=COLOURS, default="auto", metavar="WHEN",
         help="colours by kind: auto (on a terminal), always or never",
     )  # fmt: skip
@@ -159,17 +165,20 @@ def _ls(parser: argparse.ArgumentParser) -> None:
 
 def _cat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="a packed folder or a record file, or a folder of shards")
-    what = parser.add_mutually_exclusive_group(required=True)
+    what = parser.add_mutually_exclusive_group()
     what.add_argument("path", nargs="*", default=[], help="files in a packed folder")
     what.add_argument("--record", type=int, metavar="N", help="a record; -1 is the last")
 
 
 def _extract(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("archive", help=ARCHIVE)
-    parser.add_argument("path", nargs="*", help="files or folders in it; everything if left out")
     parser.add_argument(
-        "-C", "--directory", default=".", metavar="DEST", help="where to; made if it is not there"
+        "path", nargs="*", default=[], help="files or folders in it; everything if left out"
     )
+    parser.add_argument(
+        "-C", "--directory", default=".", metavar="DEST",
+        help="where to, made if it is not there; the current folder if left out",
+    )  # fmt: skip
     _add_force(parser, "replace files that are there", "--overwrite")
     _add_json(parser)
     _add_no_progress(parser)
@@ -177,8 +186,8 @@ def _extract(parser: argparse.ArgumentParser) -> None:
 
 def _convert(parser: argparse.ArgumentParser) -> None:
     assert parser.description is not None
-    parser.description += f"\nThe formats:\n  {', '.join(FORMATS[:7])},\n  {', '.join(FORMATS[7:])}"
     names = [*FORMATS, "webdataset"]
+    parser.description += f"\nThe formats:\n  {', '.join(names[:7])},\n  {', '.join(names[7:])}"
     parser.add_argument(
         "paths", nargs="+", metavar="SRC… DST", help="what to convert, and where to"
     )
@@ -203,7 +212,7 @@ def _convert(parser: argparse.ArgumentParser) -> None:
         "--shard-size", type=_size, metavar="SIZE",
         help="a folder of tars of about this size, such as 1GB",
     )  # fmt: skip
-    _add_force(parser, "replace a file that is there")
+    _add_force(parser, "replace a file that is there; a folder never is")
     _add_json(parser)
     _add_no_progress(parser)
 
@@ -224,8 +233,12 @@ def _verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _salvage(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("broken", help="a damaged record file, or a writer's .NAME.partial")
-    parser.add_argument("out", help="the new record file")
+    parser.add_argument(
+        "broken", help="a damaged record file or packed folder, or a writer's .NAME.partial"
+    )
+    parser.add_argument(
+        "out", help="the new file, of the same kind if a packed folder's index is whole"
+    )
     _add_force(parser, "replace OUT if it is there")
     parser.add_argument("-v", "--verbose", action="store_true", help="name every lost record")
     _add_json(parser)
@@ -233,7 +246,8 @@ def _salvage(parser: argparse.ArgumentParser) -> None:
 
 
 def _umount(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("mountpoint", help="where it is mounted")
+    parser.add_argument("mountpoint", nargs="?", help="where it is mounted")
+    parser.add_argument("--list", action="store_true", help="show where archives are mounted")
 
 
 def _completion(parser: argparse.ArgumentParser) -> None:
@@ -316,7 +330,8 @@ COMMANDS = {
         ),
     ),
     "umount": Command(
-        "undo a mount, also a busy or a dead one", _umount, ("ffrecord umount mounted",)
+        "undo a mount, also a busy or a dead one", _umount,
+        ("ffrecord umount mounted", "ffrecord umount --list"),
     ),
     "completion": Command(
         "what makes a shell complete this command's words", _completion,

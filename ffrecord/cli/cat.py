@@ -6,19 +6,24 @@ import argparse
 import sys
 
 from ffrecord.cli import datasets
+from ffrecord.cli.inside import inside
 from ffrecord.folder import PackedFolder
 from ffrecord.reader import FileReader
 
 
 def run(options: argparse.Namespace) -> int:
     if options.record is not None:
-        datasets.refuse(options.file, "and has a file of records for each field: name one")
+        datasets.refuse_records(options.file)
         with FileReader(options.file) as reader:
             sys.stdout.buffer.write(reader.read_one(options.record).data)
         return 0
+    if not options.path:
+        options.parser.error("name files in the packed folder, or with --record N a record")
     datasets.refuse(options.file)
     with PackedFolder(options.file) as folder:
         for path in options.path:
-            for piece in folder.stream(path):
+            with inside(options.file):
+                pieces = folder.stream(path)
+            for piece in pieces:
                 sys.stdout.buffer.write(piece.data)
     return 0

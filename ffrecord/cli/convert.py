@@ -7,15 +7,14 @@ import dataclasses
 import json
 
 from ffrecord.convert import FORMATS, ConversionReport, convert
-from ffrecord.terminal import EXIT_USAGE, complain, counted, printable, shows_progress
+from ffrecord.terminal import counted, printable, shows_progress
 
 KINDS = {"Records": "record", "Files": "file", "Rows": "row"}
 
 
 def run(options: argparse.Namespace) -> int:
     if len(options.paths) < 2:
-        complain("convert needs what to convert, and where to")
-        return EXIT_USAGE
+        options.parser.error("convert needs what to convert, and where to")
     *sources, target = options.paths
     report = convert(
         sources, target,

@@ -34,11 +34,22 @@ def parts(path: str) -> list[str]:
     return [path, *shards] if any(name.endswith(".ffr") for name in names) else shards
 
 
-def refuse(path: str, what: str = "not a packed folder") -> None:
+def refuse(path: str) -> None:
     """An error if that is a dataset, whose files would be taken for an archive's shards."""
     if any(map(is_dataset, parts(path))):
         raise NotPackedFolderError(
-            f"{path}: is a typed dataset, {what}; `ffrecord info` shows its fields"
+            f"{path}: is a typed dataset, not a packed folder; `ffrecord info` shows its fields"
+        )
+
+
+def refuse_records(path: str) -> None:
+    """An error if that is a dataset, whose records are in more than one file."""
+    shards = [part for part in parts(path) if is_dataset(part)]
+    if shards:
+        files = [os.path.join(shards[0], file_name(name)) for name in load(shards[0]).spec]
+        such = f", such as {files[0]}" if files else ""
+        raise NotPackedFolderError(
+            f"{path}: is a typed dataset, with a file of records for each field: name one{such}"
         )
 
 

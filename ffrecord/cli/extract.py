@@ -11,11 +11,13 @@ from tqdm import tqdm
 
 from ffrecord.archive import Archive
 from ffrecord.cli import datasets
+from ffrecord.cli.inside import inside
 from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.extract import ExtractReport, extract
-from ffrecord.names import json_facts
+from ffrecord.index.resolve import require
+from ffrecord.names import json_facts, to_bytes
 from ffrecord.sizes import human
-from ffrecord.terminal import complain, counted, printable, shows_progress
+from ffrecord.terminal import complain, counted, printable, shows_progress, tally
 
 
 def run(options: argparse.Namespace) -> int:
@@ -23,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
 
     def on_damage(path: str, error: FFRecordError) -> None:
         damaged.append({**json_facts("path", path), "error": str(error)})
-        complain(f"{path}: damaged: {error}")
+        complain(f"{path}: {error}")
 
     datasets.refuse(options.archive)
     quiet = not shows_progress(options.no_progress)
@@ -31,13 +33,15 @@ def run(options: argparse.Namespace) -> int:
         Archive.open(options.archive) as archive,
         tqdm(unit="B", unit_scale=True, desc="extracting", leave=False, disable=quiet) as bar,
     ):
+        with inside(options.archive):
+            require(archive.index, map(to_bytes, options.path))
         report = extract(
             archive, options.directory, options.path or None, overwrite=options.force,
             on_damage=on_damage, progress=lambda files, size: bar.update(size),
         )  # fmt: skip
     if options.json:
-        facts = {"directory": options.directory, **asdict(report), "damaged_files": damaged}
-        print(json.dumps(facts, indent=2))
+        where = json_facts("directory", options.directory)
+        print(json.dumps({**where, **asdict(report), "damaged_files": damaged}, indent=2))
     else:
         print(printable(f"{options.directory}: {summary(report)}"))
     if report.damaged:
@@ -47,7 +51,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def summary(report: ExtractReport) -> str:
-    """`3 files, 1 folder, 0 symlinks, 12.0 kB`."""
-    counts = {"file": report.files, "folder": report.folders, "symlink": report.symlinks}
-    parts = [counted(count, kind) for kind, count in counts.items()]
-    return ", ".join([*parts, human(report.bytes)])
+    """`3 files, 1 folder, 12.0 kB`, and what else there was."""
+    counts = {
+        "file": report.files, "folder": report.folders, "symlink": report.symlinks,
+        "hard link": report.hard_links,
+    }  # fmt: skip
+    return f"{tally(counts)}, {human(report.bytes)}"

@@ -18,7 +18,7 @@ from ffrecord.errors import NotPackedFolderError
 from ffrecord.names import json_facts, to_text
 from ffrecord.reader import FileReader
 from ffrecord.sizes import human
-from ffrecord.terminal import counted, printable
+from ffrecord.terminal import counted, quoted
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -49,9 +49,10 @@ def _describe(path: str) -> tuple[str, dict[str, Any]]:
 
 def _print(what: str, facts: dict[str, Any]) -> None:
     for name, value in facts.items():
+        if name == "shards" and not value:
+            continue  # it is no sharded one
         if isinstance(value, (str, int)):
-            shown = both_sizes(value) if isinstance(value, int) and "bytes" in name else value
-            print(f"{name.replace('_', ' '):<17}{shown}")
+            print(f"{name.replace('_', ' '):<17}{_shown(name, value)}")
         elif name == f"{what}_bytes":
             for key, size in value.items():
                 print(f"{key + ' ' + what:<17}{human(size)}")
@@ -61,10 +62,16 @@ def _print(what: str, facts: dict[str, Any]) -> None:
     if facts.get("largest"):
         print("\nlargest files")
         for each in facts["largest"]:
-            print(f"{human(each['bytes']):>10}  {printable(each['path'])}")
+            print(f"{human(each['bytes']):>10}  {quoted(each['path'])}")
     if facts.get("histogram"):
         print(f"\n{what} sizes")
         print("\n".join(histogram_lines(facts["histogram"])))
+
+
+def _shown(name: str, value: str | int) -> str:
+    if isinstance(value, str):
+        return value
+    return both_sizes(value) if "bytes" in name else f"{value:,}"
 
 
 def both_sizes(size: int) -> str:
@@ -155,12 +162,14 @@ def histogram(sizes: Ints, what: str = "record") -> list[dict[str, int]]:
 
 
 def histogram_lines(bins: list[dict[str, int]]) -> list[str]:
+    """Sizes that nothing has are left out."""
     width = max(10, min(60, shutil.get_terminal_size().columns - 40))
     counts = [count for each in bins for key, count in each.items() if key not in ("from", "below")]
     return [
         f"{human(each['from']):>10} – {human(each['below']):<10} "
         f"{count:>10,} {bar(count / max(counts), width)}"
         for each, count in zip(bins, counts, strict=True)
+        if count
     ]
 
 

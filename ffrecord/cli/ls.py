@@ -1,4 +1,8 @@
-"""`ffrecord ls ARCHIVE [PATH]`: what is in a packed folder, as `ls` shows it."""
+"""`ffrecord ls ARCHIVE [PATH]`: what is in a packed folder, as `ls` shows it.
+
+On a terminal a name that a shell would not take as it is stands in quotes, so that it can be put
+behind `ffrecord cat` and nothing in it reaches the terminal. Elsewhere names are their bytes.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,12 @@ from typing import Any, TypeAlias
 
 from ffrecord.archive import Archive
 from ffrecord.cli import datasets
+from ffrecord.cli.inside import inside
 from ffrecord.index import Index, Status
 from ffrecord.index.resolve import resolve
 from ffrecord.names import json_facts, to_bytes, to_text
 from ffrecord.sizes import human
-from ffrecord.terminal import coloured, has_colours, printable
+from ffrecord.terminal import coloured, has_colours, print_names, quoted
 
 Listing: TypeAlias = "list[tuple[str, Status]]"
 
@@ -35,20 +40,21 @@ def run(options: argparse.Namespace) -> int:
     with Archive.open(options.archive) as archive:
         index = archive.index
         look = _Look(
-            options.l, options.human_readable, options.p, has_colours(sys.stdout, options.color)
+            options.l, options.human_readable, options.p, has_colours(sys.stdout, options.color),
+            sys.stdout.isatty() and not options.zero, "\0" if options.zero else "\n",
+        )  # fmt: skip
+        located = (_locate(options.archive, index, path) for path in options.path or [""])
+        listings = chain.from_iterable(
+            _listings(index, path, inode, options.recursive) for path, inode in located
         )
-        paths = options.path or [""]
-        listings = chain(*(_listings(index, path, options.recursive) for path in paths))
-        for number, (path, found) in enumerate(listings):
+        for number, (path, listing) in enumerate(listings):
             if options.json:
-                for name, status in found:
+                for name, status in listing:
                     print(json.dumps(_facts(index, os.path.join(path, name), status)))
                 continue
             if options.recursive or len(options.path) > 1:
-                print(f"{'' if number == 0 else chr(10)}{printable(path or '.')}:")
-            lines = look.lines(index, found)
-            if lines:
-                print("\n".join(lines))
+                look.print([*([""] if number else []), f"{look.name(path or '.')}:"])
+            look.print(look.lines(index, listing))
     return 0
 
 
@@ -60,6 +66,14 @@ class _Look:
     human_sizes: bool
     slashes: bool
     colours: bool
+    quotes: bool
+    end: str
+
+    def print(self, lines: list[str]) -> None:
+        print_names(lines, raw=not self.quotes, end=self.end)
+
+    def name(self, name: str) -> str:
+        return quoted(name) if self.quotes else name
 
     def lines(self, index: Index, found: Listing) -> list[str]:
         if not self.long:
@@ -77,7 +91,7 @@ class _Look:
     def _columns(self, index: Index, name: str, status: Status) -> tuple[str, ...]:
         shown = self._name(name, status)
         if status.is_symlink:
-            shown += f" -> {printable(to_text(index.target(status.inode)))}"
+            shown += f" -> {self.name(to_text(index.target(status.inode)))}"
         size = human(status.size) if self.human_sizes else str(status.size)
         return (
             stat.filemode(status.mode), str(status.links), _user(status.uid), _group(status.gid),
@@ -85,7 +99,7 @@ class _Look:
         )  # fmt: skip
 
     def _name(self, name: str, status: Status) -> str:
-        shown = printable(name)
+        shown = self.name(name)
         colour = _colour(status) if self.colours else None
         if colour is not None:
             shown = coloured(shown, colour)
@@ -101,9 +115,15 @@ def _colour(status: Status) -> str | None:
     return "1;32" if status.mode & 0o111 else None
 
 
-def _listings(index: Index, path: str, recursive: bool) -> Iterator[tuple[str, Listing]]:
+def _locate(archive: str, index: Index, path: str) -> tuple[str, int]:
+    with inside(archive):
+        return path, resolve(index, to_bytes(path), follow=path.endswith("/"))
+
+
+def _listings(
+    index: Index, path: str, inode: int, recursive: bool
+) -> Iterator[tuple[str, Listing]]:
     """Each folder to list and what is in it; for a file the folder it is in, and the file."""
-    inode = resolve(index, to_bytes(path), follow=path.endswith("/"))
     if not stat.S_ISDIR(index.mode(inode)):
         above, _, name = path.rpartition("/")
         yield above, [(name, index.status(inode))]

@@ -8,9 +8,10 @@ import json
 import os
 from dataclasses import asdict
 
+from ffrecord.names import json_facts
 from ffrecord.pack import PackReport, pack_folder
 from ffrecord.sizes import human
-from ffrecord.terminal import EXIT_USAGE, complain, counted, printable, shows_progress
+from ffrecord.terminal import EXIT_USAGE, complain, printable, shows_progress, tally
 
 
 def run(options: argparse.Namespace) -> int:
@@ -23,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
         complain(error)
         return EXIT_USAGE
     if options.json:
-        print(json.dumps({"out": options.out, **asdict(report)}, indent=2))
+        print(json.dumps({**json_facts("out", options.out), **asdict(report)}, indent=2))
     else:
         print(printable(f"{options.out}: {summary(report)}"))
     return 0
@@ -46,11 +47,7 @@ def _pack(options: argparse.Namespace) -> PackReport:
 def summary(report: PackReport) -> str:
     """`3 files, 1 folder, 12.0 kB`, and what else there was."""
     counts = {
-        "file": report.files,
-        "folder": report.folders,
-        "symlink": report.symlinks,
-        "hard link": report.hard_links,
-        "shard": report.shards,
-    }
-    parts = [counted(count, kind) for kind, count in counts.items() if count or kind == "file"]
-    return ", ".join([*parts, human(report.bytes)])
+        "file": report.files, "folder": report.folders, "symlink": report.symlinks,
+        "hard link": report.hard_links, "shard": report.shards,
+    }  # fmt: skip
+    return f"{tally(counts)}, {human(report.bytes)}"

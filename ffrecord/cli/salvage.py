@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from tqdm import tqdm
 
+from ffrecord.names import json_facts
 from ffrecord.salvage import SalvageReport, salvage_file
 from ffrecord.sizes import human
 from ffrecord.terminal import (
@@ -22,6 +23,13 @@ from ffrecord.terminal import (
 SHOWN = 20
 """Lost records that are named: of a file that ends early there may be millions."""
 
+# whether the names were kept, whether something was lost
+NAMES = {
+    (True, False): "a packed folder: all its names are kept",
+    (True, True): "a packed folder: all its names are kept; those of lost records read as damaged",
+    (False, True): "of a packed folder: its files are records now, without names",
+}
+
 
 def run(options: argparse.Namespace) -> int:
     try:
@@ -30,7 +38,8 @@ def run(options: argparse.Namespace) -> int:
         complain(error)
         return EXIT_USAGE
     if options.json:
-        print(json.dumps({"file": options.broken, "out": options.out, **asdict(report)}, indent=2))
+        places = {**json_facts("file", options.broken), **json_facts("out", options.out)}
+        print(json.dumps({**places, **asdict(report)}, indent=2))
     else:
         _print(options.out, report, len(report.lost) if options.verbose else SHOWN)
     return EXIT_DAMAGED if report.lost else 0
@@ -55,8 +64,8 @@ def _print(out: str, report: SalvageReport, shown: int) -> None:
         print(f"LOST: and {len(report.lost) - shown:,} more; --verbose names them all")
     if not report.header_whole:
         print("the header or journal is damaged; records were found by their checksums")
-    if report.in_place:
-        print("a packed folder: lost records keep their places, so that names lead to the others")
+    if report.names_kept is not None:
+        print(NAMES[report.names_kept, bool(report.lost)])
     lost = f", {len(report.lost):,} lost" if report.lost else ""
     kept = f"{report.kept:,} of {counted(report.records, 'record')}"
     print(printable(f"{out}: {kept}, {human(report.bytes)}{lost}"))

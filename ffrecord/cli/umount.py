@@ -1,15 +1,25 @@
-"""`ffrecord umount MOUNTPOINT`: also of a busy or a dead mount."""
+"""`ffrecord umount MOUNTPOINT`: also of a busy or a dead mount; and where there are some."""
 
 from __future__ import annotations
 
 import argparse
 import errno
+import sys
 
+from ffrecord.terminal import print_names, quoted
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.mounting import unmount
+from ffrecord_fuse.mounting import TYPE, unmount
+from ffrecord_fuse.mounttable import mount_points
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.list and options.mountpoint is None:
+        raw = not sys.stdout.isatty()
+        places = mount_points(TYPE)
+        print_names([each if raw else quoted(each) for each in places], raw=raw)
+        return 0
+    if options.list or options.mountpoint is None:
+        options.parser.error("name a mount point, or give --list alone")
     try:
         unmount(options.mountpoint)
     except MountError as error:

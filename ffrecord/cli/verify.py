@@ -46,7 +46,7 @@ class Paths:
         """` (its/path)`, to be put behind a message."""
         if not self.shown:
             return ""
-        return f" ({', '.join(self.shown)}{f' and {self.more} more' if self.more else ''})"
+        return f" ({', '.join(self.shown)}{f' and {self.more:,} more' if self.more else ''})"
 
 
 NO_PATHS = Paths()
@@ -132,9 +132,9 @@ def _check(verdict: _Verdict, quiet: bool, say: Callable[[str], None]) -> None:
             say(f"BAD: {error}{paths}")
             verdict.add(error, record, paths)
         found = len(verdict.problems)
-        summary = f"{found} damaged of" if found else "OK,"
+        summary = f"{found:,} damaged of" if found else "OK,"
         of_names = "" if names.count is None else f", {counted(names.count, 'name')}"
-        say(f"{verdict.path}: {summary} {reader.n} records{of_names}")
+        say(f"{verdict.path}: {summary} {counted(reader.n, 'record')}{of_names}")
 
 
 class _Names:

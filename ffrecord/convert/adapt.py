@@ -17,6 +17,7 @@ from ffrecord.convert.shapes import (
 )
 from ffrecord.errors import ConversionError
 from ffrecord.names import to_text
+from ffrecord.wording import said
 
 FIELD = "data"
 """The name of a field that is made of records."""
@@ -71,8 +72,8 @@ def to_rows(source: Shape, options: Options) -> Rows:
 def _contents(files: Files, options: Options) -> Records:
     if not options.drop_names:
         raise ConversionError(
-            "records have no names: with drop_names (--drop-names) only the contents of the files "
-            "are kept, in the order of their paths"
+            f"records have no names: with {said('drop_names=True', '--drop-names')} only the "
+            "contents of the files are kept, in the order of their paths"
         )
     return Records(_without_names(files, options))
 
@@ -90,7 +91,8 @@ def _values(rows: Rows, options: Options) -> Records:
     named = [name for name in rows.spec if name != samples.KEY]
     if options.field is None and len(named) != 1:
         raise ConversionError(
-            f"a record is one field; choose one with field (--field): {', '.join(rows.spec)}"
+            f"a record is one field; choose one with {said('field', '--field')}: "
+            f"{', '.join(rows.spec)}"
         )
     field = options.field or named[0]
     _require_field(rows, field)

@@ -38,9 +38,11 @@ from ffrecord.newfile import check_target
 from ffrecord.newfolder import NewFolder, remove_abandoned
 from ffrecord.pack import pack_folder
 from ffrecord.sizes import parse_size
+from ffrecord.wording import said
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
+NEVER_REPLACED = "is never replaced: remove it, or name another target"
 DOING = "converting"  # in the name of the folder that it is done in
 
 
@@ -111,6 +113,8 @@ def convert(
     for name, text in options.types.items():
         fieldtypes.check_type(name, text)
     target = _target_format(os.fsdecode(dst), source, target_format, options)
+    if target.name == source.name and options.codec is None:
+        _refuse_itself(os.fsdecode(dst), paths)
     path = _target_path(os.fsdecode(dst), target, paths, force)
     job = _Job(paths, source, path, target, options, force, verbose)
     report = job.run()
@@ -127,7 +131,8 @@ def _require_one_format(paths: list[str], first: Format) -> None:
         if other.name != first.name:
             raise ConversionError(
                 f"{path}: is of the format {other.name}, {paths[0]} of {first.name}; "
-                "convert them one by one, or name the format of all (--from)"
+                "convert them one by one, or name the format of all, "
+                f"{said('source_format', '--from')}"
             )
 
 
@@ -141,6 +146,16 @@ def _target_format(dst: str, source: Format, name: str | None, options: Options)
     if options.codec is not None and not target.name.startswith("recordio"):
         raise ConversionError("a codec is for RecordIO only")
     return target
+
+
+def _refuse_itself(dst: str, sources: list[str]) -> None:
+    """Into another format a file may be converted where it is."""
+    for source in sources:
+        if os.path.exists(dst) and os.path.samefile(dst, source):
+            raise ConversionError(
+                f"{dst}: is what is to be converted, and of that format already; name another "
+                "target or format"
+            )
 
 
 def _target_path(dst: str, target: Format, sources: list[str], force: bool) -> str:
@@ -157,15 +172,16 @@ def _target_path(dst: str, target: Format, sources: list[str], force: bool) -> s
             raise ConversionError(f"{dst}: is inside of what is to be converted")
     if os.path.isdir(path):
         if os.listdir(path):
-            raise FileExistsError(errno.EEXIST, "a folder that is there is not replaced", dst)
+            raise FileExistsError(errno.EEXIST, f"a folder that is there {NEVER_REPLACED}", dst)
         if not target.is_folder:
-            raise IsADirectoryError(errno.EISDIR, "a folder is in the way", dst)
+            raise IsADirectoryError(errno.EISDIR, f"a folder in the way {NEVER_REPLACED}", dst)
         return path
     check_target(path)
     for name in _products(path, target, both=True):
         if os.path.lexists(name) and (not force or target.is_folder):
-            hint = "" if target.is_folder else "; force (--force) replaces it"
-            raise FileExistsError(errno.EEXIST, f"is there already{hint}", name)
+            hint = "" if target.is_folder else f"; {said('force=True', '--force')} replaces it"
+            shown = dst if name == path else name
+            raise FileExistsError(errno.EEXIST, f"is there already{hint}", shown)
     return path
 
 

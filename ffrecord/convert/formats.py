@@ -25,6 +25,7 @@ from ffrecord.errors import (
 from ffrecord.index.layout import INDEX_NAME
 from ffrecord.opening import refuse_other_kinds
 from ffrecord.reader import FileReader
+from ffrecord.wording import said
 
 Reads: TypeAlias = Callable[[str, Options], AbstractContextManager[Shape]]
 
@@ -65,6 +66,7 @@ FORMATS = {
         Format("hdf5", Rows, hdf5.read, hdf5.write, hdf5.count, (".h5", ".hdf5")),
     )
 }  # fmt: skip
+KNOWN = ", ".join([*FORMATS, "webdataset"])
 OURS = ".ffr"
 
 
@@ -72,8 +74,7 @@ def named(name: str) -> Format:
     if name == "webdataset":
         name = "tar"
     if name not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise ConversionError(f"there is no format {name!r}; there are {known}, and webdataset")
+        raise ConversionError(f"there is no format {name!r}; there are {KNOWN}")
     return FORMATS[name]
 
 
@@ -83,7 +84,7 @@ def find(path: str) -> Format:
     if name is None:
         raise ConversionError(
             f"{path}: neither its beginning nor its name tells its format: name it with "
-            f"source_format (--from): {', '.join(FORMATS)}"
+            f"{said('source_format', '--from')}: {KNOWN}"
         )
     return FORMATS[name]
 
@@ -97,8 +98,8 @@ def find_target(path: str, shape: type[Shape]) -> Format:
         return FORMATS[by_name]
     if os.path.splitext(path)[1] and not path.endswith("/") and not os.path.isdir(path):
         raise ConversionError(
-            f"{path}: its name does not tell a format: name it with target_format (--to): "
-            f"{', '.join(FORMATS)}"
+            f"{path}: its name does not tell a format: name it with "
+            f"{said('target_format', '--to')}: {KNOWN}"
         )
     return FORMATS["dataset" if shape is Rows else "folder"]
 

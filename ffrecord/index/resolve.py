@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterable
 
 from ffrecord.index.layout import LONGEST_NAME
 from ffrecord.index.lookup import MISSING, ROOT, Index
@@ -55,6 +56,12 @@ def resolve(index: Index, path: bytes, *, follow: bool = True, start: int = ROOT
         else:
             inode = found
     return inode
+
+
+def require(index: Index, paths: Iterable[bytes]) -> None:
+    """An error if one of these is not there, before anything is made of them."""
+    for path in paths:
+        resolve(index, path, follow=path.endswith(b"/"))
 
 
 def readable_record(index: Index, folder: int, name: bytes, inode: int) -> int | None:

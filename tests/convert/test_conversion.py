@@ -75,7 +75,7 @@ def test_a_bag_is_found_by_its_name_and_an_unknown_name_is_asked_about(
     one_of_each: dict[str, Path],
 ) -> None:
     path = one_of_each["bag-single"]
-    with pytest.raises(ConversionError, match=rf"{path}.*--from"):
+    with pytest.raises(ConversionError, match=rf"{path}.*source_format"):
         formats.find(str(path))
     os.rename(path, path.with_suffix(".bag"))
     assert formats.find(str(path.with_suffix(".bag"))).name == "bag"
@@ -132,8 +132,8 @@ def test_names_that_tell_nothing_and_formats_that_are_none_are_errors(
 ) -> None:
     (tmp_path / "text").write_text("Some text that is long enough to be read as a header.\n")
     for options, why in (
-        ({"src": tmp_path / "text", "dst": tmp_path / "x.ffr"}, "--from"),
-        ({"src": ours, "dst": tmp_path / "x.zip"}, "--to"),
+        ({"src": tmp_path / "text", "dst": tmp_path / "x.ffr"}, "source_format"),
+        ({"src": ours, "dst": tmp_path / "x.zip"}, "target_format"),
         ({"src": ours, "dst": tmp_path / "x", "target_format": "zip"}, "no format 'zip'"),
         ({"src": ours, "dst": tmp_path / "x", "source_format": "zip"}, "no format 'zip'"),
         ({"src": ours, "dst": tmp_path / "x.bag", "shard_size": 10}, "shard size"),
@@ -161,7 +161,7 @@ def test_sources_that_are_no_files_are_errors(tmp_path: Path) -> None:
 def test_a_file_that_is_there_is_replaced_only_if_asked(ours: Path, tmp_path: Path) -> None:
     for name in ("x.tfrecord", "x.ffr", "x.bag", "x.h5", "x.tar"):
         (tmp_path / name).write_bytes(b"precious")
-        with pytest.raises(FileExistsError, match="--force"):
+        with pytest.raises(FileExistsError, match="force=True"):
             convert(ours, tmp_path / name)
         assert (tmp_path / name).read_bytes() == b"precious"
         os.chmod(tmp_path / name, 0o600)
@@ -202,6 +202,14 @@ def test_a_symlink_is_followed_to_the_file_that_is_replaced(ours: Path, tmp_path
 def test_a_file_may_be_replaced_by_what_it_becomes(ours: Path) -> None:
     convert(ours, ours, force=True, target_format="tfrecord")
     assert FORMATS["tfrecord"].count(str(ours)) == 4
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_a_file_is_already_it_does_not_become(force: bool, ours: Path) -> None:
+    before = ours.read_bytes()
+    with pytest.raises(ConversionError, match="of that format already"):
+        convert(ours, ours, force=force)
+    assert ours.read_bytes() == before
 
 
 def test_a_target_inside_of_its_source_is_refused(tmp_path: Path) -> None:

@@ -368,7 +368,7 @@ def test_a_damaged_compressed_tar_is_an_error(tmp_path: Path) -> None:
 def test_files_become_records_only_if_their_names_may_go(tmp_path: Path) -> None:
     files = {"b": b"2", "a/x": b"1", "c": b""}
     top = trees.plain_tree(tmp_path / "tree", files)
-    with pytest.raises(ConversionError, match="drop-names"):
+    with pytest.raises(ConversionError, match="drop_names=True"):
         convert(top, tmp_path / "out.tfrecord")
     report = convert(top, tmp_path / "out.tfrecord", drop_names=True)
     convert(tmp_path / "out.tfrecord", tmp_path / "out.ffr")

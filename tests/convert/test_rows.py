@@ -550,7 +550,7 @@ def test_a_key_twice_in_a_row_is_an_error(tmp_path: Path) -> None:
 
 
 def test_rows_become_records_of_one_field(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConversionError, match=r"--field.*n, x, ok"):
+    with pytest.raises(ConversionError, match=r"field.*n, x, ok"):
         convert(dataset, tmp_path / "out.ffr")
     convert(dataset, tmp_path / "out.ffr", field="image")
     with FileReader(tmp_path / "out.ffr") as reader:

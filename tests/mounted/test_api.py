@@ -176,6 +176,18 @@ def check_message(error: MountError, mountpoint: Path, why: str) -> None:
     assert error.exit_code == 18
 
 
+def test_an_error_names_the_archive_and_no_folder_that_was_made_for_it(archive: Path) -> None:
+    for options, why in (("no_such_word", "there is no option"), ("log=/no/such/log", "/no/such")):
+        with pytest.raises(MountError, match=why) as caught, mount(archive, options=options):
+            pass
+        assert str(caught.value).startswith(f"{archive}: ")
+        assert "ffrecord-" not in str(caught.value).removeprefix(str(archive))
+    archive.unlink()
+    with pytest.raises(MountError) as caught, mount(archive):
+        pass
+    assert str(caught.value) == f"{archive}: No such file or directory"
+
+
 @pytest.mark.parametrize(
     ("make", "options", "why"),
     [

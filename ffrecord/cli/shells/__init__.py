@@ -1,0 +1,1 @@
+"""The scripts of `ffrecord completion`, one module a shell."""
