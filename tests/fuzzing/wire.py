@@ -185,7 +185,7 @@ def _looked_up(folder_: str | None, node: int, name: bytes) -> int:
     """The node of a name. NFS asks for "." of files too, and of folders for ".."."""
     if name == b".":
         return node if folder_ is not None else 0
-    if folder_ not in ("", "sub"):
+    if folder_ not in ("", "sub") or b"/" in name:
         return 0
     path = f"{folder_}/{name.decode('latin-1')}".lstrip("/")
     return 1 if name == b".." else NODES.get(path, 0)
