@@ -2,10 +2,10 @@
 
 Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what it calls `aio` and
 `reader`, `opening` and `partition` are parts of `reader`, `newfile`, `beginning`, `append`,
-`partial`, `journal`, `sharing`, `locks`, `planted` and `tempnames` of `writer`, `claims` and
-`recheck` of `salvage`, `scan` and `readahead` of `pack`, `archive` and `packedfile` of `folder`,
-`placing` of `extract`, split into one job each; `fileio` and `package` have the names of the
-original's modules.
+`partial`, `finished`, `journal`, `sharing`, `locks`, `planted` and `tempnames` of `writer`,
+`claims` and `recheck` of `salvage`, `scan` and `readahead` of `pack`, `archive` and `packedfile`
+of `folder`, `placing` of `extract`, split into one job each; `fileio` and `package` have the
+names of the original's modules.
 """
 
 from __future__ import annotations
@@ -56,8 +56,13 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy"},
     ),
     "ffrecord.journal": ({"checksum", "engine", "newfile"}, set()),
+    "ffrecord.finished": (
+        {"beginning", "engine", "errors", "layout", "newfile", "opening", "planted", "recheck"},
+        set(),
+    ),
     "ffrecord.partial": (
-        {"beginning", "checksum", "engine", "errors", "journal", "layout", "locks", "newfile"}
+        {"beginning", "checksum", "engine", "errors", "finished", "journal", "layout", "locks"}
+        | {"newfile"}
         | {"opening", "recheck", "sharing"},
         set(),
     ),
