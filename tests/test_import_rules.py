@@ -1,11 +1,11 @@
 """The import table of the design, as data: who may import whom. Breaking it is a failing test.
 
 Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what it calls `aio` and
-`reader`, `opening` and `partition` are parts of `reader`, `newfile`, `beginning`, `append`,
-`partial`, `finished`, `journal`, `sharing`, `locks`, `planted` and `tempnames` of `writer`,
-`claims` and `recheck` of `salvage`, `scan` and `readahead` of `pack`, `archive` and `packedfile`
-of `folder`, `placing` of `extract`, split into one job each; `fileio` and `package` have the
-names of the original's modules.
+`reader`, `iteration`, `opening` and `partition` are parts of `reader`, `newfile`, `beginning`,
+`append`, `partial`, `finished`, `journal`, `sharing`, `locks`, `planted` and `tempnames` of
+`writer`, `claims` and `recheck` of `salvage`, `scan` and `readahead` of `pack`, `archive` and
+`packedfile` of `folder`, `placing` of `extract`, split into one job each; `fileio` and `package`
+have the names of the original's modules.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.batch": (READ_SIDE, {"numpy"}),
     "ffrecord.opening": ({"checksum", "engine", "errors", "layout"}, {"numpy"}),
     "ffrecord.partition": (set(), {"numpy"}),
-    "ffrecord.reader": (READ_SIDE | {"batch", "indices", "opening", "partition"}, {"numpy"}),
+    "ffrecord.iteration": ({"batch", "errors"}, {"numpy"}),
+    "ffrecord.reader": (
+        READ_SIDE | {"batch", "indices", "iteration", "opening", "partition"},
+        {"numpy"},
+    ),
     "ffrecord.recheck": ({"checksum", "engine"}, {"numpy"}),
     "ffrecord.locks": ({"errors", "planted"}, set()),
     "ffrecord.tempnames": ({"locks"}, set()),
