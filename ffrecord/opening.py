@@ -20,8 +20,8 @@ AT_ONCE = 1 << 20
 """Records whose header is read as one: 12 MiB."""
 
 MOST_EXPLAINED = 1 << 30
-"""Bytes of a header that makes no sense which are read to tell damage from malice. It takes a
-second; a file with holes may claim what takes hours."""
+"""Bytes of a header, or of an index, that makes no sense which are read to tell damage from malice.
+It takes a second; a file with holes may claim what takes hours."""
 
 
 def paths(fname: Path | Sequence[Path]) -> list[str]:

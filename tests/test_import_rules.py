@@ -83,11 +83,15 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.newfolder": ({"newfile", "planted"}, set()),
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
     "ffrecord.imagecopy": ({"checksum", "engine", "index"}, {"numpy"}),
-    "ffrecord.archive": ({"errors", "checksum", "imagecopy", "index", "reader"}, {"numpy"}),
+    "ffrecord.archive": (
+        {"errors", "checksum", "imagecopy", "index", "opening", "reader"},
+        {"numpy"},
+    ),
     "ffrecord.audit": ({"archive", "checksum", "errors", "index"}, {"numpy"}),
     "ffrecord.packedfile": ({"archive", "index"}, set()),
+    "ffrecord.walking": ({"index", "names"}, {"numpy"}),
     "ffrecord.folder": (
-        {"archive", "errors", "extract", "index", "names", "packedfile", "reader"},
+        {"archive", "extract", "index", "names", "packedfile", "reader", "walking"},
         {"numpy"},
     ),
     "ffrecord.scan": ({"errors", "index"}, set()),
