@@ -4,8 +4,8 @@ Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what i
 `reader`, `iteration`, `opening` and `partition` are parts of `reader`, `newfile`, `beginning`,
 `append`, `partial`, `finished`, `journal`, `sharing`, `locks`, `planted` and `tempnames` of
 `writer`, `claims` and `recheck` of `salvage`, `scan` and `readahead` of `pack`, `archive` and
-`packedfile` of `folder`, `placing` of `extract`, split into one job each; `fileio` and `package`
-have the names of the original's modules.
+`packedfile` of `folder`, `openfolders` and `placing` of `extract`, split into one job each;
+`fileio` and `package` have the names of the original's modules.
 """
 
 from __future__ import annotations
@@ -103,7 +103,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "tqdm"},
     ),
     "ffrecord.placing": ({"locks", "tempnames"}, set()),
-    "ffrecord.extract": ({"archive", "errors", "index", "names", "placing"}, {"numpy"}),
+    "ffrecord.openfolders": ({"index"}, set()),
+    "ffrecord.extract": (
+        {"archive", "errors", "index", "names", "newfile", "openfolders", "placing"},
+        {"numpy"},
+    ),
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
     "ffrecord.dataset": (
         {"batch", "checksum", "dataset", "engine", "errors", "indices", "layout", "newfile"}
