@@ -5,7 +5,7 @@ Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what i
 `append`, `partial`, `finished`, `journal`, `sharing`, `locks`, `planted` and `tempnames` of
 `writer`, `claims` and `recheck` of `salvage`, `scan` and `readahead` of `pack`, `archive` and
 `packedfile` of `folder`, `openfolders` and `placing` of `extract`, split into one job each;
-`fileio` and `package` have the names of the original's modules.
+`fileio`, `package` and `utils` have the names of the original's modules.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"writer"},
         {"numpy", "tqdm"},
     ),
-    "ffrecord.utils": ({"newfile", "newfolder", "writer"}, {"tqdm"}),
+    "ffrecord.dumping": ({"errors", "newfile", "newfolder", "writer"}, {"tqdm"}),
+    "ffrecord.utils": ({"dumping"}, set()),
     "ffrecord.cli": (
         READ_SIDE
         | {
