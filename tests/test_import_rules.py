@@ -80,7 +80,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"recheck", "writer"},
         {"numpy"},
     ),
-    "ffrecord.newfolder": ({"newfile", "planted"}, set()),
+    "ffrecord.newfolder": ({"locks", "newfile", "planted"}, set()),
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
     "ffrecord.imagecopy": ({"checksum", "engine", "index"}, {"numpy"}),
     "ffrecord.archive": (
