@@ -124,8 +124,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     # Optional packages are imported by name, through dataset.packages, when they are needed.
     "ffrecord.convert": (
         {"archive", "checksum", "convert", "dataset", "errors", "extract", "index", "indices"}
-        | {"names", "newfile", "newfolder", "opening", "pack", "reader", "scan", "sizes"}
-        | {"writer"},
+        | {"names", "newfile", "newfolder", "opening", "pack", "placing", "reader", "scan"}
+        | {"sizes", "writer"},
         {"numpy", "tqdm"},
     ),
     "ffrecord.dumping": ({"errors", "newfile", "newfolder", "writer"}, {"tqdm"}),
