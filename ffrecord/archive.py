@@ -31,6 +31,7 @@ from ffrecord.index.build import build
 from ffrecord.index.layout import BLOCK
 from ffrecord.opening import MOST_EXPLAINED
 from ffrecord.reader import FileReader
+from ffrecord.recheck import Recheck
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -188,13 +189,9 @@ class Archive:
 
     def _image_checksum(self, length: int) -> int:
         """Of an image that is not worth keeping."""
-        memory = np.empty(min(length, STEP_BLOCKS * BLOCK), np.uint8)
-        crc = 0
-        for at in range(0, length, len(memory)):
-            piece = memory[: length - at]
-            self.reader.read_unchecked(self.reader.n - 1, self.legacy_size + at, piece)
-            crc = crc32(piece, crc)
-        return crc
+        file, start = self.reader.locate(self.reader.n - 1)
+        begin = start + self.legacy_size
+        return Recheck(self.reader.sources[file]).checksum(begin, begin + length)
 
     def _compare_checksum(self, computed: int, trailer: layout.Trailer) -> None:
         if self.reader.check_data and computed != trailer.crc:

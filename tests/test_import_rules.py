@@ -1,11 +1,11 @@
 """The import table of the design, as data: who may import whom. Breaking it is a failing test.
 
 Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what it calls `aio` and
-`reader`, `iteration`, `opening` and `partition` are parts of `reader`, `newfile`, `beginning`,
-`append`, `partial`, `finished`, `journal`, `sharing`, `locks`, `planted` and `tempnames` of
-`writer`, `claims` and `recheck` of `salvage`, `scan` and `readahead` of `pack`, `archive` and
-`packedfile` of `folder`, `openfolders` and `placing` of `extract`, split into one job each;
-`fileio`, `package` and `utils` have the names of the original's modules.
+`reader`, `iteration`, `opening`, `partition` and `recheck` are parts of `reader`, `newfile`,
+`beginning`, `append`, `partial`, `finished`, `journal`, `sharing`, `locks`, `planted` and
+`tempnames` of `writer`, `claims` of `salvage`, `scan` and `readahead` of `pack`, `archive`,
+`packedfile` and `walking` of `folder`, `openfolders` and `placing` of `extract`, split into one
+job each; `fileio`, `package` and `utils` have the names of the original's modules.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.aio": ({"errors"}, {"numpy", "libaio"}),
     "ffrecord.engine": ({"errors", "extents", "aio", "pagecache"}, {"numpy"}),
     "ffrecord.batch": (READ_SIDE, {"numpy"}),
-    "ffrecord.opening": ({"checksum", "engine", "errors", "layout"}, {"numpy"}),
+    "ffrecord.opening": ({"checksum", "engine", "errors", "layout", "recheck"}, {"numpy"}),
     "ffrecord.partition": (set(), {"numpy"}),
     "ffrecord.iteration": ({"batch", "errors"}, {"numpy"}),
     "ffrecord.reader": (
@@ -57,7 +57,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.append": (
         {"beginning", "engine", "errors", "index", "layout", "locks", "newfile", "reader"}
         | {"sharing"},
-        {"numpy"},
+        set(),
     ),
     "ffrecord.journal": ({"checksum", "engine", "newfile"}, set()),
     "ffrecord.finished": (
@@ -84,7 +84,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
     "ffrecord.imagecopy": ({"checksum", "engine", "index"}, {"numpy"}),
     "ffrecord.archive": (
-        {"errors", "checksum", "imagecopy", "index", "opening", "reader"},
+        {"errors", "checksum", "imagecopy", "index", "opening", "reader", "recheck"},
         {"numpy"},
     ),
     "ffrecord.audit": ({"archive", "checksum", "errors", "index"}, {"numpy"}),
@@ -97,9 +97,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.scan": ({"errors", "index"}, set()),
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
-        {"errors", "checksum", "engine", "index", "names", "newfile", "newfolder", "readahead"}
-        | {"scan", "sizes", "tempnames"}
-        | {"writer"},
+        {"errors", "checksum", "engine", "index", "layout", "names", "newfile", "newfolder"}
+        | {"readahead", "scan", "sizes", "tempnames", "writer"},
         {"numpy", "tqdm"},
     ),
     "ffrecord.placing": ({"locks", "tempnames"}, set()),
@@ -111,7 +110,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
     "ffrecord.dataset": (
         {"batch", "checksum", "dataset", "engine", "errors", "indices", "layout", "newfile"}
-        | {"newfolder", "opening", "reader", "writer"},
+        | {"newfolder", "opening", "reader", "recheck", "writer"},
         {"isal", "numpy", "tqdm"},
     ),
     "ffrecord.package": ({"folder", "pack"}, set()),
