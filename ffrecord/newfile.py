@@ -169,6 +169,7 @@ class NewFile:
         """Close it, and remove it unless it was published."""
         if self._direct is not None:
             self._direct.close()
+        self._memory.release()  # not when the exception that led here is forgotten
         name, self._name = self._name, None
         if name is not None:
             with contextlib.suppress(FileNotFoundError):
@@ -265,6 +266,7 @@ class _DirectWriter:
             self._writing.exception()
             self._writing = None
         self._thread.shutdown()
+        self.spare.release()
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

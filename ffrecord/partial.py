@@ -211,27 +211,25 @@ def _whole(path: str, content: journal.Content) -> list[Entry]:
 
     If a crash cannot explain that, it is damage, and records that were flushed would be cut off.
     """
-    source = Source(path, direct=False)
-    size = os.fstat(source.fd).st_size
-    recheck = Recheck(source)
+    recheck = Recheck(Source(path, direct=False))
+    size = os.path.getsize(path)
     whole: list[Entry] = []
     begin = content.begin
     for number in range(max(len(content.entries), content.settled)):
         entry = content.entries[number] if number < len(content.entries) else None
-        problem: Exception | None = None
-        if entry is None or entry.end < begin:
-            problem = StructureError(
-                f"{journal_path(path)}: the entry of record {number} is damaged"
-            )
-        elif begin < entry.end and size < entry.end:
-            problem = TruncatedError(f"{path}: truncated: record {number} ends at {entry.end}")
-        elif (computed := recheck.checksum(begin, entry.end)) != entry.crc:
-            problem = SampleChecksumError(path, number, entry.crc, computed)
-        if problem is not None:
+        try:
+            if entry is None or entry.end < begin:
+                where = journal_path(path)
+                raise StructureError(f"{where}: the entry of record {number} is damaged")
+            if begin < entry.end and size < entry.end:
+                raise TruncatedError(f"{path}: truncated: record {number} ends at {entry.end}")
+            computed = recheck.checksum(begin, entry.end)
+            if computed != entry.crc:
+                raise SampleChecksumError(path, number, entry.crc, computed)
+        except (StructureError, TruncatedError, SampleChecksumError):
             if number < content.settled:
-                raise problem
+                raise
             break
-        assert entry is not None
         whole.append(entry)
         begin = entry.end
     return whole

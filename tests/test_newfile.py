@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ffrecord import ClosedError, CountError, FileReader, FileWriter, NoRoomError, newfile
+from ffrecord.slabs import SlabPool
 from tests import handmade
 
 OLD = handmade.record_bytes([b"what was there before"])
@@ -314,6 +315,19 @@ def test_a_forked_child_leaves_its_parents_large_file_alone(
 
 
 # ---- append and seal -----------------------------------------------------------------------
+
+
+def test_the_memory_of_a_file_that_is_given_up_does_not_wait_for_its_exception(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slabs = SlabPool()
+    monkeypatch.setattr(newfile, "_slabs", slabs)
+    writer = FileWriter(target, 1)
+    assert slabs.idle_bytes == 0
+    with pytest.raises(CountError) as kept, writer:
+        pass  # no record, where one was announced
+    assert kept.value.__traceback__ is not None
+    assert slabs.idle_bytes == newfile.SMALL_BUFFER
 
 
 def crcs(*records: bytes) -> list[int]:

@@ -16,7 +16,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ffrecord.slabs import IDLE_LIMIT
+from ffrecord import batch
+from ffrecord.slabs import SlabPool
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting import unmount
 from ffrecord_fuse.mounttable import find
@@ -43,6 +44,8 @@ PATIENCE = 30.0
 """Seconds for the last operations to end, and for processes to be gone."""
 WRITER_PAUSE = 0.3
 CYCLER_PAUSE = 1.0
+SPARED_READER = "library 0"
+SMALL_POOL = 32 * MIB
 ROLES = (MountReader, LibraryReader, Writer, Cycler)
 
 
@@ -124,7 +127,9 @@ class Soak:
             setting = Setting(name, self.plan, self.stage, chance)
             role, pause = _role(setting)
             # Only one has a loader, and it is never killed: torch's memory would be left behind.
-            without = self.left_out if name == "library 0" else {LOADER}
+            without = self.left_out if name == SPARED_READER else {LOADER}
+            if name == SPARED_READER:  # its memory is watched: a large pool fills up for minutes
+                batch._slabs = SlabPool(SMALL_POOL)
             offered = [choice for choice in choices(role) if choice.kind not in without]
             if LOADER in [choice.kind for choice in offered]:
                 importlib.import_module(".loading", __package__)  # now: it takes memory
@@ -164,14 +169,12 @@ class Soak:
         return False
 
     def _sample(self, crew: Crew, served: Mounted, watch: Watch) -> None:
-        """How much more is tolerated is what comes and goes without a leak; in a short soak also
-        what the library keeps to use it again, which is still being taken."""
-        enough = 24 + (IDLE_LIMIT / MIB if self.is_short else 0)
+        """How much more is tolerated is what comes and goes without a leak."""
         watch.note_process("supervisor", served.supervisor, descriptors=0.5, mebibytes=2)
         watch.note_process("a spared worker", served.elder, descriptors=0.5, mebibytes=8)
         for actor in crew.actors:
             if actor.spared and actor.pid:
-                watch.note_process(actor.name, actor.pid, descriptors=2, mebibytes=enough)
+                watch.note_process(actor.name, actor.pid, descriptors=2, mebibytes=24)
         daemon = [served.supervisor, *served.workers]
         watch.note_sum("the mount", daemon, descriptors=4, mebibytes=24)
         watch.note("processes", 0, len(processes.descendants(os.getpid())), 4)

@@ -195,6 +195,8 @@ class MountReader:
                 assert content is not None
                 if member.size < MIB:
                     answers.append(self._setting.whole(files[member.name], content.read()))
+            assert process.stdout is not None
+            process.stdout.read()  # tar pads its last block: whoever hangs up kills it
         answers.append(Answer("tar's exit code", process.returncode, lambda: 0))
         due = self._plan.listings[folder]
         return [*answers, Answer(f"tar of {folder}", sorted(names), lambda: due)]
