@@ -15,13 +15,11 @@ import re
 import stat
 from array import array
 
-import numpy as np
-
 from ffrecord import beginning, layout
 from ffrecord.beginning import Beginning
 from ffrecord.engine import Source
 from ffrecord.errors import AppendError, ChangedError
-from ffrecord.index.layout import INDEX_NAME, LEGACY_MAGIC, MAGIC, is_index
+from ffrecord.index.layout import INDEX_NAME, is_index
 from ffrecord.locks import is_at, lock, unlock
 from ffrecord.newfile import NewFile
 from ffrecord.reader import FileReader
@@ -127,13 +125,9 @@ def _refuse_packed_folder(reader: FileReader) -> None:
 def _has_index(reader: FileReader) -> bool:
     if not reader.n:
         return False
-    last = reader.n - 1
-    size = reader.record_size(last)
-    start = np.empty(min(size, len(LEGACY_MAGIC)), np.uint8)
-    end = np.empty(min(size, len(MAGIC)), np.uint8)
-    reader.read_unchecked(last, 0, start)
-    reader.read_unchecked(last, size - len(end), end)
-    return is_index(start.tobytes(), end.tobytes())
+    begin, end = reader.get_offsets(0)[-2:].tolist()
+    source = reader.sources[0]
+    return is_index(end - begin, lambda at, count: source.read_bytes(begin + at, count))
 
 
 def _refuse_damage(reader: FileReader) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -29,17 +29,15 @@ from ffrecord.imagecopy import ImageCopy
 from ffrecord.index import Index, layout, legacy
 from ffrecord.index.build import build
 from ffrecord.index.layout import BLOCK
+from ffrecord.opening import MOST_EXPLAINED
 from ffrecord.reader import FileReader
+from ffrecord.recheck import Recheck
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Path: TypeAlias = "str | os.PathLike[str]"
 
 STEP_BLOCKS = 32  # that a large file is read by, from end to end
-MOST_EXPLAINED = 1 << 30
-"""Bytes of an index that makes no sense which are read again to tell damage from malice. It takes
-a second; a file with holes may claim what takes hours."""
-
 
 MOST_SHARDS = 1 << 17
 """More files than a process may have open. One that is missing is named, so all are looked at."""
@@ -101,6 +99,17 @@ class Archive:
         """The contents of regular files, each checked, as one batch."""
         return self.reader.read(self.index.records(inodes))
 
+    def read_records(self, records: Ints, name: Callable[[int], Path]) -> list[Bytes]:
+        """Records, each checked, as one batch. An error about one has the file's name in it:
+        `name` is asked with its place among `records`."""
+        try:
+            return self.reader.read(records)
+        except SampleChecksumError as error:
+            file = self.reader.fnames.index(error.path)
+            before = sum(len(self.reader.get_checksums(each)) for each in range(file))
+            error.name = os.fspath(name(records.tolist().index(before + error.record)))
+            raise
+
     def read_range(self, inode: int, offset: int, length: int) -> Bytes:
         """Bytes of a regular file, checked; fewer where it ends before that."""
         size = self.index.status(inode).size
@@ -123,12 +132,6 @@ class Archive:
         size = self.index.status(inode).size
         for offset in range(0, size, STEP_BLOCKS * BLOCK):
             yield self.read_range(inode, offset, STEP_BLOCKS * BLOCK)
-
-    def damaged_record(self, error: SampleChecksumError) -> int:
-        """Which of all records, when there are shards, an error of the reader's is about."""
-        file = self.reader.fnames.index(error.path)
-        before = (len(self.reader.get_checksums(each)) for each in range(file))
-        return sum(before) + error.record
 
     def block_checksums(self, inode: int) -> npt.NDArray[np.uint32]:
         """The CRC-32 of every block of a file that has more than one."""
@@ -186,13 +189,9 @@ class Archive:
 
     def _image_checksum(self, length: int) -> int:
         """Of an image that is not worth keeping."""
-        memory = np.empty(min(length, STEP_BLOCKS * BLOCK), np.uint8)
-        crc = 0
-        for at in range(0, length, len(memory)):
-            piece = memory[: length - at]
-            self.reader.read_unchecked(self.reader.n - 1, self.legacy_size + at, piece)
-            crc = crc32(piece, crc)
-        return crc
+        file, start = self.reader.locate(self.reader.n - 1)
+        begin = start + self.legacy_size
+        return Recheck(self.reader.sources[file]).checksum(begin, begin + length)
 
     def _compare_checksum(self, computed: int, trailer: layout.Trailer) -> None:
         if self.reader.check_data and computed != trailer.crc:

@@ -55,8 +55,7 @@ def shown_path(index: Index, folder: int, name: bytes) -> bytes:
 
 
 def _audit_blocks(archive: Archive) -> None:
-    index, reader = archive.index, archive.reader
-    checksums = np.concatenate([reader.get_checksums(file) for file in range(len(reader.fnames))])
+    index, checksums = archive.index, archive.reader.checksums
     for inode in index.tables.large["inode"].tolist():
         blocks = index.block_checksums(inode)
         assert blocks is not None

@@ -87,7 +87,7 @@ def of_file(source: Source) -> Claims:
     size = os.fstat(source.fd).st_size
     if size < layout.PREFIX.size:
         raise TruncatedError(f"{source.path}: {size} bytes are too few to hold any record")
-    prefix = _read(source, 0, layout.PREFIX.size)
+    prefix = source.read_bytes(0, layout.PREFIX.size)
     crc, n = layout.PREFIX.unpack(prefix)
     fits = 0 <= n <= layout.MAX_RECORDS and layout.header_size(n) <= size
     fits = fits and (n <= SMALL or _is_mostly_there(source, layout.header_size(n)))
@@ -145,7 +145,7 @@ def _recounted(source: Source, crc: int, size: int, *, proof: bool) -> Claims | 
 def _guessed_counts(source: Source, size: int) -> Iterator[int]:
     """Counts for which the first offset, which the count gives the place of, is right behind the
     header; then those with a gap in between."""
-    words = np.frombuffer(_read(source, 0, min(size, SCANNED) // 4 * 4), "<u4")[3:]
+    words = np.frombuffer(source.read_bytes(0, min(size, SCANNED) // 4 * 4), "<u4")[3:]
     if len(words) < 2:
         return
     offsets = words[:-1].astype(np.int64) | words[1:].astype(np.int64) << 32
@@ -160,7 +160,7 @@ def _guessed_counts(source: Source, size: int) -> Iterator[int]:
 
 
 def _from_header(source: Source, n: int, crc: int, size: int) -> Claims:
-    rest = _read(source, layout.PREFIX.size, layout.PER_RECORD * n)
+    rest = source.read_bytes(layout.PREFIX.size, layout.PER_RECORD * n)
     split = layout.CHECKSUM.itemsize * n
     checksums = np.frombuffer(rest[:split], layout.CHECKSUM).astype(np.uint32)
     offsets = np.frombuffer(rest[split:], layout.OFFSET).astype(np.int64)
@@ -212,9 +212,3 @@ def split(data: bytes, checksums: Sequence[int]) -> list[int] | None:
             at += 1
     begins.append(at)
     return begins if crc32(data[at:]) == checksums[-1] else None
-
-
-def _read(source: Source, offset: int, length: int) -> bytes:
-    memory = np.empty(length, np.uint8)
-    source.read_into(memory, offset)
-    return memory.tobytes()

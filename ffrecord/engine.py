@@ -76,6 +76,12 @@ class Source:
                 count = os.preadv(self.fd, [memory[got:].data], offset + got)
             got += self._more_than_none(count, offset + got)
 
+    def read_bytes(self, offset: int, length: int) -> bytes:
+        """A few bytes from `offset` on, for whoever has no memory for them."""
+        memory = np.empty(length, np.uint8)
+        self.read_into(memory, offset)
+        return memory.tobytes()
+
     def copy_to(self, fd: int, offset: int, length: int) -> None:
         """Append `length` bytes from `offset` on to another file, in the kernel. If all of them
         are a hole, they become one there, which takes no memory."""
@@ -125,9 +131,7 @@ class Source:
 def whole_file(path: str) -> bytes:
     """All bytes of a small file."""
     source = Source(path, direct=False)
-    memory = np.empty(os.fstat(source.fd).st_size, np.uint8)
-    source.read_into(memory, 0)
-    return memory.tobytes()
+    return source.read_bytes(0, os.fstat(source.fd).st_size)
 
 
 def next_data(fd: int, offset: int) -> int:

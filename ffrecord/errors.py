@@ -77,7 +77,7 @@ class ClosedError(FFRecordError):
 
 
 class CountError(FFRecordError):
-    """A writer was given more or fewer records than it was opened for."""
+    """More or fewer records than a writer was opened for, or samples than records."""
 
     exit_code = 10
 

@@ -1,9 +1,8 @@
 """Taking an archive apart into files again, and never writing outside the folder that was named.
 
 Whatever an archive says, and whoever changes the folder meanwhile: every file and folder is made
-relative to an open folder, which was opened one name at a time without following symlinks. So a
-symlink that comes out of the archive, or was there before, never leads a later file elsewhere.
-Names were checked when the archive was opened.
+relative to an open folder (see `openfolders`). So a symlink that comes out of the archive, or was
+there before, never leads a later file elsewhere. Names were checked when the archive was opened.
 
 A file gets its name when it is whole, verified and has its attributes (see `placing`): one that
 turns out damaged, or at which the process is killed, is not left behind.
@@ -16,7 +15,6 @@ import errno
 import os
 import stat
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -28,13 +26,13 @@ from ffrecord.errors import FFRecordError, NoRoomError
 from ffrecord.index import ROOT, Index, Status
 from ffrecord.index.resolve import require, resolve
 from ffrecord.names import to_bytes, to_text
+from ffrecord.newfile import write_all
+from ffrecord.openfolders import OpenFolders
 from ffrecord.placing import NO_LINKS, PASSING, Placing, there_already
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
-FOLDERS_OPEN = 128
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SET_IDS = stat.S_ISUID | stat.S_ISGID
 
 
@@ -111,7 +109,7 @@ class _Extraction:
         self._placing = Placing(overwrite=overwrite, may_use_passing=free)
         self._on_damage = on_damage
         self._progress = progress or (lambda files, size: None)
-        self._opened: OrderedDict[int, int] = OrderedDict()
+        self._folders = OpenFolders(archive.index, root)
         self._made: dict[int, tuple[int, bytes]] = {}  # where a file with several names is
         self._finish: set[int] = set()  # folders, whose attributes come last
         self._empty: set[int] = set()  # folders that had nothing in them, so no file is in the way
@@ -130,7 +128,7 @@ class _Extraction:
         else:
             self._finish_folders()
         finally:
-            self._close_folders(0)
+            self._folders.close()
 
     def _make(self, paths: Iterable[bytes] | None) -> None:
         if paths is None:
@@ -156,7 +154,7 @@ class _Extraction:
         for folder in sorted(self._finish, reverse=True):
             try:
                 with self._telling(folder), self._naming(folder):
-                    self._set_attributes(self._folder(folder), self._index.status(folder))
+                    self._set_attributes(self._folders[folder], self._index.status(folder))
             except (OSError, FFRecordError) as error:
                 failed = failed or error
         if failed is not None:
@@ -241,14 +239,16 @@ class _Extraction:
         self, folder: int, name: bytes, status: Status, content: Callable[[], Iterable[Bytes]]
     ) -> None:
         def fill(fd: int) -> None:
+            at = 0
             for piece in content():
-                _write_all(fd, piece.data)
+                write_all(fd, piece.data, at)
+                at += len(piece)
             self._set_attributes(fd, status)
 
         with self._telling(folder, name):
             with self._naming(folder, name):
                 is_new = folder in self._empty
-                self._placing.file(self._folder(folder), name, fill, is_new=is_new)
+                self._placing.file(self._folders[folder], name, fill, is_new=is_new)
             if status.links > 1:
                 self._made[status.inode] = (folder, name)
             self.report.files += 1
@@ -273,7 +273,7 @@ class _Extraction:
         its_folder, first = self._made[inode]
         try:
             with self._place(folder, name) as (parent, place):
-                source = self._folder(its_folder)
+                source = self._folders[its_folder]
                 os.link(first, place, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
         except OSError as error:
             if error.errno not in NO_LINKS:
@@ -289,7 +289,7 @@ class _Extraction:
             return
         folder, name = self._index.parent(inode), self._index.last_name(inode)
         with self._naming(folder, name):
-            made = self._make_folder_at(self._folder(folder), name)
+            made = self._make_folder_at(self._folders[folder], name)
         if made:
             self._empty.add(inode)
         if made or not on_the_way:
@@ -314,38 +314,11 @@ class _Extraction:
     def _place(self, folder: int, name: bytes) -> Iterator[tuple[int, bytes]]:
         """An open folder, and a name in it under which to make a symlink or a hard link."""
         with self._naming(folder, name):
-            parent = self._folder(folder)
+            parent = self._folders[folder]
             with self._placing.name(parent, name) as place:
                 yield parent, place
 
     # ---- how -----------------------------------------------------------------------------
-
-    def _folder(self, inode: int) -> int:
-        """A folder's descriptor, opened name by name from the top or from one that is open.
-
-        It stays open until the next file or folder is begun, and most likely longer.
-        """
-        if inode == ROOT:
-            return self._root
-        way = [inode]
-        while way[-1] != ROOT and way[-1] not in self._opened:
-            way.append(self._index.parent(way[-1]))
-        fd = known = self._opened.get(way[-1], self._root)
-        for folder in reversed(way[:-1]):
-            above = fd
-            try:
-                fd = os.open(self._index.last_name(folder), _FOLDER, dir_fd=above)
-            finally:
-                if above != known:
-                    os.close(above)
-        self._opened[inode] = fd
-        self._opened.move_to_end(inode)
-        return fd
-
-    def _close_folders(self, most: int) -> None:
-        """All but the last ones that were used."""
-        while len(self._opened) > most:
-            os.close(self._opened.popitem(last=False)[1])
 
     def _set_attributes(self, fd: int, status: Status) -> None:
         try:
@@ -386,7 +359,7 @@ class _Extraction:
     @contextlib.contextmanager
     def _naming(self, folder: int, name: bytes = b"") -> Iterator[None]:
         """Errors of the operating system name the whole path."""
-        self._close_folders(FOLDERS_OPEN)
+        self._folders.close_some()
         try:
             yield
         except FFRecordError:
@@ -405,8 +378,3 @@ class _Extraction:
 def _is_not_packed(index: Index, name: bytes) -> bool:
     """What a killed extraction left may have been packed: it is to be extracted then."""
     return name not in index.tables.names.tobytes()
-
-
-def _write_all(fd: int, data: memoryview) -> None:
-    while len(data):
-        data = data[os.write(fd, data) :]

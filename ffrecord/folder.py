@@ -10,16 +10,12 @@ options, so a spawned process opens it again.
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fnmatch
 import io
 import os
-import re
 import stat
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, overload
@@ -27,13 +23,13 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord import walking
 from ffrecord.archive import Archive, Naming
-from ffrecord.errors import SampleChecksumError
 from ffrecord.extract import ExtractReport, extract
 from ffrecord.index import ROOT, Index
 from ffrecord.index.layout import BLOCK
 from ffrecord.index.lookup import MISSING
-from ffrecord.index.resolve import readable_record, resolve
+from ffrecord.index.resolve import leads_to, readable_record, resolve
 from ffrecord.names import to_bytes, to_text
 from ffrecord.packedfile import PackedFile
 from ffrecord.reader import FileReader
@@ -105,13 +101,7 @@ class PackedFolder:
         if isinstance(names, (str, os.PathLike)):
             return self.read_one(names)
         names = _list_of(names)
-        records = self.records(names)
-        try:
-            return self.reader.read(records)
-        except SampleChecksumError as error:
-            damaged = self.archive.damaged_record(error)
-            error.name = os.fspath(names[records.tolist().index(damaged)])
-            raise
+        return self.archive.read_records(self.records(names), names.__getitem__)
 
     def read_one(self, name: Name) -> Bytes:
         """The contents of a file."""
@@ -198,11 +188,12 @@ class PackedFolder:
         As in the original, names in the folder itself are `str`, those further down, relative to
         it, `pathlib.Path`. A symlink counts as what it points to, and is not descended into.
         """
+        index = self._index
         found: Listing = []
-        for item in self._descend(self._folder("" if path is None else path), recursive):
-            is_folder = stat.S_ISDIR(
-                self._index.mode(self._leads_to(item.folder, item.name, item.inode))
-            )
+        top = self._folder("" if path is None else path)
+        for item in walking.descend(index, top, recursive=recursive):
+            inode = leads_to(index, item.folder, item.name, item.inode)
+            is_folder = stat.S_ISDIR(index.mode(inode))
             if list_dir if is_folder else list_file:
                 found.append(Path(item.path) if "/" in item.path else item.path)
         return found
@@ -256,60 +247,26 @@ class PackedFolder:
         A caller may take folders out of the list to skip them. Symlinks to folders stand among
         the folders; with `followlinks` they are gone into, except into a folder that one is in.
         """
-        above: tuple[int, ...] = ()  # the inodes of the folders that one is in
-        waiting = [(os.fspath(top).rstrip("/"), self._folder(top), above)]
-        while waiting:
-            path, inode, above = waiting.pop()
-            folders, files = [], []
-            inodes = {}
-            for name, child, record in self._contents(inode):
-                text = to_text(name)
-                if record != MISSING:
-                    files.append(text)
-                    continue
-                leads_to = self._leads_to(inode, name, child)
-                if not stat.S_ISDIR(self._index.mode(leads_to)):
-                    files.append(text)
-                    continue
-                folders.append(text)
-                if followlinks or leads_to == child:
-                    inodes[text] = leads_to
-            yield path, folders, files
-            above = (*above, inode)
-            waiting += [
-                (_joined(path, name), inodes[name], above)
-                for name in reversed(folders)
-                if name in inodes and inodes[name] not in above
-            ]
+        path = os.fspath(top).rstrip("/")
+        yield from walking.walk(self._index, path, self._folder(top), followlinks=followlinks)
 
     def glob(self, pattern: str) -> Names:
         """Paths that match, sorted by folder: `*`, `?` and `[a-z]` within a name, `**` for any
         number of folders, and a slash at the end for folders only. Names that begin with a dot
         are no exception."""
-        parts = [part for part in pattern.split("/") if part not in ("", ".")]
-        if not parts:
-            return []
-        found = dict.fromkeys(self._matching("", ROOT, parts))  # ** may find a path twice
-        return [path for path in found if self.is_dir(path)] if pattern[-1] == "/" else list(found)
+        found = walking.matching(self._index, pattern)
+        return [path for path in found if self.is_dir(path)] if pattern[-1:] == "/" else found
 
     def num_files(self) -> int:
         """How many names of regular files there are; hard links count each."""
-        return len(self._file_entries())
+        return len(walking.file_entries(self._index))
 
     def __len__(self) -> int:
         return self.num_files()
 
     def __iter__(self) -> Iterator[str]:
         """The paths of all regular files, a folder's own before those of the folders in it."""
-        index = self._index
-        prefixes: dict[int, bytes] = {}
-        parents = index.tables.entries["parent"]
-        for entry in self._file_entries().tolist():
-            parent = int(parents[entry])
-            if parent not in prefixes:
-                path = index.inode_path(parent)
-                prefixes = {parent: path + b"/" if path else b""}
-            yield to_text(prefixes[parent] + index.name(entry))
+        return walking.all_files(self._index)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, (str, os.PathLike)) and self.exists(name)
@@ -363,78 +320,6 @@ class PackedFolder:
             return self._index.mode(self._inode(name, follow=follow))
         except OSError:
             return 0
-
-    def _leads_to(self, folder: int, name: bytes, inode: int) -> int:
-        """The inode that is meant: for a symlink, unless it leads nowhere, what it points to."""
-        if stat.S_ISLNK(self._index.mode(inode)):
-            with contextlib.suppress(OSError):
-                return resolve(self._index, name, start=folder)
-        return inode
-
-    def _contents(self, folder: int) -> Iterator[tuple[bytes, int, int]]:
-        """Name, inode and record, MISSING for other than regular files, of what is in a folder."""
-        index = self._index
-        entries = index.entries(folder)
-        inodes = index.tables.entries["inode"][entries.start : entries.stop].astype(np.int64)
-        records = index.records(inodes).tolist()
-        for (name, inode), record in zip(index.children(folder), records, strict=True):
-            yield name, inode, record
-
-    def _descend(self, top: int, recursive: bool) -> Iterator[_Item]:
-        """What is in a folder; with `recursive` each folder's contents after the folder."""
-        index = self._index
-        opened = [("", top, index.children(top))]
-        while opened:
-            path, folder, children = opened[-1]
-            name, inode = next(children, (b"", MISSING))
-            if inode == MISSING:
-                opened.pop()
-                continue
-            item = _Item(_joined(path, to_text(name)), name, inode, folder)
-            yield item
-            if recursive and stat.S_ISDIR(index.mode(inode)):
-                opened.append((item.path, inode, index.children(inode)))
-
-    def _matching(self, path: str, folder: int, parts: Sequence[str]) -> Iterator[str]:
-        """Paths below `path`, which is `folder`, that the parts of a pattern match."""
-        part, rest = parts[0], parts[1:]
-        if part == "**" and rest:
-            yield from self._matching(path, folder, rest)
-        if part == "**":
-            for item in self._descend(folder, recursive=True):
-                if not rest:
-                    yield _joined(path, item.path)
-                elif stat.S_ISDIR(self._index.mode(item.inode)):
-                    yield from self._matching(_joined(path, item.path), item.inode, rest)
-            return
-        matches = re.compile(fnmatch.translate(part)).match
-        for item in self._descend(folder, recursive=False):
-            if not matches(item.path):
-                continue
-            if not rest:
-                yield _joined(path, item.path)
-            elif stat.S_ISDIR(self._index.mode(self._leads_to(item.folder, item.name, item.inode))):
-                inside = resolve(self._index, item.name, start=folder)
-                yield from self._matching(_joined(path, item.path), inside, rest)
-
-    def _file_entries(self) -> Ints:
-        entries = self._index.tables.entries["inode"].astype(np.int64)
-        found: Ints = (self._index.records(entries) != MISSING).nonzero()[0]
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """An entry found below some folder."""
-
-    path: str  # from there
-    name: bytes
-    inode: int
-    folder: int  # the inode of the one that it is in
-
-
-def _joined(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder else name
 
 
 def _list_of(names: Sequence[Name]) -> list[Name]:

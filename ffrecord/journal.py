@@ -21,6 +21,7 @@ Pure but for `Journal`, which is the open file.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import struct
@@ -133,9 +134,12 @@ class Journal:
         os.fsync(self._fd)
         self._count += len(ends)
 
-    @property
-    def closed(self) -> bool:
-        return self._fd < 0
+    def remove(self) -> None:
+        """Unless it is closed: then another writer may have one of that name."""
+        if self._fd >= 0:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+        self.close()
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1

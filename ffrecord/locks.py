@@ -15,17 +15,24 @@ from ffrecord import planted
 from ffrecord.errors import BusyError
 
 
+def take(fd: int) -> bool:
+    """Take the lock of an open file or folder; False if somebody else has it. An OSError where
+    there are no locks: what that means is for the caller to say."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def lock(fd: int, path: str) -> bool:
     """Take the lock of an open file; False if it is not, or no longer, the one at `path`.
 
     Whoever had the lock before may have put another file there meanwhile.
     """
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise BusyError(
-            f"{path}: another writer is at work on it; wait until it has ended"
-        ) from None
+        if not take(fd):
+            raise BusyError(f"{path}: another writer is at work on it; wait until it has ended")
     except OSError as error:  # a file system that has no locks, or none for this kind of opening
         if error.errno not in (errno.ENOLCK, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS):
             raise OSError(error.errno, error.strerror, path) from error
@@ -39,7 +46,7 @@ def unlock(fd: int) -> None:
 
 
 def is_at(fd: int, path: str) -> bool:
-    """Whether the open file is the one at `path`."""
+    """Whether the open file or folder is the one at `path`."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except FileNotFoundError:

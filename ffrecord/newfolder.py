@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import stat
 
 from ffrecord import planted
+from ffrecord.locks import is_at, take
 from ffrecord.newfile import sync_folder
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -140,9 +140,6 @@ def _is_ours(folder: str, lock: int) -> bool:
     """Lock a folder, unless another process has; False also if that one is done by now and has
     given the folder its name: what is there instead would be somebody else's."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(lock), os.stat(folder))
-    except (BlockingIOError, FileNotFoundError):
-        return False
+        return take(lock) and is_at(lock, folder)
     except OSError as error:
         raise OSError(error.errno, error.strerror, folder) from error

@@ -14,6 +14,7 @@ import numpy as np
 from ffrecord import checksum, layout
 from ffrecord.engine import Source
 from ffrecord.errors import LegacyFileWarning, NotFFRecordError, StructureError
+from ffrecord.recheck import Recheck
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
@@ -21,8 +22,8 @@ AT_ONCE = 1 << 20
 """Records whose header is read as one: 12 MiB."""
 
 MOST_EXPLAINED = 1 << 30
-"""Bytes of a header that makes no sense which are read to tell damage from malice. It takes a
-second; a file with holes may claim what takes hours."""
+"""Bytes of a header, or of an index, that makes no sense which are read to tell damage from malice.
+It takes a second; a file with holes may claim what takes hours."""
 
 
 def paths(fname: Path | Sequence[Path]) -> list[str]:
@@ -54,9 +55,8 @@ def refuse_other_kinds(path: str, due: str = "an FFRecord file") -> None:
 
 def read_header(source: Source, check: bool) -> layout.Header:
     size = os.fstat(source.fd).st_size
-    prefix = np.empty(min(size, layout.PREFIX.size), np.uint8)
-    source.read_into(prefix, 0)
-    n = layout.parse_prefix(source.path, prefix.tobytes(), size)
+    prefix = source.read_bytes(0, min(size, layout.PREFIX.size))
+    n = layout.parse_prefix(source.path, prefix, size)
     if n > AT_ONCE:
         _refuse_holes(source, n, check)
     raw = layout.header_memory(n)
@@ -81,21 +81,10 @@ def _refuse_holes(source: Source, n: int, check: bool) -> None:
             memory[0], before = some[-1], 1
     except StructureError:
         if check and layout.header_size(n) <= MOST_EXPLAINED:  # damage is the better explanation
-            stored, computed = _checksums(source, layout.header_size(n))
+            stored = int.from_bytes(source.read_bytes(0, layout.CRC_SIZE), "little")
+            computed = Recheck(source).checksum(layout.CRC_SIZE, layout.header_size(n))
             layout.compare_checksum(path, stored, computed)
         raise
-
-
-def _checksums(source: Source, size: int) -> tuple[int, int]:
-    """What a header that is not worth keeping says is its checksum, and what that is."""
-    memory = np.empty(AT_ONCE, np.uint8)
-    source.read_into(memory[: layout.CRC_SIZE], 0)
-    stored, computed = int.from_bytes(memory[: layout.CRC_SIZE].tobytes(), "little"), 0
-    for at in range(layout.CRC_SIZE, size, len(memory)):
-        piece = memory[: size - at]
-        source.read_into(piece, at)
-        computed = checksum.crc32(piece, computed)
-    return stored, computed
 
 
 def warn_if_legacy(path: str, header: layout.Header, stacklevel: int) -> None:

@@ -31,6 +31,7 @@ from ffrecord.index import Index, layout, legacy
 from ffrecord.index.build import Shard, Tree, build
 from ffrecord.index.layout import BLOCK, INDEX_NAME
 from ffrecord.index.resolve import readable_record
+from ffrecord.layout import CRC_SIZE
 from ffrecord.names import absolute
 from ffrecord.newfile import check_target
 from ffrecord.newfolder import NewFolder, check_new_folder, hidden_name
@@ -340,6 +341,4 @@ def _new_folder(target: str) -> Iterator[str]:
 
 
 def _header_crc(path: str) -> int:
-    start = np.empty(4, np.uint8)
-    Source(path, direct=False).read_into(start, 0)
-    return int.from_bytes(start.tobytes(), "little")
+    return int.from_bytes(Source(path, direct=False).read_bytes(0, CRC_SIZE), "little")

@@ -17,7 +17,7 @@ import stat
 from array import array
 from collections.abc import Iterable
 
-from ffrecord import journal, layout
+from ffrecord import finished, journal, layout
 from ffrecord.beginning import Beginning
 from ffrecord.checksum import crc32
 from ffrecord.engine import Source
@@ -62,13 +62,18 @@ def _room(n: int | None) -> int:
 
 
 def begin(path: str, n: int | None) -> Beginning:
-    """Go on with the unfinished file for `path`, or begin one."""
+    """Go on with the unfinished file for `path`, or begin one; if `path` is a whole file of `n`
+    records already, it stays as it is."""
     unfinished = partial_path(path)
     beside = journal_path(unfinished)
     # Checksums of small records give them away: the journal is for those who may read the file.
     log = Journal(beside, open_locked(beside, mode_for(path) | stat.S_IRUSR | stat.S_IWUSR))
     there = os.path.lexists(unfinished)
     try:
+        done = None if there or n is None else finished.begin(path, n)
+        if done is not None:
+            log.remove()
+            return done
         file = PartialFile(path, unfinished, log)
     except BaseException:
         log.close()  # and with it the lock, however long the exception is kept
@@ -130,25 +135,17 @@ class PartialFile(NewFile):
 
     def publish(self) -> None:
         super().publish()
-        self._remove_journal()
+        self.log.remove()
 
     def discard(self) -> None:
         """Give it up: the records are gone."""
         super().discard()
-        self._remove_journal()
+        self.log.remove()  # after the records: without a journal they would be of no use
 
     def abandon(self) -> None:
         """Close it, and leave it for another time."""
         self._name = None
         super().discard()
-        self.log.close()
-
-    def _remove_journal(self) -> None:
-        """After the records: without a journal they would be of no use."""
-        if self.log.closed:
-            return
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.log.path)
         self.log.close()
 
 
@@ -177,10 +174,10 @@ def _refuse_if_finished_since(file: PartialFile, path: str, entries: list[Entry]
     try:
         if os.stat(target).st_mtime_ns <= os.fstat(file.fd).st_mtime_ns:
             return
-        finished = read_header(Source(target, direct=False), check=True).checksums
+        there = read_header(Source(target, direct=False), check=True).checksums
     except (FFRecordError, FileNotFoundError):  # what is there is none of ours to protect
         return
-    if finished[: len(entries)].tolist() != [entry.crc for entry in entries]:
+    if there[: len(entries)].tolist() != [entry.crc for entry in entries]:
         raise ChangedError(
             f"{target}: was written since {path} was left; "
             "remove that one and its journal to begin anew, or the file to go on"

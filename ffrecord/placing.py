@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
-from ffrecord.locks import unlock
+from ffrecord.locks import take, unlock
 from ffrecord.tempnames import NO_UNNAMED_FILES, link_unnamed
 from ffrecord.wording import said
 
@@ -198,10 +197,9 @@ def _require_at(fd: int, folder: int, name: bytes) -> None:
 
 def _lock(folder: int) -> bool:
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # another extraction is at work there, or there are no locks
+        return take(folder)
+    except OSError:  # there are no locks: another extraction may be at work there
         return False
-    return True
 
 
 def _remove(folder: int, name: bytes) -> bool:

@@ -14,9 +14,8 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
-import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex, TypeAlias, overload
 
 import numpy as np
@@ -25,8 +24,9 @@ import numpy.typing as npt
 from ffrecord import checksum, layout
 from ffrecord.batch import Batch, PendingRead
 from ffrecord.engine import SourceSet
-from ffrecord.errors import BadRecordWarning, ClosedError, FFRecordError, SampleChecksumError
+from ffrecord.errors import ClosedError, FFRecordError, SampleChecksumError
 from ffrecord.indices import Indices, check_bounds, record_numbers
+from ffrecord.iteration import in_order
 from ffrecord.opening import Path, paths, read_header, refuse_other_kinds, warn_if_legacy
 from ffrecord.partition import Extent, part, tasks
 
@@ -208,42 +208,7 @@ class FileReader:
         return self.read_one(index)
 
     def __iter__(self) -> Iterator[Bytes]:
-        waiting: deque[tuple[PendingRead | None, range]] = deque()
-        for records in self.tasks(STEP_RECORDS, STEP_BYTES):
-            waiting.append((self._set_out(records), records))
-            if len(waiting) > 1:
-                yield from self._arrived(*waiting.popleft())
-        for each in waiting:
-            yield from self._arrived(*each)
-
-    def _set_out(self, records: range) -> PendingRead | None:
-        """None if it failed already: an empty record whose checksum is not that of nothing."""
-        try:
-            return self.read_async(records)
-        except FFRecordError as error:
-            if self.on_error == "raise" or isinstance(error, ClosedError):
-                raise
-        return None
-
-    def _arrived(self, pending: PendingRead | None, records: range) -> Iterable[Bytes]:
-        try:
-            if pending is not None:
-                return pending.result()
-        except FFRecordError as error:
-            if self.on_error == "raise" or isinstance(error, ClosedError):
-                raise
-        return self._whole_ones(records)
-
-    def _whole_ones(self, records: range) -> Iterator[Bytes]:
-        for record in records:
-            try:
-                found = self.read_one(record)
-            except ClosedError:
-                raise
-            except FFRecordError as error:
-                warnings.warn(f"left out: {error}", BadRecordWarning, stacklevel=3)
-            else:
-                yield found
+        return in_order(self, self.tasks(STEP_RECORDS, STEP_BYTES))
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """Ranges of records that cover everything in order: a few MiB each, or one record."""

@@ -1,4 +1,4 @@
-"""Whether a record's bytes are the ones that were written, whatever its size."""
+"""The CRC-32 of a part of a file, whatever its size: a record's, a header's, an index's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHUNK = 8 << 20
 
 
 class Recheck:
-    """Reads records of one file through one piece of memory."""
+    """Reads parts of one file through one piece of memory."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

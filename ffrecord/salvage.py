@@ -22,7 +22,7 @@ from ffrecord.checksum import crc32
 from ffrecord.claims import NOWHERE, Claims
 from ffrecord.engine import Source, whole_file
 from ffrecord.errors import FFRecordError, SampleChecksumError
-from ffrecord.index.layout import LEGACY_MAGIC, MAGIC, is_index
+from ffrecord.index.layout import is_index
 from ffrecord.opening import refuse_other_kinds
 from ffrecord.partial import journal_path
 from ffrecord.recheck import CHUNK, Recheck
@@ -181,12 +181,11 @@ class _Findings:
             begin, end = int(self.begin[first]), int(self.end[last])
             if begin == NOWHERE or not begin <= end <= begin + SEARCHED:
                 continue
-            memory = np.empty(end - begin, np.uint8)
             try:
-                self._source.read_into(memory, begin)
+                between = self._source.read_bytes(begin, end - begin)
             except FFRecordError:
                 continue
-            places = claims.split(memory.tobytes(), self.checksums[first : last + 1].tolist())
+            places = claims.split(between, self.checksums[first : last + 1].tolist())
             if places is not None:
                 self.begin[first : last + 1] = begin + np.array(places)
                 self.end[first:last] = self.begin[first + 1 : last + 1]
@@ -210,14 +209,11 @@ class _Findings:
         begin, end = (int(self.begin[last]), int(self.end[last])) if last >= 0 else (NOWHERE, 0)
         if not NOWHERE < begin <= end <= self.size:
             return False
-        start = np.empty(min(end - begin, len(LEGACY_MAGIC)), np.uint8)
-        tail = np.empty(min(end - begin, len(MAGIC)), np.uint8)
+        read = self._source.read_bytes
         try:
-            self._source.read_into(start, begin)
-            self._source.read_into(tail, end - len(tail))
+            return is_index(end - begin, lambda at, count: read(begin + at, count))
         except FFRecordError:
             return False
-        return is_index(start.tobytes(), tail.tobytes())
 
 
 def _told(count: int, doing: str, tell: Progress) -> Iterator[int]:

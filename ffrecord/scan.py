@@ -121,20 +121,7 @@ class Scan:
     def _folder(self, folder: int, path: bytes) -> Iterator[tuple[int, bytes]]:
         """Add what is in a folder; yield the folders among it and their paths."""
         self._folders[folder] = path
-        try:
-            xattrs = read_xattrs(path)
-            with os.scandir(path) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
-            now = os.stat(path, follow_symlinks=self._dereference or folder == 0)
-        except (FileNotFoundError, NotADirectoryError):
-            self._gone(path)
-            return
-        if (now.st_dev, now.st_ino) != (self._device[folder], self._number[folder]):
-            self._gone(path)  # another folder has taken its place, or a symlink to one
-            return
-        if xattrs:
-            self.tree.xattrs[folder] = xattrs
-        for entry in entries:
+        for entry in self._listed(folder, path):
             if len(entry.name) > LONGEST_NAME:  # some foreign file systems have such
                 raise OSError(errno.ENAMETOOLONG, "a name of more than 255 bytes", entry.path)
             try:
@@ -163,6 +150,24 @@ class Scan:
                 if entry.is_symlink():
                     self._refuse_loop(folder, now, entry.path)
                 yield inode, entry.path
+
+    def _listed(self, folder: int, path: bytes) -> list[os.DirEntry[bytes]]:
+        """What is in a folder, by name, if it is still the one that was seen; its attributes are
+        added."""
+        try:
+            xattrs = read_xattrs(path)
+            with os.scandir(path) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+            now = os.stat(path, follow_symlinks=self._dereference or folder == 0)
+        except (FileNotFoundError, NotADirectoryError):
+            self._gone(path)
+            return []
+        if (now.st_dev, now.st_ino) != (self._device[folder], self._number[folder]):
+            self._gone(path)  # another folder has taken its place, or a symlink to one
+            return []
+        if xattrs:
+            self.tree.xattrs[folder] = xattrs
+        return entries
 
     def _add(self, folder: int, entry: os.DirEntry[bytes], now: os.stat_result) -> int | None:
         """The inode of an entry, a new one unless it is a hard link; None if it is not packed."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import itertools
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 
-from ffrecord.locks import is_at
+from ffrecord.locks import is_at, take, unlock
 
 COUNT = 4
 """So many writers of one target at the same time clean up after each other."""
@@ -60,8 +59,7 @@ def link(fd: int, target: str) -> str:
 def release(fd: int) -> None:
     """Give the lock of a file back that has its target's name, or none: children that were forked
     meanwhile would have it for as long as they live."""
-    with contextlib.suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_UN)
+    unlock(fd)
 
 
 def link_unnamed(fd: int, name: str | bytes, folder: int | None = None) -> None:
@@ -96,11 +94,9 @@ def _remove_if_abandoned(name: str) -> None:
     except OSError:  # most likely there is none
         return
     try:
-        # Not `locks.lock`, for which a file system without locks is none to wait for.
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if is_at(fd, name) and _is_ours(os.fstat(fd)):
+        if take(fd) and is_at(fd, name) and _is_ours(os.fstat(fd)):
             os.unlink(name)
-    except OSError:  # in use, or nobody can tell, or not ours to remove
+    except OSError:  # without locks nobody can tell whether it is in use; or not ours to remove
         pass
     finally:
         os.close(fd)
@@ -122,9 +118,6 @@ def _open(name: str) -> int:
 def _lock(fd: int) -> bool:
     """False if somebody else has the lock."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return take(fd)
     except OSError:  # a file system without locks: nobody else has one either
-        pass
-    return True
+        return True

@@ -12,7 +12,8 @@ ones (`ffrecord.append` says why), and the old file stays until the new one repl
 
 With `resumable=True` the temporary file has a name and outlives its writer (`ffrecord.partial`).
 Once `flush` has returned, a power cut does not lose the records so far; the next writer for the
-same file that is resumable goes on after them.
+same file that is resumable goes on after them. If that file is finished and has as many records as
+were announced, there is nothing to go on with, and it stays as it is (`ffrecord.finished`).
 
 A writer belongs to one thread and to the process that made it.
 """
@@ -58,7 +59,9 @@ class FileWriter:
             and give the reader all of them. Another hard link to the file keeps the old content.
         resumable: go on where an earlier writer of this file, resumable too, was interrupted:
             `count` says how many records are there already. Each is read once and checked. `n`
-            must be the same every time; when it is not known, closing may copy everything.
+            must be the same every time; when it is not known, closing may copy everything. A file
+            of `n` records that is finished stays as it is, and `count` is `n`; without `n` nobody
+            can tell that it was to have no more, and it is written anew.
     """
 
     def __init__(

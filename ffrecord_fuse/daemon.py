@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TypeAlias
 
 from ffrecord.archive import Archive
@@ -38,34 +37,20 @@ def serve(archive: str, mountpoint: str, options: Options, *, foreground: bool =
     Whatever stands in the way is raised before anything is left in the background.
     """
     archive, mountpoint = absolute(archive), absolute(mountpoint)
-    opened = Archive.open(archive)
-    if options.log is not None:
-        options = replace(options, log=os.path.abspath(options.log))
-    log = Log(options.log, foreground=foreground)
-    workers = 1 if options.backend == "fusepy" else options.workers or default_workers()
-    counters = Counters(workers)
-    keeper = os.getuid() if options.allow_root else None
-    ownership = Ownership(options.uid, options.gid, options.umask, keeper)
-    filesystem = Filesystem(opened, ownership, counters)
-    content = Content(opened, options.verify)
-    facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}, verify={options.verify}"
+    by_libfuse = options.backend == "fusepy"
+    workers = 1 if by_libfuse else options.workers or default_workers()
+    served = _opened(archive, options, workers)
+    log_path = None if options.log is None else os.path.abspath(options.log)
+    log = Log(log_path, foreground=foreground)
+    inodes = len(served.filesystem.archive.index)
+    facts = f"{inodes} inodes, {counted(workers, 'worker')}, verify={options.verify}"
 
     def logged(run: Run) -> Run:
-        def run_and_log(ready: Callable[[], None]) -> None:
-            def mounted() -> None:
-                log.line(f"mounted {archive} on {mountpoint}: {facts}")
-                ready()
+        return _logged(run, log, f"mounted {archive} on {mountpoint}: {facts}", mountpoint)
 
-            run(mounted)
-            log.line(f"unmounted {mountpoint}")
-
-        return run_and_log
-
-    if options.backend == "fusepy":
-        row = counters.row(0)
-        run = logged(
-            fusepy_adapter.prepare(archive, mountpoint, options, filesystem, content, row, log.line)
-        )
+    if by_libfuse:
+        what = (served.filesystem, served.content, served.counters.row(0), log.line)
+        run = logged(fusepy_adapter.prepare(archive, mountpoint, options, *what))
         if foreground:
             run(lambda: None)  # libfuse sees to its signals
         else:
@@ -74,7 +59,6 @@ def serve(archive: str, mountpoint: str, options: Options, *, foreground: bool =
         return 0
     with _undone_if_interrupted(mountpoint):
         fd, agreement = _mount(archive, mountpoint, options)
-        served = Served(filesystem, content, counters, options.spin)
         watch = Supervisor(fd, mountpoint, served, agreement, workers=workers, log=log.line)
         if foreground:
             logged(watch.run)(lambda: None)
@@ -84,6 +68,30 @@ def serve(archive: str, mountpoint: str, options: Options, *, foreground: bool =
             finally:
                 os.close(fd)
     return 0
+
+
+def _opened(path: str, options: Options, workers: int) -> Served:
+    """An archive as it is to be served."""
+    archive = Archive.open(path)
+    counters = Counters(workers)
+    keeper = os.getuid() if options.allow_root else None
+    ownership = Ownership(options.uid, options.gid, options.umask, keeper)
+    filesystem = Filesystem(archive, ownership, counters)
+    return Served(filesystem, Content(archive, options.verify), counters, options.spin)
+
+
+def _logged(run: Run, log: Log, what: str, mountpoint: str) -> Run:
+    """Serve, and have the log say when that begins and ends."""
+
+    def run_and_log(ready: Callable[[], None]) -> None:
+        def mounted() -> None:
+            log.line(what)
+            ready()
+
+        run(mounted)
+        log.line(f"unmounted {mountpoint}")
+
+    return run_and_log
 
 
 @contextlib.contextmanager

@@ -32,6 +32,8 @@ SPACE_BLOCK = 4096
 
 
 class Attributes(NamedTuple):
+    """A `Status` with the mount's own ownership. A tuple: one is made for every request."""
+
     inode: int
     mode: int
     links: int

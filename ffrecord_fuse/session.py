@@ -34,7 +34,6 @@ from ffrecord_fuse.inbox import DEFAULT_SPIN, Inbox
 from ffrecord_fuse.reply import Rendered
 from ffrecord_fuse.request import MOST_BYTES, MalformedError, Request, parse
 
-Buffers: TypeAlias = "bytes | tuple[bytes, memoryview]"
 Handler: TypeAlias = "Callable[[Request], bytes | None]"
 
 AT_ONCE = 64

@@ -64,7 +64,6 @@ def no_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     def put_together(self: Index, number: int) -> bytes:
         raise AssertionError("a path was put together")
 
-    monkeypatch.setattr(Index, "entry_path", put_together)
     monkeypatch.setattr(Index, "inode_path", put_together)
 
 

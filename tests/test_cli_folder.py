@@ -862,7 +862,7 @@ def test_extract_without_room_says_so_and_exits_as_the_readme_has_it(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full:
-        full.setattr(os, "write", refuse)
+        full.setattr(os, "pwrite", refuse)
         result = ffrecord("extract", archive, "-C", tmp_path / "x")
     assert result.code == NoRoomError.exit_code
     assert result.error.endswith("-rf: no room to write: No space left on device")

@@ -20,6 +20,7 @@ from ffrecord import (
     PackedFolder,
     SampleChecksumError,
     extract,
+    openfolders,
 )
 from ffrecord.extract import ExtractReport
 from tests import archives, handmade, jobs, trees, users
@@ -179,9 +180,9 @@ def test_a_file_system_without_extended_attributes_is_one_warning(
 def test_writes_that_come_in_pieces_are_whole(
     folder: PackedFolder, tree: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = os.write
+    plain = os.pwrite
     with monkeypatch.context() as slow:
-        slow.setattr(os, "write", lambda fd, data: plain(fd, memoryview(data)[:1000]))
+        slow.setattr(os, "pwrite", lambda fd, data, at: plain(fd, data[:1000], at))
         folder.extract(dest)
     assert trees.differences(tree, dest) == []
 
@@ -290,7 +291,7 @@ def test_a_folder_that_becomes_a_symlink_while_it_is_filled_is_not_followed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Neither for the rest of its files nor for its own mode and time, which come last."""
-    monkeypatch.setattr(extract, "FOLDERS_OPEN", kept_open)
+    monkeypatch.setattr(openfolders, "MOST_OPEN", kept_open)
     plain = os.link
     trigger = {"d": b"b", "d/e": b"c"}[name]
 
@@ -401,13 +402,13 @@ def test_a_file_is_replaced_in_one_step(
     """At every moment of writing there is the old file or the new one under the name."""
     (dest / "a").write_bytes(b"old")
     seen = set()
-    plain = os.write
+    plain = os.pwrite
 
-    def writing(fd: int, data: Any) -> int:
+    def writing(fd: int, data: Any, at: int) -> int:
         seen.add((dest / "a").read_bytes())
-        return plain(fd, data)
+        return plain(fd, data, at)
 
-    monkeypatch.setattr(os, "write", writing)
+    monkeypatch.setattr(os, "pwrite", writing)
     folder.extract(dest, overwrite=True)
     assert seen == {b"old", FILES["a"]}
 
@@ -502,7 +503,7 @@ def test_a_folder_that_was_asked_for_gets_its_attributes(
 CLOSED = """
 path, dest = sys.argv[1:]
 os.makedirs(os.path.join(dest, "closed/in"))
-ffrecord.extract.FOLDERS_OPEN = 0  # all are opened again for their attributes
+ffrecord.openfolders.MOST_OPEN = 0  # all are opened again for their attributes
 with PackedFolder(path) as folder:
     folder.extract(dest, ["closed/in/file", "closed"])
 for name in ("closed", "closed/in"):
@@ -794,7 +795,7 @@ def test_folders_are_finished_whatever_ends_the_extraction(
 
 
 @pytest.mark.parametrize("code", sorted(NoRoomError.ERRNOS))
-@pytest.mark.parametrize("call", ["write", "mkdir", "symlink", "link", "open"])
+@pytest.mark.parametrize("call", ["pwrite", "mkdir", "symlink", "link", "open"])
 def test_no_room_is_no_damage(
     call: str, code: int, folder: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -818,15 +819,15 @@ def test_a_full_disk_leaves_no_half_file(
 ) -> None:
     if overwrite:
         trees.plain_tree(dest, {"d/e/large": b"the last good copy"})
-    plain = os.write
+    plain = os.pwrite
 
-    def writing(fd: int, data: Any) -> int:
+    def writing(fd: int, data: Any, at: int) -> int:
         if len(data) > BLOCK:
-            plain(fd, memoryview(data)[:1000])
+            plain(fd, data[:1000], at)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return plain(fd, data)
+        return plain(fd, data, at)
 
-    monkeypatch.setattr(os, "write", writing)
+    monkeypatch.setattr(os, "pwrite", writing)
     with pytest.raises(OSError, match="dest/d/e/large") as caught:
         folder.extract(dest, overwrite=overwrite)
     assert caught.value.errno == errno.ENOSPC
@@ -906,8 +907,8 @@ def test_a_hard_link_goes_into_its_folder_although_the_first_name_is_far_down(
     tmp_path: Path, dest: Path
 ) -> None:
     """The way to the first name is longer than the number of folders that are kept open."""
-    far = "/".join(["d"] * (extract.FOLDERS_OPEN + 7))
-    many = [f"many/{number}/file" for number in range(extract.FOLDERS_OPEN + 7)]
+    far = "/".join(["d"] * (openfolders.MOST_OPEN + 7))
+    many = [f"many/{number}/file" for number in range(openfolders.MOST_OPEN + 7)]
     tree = trees.plain_tree(
         tmp_path / "t", {f"{far}/x": b"shared", "other/z": b"z", **dict.fromkeys(many, b"")}
     )
@@ -924,7 +925,7 @@ def test_a_hard_link_goes_into_its_folder_although_the_first_name_is_far_down(
 def test_hard_links_are_in_the_right_folders_however_few_are_kept_open(
     kept_open: int, folder: PackedFolder, tree: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extract, "FOLDERS_OPEN", kept_open)
+    monkeypatch.setattr(openfolders, "MOST_OPEN", kept_open)
     folder.extract(dest)
     assert trees.differences(tree, dest) == []
 

@@ -62,7 +62,7 @@ def test_a_new_folder_that_cannot_be_opened_or_locked_is_not_left_behind(
     call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as failing:
-        failing.setattr(f"ffrecord.newfolder.{call}", broken)
+        failing.setattr(call, broken)
         with pytest.raises(OSError, match="Input/output error"):
             NewFolder(str(tmp_path / "new"), "writing")
     assert os.listdir(tmp_path) == []

@@ -1,11 +1,11 @@
 """The import table of the design, as data: who may import whom. Breaking it is a failing test.
 
 Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what it calls `aio` and
-`reader`, `opening` and `partition` are parts of `reader`, `newfile`, `beginning`, `append`,
-`partial`, `journal`, `sharing`, `locks`, `planted` and `tempnames` of `writer`, `claims` and
-`recheck` of `salvage`, `scan` and `readahead` of `pack`, `archive` and `packedfile` of `folder`,
-`placing` of `extract`, split into one job each; `fileio` and `package` have the names of the
-original's modules.
+`reader`, `iteration`, `opening`, `partition` and `recheck` are parts of `reader`, `newfile`,
+`beginning`, `append`, `partial`, `finished`, `journal`, `sharing`, `locks`, `planted` and
+`tempnames` of `writer`, `claims` of `salvage`, `scan` and `readahead` of `pack`, `archive`,
+`packedfile` and `walking` of `folder`, `openfolders` and `placing` of `extract`, split into one
+job each; `fileio`, `package` and `utils` have the names of the original's modules.
 """
 
 from __future__ import annotations
@@ -42,9 +42,13 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.aio": ({"errors"}, {"numpy", "libaio"}),
     "ffrecord.engine": ({"errors", "extents", "aio", "pagecache"}, {"numpy"}),
     "ffrecord.batch": (READ_SIDE, {"numpy"}),
-    "ffrecord.opening": ({"checksum", "engine", "errors", "layout"}, {"numpy"}),
+    "ffrecord.opening": ({"checksum", "engine", "errors", "layout", "recheck"}, {"numpy"}),
     "ffrecord.partition": (set(), {"numpy"}),
-    "ffrecord.reader": (READ_SIDE | {"batch", "indices", "opening", "partition"}, {"numpy"}),
+    "ffrecord.iteration": ({"batch", "errors"}, {"numpy"}),
+    "ffrecord.reader": (
+        READ_SIDE | {"batch", "indices", "iteration", "opening", "partition"},
+        {"numpy"},
+    ),
     "ffrecord.recheck": ({"checksum", "engine"}, {"numpy"}),
     "ffrecord.locks": ({"errors", "planted"}, set()),
     "ffrecord.tempnames": ({"locks"}, set()),
@@ -54,11 +58,16 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.append": (
         {"beginning", "engine", "errors", "index", "layout", "locks", "newfile", "reader"}
         | {"sharing"},
-        {"numpy"},
+        set(),
     ),
     "ffrecord.journal": ({"checksum", "engine", "newfile"}, set()),
+    "ffrecord.finished": (
+        {"beginning", "engine", "errors", "layout", "newfile", "opening", "planted", "recheck"},
+        set(),
+    ),
     "ffrecord.partial": (
-        {"beginning", "checksum", "engine", "errors", "journal", "layout", "locks", "newfile"}
+        {"beginning", "checksum", "engine", "errors", "finished", "journal", "layout", "locks"}
+        | {"newfile"}
         | {"opening", "recheck", "sharing"},
         set(),
     ),
@@ -72,29 +81,37 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"recheck", "wording", "writer"},
         {"numpy"},
     ),
-    "ffrecord.newfolder": ({"newfile", "planted"}, set()),
+    "ffrecord.newfolder": ({"locks", "newfile", "planted"}, set()),
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
     "ffrecord.imagecopy": ({"checksum", "engine", "index"}, {"numpy"}),
-    "ffrecord.archive": ({"errors", "checksum", "imagecopy", "index", "reader"}, {"numpy"}),
+    "ffrecord.archive": (
+        {"errors", "checksum", "imagecopy", "index", "opening", "reader", "recheck"},
+        {"numpy"},
+    ),
     "ffrecord.audit": ({"archive", "checksum", "errors", "index"}, {"numpy"}),
     "ffrecord.packedfile": ({"archive", "index"}, set()),
+    "ffrecord.walking": ({"index", "names"}, {"numpy"}),
     "ffrecord.folder": (
-        {"archive", "errors", "extract", "index", "names", "packedfile", "reader"},
+        {"archive", "extract", "index", "names", "packedfile", "reader", "walking"},
         {"numpy"},
     ),
     "ffrecord.scan": ({"errors", "index"}, set()),
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
-        {"errors", "checksum", "engine", "index", "names", "newfile", "newfolder", "readahead"}
-        | {"scan", "sizes", "tempnames", "wording", "writer"},
+        {"errors", "checksum", "engine", "index", "layout", "names", "newfile", "newfolder"}
+        | {"readahead", "scan", "sizes", "tempnames", "wording", "writer"},
         {"numpy", "tqdm"},
     ),
     "ffrecord.placing": ({"locks", "tempnames", "wording"}, set()),
-    "ffrecord.extract": ({"archive", "errors", "index", "names", "placing"}, {"numpy"}),
+    "ffrecord.openfolders": ({"index"}, set()),
+    "ffrecord.extract": (
+        {"archive", "errors", "index", "names", "newfile", "openfolders", "placing"},
+        {"numpy"},
+    ),
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
     "ffrecord.dataset": (
         {"batch", "checksum", "dataset", "engine", "errors", "indices", "layout", "newfile"}
-        | {"newfolder", "opening", "reader", "writer"},
+        | {"newfolder", "opening", "reader", "recheck", "writer"},
         {"isal", "numpy", "tqdm"},
     ),
     "ffrecord.package": ({"folder", "pack"}, set()),
@@ -107,11 +124,12 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     # Optional packages are imported by name, through dataset.packages, when they are needed.
     "ffrecord.convert": (
         {"archive", "checksum", "convert", "dataset", "errors", "extract", "index", "indices"}
-        | {"names", "newfile", "newfolder", "opening", "pack", "reader", "scan", "sizes"}
-        | {"wording", "writer"},
+        | {"names", "newfile", "newfolder", "opening", "pack", "placing", "reader", "scan"}
+        | {"sizes", "wording", "writer"},
         {"numpy", "tqdm"},
     ),
-    "ffrecord.utils": ({"newfile", "newfolder", "writer"}, {"tqdm"}),
+    "ffrecord.dumping": ({"errors", "newfile", "newfolder", "writer"}, {"tqdm"}),
+    "ffrecord.utils": ({"dumping"}, set()),
     "ffrecord.cli": (
         READ_SIDE
         | {

@@ -175,18 +175,18 @@ def test_a_second_extraction_at_the_same_time_gets_through(
 ) -> None:
     """In the middle of a file of the first, with a name for it already."""
     jobs.without_tmpfile(monkeypatch)
-    plain = os.write
+    plain = os.pwrite
     seen: set[str] = set()
 
-    def writing(fd: int, data: Any) -> int:
-        monkeypatch.setattr(os, "write", plain)
+    def writing(fd: int, data: Any, at: int) -> int:
+        monkeypatch.setattr(os, "pwrite", plain)
         with PackedFolder(dest.parent / "tree.ffr") as other:
             other.extract(dest, overwrite=True)
         seen.update(names(dest))
         assert is_new(dest)
-        return plain(fd, data)
+        return plain(fd, data, at)
 
-    monkeypatch.setattr(os, "write", writing)
+    monkeypatch.setattr(os, "pwrite", writing)
     folder.extract(dest, overwrite=True)
     assert seen == {*DUE, LEFT}
     assert is_new(dest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import stat
@@ -24,6 +25,7 @@ from ffrecord import (
     FileReader,
     FileWriter,
     NoRoomError,
+    ReadFailedError,
     SampleChecksumError,
     StructureError,
     TruncatedError,
@@ -31,7 +33,7 @@ from ffrecord import (
     partial,
     writer,
 )
-from tests import handmade
+from tests import archives, handmade
 from tests.powercut import Cut, Disk
 
 RECORDS = handmade.random_records([5, 0, 3000, 1, 70_000, 0, 12])
@@ -535,6 +537,111 @@ def test_a_finished_files_journal_does_not_matter(path: Path) -> None:
     interrupted(path, RECORDS[:3])
     data_of(path).unlink()
     assert finish(path) == 0
+
+
+def state_of(path: Path) -> tuple[bytes, int, int, int]:
+    status = path.stat()
+    return path.read_bytes(), status.st_ino, status.st_mtime_ns, status.st_mode
+
+
+@pytest.mark.parametrize("records", [RECORDS, [b""], []], ids=len)
+@pytest.mark.parametrize("written", ["resumably", "plainly", "by hand"])
+def test_a_finished_file_of_as_many_records_is_not_touched(
+    written: str, records: list[bytes], path: Path
+) -> None:
+    n = len(records)
+    if written == "by hand":
+        handmade.write_records(path, records)
+    else:
+        with FileWriter(path, n, resumable=written == "resumably") as first:
+            first.write(records)
+    path.chmod(0o640)
+    before = state_of(path)
+    assert finish(path, n, records) == n
+    for end in ("close", "flush", "suspend", "discard"):
+        again = FileWriter(path, n, resumable=True)
+        assert (again.count, again.n) == (n, n)
+        getattr(again, end)()
+        del again
+    assert state_of(path) == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_finished_file_takes_no_more_records(path: Path) -> None:
+    finish(path, len(RECORDS))
+    before = state_of(path)
+    again = FileWriter(path, len(RECORDS), resumable=True)
+    with pytest.raises(CountError, match="already holds all of its 7 records"):
+        again.write_one(b"more")
+    with pytest.raises(CountError, match="already holds all of its records"):
+        again.append(memoryview(b"more"))
+    again.close()
+    with pytest.raises(ClosedError):
+        again.flush()
+    assert state_of(path) == before
+
+
+def test_a_finished_file_is_found_by_several_at_once(path: Path) -> None:
+    finish(path, len(RECORDS))
+    writers = [FileWriter(path, len(RECORDS), resumable=True) for _ in range(2)]
+    assert [each.count for each in writers] == [len(RECORDS)] * 2
+    for each in writers:
+        each.close()
+
+
+def test_what_a_writer_leaves_that_is_killed_after_its_file_got_its_name_is_removed(
+    path: Path,
+) -> None:
+    interrupted(path, RECORDS, len(RECORDS))
+    handmade.write_records(path, RECORDS)
+    data_of(path).unlink()
+    before = state_of(path)
+    assert finish(path, len(RECORDS)) == len(RECORDS)
+    assert state_of(path) == before
+    assert not journal_of(path).exists()
+
+
+def cut_off(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: handmade.write_records(path, RECORDS[:-1]),
+        lambda path: handmade.write_records(path, [*RECORDS, b"more"]),
+        lambda path: cut_off(handmade.write_records(path, RECORDS)),
+        lambda path: archives.flip(handmade.write_records(path, RECORDS), 20),
+        lambda path: path.write_bytes(b"no record file"),
+        lambda path: path.write_bytes(b""),
+    ],
+    ids=["fewer", "more", "cut off", "damaged header", "another kind", "empty"],
+)
+def test_a_file_that_is_not_the_finished_one_is_replaced(make: Any, path: Path) -> None:
+    make(path)
+    assert finish(path, len(RECORDS)) == 0
+    assert path.read_bytes() == handmade.record_bytes(RECORDS)
+
+
+def test_a_finished_file_that_cannot_be_read_now_is_not_replaced(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(path, len(RECORDS))
+    before = state_of(path)
+
+    def failing(*_args: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "preadv", failing)
+        with pytest.raises(ReadFailedError, match=path.name):
+            FileWriter(path, len(RECORDS), resumable=True)
+    assert state_of(path) == before
+
+
+def test_without_a_count_a_finished_file_is_written_anew(path: Path) -> None:
+    finish(path, records=RECORDS[:2])
+    assert finish(path, records=RECORDS[2:]) == 0
 
 
 def test_a_reader_of_the_folder_does_not_see_the_partial_file(path: Path) -> None:

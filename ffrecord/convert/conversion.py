@@ -93,23 +93,15 @@ def convert(
 
     Returns what was read and written. An error leaves the target as it was.
     """
-    sources = [src] if isinstance(src, (str, os.PathLike)) else list(src)
-    if not sources:
-        raise ValueError("src is an empty list: at least one source is needed")
-    paths = [absolute(path) for path in sources]
+    paths = _source_paths(src)
     skipped: Counter[str] = Counter()
-
-    def skip(kind: str, path: str) -> None:
-        skipped[kind] += 1
-
     options = Options(
         field, dict(types or {}), drop_names, codec,
         None if shard_size is None else parse_size(shard_size),
-        mtime_ns=max(os.stat(path).st_mtime_ns for path in paths), skipped=skip,
+        mtime_ns=max(os.stat(path).st_mtime_ns for path in paths),
+        skipped=lambda kind, path: skipped.update([kind]),
     )  # fmt: skip
-    source = formats.find(paths[0]) if source_format is None else formats.named(source_format)
-    if source_format is None:
-        _require_one_format(paths, source)
+    source = _source_format(paths, source_format)
     for name, text in options.types.items():
         fieldtypes.check_type(name, text)
     target = _target_format(os.fsdecode(dst), source, target_format, options)
@@ -125,7 +117,17 @@ def convert(
     return report
 
 
-def _require_one_format(paths: list[str], first: Format) -> None:
+def _source_paths(src: Path | Sequence[Path]) -> list[str]:
+    sources = [src] if isinstance(src, (str, os.PathLike)) else list(src)
+    if not sources:
+        raise ValueError("src is an empty list: at least one source is needed")
+    return [absolute(path) for path in sources]
+
+
+def _source_format(paths: list[str], name: str | None) -> Format:
+    if name is not None:
+        return formats.named(name)
+    first = formats.find(paths[0])
     for path in paths[1:]:
         other = formats.find(path)
         if other.name != first.name:
@@ -134,6 +136,7 @@ def _require_one_format(paths: list[str], first: Format) -> None:
                 "convert them one by one, or name the format of all, "
                 f"{said('source_format', '--from')}"
             )
+    return first
 
 
 def _target_format(dst: str, source: Format, name: str | None, options: Options) -> Format:

@@ -8,7 +8,6 @@ and whoever has the file asks for the error.
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Any
 
 from ffrecord.newfile import write_all, writing
@@ -92,11 +91,6 @@ class Target:
     def __enter__(self) -> Target:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         os.close(self._fd)
         self.raise_error()  # whatever else HDF5 has said of it

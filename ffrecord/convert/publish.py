@@ -15,9 +15,7 @@ import stat
 from contextlib import ExitStack
 
 from ffrecord.newfile import sync_folder, writing
-
-NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""From a file system that has none."""
+from ffrecord.placing import NO_LINKS
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -74,7 +72,7 @@ def _name_anew(place: str, name: str) -> None:
     try:
         os.link(place, name)
     except OSError as error:
-        if error.errno not in NO_HARD_LINKS:
+        if error.errno not in NO_LINKS:
             raise
         if os.path.lexists(name):
             raise FileExistsError(errno.EEXIST, "is there already", name) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from types import TracebackType
 
 from ffrecord.convert import streams
 from ffrecord.convert.shapes import LARGEST_RECORD, Buffer
@@ -66,12 +65,7 @@ class SourceFile:
     def __enter__(self) -> SourceFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
 

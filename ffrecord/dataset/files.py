@@ -29,6 +29,7 @@ from ffrecord.errors import (
 )
 from ffrecord.opening import refuse_other_kinds
 from ffrecord.reader import FileReader
+from ffrecord.recheck import Recheck
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -98,14 +99,13 @@ class StreamedFiles:
         for path in self._paths:
             refuse_other_kinds(path)
         sources = SourceSet(self._paths, direct=mode in ("auto", "aio"))
-        heads = [np.empty(layout.PREFIX.size, np.uint8) for _ in paths]
         self._sizes = np.array([os.fstat(source.fd).st_size for source in sources.each])
         self.counts = []
-        for source, head, size in zip(sources.each, heads, self._sizes.tolist(), strict=True):
-            source.read_into(head[: min(size, len(head))], 0)
-            prefix = head[: min(size, len(head))].tobytes()
+        self._crcs = []
+        for source, size in zip(sources.each, self._sizes.tolist(), strict=True):
+            prefix = source.read_bytes(0, min(size, layout.PREFIX.size))
             self.counts.append(layout.parse_prefix(source.path, prefix, size))
-        self._crcs = [int.from_bytes(head[:4].tobytes(), "little") for head in heads]
+            self._crcs.append(int.from_bytes(prefix[: layout.CRC_SIZE], "little"))
         self._headers = np.array([layout.header_size(n) for n in self.counts])
         self._n = np.array(self.counts)
         self.size = int(self._sizes.sum())
@@ -186,13 +186,11 @@ class StreamedFiles:
             yield chunk
 
     def _verify_headers(self) -> None:
-        for file, path in enumerate(self._paths):
-            crc = 0
-            for chunk in self._chunks(file, layout.CRC_SIZE, int(self._headers[file])):
-                crc = crc32(chunk, crc)
+        for file, source in enumerate(self._sources.each):
+            crc = Recheck(source).checksum(layout.CRC_SIZE, int(self._headers[file]))
             if crc != self._crcs[file]:
                 raise HeaderChecksumError(
-                    f"{path}: the header is damaged: its checksum is {crc:#010x}, "
+                    f"{source.path}: the header is damaged: its checksum is {crc:#010x}, "
                     f"the file says {self._crcs[file]:#010x}"
                 )
 

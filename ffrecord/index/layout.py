@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -143,10 +144,11 @@ class Trailer:
     crc: int
 
 
-def is_index(start: bytes, end: bytes) -> bool:
-    """Whether a record with these first and last bytes is a packed folder's index, here or in the
-    original FFRecord."""
-    return start.startswith(LEGACY_MAGIC) or end.endswith(MAGIC)
+def is_index(size: int, read: Callable[[int, int], bytes]) -> bool:
+    """Whether a record of `size` bytes is a packed folder's index, here or in the original
+    FFRecord; `read` gives bytes of the record, from an offset on and so many."""
+    start, end = min(size, len(LEGACY_MAGIC)), min(size, len(MAGIC))
+    return read(0, start) == LEGACY_MAGIC or read(size - end, end) == MAGIC
 
 
 def parse_trailer(path: str, raw: bytes, record_size: int) -> Trailer | None:

@@ -207,14 +207,6 @@ class Index:
         begin, end, *_ = self._named(entry)
         return self._raw[self._names_at + begin : self._names_at + end]
 
-    def entry_path(self, entry: int) -> bytes:
-        """An entry's whole path: a file with several names has several."""
-        folder = self._entry(entry)[2]
-        prefix = self._prefix(folder)
-        if prefix is None:
-            prefix = self.inode_path(folder) + b"/"
-        return prefix + self.name(entry)
-
     def children(self, folder: int) -> Iterator[tuple[bytes, int]]:
         """Names in a folder and their inodes, sorted by name."""
         entries = self.entries(folder)

@@ -7,6 +7,7 @@ archive is an error, EXDEV, as openat2(2) gives with RESOLVE_BENEATH.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -64,14 +65,19 @@ def require(index: Index, paths: Iterable[bytes]) -> None:
         resolve(index, path, follow=path.endswith(b"/"))
 
 
+def leads_to(index: Index, folder: int, name: bytes, inode: int) -> int:
+    """The inode that an entry means: for a symlink, unless it leads nowhere or out of the archive,
+    what it points to."""
+    if stat.S_ISLNK(index.mode(inode)):
+        with contextlib.suppress(OSError):
+            return resolve(index, name, start=folder)
+    return inode
+
+
 def readable_record(index: Index, folder: int, name: bytes, inode: int) -> int | None:
     """The record that an entry reads as: a file's own, or that of the file in here that a symlink
     leads to. None for folders, and for symlinks to anything else."""
-    if stat.S_ISLNK(index.mode(inode)):
-        try:
-            inode = resolve(index, name, start=folder)
-        except OSError:  # it leads nowhere, or out of the archive
-            return None
+    inode = leads_to(index, folder, name, inode)
     return index.record(inode) if stat.S_ISREG(index.mode(inode)) else None
 
 

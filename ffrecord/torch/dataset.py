@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset as TorchDataset
 
-from ffrecord.errors import BadRecordWarning, FFRecordError
+from ffrecord.errors import BadRecordWarning, CountError, FFRecordError
 from ffrecord.indices import record_numbers
 from ffrecord.opening import Path
 from ffrecord.reader import FileReader
@@ -108,10 +108,16 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
 
     @_takes_any_key
     def __getitem__(self, indices: list[int]) -> Any:
-        return self.process(indices, self.reader.read(indices))
+        samples = self.process(indices, self.reader.read(indices))
+        if not _is_one_each(samples, len(indices)):
+            raise CountError(
+                f"{type(self).__name__}.process returned {len(samples)} samples for "
+                f"{len(indices)} records: one for each is due; on_error leaves bad ones out"
+            )
+        return samples
 
     def process(self, indices: list[int], data: list[npt.NDArray[np.uint8]]) -> Sequence[T_co]:
-        """The samples that the records of a batch are; to be defined by the user."""
+        """The samples that the records of a batch are, one each; to be defined by the user."""
         raise NotImplementedError(
             f"{type(self).__name__} must define process(indices, data), or __getitem__ and __len__"
         )
@@ -232,6 +238,16 @@ class ConcatDataset(Dataset[T_co]):
     @functools.cached_property
     def fingerprint(self) -> str:
         return combined(*map(fingerprint_of, self.datasets))
+
+
+def _is_one_each(samples: Any, count: int) -> bool:
+    """Whether there is a sample for every record, as far as can be told. What is no list may be a
+    batch that was collated already: a dictionary, a tensor, a tuple of such parts."""
+    if not isinstance(samples, (list, tuple)) or len(samples) == count:
+        return True
+    if not isinstance(samples, tuple) or not samples:
+        return False
+    return all(hasattr(part, "__len__") and len(part) == count for part in samples)
 
 
 def fetch(dataset: TorchDataset[Any], indices: list[int]) -> Any:

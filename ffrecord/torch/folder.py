@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.errors import SampleChecksumError
 from ffrecord.folder import PackedFolder
 from ffrecord.torch.batches import OnError, check_on_error
 from ffrecord.torch.dataset import Dataset, combined
@@ -97,12 +96,7 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
         records = self._records[indices]
         for missing in (records == NOWHERE).nonzero()[0].tolist():
             self.folder.record(self._paths[indices[missing]])  # raises what opening it would
-        try:
-            data = self.folder.reader.read(records)
-        except SampleChecksumError as error:
-            damaged = self.folder.archive.damaged_record(error)
-            error.name = self._paths[indices[records.tolist().index(damaged)]]
-            raise
+        data = self.folder.archive.read_records(records, lambda k: self._paths[indices[k]])
         targets = self._targets[indices].tolist()
         return [self._sample(*pair) for pair in zip(data, targets, strict=True)]
 

@@ -11,10 +11,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ffrecord.terminal import EXIT_INTERRUPTED
+
 from .served import WORKERS
 from .soak import Order, soak
 
-EXIT_INTERRUPTED = 130
 FEWEST_READERS = 3
 
 

@@ -52,7 +52,6 @@ class Crew:
     seed: int
     actors: list[Actor] = field(default_factory=list)
     kills: int = 0
-    hung: int = 0
     _killed: set[int] = field(default_factory=set)
 
     def add(self, name: str, work: Work, *, spared: bool) -> None:
@@ -113,7 +112,6 @@ class Crew:
         for actor in self.actors:
             at = self.ledger.at_work(actor.number)
             if actor.pid and at is not None and at[1] > HANGS and actor.pid not in self._killed:
-                self.hung += 1
                 self._blame(actor, at[0], f"{at[0]} hangs: for {at[1]:.0f} s now")
                 self.kill(actor)
 

@@ -22,7 +22,6 @@ from tests.fuzzing.target import EscapeError, Target
 SHORT = 150
 LONG = 20_000
 SLOW = ("resuming", "archive", "shards", "dataset", "state")
-REFUSED_SEEDS = {"handshake", "spec", "state"}  # some of whose are wrong to begin with
 
 NAMES = list(table.PLACES)
 

@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import TensorDataset
 
 from ffrecord import FileReader, PackedFolder, pack_folder
-from ffrecord.torch import ConcatDataset, Dataset, ReaderRegistry, Subset
+from ffrecord.errors import BadRecordWarning, CountError
+from ffrecord.torch import ConcatDataset, DataLoader, Dataset, ReaderRegistry, Subset
 from tests.torch.datasets import (
     STYLES,
     Both,
@@ -27,6 +28,7 @@ from tests.torch.datasets import (
     Reading,
     batches,
     number_of,
+    shut_down,
     write_numbers,
 )
 
@@ -141,6 +143,94 @@ def test_subclasses_of_subclasses_get_lists_and_may_ask_above_for_anything(numbe
 def test_a_dataset_that_defines_nothing_says_what_is_missing(numbers: Path) -> None:
     with pytest.raises(NotImplementedError, match=r"process\(indices, data\)"):
         Dataset(numbers)[0]
+
+
+class Returning(Processed):
+    """Makes of the samples of a batch what a test asks for."""
+
+    def __init__(self, fname: Path, make: Callable[[list[int]], Any]) -> None:
+        super().__init__(fname)
+        self.make = make
+
+    def process(self, indices: list[int], data: list[Bytes]) -> Any:
+        return self.make(super().process(indices, data))
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (lambda samples: samples[:-1], 3),
+        (lambda samples: [*samples, 0], 5),
+        (lambda samples: [], 0),
+        (lambda samples: tuple(samples[1:]), 3),
+        (lambda samples: (), 0),
+        (lambda samples: [np.zeros(4)] * 3, 3),
+    ],
+    ids=["fewer", "more", "none", "a tuple", "an empty tuple", "arrays as long as the batch"],
+)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda dataset: dataset[:4],
+        lambda dataset: (dataset + dataset)[:4],
+        lambda dataset: next(iter(DataLoader(dataset, 4))),
+        lambda dataset: next(iter(TorchDataLoader(dataset, 4))),
+    ],
+    ids=["itself", "a sum", "our loader", "torch's loader"],
+)
+def test_another_number_of_samples_than_of_records_is_an_error_with_both(
+    ask: Any, make: Any, count: int, numbers: Path
+) -> None:
+    said = rf"Returning\.process returned {count} samples for 4 records"
+    with pytest.raises(CountError, match=said):
+        ask(Returning(numbers, make))
+
+
+def test_too_few_samples_in_a_worker_are_the_same_error(numbers: Path) -> None:
+    iterator = iter(DataLoader(Returning(numbers, _all_but_one), batch_size=4, num_workers=1))
+    with pytest.raises(CountError, match="returned 3 samples for 4 records"):
+        next(iterator)
+    shut_down(iterator)
+
+
+def _all_but_one(samples: list[int]) -> list[int]:
+    return samples[1:]
+
+
+def test_with_on_error_those_that_process_leaves_out_are_skipped(numbers: Path) -> None:
+    even = Returning(numbers, lambda samples: [each for each in samples if each % 2 == 0])
+    loader = DataLoader(even, batch_size=4, on_error="skip")
+    with pytest.warns(BadRecordWarning):
+        found = [number for batch in loader for number in batch.tolist()]
+    assert found == list(range(0, N, 2))
+    assert [index for index, _ in loader.skipped] == list(range(1, N, 2))
+
+
+@pytest.mark.parametrize(
+    "collated",
+    [
+        torch.tensor,
+        lambda samples: {"numbers": torch.tensor(samples)},
+        lambda samples: (torch.tensor(samples), np.array(samples), samples),
+    ],
+    ids=["a tensor", "a dictionary", "a tuple"],
+)
+@pytest.mark.parametrize("loader", [DataLoader, TorchDataLoader])
+def test_process_may_return_a_collated_batch(loader: Any, collated: Any, numbers: Path) -> None:
+    dataset = Returning(numbers, collated)
+    found = [dict_of(batch) for batch in loader(dataset, 4, collate_fn=lambda batch: batch)]
+    sizes = [4] * (N // 4) + [N % 4]
+    starts = range(0, N, 4)
+    assert found == [
+        dict_of(collated(list(range(start, start + size))))
+        for start, size in zip(starts, sizes, strict=True)
+    ]
+
+
+def dict_of(batch: Any) -> dict[Any, Any]:
+    """A collated batch as lists, by their names or numbers."""
+    parts = batch if isinstance(batch, dict) else dict(enumerate(batch))
+    return {key: part if isinstance(part, list) else part.tolist() for key, part in parts.items()}
 
 
 def test_files_may_be_many_and_unchecked(tmp_path: Path) -> None:

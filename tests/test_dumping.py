@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ffrecord import FileReader, SampleChecksumError
-from ffrecord.utils import dump
+from ffrecord import FFRecordError, FileReader, SampleChecksumError, utils
+from ffrecord.dumping import dump
 from tests import handmade
 
 RECORDS = [pickle.dumps(i * 2) for i in range(200)]
@@ -91,7 +94,8 @@ def test_a_folder_with_other_shards_is_refused(tmp_path: Path) -> None:
 
 SLOW = """
 import sys, time
-from ffrecord.utils import dump
+from ffrecord import utils
+from ffrecord.dumping import dump
 
 class Slow:
     def __len__(self): return 4
@@ -112,6 +116,80 @@ def test_a_killed_dump_takes_its_workers_along_and_the_next_one_succeeds(tmp_pat
     dump(RECORDS, tmp_path / "out", 4, max_workers=2)
     assert everything(tmp_path / "out") == RECORDS
     assert os.listdir(tmp_path) == ["out"]
+
+
+NOT_FORKED = """
+import multiprocessing, sys
+from ffrecord.utils import dump
+
+def main():
+    multiprocessing.set_start_method(sys.argv[2], force=True)  # also when it is imported again
+    dump([b"%d" % i for i in range(10)], sys.argv[1], 3)
+"""
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_program_without_a_guard_ends_with_an_error_that_says_so(
+    method: str, there: bool, tmp_path: Path
+) -> None:
+    """Its workers import it, and so call `dump` too."""
+    program = tmp_path / "program.py"
+    program.write_text(f"{NOT_FORKED}\nmain()\n")
+    out = tmp_path / "out"
+    if there:
+        out.mkdir()
+    code, said = ended([program, out, method])
+    assert code == 1
+    *_, last = said.splitlines()
+    assert last.startswith("ffrecord.errors.FFRecordError: ")
+    assert last.endswith('has to call dump below `if __name__ == "__main__":`')
+    assert "dump was called by a worker of its own" in said
+    assert sorted(os.listdir(tmp_path)) == (["out", program.name] if there else [program.name])
+    assert not there or os.listdir(out) == []
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_processes_that_are_not_forked_write_the_same(method: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f'{NOT_FORKED}\nif __name__ == "__main__":\n    main()\n')
+    assert ended([program, tmp_path / "out", method]) == (0, "")
+    assert everything(tmp_path / "out") == [b"%d" % i for i in range(10)]
+
+
+def ended(arguments: list[Any]) -> tuple[int, str]:
+    """The exit code of a program, and what it said."""
+    command = [sys.executable, *map(str, arguments)]
+    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    return result.returncode, result.stderr
+
+
+def test_a_worker_whose_parent_is_gone_when_it_begins_ends(tmp_path: Path) -> None:
+    """The signal that ends it with its parent comes only from one that is still there."""
+    program = "import os, ffrecord.dumping; ffrecord.dumping._adopt([], os.getpid()); print(1)"
+    orphan = handmade.python(program)
+    assert orphan.communicate(timeout=60)[0] == ""
+    assert orphan.returncode == 1
+
+
+def test_a_worker_that_is_killed_is_an_error_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(FFRecordError, match=r"out: a worker of dump ended"):
+        dump(Deadly(), tmp_path / "out", 2, max_workers=1)
+    assert os.listdir(tmp_path) == []
+
+
+class Deadly:
+    """Reading it ends the process."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> bytes:
+        os._exit(9)
+
+
+def test_it_has_the_name_that_users_of_the_original_import() -> None:
+    assert utils.dump is dump
 
 
 @pytest.mark.parametrize("there", [False, True])
