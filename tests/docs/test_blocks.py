@@ -31,7 +31,7 @@ PROJECT = (ROOT / "pyproject.toml").read_text()
 TEXT = ("", "text")
 CHECKED = ("console", "fstab", "ini")
 SECONDS = 300  # nothing takes as long; a block that hangs is to be a failure
-SYSTEM = ("apt", "docker", "modprobe", "mount", "podman")
+SYSTEM = ("apt", "docker", "modprobe", "mount", "podman", "python3", "source")
 """Commands of `console` blocks that are not ours."""
 
 
