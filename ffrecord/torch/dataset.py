@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from ffrecord.errors import BadRecordWarning, CountError, FFRecordError
@@ -241,13 +242,20 @@ class ConcatDataset(Dataset[T_co]):
 
 
 def _is_one_each(samples: Any, count: int) -> bool:
-    """Whether there is a sample for every record, as far as can be told. What is no list may be a
-    batch that was collated already: a dictionary, a tensor, a tuple of such parts."""
+    """Whether there is a sample for every record, as far as can be told: it may be a batch that
+    was collated already. That is a dictionary, a tensor, a tuple of parts, a list of tensors."""
     if not isinstance(samples, (list, tuple)) or len(samples) == count:
         return True
-    if not isinstance(samples, tuple) or not samples:
+    if isinstance(samples, list) and not all(isinstance(part, Tensor) for part in samples):
         return False
-    return all(hasattr(part, "__len__") and len(part) == count for part in samples)
+    return bool(samples) and all(_length(part) == count for part in samples)
+
+
+def _length(part: Any) -> int | None:
+    try:
+        return len(part)
+    except TypeError:  # a number, or a tensor without dimensions
+        return None
 
 
 def fetch(dataset: TorchDataset[Any], indices: list[int]) -> Any:

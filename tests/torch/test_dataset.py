@@ -165,8 +165,17 @@ class Returning(Processed):
         (lambda samples: tuple(samples[1:]), 3),
         (lambda samples: (), 0),
         (lambda samples: [np.zeros(4)] * 3, 3),
+        (lambda samples: [torch.tensor(1)] * 3, 3),
     ],
-    ids=["fewer", "more", "none", "a tuple", "an empty tuple", "arrays as long as the batch"],
+    ids=[
+        "fewer",
+        "more",
+        "none",
+        "a tuple",
+        "an empty tuple",
+        "arrays as long as the batch",
+        "0-d",
+    ],
 )
 @pytest.mark.parametrize(
     "ask",
@@ -212,8 +221,9 @@ def test_with_on_error_those_that_process_leaves_out_are_skipped(numbers: Path) 
         torch.tensor,
         lambda samples: {"numbers": torch.tensor(samples)},
         lambda samples: (torch.tensor(samples), np.array(samples), samples),
+        lambda samples: [torch.tensor(samples)] * 2,  # as default_collate does with pairs
     ],
-    ids=["a tensor", "a dictionary", "a tuple"],
+    ids=["a tensor", "a dictionary", "a tuple", "a list of tensors"],
 )
 @pytest.mark.parametrize("loader", [DataLoader, TorchDataLoader])
 def test_process_may_return_a_collated_batch(loader: Any, collated: Any, numbers: Path) -> None:
