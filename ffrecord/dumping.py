@@ -8,15 +8,14 @@ import multiprocessing
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tqdm import tqdm
-
+from ffrecord.bars import bar
 from ffrecord.errors import FFRecordError
 from ffrecord.newfile import sync_folder
 from ffrecord.newfolder import NewFolder
@@ -212,11 +211,9 @@ def _write_adopted(shard: _Shard, verbose: bool) -> None:
 
 
 def _write(dataset: Indexable, shard: _Shard, verbose: bool) -> None:
-    with FileWriter(shard.path, shard.stop - shard.start) as writer:
-        for index in _progress(shard, verbose):
+    count = shard.stop - shard.start
+    drawn = bar(shown=verbose, total=count, desc=os.path.basename(shard.path), unit=" records")
+    with FileWriter(shard.path, count) as writer, drawn:
+        for index in range(shard.start, shard.stop):
             writer.write_one(dataset[index])
-
-
-def _progress(shard: _Shard, verbose: bool) -> Iterator[int]:
-    name = os.path.basename(shard.path)
-    yield from tqdm(range(shard.start, shard.stop), desc=name, unit=" records", disable=not verbose)
+            drawn.update()

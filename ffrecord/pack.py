@@ -17,12 +17,13 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ffrecord import tempnames
+from ffrecord.bars import bar
 from ffrecord.checksum import crc32, crc32_joined
 from ffrecord.engine import Source
 from ffrecord.errors import ChangedError, ChangedWarning, SkippedWarning
@@ -312,25 +313,18 @@ def _reporting(
 ) -> Iterator[Callable[[int, int], None]]:
     """Gives a function that takes how many files and bytes have been added."""
     done = Progress(0, total.total_files, 0, total.total_bytes)
-    bar = _bar(total.total_bytes) if verbose else None
+    drawn = bar(shown=verbose, total=total.total_bytes, unit="B", unit_scale=True, desc="packing")
 
     def tell(files: int, size: int) -> None:
         done.files += files
         done.bytes += size
-        if bar is not None:
-            bar.set_postfix_str(f"{done.files:,} of {done.total_files:,} files", refresh=False)
-            bar.update(size)
+        drawn.set_postfix_str(f"{done.files:,} of {done.total_files:,} files", refresh=False)
+        drawn.update(size)
         if progress is not None:
             progress(done)
 
-    with bar or contextlib.nullcontext():
+    with drawn:
         yield tell
-
-
-def _bar(total_bytes: int) -> Any:
-    from tqdm import tqdm  # not before it is drawn: 25 ms, which is much for a small folder
-
-    return tqdm(total=total_bytes, unit="B", unit_scale=True, desc="packing")
 
 
 @contextlib.contextmanager

@@ -95,12 +95,13 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"archive", "extract", "index", "names", "packedfile", "reader", "walking"},
         {"numpy"},
     ),
+    "ffrecord.bars": (set(), {"tqdm"}),
     "ffrecord.scan": ({"errors", "index"}, set()),
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
-        {"errors", "checksum", "engine", "index", "layout", "names", "newfile", "newfolder"}
+        {"bars", "errors", "checksum", "engine", "index", "layout", "names", "newfile", "newfolder"}
         | {"readahead", "scan", "sizes", "tempnames", "wording", "writer"},
-        {"numpy", "tqdm"},
+        {"numpy"},
     ),
     "ffrecord.placing": ({"locks", "tempnames", "wording"}, set()),
     "ffrecord.openfolders": ({"index"}, set()),
@@ -110,9 +111,9 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
     "ffrecord.dataset": (
-        {"batch", "checksum", "dataset", "engine", "errors", "indices", "layout", "newfile"}
+        {"bars", "batch", "checksum", "dataset", "engine", "errors", "indices", "layout", "newfile"}
         | {"newfolder", "opening", "reader", "recheck", "writer"},
-        {"isal", "numpy", "tqdm"},
+        {"isal", "numpy"},
     ),
     "ffrecord.package": ({"folder", "pack"}, set()),
     "ffrecord.permutation": (set(), {"numpy"}),
@@ -123,12 +124,22 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     # Optional packages are imported by name, through dataset.packages, when they are needed.
     "ffrecord.convert": (
-        {"archive", "checksum", "convert", "dataset", "errors", "extract", "index", "indices"}
+        {
+            "archive",
+            "bars",
+            "checksum",
+            "convert",
+            "dataset",
+            "errors",
+            "extract",
+            "index",
+            "indices",
+        }
         | {"names", "newfile", "newfolder", "opening", "pack", "placing", "reader", "scan"}
         | {"sizes", "wording", "writer"},
-        {"numpy", "tqdm"},
+        {"numpy"},
     ),
-    "ffrecord.dumping": ({"errors", "newfile", "newfolder", "writer"}, {"tqdm"}),
+    "ffrecord.dumping": ({"bars", "errors", "newfile", "newfolder", "writer"}, set()),
     "ffrecord.utils": ({"dumping"}, set()),
     "ffrecord.cli": (
         READ_SIDE
@@ -142,6 +153,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "folder",
             "index",
             "names",
+            "bars",
             "pack",
             "mounting",
             "reader",
@@ -154,7 +166,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "wording",
             "writer",
         },
-        {"numpy", "tqdm"},
+        {"numpy"},
     ),
     "ffrecord.cli.shells": ({"cli"}, set()),
     "ffrecord.__main__": ({"cli"}, set()),

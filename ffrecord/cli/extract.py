@@ -7,9 +7,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from tqdm import tqdm
-
 from ffrecord.archive import Archive
+from ffrecord.bars import bar
 from ffrecord.cli import datasets
 from ffrecord.cli.inside import inside
 from ffrecord.errors import FFRecordError, SampleChecksumError
@@ -28,16 +27,16 @@ def run(options: argparse.Namespace) -> int:
         complain(f"{path}: {error}")
 
     datasets.refuse(options.archive)
-    quiet = not shows_progress(options.no_progress)
+    shown = shows_progress(options.no_progress)
     with (
         Archive.open(options.archive) as archive,
-        tqdm(unit="B", unit_scale=True, desc="extracting", leave=False, disable=quiet) as bar,
+        bar(shown=shown, unit="B", unit_scale=True, desc="extracting", leave=False) as drawn,
     ):
         with inside(options.archive):
             require(archive.index, map(to_bytes, options.path))
         report = extract(
             archive, options.directory, options.path or None, overwrite=options.force,
-            on_damage=on_damage, progress=lambda files, size: bar.update(size),
+            on_damage=on_damage, progress=lambda files, size: drawn.update(size),
         )  # fmt: skip
     if options.json:
         where = json_facts("directory", options.directory)

@@ -6,8 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from tqdm import tqdm
-
+from ffrecord.bars import bar
 from ffrecord.names import json_facts
 from ffrecord.salvage import SalvageReport, salvage_file
 from ffrecord.sizes import human
@@ -46,13 +45,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _salvage(options: argparse.Namespace) -> SalvageReport:
-    quiet = not shows_progress(options.no_progress)
-    with tqdm(unit=" records", unit_scale=True, leave=False, disable=quiet) as bar:
+    shown = shows_progress(options.no_progress)
+    with bar(shown=shown, unit=" records", unit_scale=True, leave=False) as drawn:
 
         def progress(doing: str, done: int, total: int) -> None:
-            bar.total = total
-            bar.set_description(doing, refresh=False)
-            bar.update(done - bar.n)  # back to 0 when it goes from one thing to the next
+            drawn.total = total
+            drawn.set_description(doing, refresh=False)
+            drawn.update(done - drawn.n)  # back to 0 when it goes from one thing to the next
 
         return salvage_file(options.broken, options.out, overwrite=options.force, progress=progress)
 

@@ -19,10 +19,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from ffrecord.archive import Archive
 from ffrecord.audit import audit, shown_path
+from ffrecord.bars import bar
 from ffrecord.cli import datasets
 from ffrecord.errors import FFRecordError, NotPackedFolderError
 from ffrecord.names import json_facts, to_text
@@ -55,9 +55,9 @@ NO_PATHS = Paths()
 def run(options: argparse.Namespace) -> int:
     """All files are looked at, also after one that is damaged."""
     say = _ignore if options.json else _say
-    quiet = not shows_progress(options.no_progress)
+    shown = shows_progress(options.no_progress)
     paths = [part for path in options.file for part in datasets.parts(path)]
-    verdicts = [_verify(path, quiet, say) for path in paths]
+    verdicts = [_verify(path, shown, say) for path in paths]
     if options.json:
         ok = all(verdict.is_ok for verdict in verdicts)
         facts = {"ok": ok, "files": [verdict.facts() for verdict in verdicts]}
@@ -103,10 +103,10 @@ class _Verdict:
         }  # fmt: skip
 
 
-def _verify(path: str, quiet: bool, say: Callable[[str], None]) -> _Verdict:
+def _verify(path: str, shown: bool, say: Callable[[str], None]) -> _Verdict:
     verdict = _Verdict(path)
     try:
-        _check(verdict, quiet, say)
+        _check(verdict, shown, say)
     except BrokenPipeError:
         raise
     except FFRecordError as error:
@@ -118,7 +118,7 @@ def _verify(path: str, quiet: bool, say: Callable[[str], None]) -> _Verdict:
     return verdict
 
 
-def _check(verdict: _Verdict, quiet: bool, say: Callable[[str], None]) -> None:
+def _check(verdict: _Verdict, shown: bool, say: Callable[[str], None]) -> None:
     if datasets.is_dataset(verdict.path):
         datasets.check(verdict.path)
     with FileReader(verdict.path) as reader:
@@ -127,7 +127,7 @@ def _check(verdict: _Verdict, quiet: bool, say: Callable[[str], None]) -> None:
         if names.problem is not None:
             say(f"BAD: {names.problem}")
             verdict.add(names.problem)
-        for record, error in _damage(reader, quiet):
+        for record, error in _damage(reader, shown):
             paths = names.of(record)
             say(f"BAD: {error}{paths}")
             verdict.add(error, record, paths)
@@ -183,24 +183,24 @@ def _ignore(line: str) -> None:
     """With --json all is said at the end."""
 
 
-def _damage(reader: FileReader, quiet: bool) -> Iterator[Damage]:
+def _damage(reader: FileReader, shown: bool) -> Iterator[Damage]:
     """What is damaged, in order. Checksums release the GIL, so threads use all cores."""
     cores = len(os.sched_getaffinity(0))
     waiting: deque[tuple[int, Future[list[Damage]]]] = deque()
     with (
         ThreadPoolExecutor(cores) as pool,
-        tqdm(total=reader.n, unit=" records", unit_scale=True, leave=False, disable=quiet) as bar,
+        bar(shown=shown, total=reader.n, unit=" records", unit_scale=True, leave=False) as drawn,
     ):
         for start, stop in reader.steps():
             waiting.append((stop - start, pool.submit(reader.find_damaged, start, stop)))
             while len(waiting) > 2 * cores:
-                yield from _next(waiting, bar)
+                yield from _next(waiting, drawn)
         while waiting:
-            yield from _next(waiting, bar)
+            yield from _next(waiting, drawn)
 
 
-def _next(waiting: deque[tuple[int, Future[list[Damage]]]], bar: Any) -> list[Damage]:
+def _next(waiting: deque[tuple[int, Future[list[Damage]]]], drawn: Any) -> list[Damage]:
     count, future = waiting.popleft()
     damage = future.result()
-    bar.update(count)
+    drawn.update(count)
     return damage

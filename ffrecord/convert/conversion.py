@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from tqdm import tqdm
-
 from ffrecord.archive import Archive
+from ffrecord.bars import bar
 from ffrecord.convert import bag, fieldtypes, formats, own
 from ffrecord.convert.adapt import adapt
 from ffrecord.convert.formats import Format
@@ -255,13 +254,13 @@ class _Job:
 
     def _counted(self, items: Iterable[Any], total: int | None) -> Iterator[Any]:
         kind = self._source.shape.__name__.lower()
-        with tqdm(
-            total=total, unit=f" {kind}", desc="converting", leave=False, disable=not self._verbose
-        ) as bar:
+        with bar(
+            shown=self._verbose, total=total, unit=f" {kind}", desc="converting", leave=False
+        ) as drawn:
             for item in items:
                 if not getattr(item, "is_folder", False):
                     self._read += 1
-                    bar.update()
+                    drawn.update()
                 yield item
 
     def _publish(self, folder: str) -> None:
@@ -337,9 +336,10 @@ def _pack(path: str, staged: str, verbose: bool, options: Options) -> int:
 def _extract(path: str, staged: str, verbose: bool, options: Options) -> int:
     with Archive.open(path) as archive:
         names = own.names_in(archive)
-        with tqdm(total=names, unit=" files", desc="converting", leave=False,
-                  disable=not verbose) as bar:  # fmt: skip
-            extract(archive, staged, progress=lambda files, size: bar.update(files))
+        with bar(
+            shown=verbose, total=names, unit=" files", desc="converting", leave=False
+        ) as drawn:
+            extract(archive, staged, progress=lambda files, size: drawn.update(files))
         return names
 
 

@@ -8,8 +8,8 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
-from tqdm import tqdm
 
+from ffrecord.bars import bar
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Encoder
 from ffrecord.dataset.spec import SEQUENCE
@@ -53,13 +53,11 @@ def write_dataset(
         spec = infer_spec(first)
         datapoints = chain([first], datapoints)
     total = len(iterable) if isinstance(iterable, Sized) else None
-    # tqdm takes None for "if it is a terminal".
-    bar = tqdm(total=total, unit=" datapoints", desc="writing",
-               disable=None if progress is None else not progress)  # fmt: skip
-    with DatasetWriter(directory, spec, encoders) as writer, bar:
+    drawn = bar(shown=progress, total=total, unit=" datapoints", desc="writing")
+    with DatasetWriter(directory, spec, encoders) as writer, drawn:
         for datapoint in datapoints:
             writer.append(datapoint)
-            bar.update()
+            drawn.update()
     return len(writer)
 
 
