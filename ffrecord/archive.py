@@ -32,6 +32,7 @@ from ffrecord.index.layout import BLOCK
 from ffrecord.opening import MOST_EXPLAINED
 from ffrecord.reader import FileReader
 from ffrecord.recheck import Recheck
+from ffrecord.wording import said
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -205,7 +206,10 @@ class Archive:
         if size:
             self.reader.read_unchecked(record, 0, start)
         if start.tobytes() != layout.LEGACY_MAGIC:
-            raise NotPackedFolderError(f"{self.path}: not a packed folder: it has no index")
+            how = said("FileReader is", "`ffrecord info` and `cat --record N` are")
+            raise NotPackedFolderError(
+                f"{self.path}: not a packed folder: it has no index; {how} for records"
+            )
         if size > legacy.most_bytes(record):
             raise IndexStructureError(
                 f"{self.path}: its index has {size} bytes, more than {record} files need"

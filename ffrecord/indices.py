@@ -49,8 +49,15 @@ def _as_integers(indices: Any, n: int) -> Ints:
     if array.dtype.kind == "b":
         raise TypeError("indices must be integers, not booleans: use numpy.flatnonzero")
     if array.dtype.kind != "i":  # unsigned, or objects: tensors, numbers of any size, nothing
-        numbers = [operator.index(index) for index in indices]
+        numbers = [_as_integer(index) for index in indices]
         if numbers:
             check_bounds(min(numbers), max(numbers), n)
         array = np.array(numbers, np.int64)
     return array.astype(np.int64, copy=False)
+
+
+def _as_integer(index: Any) -> int:
+    try:
+        return operator.index(index)
+    except TypeError:
+        raise TypeError(f"indices must be integers, not {type(index).__name__}") from None

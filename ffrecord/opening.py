@@ -13,11 +13,18 @@ import numpy as np
 
 from ffrecord import checksum, layout
 from ffrecord.engine import Source
-from ffrecord.errors import LegacyFileWarning, NotFFRecordError, StructureError
+from ffrecord.errors import (
+    HeaderChecksumError,
+    LegacyFileWarning,
+    NotFFRecordError,
+    StructureError,
+    TruncatedError,
+)
 from ffrecord.recheck import Recheck
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
+TAR_BLOCK, TAR_MAGIC_AT, TAR_MAGIC = 512, 257, b"ustar"
 AT_ONCE = 1 << 20
 """Records whose header is read as one: 12 MiB."""
 
@@ -54,6 +61,22 @@ def refuse_other_kinds(path: str, due: str = "an FFRecord file") -> None:
 
 
 def read_header(source: Source, check: bool) -> layout.Header:
+    try:
+        return _read_header(source, check)
+    except (HeaderChecksumError, StructureError, TruncatedError):
+        refuse_tar(source)  # the name of its first file may read as a likely count
+        raise
+
+
+def refuse_tar(source: Source) -> None:
+    if os.fstat(source.fd).st_size < TAR_BLOCK:
+        return
+    if source.read_bytes(TAR_MAGIC_AT, len(TAR_MAGIC)) == TAR_MAGIC:
+        why = "not an FFRecord file, but a tar; `ffrecord convert` takes those"
+        raise NotFFRecordError(f"{source.path}: {why}") from None
+
+
+def _read_header(source: Source, check: bool) -> layout.Header:
     size = os.fstat(source.fd).st_size
     prefix = source.read_bytes(0, min(size, layout.PREFIX.size))
     n = layout.parse_prefix(source.path, prefix, size)

@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from ffrecord.errors import ChangedWarning, LegacyFileWarning, SkippedWarning
 
@@ -106,6 +106,9 @@ class Parser(argparse.ArgumentParser):
 
     _given: Sequence[str] = ()
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)  # a misspelled option is none
+
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
@@ -124,7 +127,7 @@ class Parser(argparse.ArgumentParser):
         known = tuple(self._option_string_actions)
         dashed = (word for word in words if re.match(r"-[^\d]", word))
         return any(
-            not any(option.startswith(word.partition("=")[0]) for option in known)
+            word.partition("=")[0] not in known
             and (word.startswith("--") or word[:2] not in known)
             for word in dashed
         )

@@ -364,6 +364,12 @@ def test_a_name_like_an_option_is_told_from_one(
     assert "goes behind" not in ffrecord("extract", archive, "-C").error
 
 
+def test_an_option_is_not_abbreviated(ffrecord: Command, archive: Path) -> None:
+    refused = ffrecord("ls", "--recursiv", archive)
+    assert refused.code == USAGE
+    assert "unrecognized arguments: --recursiv" in refused.error
+
+
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [

@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import struct
+import tarfile
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -80,6 +81,16 @@ def test_not_ffrecord_error_for_files_of_other_kinds(content: bytes, tmp_path: P
     path.write_bytes(content)
     with pytest.raises(NotFFRecordError, match="other: not an FFRecord file"):
         FileReader(path)
+
+
+@pytest.mark.parametrize("name", [".", "a", "./long enough to be no count"])
+def test_not_ffrecord_error_for_a_tar_whatever_its_first_name_reads_as(
+    name: str, tmp_path: Path
+) -> None:
+    with tarfile.open(tmp_path / "files.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo(name))
+    with pytest.raises(NotFFRecordError, match=r"files\.tar: not an FFRecord file"):
+        FileReader(tmp_path / "files.tar")
 
 
 def test_not_ffrecord_error_for_what_is_no_regular_file(tmp_path: Path) -> None:

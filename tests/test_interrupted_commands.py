@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -219,3 +221,29 @@ def test_an_interrupted_mount_leaves_nothing_mounted(
     with pytest.raises(MountError):
         unmount(str(mountpoint))
     assert mounting.wait_until_ended(mountpoint)
+
+
+# ---- while it starts ---------------------------------------------------------------------------
+
+INTERRUPT_AN_IMPORT = """
+import signal, sys
+from ffrecord.__main__ import command
+
+class Interrupt:
+    def __init__(self, when):
+        self.when = when
+
+    def find_spec(self, name, path=None, target=None):
+        if name == self.when:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt(sys.argv.pop(1)))
+sys.exit(command())
+"""
+
+
+@pytest.mark.parametrize("module", ["ffrecord.cli", "ffrecord.terminal", "numpy", "numpy.linalg"])
+def test_an_interrupt_while_modules_are_imported_is_one_line(module: str, sample: Path) -> None:
+    words = [sys.executable, "-c", INTERRUPT_AN_IMPORT, module, "verify", str(sample / "tree.ffr")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "ffrecord: interrupted\n")

@@ -89,7 +89,7 @@ def test_its_metadata_is_what_an_index_shows(built: Path) -> None:
     assert {"torch", "fuse", "convert", "dataset"} <= set(found.get_all("Provides-Extra") or [])
     assert not any("torch" in each for each in found.get_all("Requires-Dist") or []
                    if "extra" not in each)  # fmt: skip
-    assert "ffrecord = ffrecord.cli:command" in scripts
+    assert "ffrecord = ffrecord.__main__:command" in scripts
     assert "ffrecord-fuse = ffrecord_fuse.cli:main" in scripts
 
 

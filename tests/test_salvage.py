@@ -410,12 +410,21 @@ def test_the_command_says_that_names_are_kept(packed: Path, tmp_path: Path) -> N
     said = "a packed folder: all its names are kept"
     assert run(packed, tmp_path / "1.ffr").stdout.splitlines()[0] == said
     change(packed, packed.read_bytes().index(b"1" * 2000), b"x")
-    assert (
-        f"{said}; those of lost records read as damaged\n" in run(packed, tmp_path / "2.ffr").stdout
-    )
+    told = run(packed, tmp_path / "2.ffr").stdout
+    assert f"{said}; `ffrecord verify` names the lost files\n" in told
     records = handmade.write_records(tmp_path / "r.ffr", [b"one"])
     assert "names" not in run(records, tmp_path / "3.ffr").stdout
     assert salvage_file(records, tmp_path / "4.ffr").names_kept is None
+
+
+def test_the_command_says_that_a_file_that_was_cut_off_may_have_had_names(
+    packed: Path, tmp_path: Path
+) -> None:
+    packed.write_bytes(packed.read_bytes()[:5000])
+    *_, names, _ = run(packed, tmp_path / "out.ffr").stdout.splitlines()
+    assert names == (
+        "the last record is lost: if this was a packed folder, its names were in that one"
+    )
 
 
 # ---- the command ---------------------------------------------------------------------------

@@ -64,7 +64,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     options = _parse(arguments)
     try:
         with for_a_shell():
-            code: int = import_module(f"ffrecord.cli.{options.command}").run(options)
+            run = import_module(f"ffrecord.cli.{options.command}").run
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see ffrecord.__main__
+            code: int = run(options)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does. Nothing is left to say to it.

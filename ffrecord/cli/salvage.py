@@ -25,9 +25,11 @@ SHOWN = 20
 # whether the names were kept, whether something was lost
 NAMES = {
     (True, False): "a packed folder: all its names are kept",
-    (True, True): "a packed folder: all its names are kept; those of lost records read as damaged",
+    (True, True): "a packed folder: all its names are kept; `ffrecord verify` names the lost files",
     (False, True): "of a packed folder: its files are records now, without names",
 }
+
+NAMES_MAY_BE_LOST = "the last record is lost: if this was a packed folder, its names were in that one"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -65,6 +67,8 @@ def _print(out: str, report: SalvageReport, shown: int) -> None:
         print("the header or journal is damaged; records were found by their checksums")
     if report.names_kept is not None:
         print(NAMES[report.names_kept, bool(report.lost)])
+    elif report.lost and report.lost[-1].record == report.records - 1:
+        print(NAMES_MAY_BE_LOST)
     lost = f", {len(report.lost):,} lost" if report.lost else ""
     kept = f"{report.kept:,} of {counted(report.records, 'record')}"
     print(printable(f"{out}: {kept}, {human(report.bytes)}{lost}"))

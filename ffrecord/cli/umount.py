@@ -6,7 +6,7 @@ import argparse
 import errno
 import sys
 
-from ffrecord.terminal import print_names, quoted
+from ffrecord.terminal import complain, print_names, quoted
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting import TYPE, unmount
 from ffrecord_fuse.mounttable import mount_points
@@ -26,4 +26,6 @@ def run(options: argparse.Namespace) -> int:
         if error.errno != errno.EBUSY:
             raise
         unmount(options.mountpoint, lazy=True)
+        where = f"{options.mountpoint}: unmounted"
+        complain(f"{where}, but still in use: it goes when the last file is closed", warning=True)
     return 0
