@@ -127,8 +127,7 @@ class Parser(argparse.ArgumentParser):
         known = tuple(self._option_string_actions)
         dashed = (word for word in words if re.match(r"-[^\d]", word))
         return any(
-            word.partition("=")[0] not in known
-            and (word.startswith("--") or word[:2] not in known)
+            word.partition("=")[0] not in known and (word.startswith("--") or word[:2] not in known)
             for word in dashed
         )
 

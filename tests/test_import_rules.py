@@ -85,7 +85,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
     "ffrecord.imagecopy": ({"checksum", "engine", "index"}, {"numpy"}),
     "ffrecord.archive": (
-        {"errors", "checksum", "imagecopy", "index", "opening", "reader", "recheck"},
+        {"errors", "checksum", "imagecopy", "index", "opening", "reader", "recheck", "wording"},
         {"numpy"},
     ),
     "ffrecord.audit": ({"archive", "checksum", "errors", "index"}, {"numpy"}),

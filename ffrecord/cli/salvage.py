@@ -29,7 +29,9 @@ NAMES = {
     (False, True): "of a packed folder: its files are records now, without names",
 }
 
-NAMES_MAY_BE_LOST = "the last record is lost: if this was a packed folder, its names were in that one"
+NAMES_MAY_BE_LOST = (
+    "the last record is lost: if this was a packed folder, its names were in that one"
+)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -44,7 +44,7 @@ class Plan:
     count: int
 
 
-FULL = Plan(repeats=5, budget=1.5, most_batches=4000, count=10_000)
+FULL = Plan(repeats=5, budget=1.0, most_batches=4000, count=10_000)
 QUICK = Plan(repeats=3, budget=0.5, most_batches=1000, count=2_000)
 
 

@@ -59,7 +59,7 @@ class Plan:
 FULL = Plan(
     repeats=5,
     small=FileTree("small files", 10_000, 50_000, 500),
-    reads=20_000,
+    reads=12_000,
     large=FileTree("large file", 2_000_000_000, 1, 1),
     many=FolderArchive(1_000, 1_000),
     sampled=200_000,

@@ -55,7 +55,7 @@ SIZES = (
     Size(RecordSet("10kB", 10_000, 200_000), 256),
     Size(RecordSet("1kB", 1_000, 500_000), 512),
 )
-FULL = Plan(repeats=7, budget=1.5, most_batches=4000, fio_seconds=2, share=1.0)
+FULL = Plan(repeats=7, budget=1.0, most_batches=4000, fio_seconds=2, share=1.0)
 QUICK = Plan(repeats=3, budget=0.5, most_batches=1000, fio_seconds=1, share=0.1)
 
 
