@@ -6,6 +6,7 @@ All records are there, and nothing is left to do. The file is not written, renam
 from __future__ import annotations
 
 import os
+import warnings
 from array import array
 from collections.abc import Iterable
 from typing import NoReturn
@@ -25,11 +26,18 @@ def begin(path: str, n: int) -> Beginning | None:
         source = Source(path, direct=False)
         planted.refuse(source.fd, path)
         header = read_header(source, check=True)
-        if header.n != n or _is_cut_off(source, header):
+        if _is_cut_off(source, header):
             return None
     except ReadFailedError:  # it may well be whole, and would be replaced
         raise
     except (FFRecordError, FileNotFoundError):
+        return None
+    if header.n > n:  # appended to, perhaps
+        warnings.warn(
+            f"{path}: a finished file of {header.n} records, more than n={n}, will be replaced",
+            stacklevel=4,
+        )
+    if header.n != n:
         return None
     checksums = array("I", header.checksums.tobytes())
     offsets = array("q", header.offsets[:-1].tobytes())

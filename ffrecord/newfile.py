@@ -72,6 +72,10 @@ class NewFile:
         try:
             self.fd = os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
         except OSError as error:
+            if isinstance(error, PermissionError):
+                name = os.path.basename(self._target)
+                what = f"{error.strerror}: {name} cannot be made in it"
+                raise PermissionError(error.errno, what, self._folder) from error
             if error.errno not in tempnames.NO_UNNAMED_FILES:
                 raise
             self.fd, self._name = tempnames.create(self._target, mode_for(self._target))
