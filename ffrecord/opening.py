@@ -64,11 +64,11 @@ def read_header(source: Source, check: bool) -> layout.Header:
     try:
         return _read_header(source, check)
     except (HeaderChecksumError, StructureError, TruncatedError):
-        refuse_tar(source)  # the name of its first file may read as a likely count
+        _refuse_tar(source)  # the name of its first file may read as a likely count
         raise
 
 
-def refuse_tar(source: Source) -> None:
+def _refuse_tar(source: Source) -> None:
     if os.fstat(source.fd).st_size < TAR_BLOCK:
         return
     if source.read_bytes(TAR_MAGIC_AT, len(TAR_MAGIC)) == TAR_MAGIC:
