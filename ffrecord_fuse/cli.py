@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", dest="options", action="append", default=[], metavar="OPTIONS",
         help="allow_other, allow_root, uid=N, gid=N, umask=M, verify=first|always|off, workers=N, "
-        "spin=µs, log=FILE, backend=native|fusepy, and generic ones such as noexec",
+        "spin=µs, idle=poll|halt, log=FILE, backend=native|fusepy, and generic ones such as noexec",
     )  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N", help="processes that serve it")
     parser.add_argument("--backend", choices=mount_options.BACKENDS, help="native if left out")

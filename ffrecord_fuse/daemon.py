@@ -77,7 +77,8 @@ def _opened(path: str, options: Options, workers: int) -> Served:
     keeper = os.getuid() if options.allow_root else None
     ownership = Ownership(options.uid, options.gid, options.umask, keeper)
     filesystem = Filesystem(archive, ownership, counters)
-    return Served(filesystem, Content(archive, options.verify), counters, options.spin)
+    content = Content(archive, options.verify)
+    return Served(filesystem, content, counters, options.spin, options.idle)
 
 
 def _logged(run: Run, log: Log, what: str, mountpoint: str) -> Run:

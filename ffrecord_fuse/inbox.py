@@ -13,6 +13,7 @@ import select
 import time
 
 from ffrecord_fuse.coldreads import ColdReads
+from ffrecord_fuse.idling import Idling
 
 DEFAULT_SPIN = 500
 """Microseconds."""
@@ -23,6 +24,9 @@ CROWDED = 30e-6
 MOST_WORTH = 8
 """So often in a row staying awake may have been for nothing before it is given up."""
 
+BUSY = 64
+"""So many requests in a row that came while it was awake are worth more than one core's time."""
+
 
 class Inbox:
     """The requests on one descriptor.
@@ -32,7 +36,7 @@ class Inbox:
     block, and both are waited for.
     """
 
-    def __init__(self, fd: int, eventfd: int, spin: float) -> None:
+    def __init__(self, fd: int, eventfd: int, spin: float, idling: Idling) -> None:
         self._fd = fd
         self._receive = io.FileIO(fd, closefd=False).readinto  # cheaper than os.readv
         self._requests = select.poll()
@@ -44,6 +48,8 @@ class Inbox:
         # On one core, whoever is waited for could not run meanwhile.
         self._spin = spin if len(os.sched_getaffinity(0)) > 1 else 0.0
         self._worth = MOST_WORTH
+        self._in_a_row = 0
+        self._idling = idling
         self._blocks: bool | None = None
 
     def look(self, memory: memoryview) -> int | None:
@@ -57,8 +63,8 @@ class Inbox:
         if not self._spin:
             return self._receive(memory)
         began = time.perf_counter()
-        if self._worth > 0:
-            self._spin_until(began + self._spin, None)
+        if self._worth > 0 and not self._spin_until(began + self._spin, None):
+            self._idling.halt()  # nothing is asked of the machine by a mount that sleeps
         try:
             return self._receive(memory)
         finally:
@@ -69,6 +75,7 @@ class Inbox:
         began = time.perf_counter()
         if self._spin and self._worth > 0 and self._spin_until(began + self._spin, cold):
             return
+        self._idling.halt()
         for fd, _ in self._anything.poll():
             if fd == self._eventfd:
                 cold.clear_event()
@@ -76,13 +83,18 @@ class Inbox:
 
     def close(self) -> None:
         self._anything.close()
+        self._idling.halt()
 
     def _learn(self, waited: float) -> None:
         """Whether it would have paid to stay awake for as long as that."""
         if waited < self._spin:
             self._worth = MOST_WORTH
+            self._in_a_row += 1
+            if self._in_a_row == BUSY:
+                self._idling.poll()
         else:
             self._worth = max(self._worth - 1, 0)
+            self._in_a_row = 0
 
     def _spin_until(self, deadline: float, cold: ColdReads | None) -> bool:
         requests, now = self._requests, time.perf_counter()
@@ -92,6 +104,7 @@ class Inbox:
             os.sched_yield()
             before, now = now, time.perf_counter()
             if now - before > CROWDED:
+                self._in_a_row = 0
                 return False
         return False
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from ffrecord_fuse.errors import OptionError
 
 VERIFY = ("first", "always", "off")
+IDLE = ("poll", "halt")
 BACKENDS = ("native", "fusepy")
 MAX_ID = 2**32 - 2  # the largest number is the kernel's "no user"
 MAX_WORKERS = 256
@@ -36,6 +37,7 @@ class Options:
     verify: str = "first"
     workers: int | None = None
     spin: int | None = None  # microseconds; 0 is never
+    idle: str | None = None  # what cores without work do while requests keep coming
     kernel: tuple[str, ...] = ()  # flags of mount(2) by name, beyond those every mount has
     log: str | None = None
     backend: str = "native"
@@ -132,6 +134,7 @@ _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "verify": ("|".join(VERIFY), _choice(VERIFY)),
     "workers": ("NUMBER", _number(1, MAX_WORKERS, f"a number from 1 to {MAX_WORKERS}")),
     "spin": ("MICROSECONDS", _number(0, MAX_SPIN, f"a number from 0 to {MAX_SPIN}")),
+    "idle": ("|".join(IDLE), _choice(IDLE)),
     "log": ("FILE", _path),
     "backend": ("|".join(BACKENDS), _choice(BACKENDS)),
 }

@@ -30,6 +30,7 @@ from ffrecord_fuse.coldreads import ColdReads
 from ffrecord_fuse.content import Content, DamageError, Piece
 from ffrecord_fuse.damage import DamageLog
 from ffrecord_fuse.filesystem import MISSING, Filesystem
+from ffrecord_fuse.idling import Idling
 from ffrecord_fuse.inbox import DEFAULT_SPIN, Inbox
 from ffrecord_fuse.reply import Rendered
 from ffrecord_fuse.request import MOST_BYTES, MalformedError, Request, parse
@@ -64,6 +65,7 @@ class Session:
         filesystem: names and attributes.
         content: what files are made of.
         spin: microseconds to go on looking for requests before sleeping; 0 sleeps at once.
+        idling: asked to keep cores awake while requests keep coming; None leaves them alone.
         counts: this worker's row of the counters.
         log: takes a line.
     """
@@ -75,6 +77,7 @@ class Session:
         content: Content,
         *,
         spin: int = DEFAULT_SPIN,
+        idling: Idling | None = None,
         counts: memoryview | None = None,
         log: Callable[[str], None] = print,
     ) -> None:
@@ -97,7 +100,7 @@ class Session:
         self._listings: OrderedDict[tuple[int, int, bool], Rendered] = OrderedDict()
         self._listed_bytes = 0
         self._damages = DamageLog(filesystem, content, log)
-        self._inbox = Inbox(fd, self._cold.eventfd, spin / 1e6)
+        self._inbox = Inbox(fd, self._cold.eventfd, spin / 1e6, idling or Idling("halt"))
         self._handlers: dict[int, Handler] = {
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,

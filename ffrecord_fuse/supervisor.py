@@ -32,6 +32,7 @@ from ffrecord_fuse.counters import RESTARTS, Counters
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.handshake import Agreement
+from ffrecord_fuse.idling import Idling
 from ffrecord_fuse.inbox import DEFAULT_SPIN
 from ffrecord_fuse.mounting import unmount
 from ffrecord_fuse.mounttable import connection_of
@@ -61,6 +62,7 @@ class Served:
     content: Content
     counters: Counters
     spin: int | None = None
+    idle: str | None = None
 
 
 @dataclass(slots=True)
@@ -217,6 +219,7 @@ class Supervisor:
             Session(
                 worker.fd, served.filesystem, served.content,
                 spin=0 if worker.number else spin,  # one that stays awake is enough
+                idling=Idling(served.idle),
                 counts=served.counters.row(worker.number), log=self._log,
             ).run()  # fmt: skip
             code = 0

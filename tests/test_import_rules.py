@@ -192,16 +192,18 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord_fuse.content": ({"archive", "checksum", "index", "options"}, {"numpy"}),
     "ffrecord_fuse.damage": ({"content", "filesystem"}, set()),
     "ffrecord_fuse.coldreads": ({"aio", "engine", "errors", "slabs"}, {"numpy"}),
-    "ffrecord_fuse.inbox": ({"coldreads"}, set()),
+    "ffrecord_fuse.idling": (set(), set()),
+    "ffrecord_fuse.inbox": ({"coldreads", "idling"}, set()),
     "ffrecord_fuse.session": (
         FUSE_INSIDE
-        | {"abi", "background", "coldreads", "damage", "errors", "inbox", "pagecache"}
+        | {"abi", "background", "coldreads", "damage", "errors", "idling", "inbox", "pagecache"}
         | {"reply", "request", "slabs"},
         set(),
     ),
     "ffrecord_fuse.supervisor": (
         FUSE_INSIDE
-        | {"abi", "errors", "handshake", "inbox", "mounting", "mounttable", "reply", "session"},
+        | {"abi", "errors", "handshake", "idling", "inbox", "mounting", "mounttable", "reply"}
+        | {"session"},
         set(),
     ),
     # mfusepy and fusepy are imported by name, when they are asked for.

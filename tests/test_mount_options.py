@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ffrecord import FFRecordError
 from ffrecord_fuse.errors import OptionError
-from ffrecord_fuse.options import BACKENDS, VERIFY, Options, escape, parse
+from ffrecord_fuse.options import BACKENDS, IDLE, VERIFY, Options, escape, parse
 
 # Any path: all of Unicode and the stand-ins for bytes that are not UTF-8, but no NUL.
 paths = st.text(
@@ -45,6 +45,8 @@ def test_nothing_said_is_the_defaults() -> None:
         ("workers=256", Options(workers=256)),
         ("spin=0", Options(spin=0)),
         ("spin=500", Options(spin=500)),
+        ("idle=poll", Options(idle="poll")),
+        ("idle=halt", Options(idle="halt")),
         ("log=/var/log/a b", Options(log="/var/log/a b")),
         ("log=a=b", Options(log="a=b")),
         (r"log=a\,b", Options(log="a,b")),
@@ -114,7 +116,7 @@ def test_an_unknown_word_is_named_and_the_known_are_listed(word: str) -> None:
         assert each in line
 
 
-@pytest.mark.parametrize("name", ["uid", "gid", "umask", "verify", "workers", "spin", "log"])
+@pytest.mark.parametrize("name", ["uid", "gid", "umask", "verify", "workers", "spin", "idle", "log"])
 @pytest.mark.parametrize("equals", ["", "="])
 def test_a_missing_value_is_said_to_be_missing(name: str, equals: str) -> None:
     with pytest.raises(OptionError, match=f"^{name} needs a value: {name}="):
@@ -150,6 +152,7 @@ def test_a_value_too_many_is_refused(name: str) -> None:
         ("workers=²", "a number from 1 to 256"),
         ("spin=1000001", "a number from 0 to 1000000"),
         ("spin=0.5", "a number from 0 to 1000000"),
+        ("idle=sleep", "one of poll, halt"),
         ("backend=libfuse", "one of native, fusepy"),
         ("log=a\0b", "a file name, without a NUL in it"),
     ],
@@ -201,6 +204,7 @@ def test_whatever_is_given_is_parsed_or_is_our_error(text: str) -> None:
         verify=st.sampled_from(VERIFY),
         workers=st.integers(1, 256),
         spin=st.integers(0, 1_000_000),
+        idle=st.sampled_from(IDLE),
         kernel=st.permutations(["noexec", "noatime", "nodev"]).map(tuple),
         log=paths,
         backend=st.sampled_from(BACKENDS),
@@ -209,7 +213,7 @@ def test_whatever_is_given_is_parsed_or_is_our_error(text: str) -> None:
 def test_options_written_out_parse_to_themselves(options: Options) -> None:
     words = [f"umask={options.umask:o}", *options.kernel]
     words += ["allow_other"] if options.allow_other else []
-    for name in ("uid", "gid", "verify", "workers", "spin", "log", "backend"):
+    for name in ("uid", "gid", "verify", "workers", "spin", "idle", "log", "backend"):
         words.append(f"{name}={escape(str(getattr(options, name)))}")
     assert parse(",".join(words)) == options
     assert parse(words) == options

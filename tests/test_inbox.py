@@ -1,0 +1,159 @@
+"""When a worker looks, sleeps, and asks that cores stay awake."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffrecord_fuse import idling
+from ffrecord_fuse.idling import FEW, Idling
+from ffrecord_fuse.inbox import BUSY, Inbox
+
+SECONDS = 30.0
+
+
+class Recorded(Idling):
+    """Says what it was asked for, and when it was the last time that nothing was."""
+
+    def __init__(self) -> None:
+        super().__init__("halt")
+        self.asked: list[str] = []
+        self.halted = threading.Event()
+
+    def poll(self) -> None:
+        self.asked.append("poll")
+
+    def halt(self) -> None:
+        self.asked.append("halt")
+        self.halted.set()
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, int]]:
+    """The end from which requests are sent, and the descriptor on which they are taken."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield ours, theirs.fileno()
+
+
+@pytest.fixture
+def eventfd() -> Iterator[int]:
+    fd = os.eventfd(0, os.EFD_NONBLOCK)
+    yield fd
+    os.close(fd)
+
+
+def test_cores_stay_awake_when_requests_keep_coming_and_not_before(
+    kernel: tuple[socket.socket, int], eventfd: int
+) -> None:
+    send, fd = kernel
+    recorded, memory = Recorded(), memoryview(bytearray(8))
+    inbox = Inbox(fd, eventfd, SECONDS, recorded)
+    for number in range(2 * BUSY):
+        send.send(b"%7d" % number)
+        assert inbox.wait(memory) == 7
+        assert memory[:7] == b"%7d" % number
+        assert recorded.asked == ([] if number + 1 < BUSY else ["poll"])
+    inbox.close()
+    assert recorded.asked == ["poll", "halt"]
+
+
+def test_cores_may_halt_before_a_worker_sleeps(
+    kernel: tuple[socket.socket, int], eventfd: int
+) -> None:
+    send, fd = kernel
+    recorded, memory = Recorded(), memoryview(bytearray(8))
+    inbox = Inbox(fd, eventfd, 1e-6, recorded)
+
+    def answer_when_told() -> None:
+        assert recorded.halted.wait(SECONDS)
+        send.send(b"at last")
+
+    sender = threading.Thread(target=answer_when_told)
+    sender.start()
+    # It would sleep for ever if cores were not let go first.
+    assert inbox.wait(memory) == 7
+    sender.join()
+    inbox.close()
+
+
+def test_a_worker_that_does_not_look_leaves_cores_alone(
+    kernel: tuple[socket.socket, int], eventfd: int
+) -> None:
+    send, fd = kernel
+    recorded, memory = Recorded(), memoryview(bytearray(8))
+    inbox = Inbox(fd, eventfd, 0.0, recorded)
+    for _ in range(2 * BUSY):
+        send.send(b"request")
+        inbox.wait(memory)
+    assert recorded.asked == []
+    inbox.close()
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "cpu_dma_latency"
+    path.write_bytes(b"")
+    monkeypatch.setattr(idling, "DEVICE", str(path))
+    return path
+
+
+def _open_here(path: Path) -> int:
+    """How many descriptors of a file this process has."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found += os.readlink(f"/proc/self/fd/{name}") == str(path)
+        except FileNotFoundError:  # that of the listing itself
+            continue
+    return found
+
+
+def test_the_wish_is_kept_up_as_long_as_its_file_is_open(device: Path) -> None:
+    wish = Idling("poll")
+    assert not _open_here(device)
+    wish.poll()
+    wish.poll()  # once is enough
+    assert device.read_bytes() == struct.pack("=i", 0)
+    assert _open_here(device) == 1
+    wish.halt()
+    wish.halt()
+    assert not _open_here(device)
+    wish.poll()
+    assert _open_here(device) == 1
+    wish.halt()
+
+
+@pytest.mark.parametrize(
+    ("idle", "cores", "polls"),
+    [
+        (None, FEW, True),
+        (None, FEW + 1, False),  # it would be all of them
+        ("poll", 128, True),
+        ("halt", 1, False),
+    ],
+)
+def test_many_cores_poll_only_when_asked_to(
+    device: Path, monkeypatch: pytest.MonkeyPatch, idle: str | None, cores: int, polls: bool
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    wish = Idling(idle)
+    wish.poll()
+    assert bool(_open_here(device)) == polls
+    wish.halt()
+
+
+def test_who_may_not_ask_does_without(device: Path) -> None:
+    device.unlink()
+    wish = Idling("poll")
+    wish.poll()
+    device.write_bytes(b"")  # it is not tried again
+    wish.poll()
+    assert not _open_here(device)
