@@ -116,7 +116,9 @@ def test_an_unknown_word_is_named_and_the_known_are_listed(word: str) -> None:
         assert each in line
 
 
-@pytest.mark.parametrize("name", ["uid", "gid", "umask", "verify", "workers", "spin", "idle", "log"])
+@pytest.mark.parametrize(
+    "name", ["uid", "gid", "umask", "verify", "workers", "spin", "idle", "log"]
+)
 @pytest.mark.parametrize("equals", ["", "="])
 def test_a_missing_value_is_said_to_be_missing(name: str, equals: str) -> None:
     with pytest.raises(OptionError, match=f"^{name} needs a value: {name}="):
