@@ -62,8 +62,16 @@ class ColdReads:
         """Whether `landed` may still have something to tell."""
         return bool(self._reads or self._done)
 
-    def add(self, token: object, file: int, begin: int, length: int) -> None:
-        """A read that `submit` puts on its way, or that is done here if there is no room."""
+    @property
+    def has_room(self) -> bool:
+        """Whether `add` would put a read on its way, and not wait for it."""
+        return bool(self._free)
+
+    def add(self, token: object, file: int, begin: int, length: int, *, kept: bool = False) -> None:
+        """A read that `submit` puts on its way, or that is done here if there is no room.
+
+        Its memory is that of its slot, unless it is large, or is to be `kept`.
+        """
         align = self._sources.align
         low = begin & -align
         high = begin + length + align - 1 & -align
@@ -72,7 +80,7 @@ class ColdReads:
             self._read_by_hand(token, file, begin, memory, 0, NO_SLOT)
             return
         slot = self._free.pop()
-        if high - low <= SLOT_BYTES:
+        if high - low <= SLOT_BYTES and not kept:
             memory, address = self._memory[slot], self._memory_at + SLOT_BYTES * slot
         else:
             memory = self._slabs.take(high - low)
@@ -101,7 +109,7 @@ class ColdReads:
     def landed(self) -> Iterator[tuple[Any, memoryview | FFRecordError]]:
         """What has arrived, or failed for good, since the last time. Does not wait.
 
-        The memory of each is there until the next is asked for.
+        The memory of each that was not to be kept is there until the next is asked for.
         """
         self.has_landed()
         while self._done:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from bisect import bisect_right
 from typing import NamedTuple
 
 import numpy as np
@@ -95,6 +96,12 @@ class Content:
         return Piece(
             inode, file, start + begin, end - begin, offset - begin, stop - offset, checksums, block
         )
+
+    def last_start(self, file: int, byte: int) -> int:
+        """Where in one of the archive's files the record begins that has a byte; its end, if the
+        byte is beyond that."""
+        starts = self._reader.get_offsets(file).data
+        return starts[bisect_right(starts, byte) - 1]
 
     def must_learn(self, inode: int) -> bool:
         """Whether the blocks of a file have no checksums yet, as the large ones in an archive of

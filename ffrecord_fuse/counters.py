@@ -13,14 +13,15 @@ NAMES = (
     "bytes_read",
     "cached_reads",
     "disk_reads",
+    "read_ahead",
     "verified_blocks",
     "damaged_reads",
     "errors",
     "restarts",
 )
 (
-    LOOKUPS, ATTRIBUTES, LISTINGS, READS, BYTES_READ, CACHED_READS, DISK_READS, VERIFIED_BLOCKS,
-    DAMAGED_READS, ERRORS, RESTARTS,
+    LOOKUPS, ATTRIBUTES, LISTINGS, READS, BYTES_READ, CACHED_READS, DISK_READS, READ_AHEAD,
+    VERIFIED_BLOCKS, DAMAGED_READS, ERRORS, RESTARTS,
 ) = range(len(NAMES))  # fmt: skip
 
 

@@ -1,9 +1,8 @@
 """The event loop of one worker: take every waiting request, answer what is at hand, read the rest.
 
-    kernel ──▶ drain ──▶ handlers ──▶ reply                      names, attributes, listings
+    kernel ──▶ drain ──▶ handlers ──▶ reply      names, attributes, listings
                             │
-                            └─ READ ─▶ in the page cache ───────────▶ check ─▶ reply
-                                    └─ one io_submit for all ─▶ landed ─▶ check ─▶ reply
+                            └─ READ ─▶ reading ──▶ reply      at once, or when it has come
 
 A descriptor of /dev/fuse gives one whole request per read(2) and takes one whole reply per
 writev(2). A request is answered on the descriptor that delivered it. Handlers do not wait for a
@@ -17,21 +16,15 @@ import errno
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 from typing import TypeAlias
 
-from ffrecord import pagecache
-from ffrecord.errors import FFRecordError
-from ffrecord.slabs import SlabPool
 from ffrecord_fuse import abi, counters, reply
 from ffrecord_fuse.abi import Opcode
-from ffrecord_fuse.background import Background
-from ffrecord_fuse.coldreads import ColdReads
-from ffrecord_fuse.content import Content, DamageError, Piece
-from ffrecord_fuse.damage import DamageLog
+from ffrecord_fuse.content import Content
 from ffrecord_fuse.filesystem import MISSING, Filesystem
 from ffrecord_fuse.idling import Idling
 from ffrecord_fuse.inbox import DEFAULT_SPIN, Inbox
+from ffrecord_fuse.reading import Reading
 from ffrecord_fuse.reply import Rendered
 from ffrecord_fuse.request import MOST_BYTES, MalformedError, Request, parse
 
@@ -44,11 +37,6 @@ LISTED = 1024
 """Entries of a folder that are rendered at once."""
 
 RENDERED_BYTES = 16 << 20
-READ_BYTES = 3 << 19
-"""A read of 1 MiB and what is missing of the blocks at both its ends."""
-
-HITS_TO_BE_WARM = 8
-_slabs = SlabPool()
 
 READ_ONLY = frozenset({
     Opcode.SETATTR, Opcode.SYMLINK, Opcode.MKNOD, Opcode.MKDIR, Opcode.UNLINK, Opcode.RMDIR,
@@ -83,28 +71,18 @@ class Session:
     ) -> None:
         self._fd = fd
         self._filesystem = filesystem
-        self._content = content
         self._counts = counters.Counters().row(0) if counts is None else counts
         self._log = log
         self._over = False
         self._request = memoryview(bytearray(MOST_BYTES))
-        self._frame = _slabs.take(reply.FRONT + READ_BYTES).data
-        self._memory = self._frame[reply.FRONT :]
-        sources = filesystem.archive.reader.sources
-        self._fds: list[int] = sources.fds.tolist()
-        self._may_ask = sources.use_cachestat
-        self._warm_hits = HITS_TO_BE_WARM
-        self._cold = ColdReads(sources)
-        self._background = Background(self._cold.eventfd)
-        self._unlearned: dict[int, list[Request]] = {}  # reads that wait for their file's checksums
+        self._reading = Reading(self, filesystem, content, self._counts, log)
         self._listings: OrderedDict[tuple[int, int, bool], Rendered] = OrderedDict()
         self._listed_bytes = 0
-        self._damages = DamageLog(filesystem, content, log)
-        self._inbox = Inbox(fd, self._cold.eventfd, spin / 1e6, idling or Idling("halt"))
+        self._inbox = Inbox(fd, self._reading.cold.eventfd, spin / 1e6, idling or Idling("halt"))
         self._handlers: dict[int, Handler] = {
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
-            Opcode.READ: self._read,
+            Opcode.READ: self._reading.read,
             Opcode.READDIRPLUS: self._readdir,
             Opcode.READDIR: self._readdir,
             Opcode.READLINK: self._readlink,
@@ -123,14 +101,13 @@ class Session:
         """Until the file system is unmounted, or its connection aborted."""
         try:
             while not self._over:
-                if self._cold.busy or self._unlearned:
+                if self._reading.is_under_way:
                     self._turn()
                 else:
                     self._take(self._inbox.wait)
         finally:
-            self._background.close()
             self._inbox.close()
-            self._cold.close()
+            self._reading.close()
 
     def _turn(self) -> None:
         """Some requests, and what has come from the disk, with reads under way."""
@@ -139,12 +116,9 @@ class Session:
             if not self._take(self._inbox.look):
                 break
             busy = True
-        self._cold.submit()
-        busy = self._answer_landed() or busy
-        if self._unlearned:
-            busy = self._answer_learned() or busy
+        busy = self._reading.go_on() or busy
         if not busy and not self._over:
-            self._inbox.wait_for_anything(self._cold)
+            self._inbox.wait_for_anything(self._reading.cold)
 
     # ---- requests ------------------------------------------------------------------------
 
@@ -173,11 +147,12 @@ class Session:
         except MalformedError as error:
             self._log(f"a malformed request: {error}")
             if error.unique:
-                self._send(reply.failure(error.unique, errno.EINVAL))
+                self.send(reply.failure(error.unique, errno.EINVAL))
             return
-        self._answer(request)
+        self.answer(request)
 
-    def _answer(self, request: Request) -> None:
+    def answer(self, request: Request) -> None:
+        """Answer a request, or have it answered when what it asks for has come."""
         try:
             answer = self._handlers.get(request.opcode, _refuse)(request)
         except OSError as error:
@@ -187,9 +162,9 @@ class Session:
             self._log(f"opcode {request.opcode} on node {request.node} failed: {error!r}")
             answer = reply.failure(request.unique, errno.EIO)
         if answer is not None:
-            self._send(answer)
+            self.send(answer)
 
-    def _send(self, answer: bytes | memoryview, content: memoryview | None = None) -> None:
+    def send(self, answer: bytes | memoryview, content: memoryview | None = None) -> None:
         """Give an answer. If it is not taken, whoever waits for it gets an error; if that is not
         taken either, this worker is of no use."""
         try:
@@ -266,107 +241,6 @@ class Session:
         while self._listed_bytes > RENDERED_BYTES and len(self._listings) > 1:
             self._listed_bytes -= self._listings.popitem(last=False)[1].size
         return rendered
-
-    # ---- contents ------------------------------------------------------------------------
-
-    def _read(self, request: Request) -> None:
-        """Answered here if the page cache has it, else when it has come from the disk."""
-        self._counts[counters.READS] += 1
-        offset, size = request.argument
-        inode = request.node - abi.ROOT_ID
-        if not 0 <= inode < len(self._filesystem):
-            raise OSError(errno.ESTALE, "no such inode")
-        if self._content.must_learn(inode):
-            if inode not in self._unlearned:
-                self._unlearned[inode] = []
-                self._background.run(inode, partial(self._content.learn, inode))
-            self._unlearned[inode].append(request)
-            return
-        piece = self._content.piece(inode, offset, size)
-        if piece is None:
-            self._send(reply.success(request.unique))
-            return
-        memory = self._cached(piece)
-        if memory is not None:
-            self._counts[counters.CACHED_READS] += 1
-            if self._is_right(request.unique, piece, memory):
-                self._send(reply.framed(self._frame, request.unique, piece.skip, piece.asked))
-        else:
-            self._counts[counters.DISK_READS] += 1
-            token = (request.unique, piece)
-            self._cold.add(token, piece.file, piece.begin, piece.length)
-
-    def _cached(self, piece: Piece) -> memoryview | None:
-        """A piece out of the page cache; None if that has not all of it.
-
-        A read with RWF_NOWAIT that misses begins to read into the page cache, so that the same
-        bytes would come from the disk twice. While reads hit, that is worth it; after a miss
-        the kernel is asked first (cachestat) until some in a row have hit again.
-        """
-        fd = self._fds[piece.file]
-        if piece.length > READ_BYTES:
-            return None
-        if self._warm_hits < HITS_TO_BE_WARM:
-            if self._may_ask and not pagecache.is_resident(fd, piece.begin, piece.length):
-                self._warm_hits = 0
-                return None
-            if not self._may_ask:  # every so often a read is tried
-                self._warm_hits += 1
-                return None
-        memory = self._memory[: piece.length]
-        try:
-            count = os.preadv(fd, [memory], piece.begin, os.RWF_NOWAIT)
-        except OSError:  # EAGAIN: not there; EOPNOTSUPP: a file system that cannot tell; EIO
-            count = 0
-        if count < piece.length:
-            self._warm_hits = 0
-            return None
-        self._warm_hits = min(self._warm_hits + 1, HITS_TO_BE_WARM)
-        return memory
-
-    def _answer_learned(self) -> bool:
-        """Go on with reads of files whose checksums are known now; whether there were any."""
-        ended = self._background.ended()
-        for inode, problem in ended:
-            for request in self._unlearned.pop(inode):
-                if problem is None:
-                    self._answer(request)
-                else:
-                    self._damage(inode, str(problem))
-                    self._send(reply.failure(request.unique, errno.EIO))
-        return bool(ended)
-
-    def _answer_landed(self) -> bool:
-        """Answer what has come from the disk; whether there was anything."""
-        any_landed = False
-        for (unique, piece), result in self._cold.landed():
-            any_landed = True
-            try:
-                if isinstance(result, FFRecordError):
-                    self._damage(piece.inode, str(result))
-                    self._send(reply.failure(unique, errno.EIO))
-                elif self._is_right(unique, piece, result):
-                    self._send(*reply.data(unique, result[piece.skip : piece.skip + piece.asked]))
-            except Exception as error:  # as in _answer: this read's, not the mount's
-                self._counts[counters.ERRORS] += 1
-                self._log(f"a read of node {piece.inode + abi.ROOT_ID} failed: {error!r}")
-                self._send(reply.failure(unique, errno.EIO))
-        return any_landed
-
-    def _is_right(self, unique: int, piece: Piece, memory: memoryview) -> bool:
-        """Whether what was read may be served; if not, the request has been answered."""
-        try:
-            self._counts[counters.VERIFIED_BLOCKS] += self._content.check(piece, memory)
-        except DamageError as error:
-            self._damage(piece.inode, str(error))
-            self._send(reply.failure(unique, errno.EIO))
-            return False
-        self._counts[counters.BYTES_READ] += piece.asked
-        return True
-
-    def _damage(self, inode: int, what: str) -> None:
-        self._counts[counters.DAMAGED_READS] += 1
-        self._damages.tell(inode, what)
 
 
 def _no_reply(request: Request) -> None:

@@ -18,15 +18,17 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from ffrecord import aio, engine
 from ffrecord.archive import Archive
 from ffrecord.errors import FFRecordError
-from ffrecord_fuse.coldreads import ColdReads
+from ffrecord_fuse.coldreads import NO_SLOT, ColdReads
 from ffrecord_fuse.content import Content, Piece
 from ffrecord_fuse.filesystem import Filesystem, Ownership
+from ffrecord_fuse.reading import Reading
 from ffrecord_fuse.session import Session
 from tests import archives, handmade, kernel, trees
 from tests.kernel import Kernel, Reply
@@ -79,14 +81,14 @@ def packed(tree: Path) -> Path:
     return path
 
 
-class ColdSession(Session):
+class ColdReading(Reading):
     """Finds nothing in the page cache."""
 
     def _cached(self, piece: Piece) -> None:
         return None
 
 
-class GatedSession(ColdSession):
+class GatedReading(ColdReading):
     """Stops at its first read until the gate is open: what was sent meanwhile is one batch."""
 
     gate = threading.Event()
@@ -100,14 +102,16 @@ def talk(
     archive: Path,
     verify: str = "first",
     ownership: Ownership | None = None,
-    session: type[Session] = Session,
+    reading: type[Reading] = Reading,
 ) -> Iterator[Kernel]:
     """A session that serves an archive, and does not spin: it shares this process."""
     with Archive.open(archive) as opened:
         filesystem, contents = Filesystem(opened, ownership), Content(opened, verify)
 
         def run(fd: int, log: Callable[[str], None]) -> None:
-            session(fd, filesystem, contents, spin=0, log=log).run()
+            with mock.patch("ffrecord_fuse.session.Reading", reading):
+                session = Session(fd, filesystem, contents, spin=0, log=log)
+            session.run()
 
         with kernel.conversation(run) as talking:
             yield talking
@@ -116,10 +120,10 @@ def talk(
 # One session for many tests: whatever one of them sends, the next finds it well.
 
 
-@pytest.fixture(scope="module", params=[Session, ColdSession], ids=["warm", "cold"])
+@pytest.fixture(scope="module", params=[Reading, ColdReading], ids=["warm", "cold"])
 def talking(packed: Path, request: pytest.FixtureRequest) -> Iterator[Kernel]:
     """A session whose reads all come from the page cache, or all from the disk."""
-    with talk(packed, session=request.param) as found:
+    with talk(packed, reading=request.param) as found:
         yield found
 
 
@@ -424,19 +428,142 @@ def read_in_batches(archive: Path, tree: Path) -> None:
     whole = (tree / "big").read_bytes()
     generator = random.Random(5)
     spans = {100 + n: (generator.randrange(len(whole)), 3000) for n in range(160)}
-    with talk(archive, session=GatedSession) as talking:
+    with talk(archive, reading=GatedReading) as talking:
         waiting = list(spans)
         while waiting:
             batch, waiting = waiting[:8], waiting[8:]
-            GatedSession.gate.clear()
+            GatedReading.gate.clear()
             for unique in batch:
                 talking.send(kernel.read(NODES["big"], *spans[unique], unique))
-            GatedSession.gate.set()
+            GatedReading.gate.set()
             found = {reply.unique: reply for reply in (talking.receive() for _ in batch)}
             for unique in batch:
                 offset, size = spans[unique]
                 assert found[unique] == Reply(unique, 0, whole[offset : offset + size])
         assert is_well(talking, tree)
+
+
+# ---- files one after the other ---------------------------------------------------------------
+
+IN_A_ROW = 300
+
+
+@pytest.fixture
+def row(tmp_path: Path) -> tuple[Path, list[bytes]]:
+    """An archive of small files, and what is in each."""
+    contents = [content(9_000 + 37 * number, number) for number in range(IN_A_ROW)]
+    top = tmp_path / "row"
+    trees.plain_tree(top, {f"{number:03d}": each for number, each in enumerate(contents)})
+    archives.pack(top, tmp_path / "row.ffr")
+    return tmp_path / "row.ffr", contents
+
+
+@pytest.fixture
+def disk_reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Begin and length of each read that goes to the disk."""
+    found: list[tuple[int, int]] = []
+    add = ColdReads.add
+
+    def noted(
+        self: ColdReads, token: object, file: int, begin: int, length: int, *, kept: bool = False
+    ) -> None:
+        found.append((begin, length))
+        add(self, token, file, begin, length, kept=kept)
+
+    monkeypatch.setattr(ColdReads, "add", noted)
+    return found
+
+
+def read_row(talking: Kernel, number: int) -> Reply:
+    return talking.ask(kernel.read(number + 2, 0, 1 << 16))
+
+
+def test_cold_files_in_a_row_are_right_and_few_reads(
+    row: tuple[Path, list[bytes]], disk_reads: list[tuple[int, int]]
+) -> None:
+    archive, contents = row
+    with talk(archive, reading=ColdReading) as talking:
+        for number, whole in enumerate(contents):
+            assert read_row(talking, number) == Reply(2, 0, whole)
+        assert talking.log == []
+    assert len(disk_reads) < IN_A_ROW / 10
+    assert sum(length for _, length in disk_reads) < 1.1 * sum(map(len, contents))
+
+
+def test_cold_files_in_a_row_that_are_asked_for_together_are_all_answered(
+    row: tuple[Path, list[bytes]],
+) -> None:
+    archive, contents = row
+    with talk(archive, reading=GatedReading) as talking:
+        for begin in range(0, IN_A_ROW, 20):
+            numbers = range(begin, begin + 20)
+            GatedReading.gate.clear()
+            for number in numbers:
+                talking.send(kernel.read(number + 2, 0, 1 << 16, 1000 + number))
+            GatedReading.gate.set()
+            found = {reply.unique: reply for reply in (talking.receive() for _ in numbers)}
+            for number in numbers:
+                unique = 1000 + number
+                assert found[unique] == Reply(unique, 0, contents[number])
+
+
+def test_what_was_read_ahead_stays_what_it_was(tmp_path: Path) -> None:
+    """Also where little was, and what comes from the disk meanwhile needs memory as well."""
+    sizes = ([3000] * 8 + [1_300_000]) * 10
+    contents = [content(size, number) for number, size in enumerate(sizes)]
+    top = tmp_path / "rows"
+    trees.plain_tree(top, {f"{number:03d}": each for number, each in enumerate(contents)})
+    archives.pack(top, tmp_path / "rows.ffr")
+    small = [number for number, size in enumerate(sizes) if size == 3000]
+    rows = [small[first : first + 8] for first in range(0, len(small), 8)]
+    with talk(tmp_path / "rows.ffr", reading=ColdReading) as talking:
+        for _ in range(2):  # the second time nothing is verified any more
+            for row in rows:
+                for number in row[:3]:
+                    assert read_row(talking, number) == Reply(2, 0, contents[number])
+            for number in random.Random(7).sample(small, 40):
+                assert read_row(talking, number) == Reply(2, 0, contents[number])
+            for row in rows:
+                for number in row[3:]:
+                    assert read_row(talking, number) == Reply(2, 0, contents[number])
+
+
+def test_a_damaged_file_in_a_row_is_the_only_one_that_is_not_served(
+    row: tuple[Path, list[bytes]], disk_reads: list[tuple[int, int]]
+) -> None:
+    archive, contents = row
+    archives.damage(archive, "150", 3)
+    with talk(archive, reading=ColdReading) as talking:
+        for number, whole in enumerate(contents):
+            due = Reply(2, errno.EIO) if number == 150 else Reply(2, 0, whole)
+            assert read_row(talking, number) == due
+        assert [line.split(" (")[0] for line in talking.log] == ["damaged: /150"]
+    assert len(disk_reads) < IN_A_ROW / 10
+
+
+def test_a_row_that_cannot_be_read_ahead_is_read_file_by_file(
+    row: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a disk with a bad sector somewhere: what is beside it is still to be had."""
+    archive, contents = row
+    add = ColdReads.add
+    failed = []
+
+    def add_if_short(
+        self: ColdReads, token: object, file: int, begin: int, length: int, *, kept: bool = False
+    ) -> None:
+        if length > 1 << 16:
+            failed.append(length)
+            self._done.append((token, FFRecordError("a bad sector"), NO_SLOT))
+        else:
+            add(self, token, file, begin, length, kept=kept)
+
+    monkeypatch.setattr(ColdReads, "add", add_if_short)
+    with talk(archive, reading=ColdReading) as talking:
+        for number, whole in enumerate(contents):
+            assert read_row(talking, number) == Reply(2, 0, whole)
+        assert talking.log == []
+    assert failed
 
 
 # ---- archives of the original, which have no checksums of blocks -----------------------------
@@ -691,8 +818,8 @@ def test_replies_have_no_byte_of_a_buffer_that_was_used_before(talking: Kernel, 
 # ---- reads that the kernel's AIO does not do ------------------------------------------------
 
 
-def read_everything(archive: Path, tree: Path, session: type[Session] = ColdSession) -> None:
-    with talk(archive, session=session) as talking:
+def read_everything(archive: Path, tree: Path, reading: type[Reading] = ColdReading) -> None:
+    with talk(archive, reading=reading) as talking:
         for _ in range(2):
             for name in FILES:
                 whole = (tree / name).read_bytes()
@@ -806,7 +933,7 @@ def test_a_page_cache_that_comes_and_goes_changes_nothing(
         lambda self: setattr(self, "use_cachestat", may_ask),
     )  # fmt: skip
     for _ in range(3):
-        read_everything(packed, tree, Session)
+        read_everything(packed, tree, Reading)
 
 
 # ---- what goes wrong is one request's --------------------------------------------------------
@@ -847,14 +974,14 @@ def own_copy(packed: Path, tmp_path: Path) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("session", [Session, ColdSession])
+@pytest.mark.parametrize("reading", [Reading, ColdReading])
 def test_damage_is_an_error_and_a_line_in_the_log_for_that_file_only(
-    own_copy: Path, tree: Path, session: type[Session]
+    own_copy: Path, tree: Path, reading: type[Reading]
 ) -> None:
     archives.damage(own_copy, "sub/deep", 17)
     archives.damage(own_copy, "big", BLOCK + 5)
     whole = (tree / "big").read_bytes()
-    with talk(own_copy, session=session) as talking:
+    with talk(own_copy, reading=reading) as talking:
         for _ in range(2):
             for offset, size in ((0, 1), (17, 1), (0, 5000), (4999, 1)):
                 asked = kernel.read(NODES["sub/deep"], offset, size)
@@ -874,11 +1001,11 @@ def test_damage_is_an_error_and_a_line_in_the_log_for_that_file_only(
         assert is_well(talking, tree)
 
 
-@pytest.mark.parametrize("session", [Session, ColdSession])
+@pytest.mark.parametrize("reading", [Reading, ColdReading])
 def test_a_file_that_is_cut_off_while_it_is_served_is_an_error_and_not_a_crash(
-    own_copy: Path, tree: Path, session: type[Session]
+    own_copy: Path, tree: Path, reading: type[Reading]
 ) -> None:
-    with talk(own_copy, session=session) as talking:
+    with talk(own_copy, reading=reading) as talking:
         assert talking.ask(kernel.read(NODES["sub/deep"], 0, 9)).error == 0
         os.truncate(own_copy, 90)  # the first record begins at 84
         for name in ("a.txt", "big", "sub/deep"):

@@ -194,10 +194,15 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord_fuse.coldreads": ({"aio", "engine", "errors", "slabs"}, {"numpy"}),
     "ffrecord_fuse.idling": (set(), set()),
     "ffrecord_fuse.inbox": ({"coldreads", "idling"}, set()),
-    "ffrecord_fuse.session": (
+    "ffrecord_fuse.streams": ({"content"}, set()),
+    "ffrecord_fuse.reading": (
         FUSE_INSIDE
-        | {"abi", "background", "coldreads", "damage", "errors", "idling", "inbox", "pagecache"}
-        | {"reply", "request", "slabs"},
+        | {"abi", "background", "coldreads", "damage", "errors", "pagecache", "reply", "request"}
+        | {"slabs", "streams"},
+        set(),
+    ),
+    "ffrecord_fuse.session": (
+        FUSE_INSIDE | {"abi", "idling", "inbox", "reading", "reply", "request"},
         set(),
     ),
     "ffrecord_fuse.supervisor": (

@@ -110,23 +110,23 @@ def test_an_interrupted_soak_leaves_nothing_behind(
 DEFECTS = {
     "a worker leaks a descriptor for each read": (
         """
-        from ffrecord_fuse.session import Session
-        right = Session._read
+        from ffrecord_fuse.reading import Reading
+        right = Reading.read
         def wrong(self, request):
-            os.dup(self._fd)
+            os.dup(self.cold.eventfd)
             return right(self, request)
-        Session._read = wrong
+        Reading.read = wrong
         """,
         "a spared worker: descriptors grows|Input/output error|Too many open files",
     ),
     "a worker leaks memory for each read": (
         """
-        from ffrecord_fuse.session import Session
-        right, kept = Session._read, []
+        from ffrecord_fuse.reading import Reading
+        right, kept = Reading.read, []
         def wrong(self, request):
             kept.append(b"x" * 100_000)
             return right(self, request)
-        Session._read = wrong
+        Reading.read = wrong
         """,
         "a spared worker: MiB grows",
     ),
@@ -158,14 +158,14 @@ DEFECTS = {
     "a byte is wrong now and then, after it was verified": (
         """
         from ffrecord_fuse.session import Session
-        right = Session._send
+        right = Session.send
         def wrong(self, answer, content=None):
             if random.random() < 0.01 and (content is not None or len(answer) > 5000):
                 whole = bytearray(answer) + bytearray(content or b"")
                 whole[-1] ^= 1
                 answer, content = whole, None
             return right(self, answer, content)
-        Session._send = wrong
+        Session.send = wrong
         """,
         "bytes are wrong",
     ),

@@ -15,6 +15,8 @@ from .mount_cases import (
     FULL,
     IDLE,
     LARGE,
+    LISTED_PINNED,
+    LISTED_UNPINNED,
     MEMORY,
     MOUNT_MANY,
     PINNED,
@@ -49,6 +51,9 @@ GOALS: tuple[Goal | Limit, ...] = (
     Goal(PINNED, OURS, SQUASHFUSE, FILES, 2),
     Goal(PINNED, OURS, RATARMOUNT, FILES, 5),
     Goal(UNPINNED, OURS, SQUASHFUSE, FILES, 3),
+    Goal(LISTED_PINNED, OURS, SQUASHFUSE, FILES, 2),
+    Goal(LISTED_PINNED, OURS, RATARMOUNT, FILES, 5),
+    Goal(LISTED_UNPINNED, OURS, SQUASHFUSE, FILES, 3),
     Goal(PINNED, OURS, SOURCE, AGAIN, 0.9),
     Goal(UNPINNED, OURS, SOURCE, AGAIN, 0.9),
     # Of times: at most 1.5 times as long.
@@ -64,15 +69,27 @@ GOALS: tuple[Goal | Limit, ...] = (
 
 # Per case: metrics, the heads of their columns, what they are multiplied with, and digits.
 Columns = dict[str, tuple[str, float, int]]
-READ_COLUMNS: Columns = {FILES: ("files/s", 1, 0), AGAIN: ("again, files/s", 1, 0)}
+READ_COLUMNS: Columns = {
+    FILES: ("files/s", 1, 0),
+    AGAIN: ("again, files/s", 1, 0),
+    "client_us": ("client, µs", 1, 1),
+    "daemon_us": ("daemon, µs", 1, 1),
+}
+LISTED_COLUMNS: Columns = {FILES: ("files/s", 1, 0), "listing_s": ("listing, s", 1, 3)}
 WALK_COLUMNS: Columns = {ENTRIES: ("entries/s", 1, 0), "seconds": ("s", 1, 3)}
 COLUMNS: dict[str, Columns] = {
     PINNED: READ_COLUMNS,
     UNPINNED: READ_COLUMNS,
+    LISTED_PINNED: LISTED_COLUMNS,
+    LISTED_UNPINNED: LISTED_COLUMNS,
     WALK_PINNED: WALK_COLUMNS,
     WALK_UNPINNED: WALK_COLUMNS,
     COLD: {FILES: ("files/s", 1, 0)},
-    LARGE: {BYTES: ("MB/s", 1e-6, 0)},
+    LARGE: {
+        BYTES: ("MB/s", 1e-6, 0),
+        "seconds": ("s", 1, 2),
+        "client_s": ("client's CPU, s", 1, 2),
+    },
     MOUNT_MANY: {
         MOUNT: ("mount, ms", 1e3, 0),
         "python_s": ("python -c pass, ms", 1e3, 0),
@@ -97,7 +114,9 @@ a fresh process that times only its own reading. Ratios are of the first column,
 repeat's own.
 {SOURCE}: the files that were packed, on the disk's own file system, in the page cache as well.
 one core: client and daemon share it. two cores: they may run where they like on two.
-again: the same files once more by the same client.
+again: the same files by the same client once more, as often as half a second allows.
+client, daemon: processor time of each, the kernel's part too, for a file that is read first.
+listed: os.walk goes through all folders, which is not in files/s; then files are read, as above.
 cold: caches are dropped after mounting, when all clients wait to begin.
 mounting many files: from the start of the command line until a stat of a file in it succeeds.
 memory: PSS of all processes that serve the mount. Read once: a walk over all names and a sample of

@@ -31,6 +31,8 @@ IDLE_FILES = 100
 
 PINNED = "small files, one core"
 UNPINNED = "small files, two cores"
+LISTED_PINNED = "listed, then read, one core"
+LISTED_UNPINNED = "listed, then read, two cores"
 WALK_PINNED = "walk, one core"
 WALK_UNPINNED = "walk, two cores"
 LARGE = "large file"
@@ -39,6 +41,8 @@ MOUNT_MANY = "mounting many files"
 MEMORY = "memory, many files"
 COLD = "cold, 8 clients"
 
+LISTING = (mounters.OURS, mounters.SQUASHFUSE, mounters.RATARMOUNT)
+"""Who lists before reading: those that goals are about, for the time it takes."""
 OWN = (mounters.OURS, mounters.OURS_FUSEPY)
 """Who can read an archive that was made without its files."""
 
@@ -115,6 +119,9 @@ def samples(run: Run) -> Iterator[Sample]:
     for name, cores in ((PINNED, ONE_CORE), (UNPINNED, TWO_CORES)):
         reading = partial(_read, run, mount_worker.read_small, cores=cores)
         yield from _interleaved(run, name, everyone, reading)
+    for name, cores in ((LISTED_PINNED, ONE_CORE), (LISTED_UNPINNED, TWO_CORES)):
+        reading = partial(_read, run, mount_worker.read_listed, cores=cores)
+        yield from _interleaved(run, name, LISTING, reading)
     entries = small.count + -(-small.count // small.per_folder)
     for name, cores in ((WALK_PINNED, ONE_CORE), (WALK_UNPINNED, TWO_CORES)):
         walking = partial(

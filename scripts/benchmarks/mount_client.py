@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 
-from . import harness
+from . import harness, processes
 
 Values = dict[str, float]
 
@@ -20,6 +20,8 @@ MOST = 1 << 16
 """Bytes asked for by the one read of a small file; none is larger."""
 PIECE = 1 << 20
 """Bytes asked for by each read of a large file."""
+AGAIN = 0.5
+"""Seconds for which files are read again: one time over them is too short to be told from noise."""
 PATIENCE = 120.0
 """Seconds that forked clients wait for each other before they give up."""
 
@@ -28,15 +30,39 @@ class ClientError(Exception):
     """A forked client ended without a result."""
 
 
-def read_twice(*, top: str, names: Sequence[str]) -> Values:
-    """All files one after another, and again when the kernel has their pages."""
+def read_twice(*, top: str, names: Sequence[str], daemon: Sequence[int]) -> Values:
+    """All files one after another, and again and again when the kernel has their pages.
+
+    Processor time is that of the first time, of this process and of those that serve the mount.
+    """
     paths = [f"{top}/{name}" for name in names]
-    began = time.perf_counter()
+    used, began = _cpu(daemon), time.perf_counter()
     size = _read_all(paths)
-    between = time.perf_counter()
-    again = _read_all(paths)
+    first = time.perf_counter() - began
+    client, served = (after - before for before, after in zip(used, _cpu(daemon), strict=True))
+    times, size_again, began = 0, 0, time.perf_counter()
+    while (again := time.perf_counter() - began) < AGAIN:
+        size_again += _read_all(paths)
+        times += 1
+    return {
+        "first": first,
+        "again": again / times,
+        "client_cpu": client,
+        "daemon_cpu": served,
+        "size": size,
+        "size_again": size_again / times,
+    }
+
+
+def list_and_read(*, top: str, names: Sequence[str]) -> Values:
+    """All folders are listed, then files read: what a loader does that is given a folder."""
+    began = time.perf_counter()
+    for _ in os.walk(top):
+        pass
+    listed = time.perf_counter()
+    size = _read_all([f"{top}/{name}" for name in names])
     ended = time.perf_counter()
-    return {"first": between - began, "again": ended - between, "size": size, "size_again": again}
+    return {"listing": listed - began, "reading": ended - listed, "size": size}
 
 
 def read_together(*, top: str, names: Sequence[str], clients: int) -> Values:
@@ -80,12 +106,18 @@ def walk(*, top: str) -> Values:
 def read_large(*, top: str, name: str) -> Values:
     """One file from its begin to its end."""
     buffer, size = bytearray(PIECE), 0
-    began = time.perf_counter()
+    used, began = time.process_time(), time.perf_counter()
     fd = os.open(f"{top}/{name}", os.O_RDONLY)
     while length := os.readv(fd, [buffer]):
         size += length
     os.close(fd)
-    return {"seconds": time.perf_counter() - began, "size": size}
+    seconds, used = time.perf_counter() - began, time.process_time() - used
+    return {"seconds": seconds, "client_cpu": used, "size": size}
+
+
+def _cpu(daemon: Sequence[int]) -> tuple[float, float]:
+    """Seconds that this process has run, and those that serve the mount."""
+    return time.process_time(), sum(map(processes.cpu_seconds, daemon))
 
 
 def _client(paths: Sequence[str], barrier: Barrier, sizes: SimpleQueue[int]) -> None:

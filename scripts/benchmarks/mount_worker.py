@@ -48,11 +48,28 @@ def read_small(
 ) -> Values:
     """One client reads files in the order given, and all of them again."""
     with _warm(mounter, archive, point, cores, names[0]) as mount:
-        took = _client(mount_client.read_twice, top=str(mount.top), names=names)
+        daemon = processes.marked(mount.mark)
+        took = _client(mount_client.read_twice, top=str(mount.top), names=names, daemon=daemon)
         _expect("bytes", (took["size"], took["size_again"]), (size, size))
         return {
             "files_per_s": len(names) / took["first"],
             "again_files_per_s": len(names) / took["again"],
+            "client_us": took["client_cpu"] / len(names) * 1e6,
+            "daemon_us": took["daemon_cpu"] / len(names) * 1e6,
+            "mount_s": mount.seconds,
+        }
+
+
+def read_listed(
+    *, mounter: str, archive: str, point: str, cores: int, names: Sequence[str], size: int
+) -> Values:
+    """One client lists everything, then reads files in the order given."""
+    with _warm(mounter, archive, point, cores, names[0]) as mount:
+        took = _client(mount_client.list_and_read, top=str(mount.top), names=names)
+        _expect("bytes", took["size"], size)
+        return {
+            "files_per_s": len(names) / took["reading"],
+            "listing_s": took["listing"],
             "mount_s": mount.seconds,
         }
 
@@ -76,7 +93,12 @@ def read_large(
     with _warm(mounter, archive, point, cores, name) as mount:
         took = _client(mount_client.read_large, top=str(mount.top), name=name)
         _expect("bytes", took["size"], size)
-        return {"bytes_per_s": size / took["seconds"], "mount_s": mount.seconds}
+        return {
+            "bytes_per_s": size / took["seconds"],
+            "seconds": took["seconds"],
+            "client_s": took["client_cpu"],
+            "mount_s": mount.seconds,
+        }
 
 
 def read_cold(
@@ -103,7 +125,8 @@ def idle(
 ) -> Values:
     """The processor time that a mount takes after it was used."""
     with _warm(mounter, archive, point, cores, names[0]) as mount:
-        _client(mount_client.read_twice, top=str(mount.top), names=names)
+        daemon = _pids(mount)
+        _client(mount_client.read_twice, top=str(mount.top), names=names, daemon=daemon)
         time.sleep(SETTLE)
         before = _cpu_seconds(mount)
         time.sleep(seconds)

@@ -125,7 +125,7 @@ def sessions() -> Target:
         if _size(data) > LARGEST_READ:
             return "larger than a socket takes"
         session._serve(memoryview(data))
-        while session._cold.busy or session._unlearned:
+        while session._reading.is_under_way:
             session._turn()
         replies = list(_received(ours))
         assert len(replies) <= 1

@@ -44,16 +44,16 @@ sys.exit(cli.main(sys.argv[2:]))
 # Kills the worker at a read, if a file is there; that file is then gone.
 _FATAL = """
 import os, signal, sys
-from ffrecord_fuse import abi, cli, handshake, supervisor
+from ffrecord_fuse import abi, cli, handshake, session
 flag, may_resend = sys.argv[1], sys.argv[2] == "resend"
-class Fatal(supervisor.Session):
-    def _read(self, request):
+class Fatal(session.Reading):
+    def read(self, request):
         try:
             os.unlink(flag)
         except FileNotFoundError:
-            return super()._read(request)
+            return super().read(request)
         os.kill(os.getpid(), signal.SIGKILL)
-supervisor.Session = Fatal
+session.Reading = Fatal
 if not may_resend:
     handshake.WANTED &= ~abi.InitFlag.HAS_RESEND
 sys.exit(cli.main(sys.argv[3:]))
