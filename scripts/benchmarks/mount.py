@@ -14,6 +14,7 @@ from .mount_cases import (
     COLD,
     FULL,
     IDLE,
+    IN_ORDER,
     LARGE,
     LISTED_PINNED,
     LISTED_UNPINNED,
@@ -60,6 +61,8 @@ GOALS: tuple[Goal | Limit, ...] = (
     Goal(WALK_PINNED, OURS, SQUASHFUSE, ENTRIES, 1 / 1.5),
     Goal(WALK_UNPINNED, OURS, SQUASHFUSE, ENTRIES, 1 / 1.5),
     Goal(COLD, OURS, SQUASHFUSE, FILES, 1.5),
+    Goal(IN_ORDER, OURS, SQUASHFUSE, FILES, 1.5),
+    Goal(IN_ORDER, OURS, SOURCE, FILES, 1),
     Goal(LARGE, OURS, SQUASHFUSE, BYTES, 2),
     Limit(MOUNT_MANY, OURS, MOUNT, 0.5),
     Limit(MOUNT_MANY, OURS, "mounted_mb", 100),
@@ -85,6 +88,7 @@ COLUMNS: dict[str, Columns] = {
     WALK_PINNED: WALK_COLUMNS,
     WALK_UNPINNED: WALK_COLUMNS,
     COLD: {FILES: ("files/s", 1, 0)},
+    IN_ORDER: {FILES: ("files/s", 1, 0)},
     LARGE: {
         BYTES: ("MB/s", 1e-6, 0),
         "seconds": ("s", 1, 2),
@@ -117,7 +121,8 @@ one core: client and daemon share it. two cores: they may run where they like on
 again: the same files by the same client once more, as often as half a second allows.
 client, daemon: processor time of each, the kernel's part too, for a file that is read first.
 listed: os.walk goes through all folders, which is not in files/s; then files are read, as above.
-cold: caches are dropped after mounting, when all clients wait to begin.
+cold: caches are dropped after mounting, when all clients wait to begin. In the order of names: one
+client reads neighbours one after another, as tar and grep -r do.
 mounting many files: from the start of the command line until a stat of a file in it succeeds.
 memory: PSS of all processes that serve the mount. Read once: a walk over all names and a sample of
 the files; twice: the same again with other files. Caches are dropped before each, so that the
@@ -217,7 +222,7 @@ def _document(results: Results, measured: Run, load: float) -> dict[str, Any]:
 
 def _panels(results: Results, plan: Plan) -> list[plot.Panel]:
     """What can be compared as a speed."""
-    read = [(PINNED, FILES), (UNPINNED, FILES), (COLD, FILES), (PINNED, AGAIN)]
+    read = [(PINNED, FILES), (UNPINNED, FILES), (COLD, FILES), (IN_ORDER, FILES), (PINNED, AGAIN)]
     walk = [(WALK_PINNED, ENTRIES), (WALK_UNPINNED, ENTRIES)]
     return [
         _panel(results, f"Files: {_amount(PINNED, plan)}", read),

@@ -40,6 +40,7 @@ IDLE = "idle"
 MOUNT_MANY = "mounting many files"
 MEMORY = "memory, many files"
 COLD = "cold, 8 clients"
+IN_ORDER = "cold, in the order of names"
 
 LISTING = (mounters.OURS, mounters.SQUASHFUSE, mounters.RATARMOUNT)
 """Who lists before reading: those that goals are about, for the time it takes."""
@@ -132,6 +133,8 @@ def samples(run: Run) -> Iterator[Sample]:
     yield from _interleaved(run, IDLE, OWN, partial(_idle, run))
     yield from _interleaved(run, MOUNT_MANY, OWN, partial(_mount_many, run))
     if "cold" in rounds.states():
+        reading = partial(_read_in_order, run)
+        yield from _interleaved(run, IN_ORDER, everyone, reading)
         reading = partial(_read, run, mount_worker.read_cold, cores=TWO_CORES, clients=CLIENTS)
         yield from _interleaved(run, COLD, everyone, reading)
         yield from _interleaved(run, MEMORY, OWN, partial(_remember, run), repeats=1)
@@ -199,6 +202,16 @@ def _read(
     size = int(tree.sizes()[np.array(drawn)].sum())
     names = [tree.path(number) for number in drawn]
     return _measure(run, function, tree, cores, mounter, repeat, names=names, size=size, **more)
+
+
+def _read_in_order(run: Run, mounter: Mounter, repeat: int) -> Values:
+    """Some files that are neighbours, as a program reads them that goes through a folder."""
+    tree, reads = run.plan.small, run.plan.reads
+    first = repeat * reads % (tree.count - reads + 1)
+    names = [tree.path(number) for number in range(first, first + reads)]
+    size = int(tree.sizes()[first : first + reads].sum())
+    what: dict[str, Any] = {"names": names, "size": size, "clients": 1}
+    return _measure(run, mount_worker.read_cold, tree, TWO_CORES, mounter, repeat, **what)
 
 
 def _read_large(run: Run, mounter: Mounter, repeat: int) -> Values:
