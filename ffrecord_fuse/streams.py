@@ -109,7 +109,7 @@ class Streams:
                 return self._open(stream, piece.begin, end)
         self._streams.append(Stream(piece.file, end))
         if len(self._streams) > STREAMS:
-            self._close(self._streams.pop(0).windows)
+            self._end(self._streams.pop(0))
         return None
 
     def forget(self, window: Window) -> None:
@@ -136,6 +136,10 @@ class Streams:
         self._windows.append(window)
         self._disk.add(window, stream.file, begin, end - begin, kept=True)
         return window
+
+    def _end(self, stream: Stream) -> None:
+        self._close(stream.windows)
+        stream.windows = []  # they know it: nobody would find their memory free otherwise
 
     def _close(self, windows: list[Window]) -> None:
         """Whoever waits for one gets it still."""

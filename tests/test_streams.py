@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from bisect import bisect_right
 from itertools import accumulate, pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -173,6 +176,26 @@ def test_a_window_that_could_not_be_read_is_not_looked_into_again() -> None:
     records.streams.forget(window)
     records.streams.forget(window)
     assert records.ask(FOLLOWING) is None
+
+
+def test_memory_is_given_back_with_the_last_that_uses_it() -> None:
+    records = Records([SIZE] * 100_000)
+    for number in range(FOLLOWING):
+        records.ask(number)
+    (window,) = records.disk.read
+    memory = np.zeros(10, np.uint8)
+    watch, window.memory = weakref.ref(memory), memory.data
+    records.disk.read.clear()
+    del memory, window
+    gc.disable()
+    try:
+        for client in range(1, STREAMS):
+            records.ask(1000 * client)
+        assert watch() is not None
+        records.ask(1000 * STREAMS)
+        assert watch() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("piece", [0, 5_000])
