@@ -28,7 +28,7 @@ EVERYWHERE = (
     packers.SQUASHFS,
     packers.ZIP,
 )
-COPYING = (packers.CP, packers.CP_DURABLE)
+COPYING = (packers.CP, packers.CP_DURABLE, packers.DISK)
 
 
 @dataclass(frozen=True, slots=True)
