@@ -22,6 +22,7 @@ from functools import partial
 import numpy as np
 
 from ffrecord.archive import Archive, Bytes
+from ffrecord.contents import Contents
 from ffrecord.errors import FFRecordError, NoRoomError
 from ffrecord.index import ROOT, Index, Status
 from ffrecord.index.resolve import require, resolve
@@ -37,14 +38,9 @@ _SET_IDS = stat.S_ISUID | stat.S_ISGID
 
 
 @dataclass(slots=True)
-class ExtractReport:
+class ExtractReport(Contents):
     """What was extracted."""
 
-    files: int = 0
-    folders: int = 0
-    symlinks: int = 0
-    hard_links: int = 0
-    bytes: int = 0
     damaged: int = 0
 
 

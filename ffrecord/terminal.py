@@ -154,9 +154,3 @@ def prepare_output(program: str = PROGRAM) -> None:
 def counted(count: int, what: str) -> str:
     """`1 file`, `2,000 files`."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def tally(counts: dict[str, int]) -> str:
-    """`3 files, 1 folder`: of what there is, but how many files there are in any case."""
-    there = [(kind, count) for kind, count in counts.items() if count or kind == "file"]
-    return ", ".join(counted(count, kind) for kind, count in there)

@@ -18,11 +18,12 @@ from typing import Any, TypeAlias
 
 from ffrecord.archive import Archive
 from ffrecord.bars import bar
-from ffrecord.convert import bag, fieldtypes, formats, own
+from ffrecord.contents import Contents, of_index
+from ffrecord.convert import bag, fieldtypes, formats
 from ffrecord.convert.adapt import adapt
 from ffrecord.convert.formats import Format
 from ffrecord.convert.publish import publish_files, publish_folder
-from ffrecord.convert.shapes import Files, Options, Rows, Shape, Written
+from ffrecord.convert.shapes import Entry, Files, Options, Rows, Shape, Written
 from ffrecord.errors import (
     ConversionError,
     CountError,
@@ -59,6 +60,10 @@ class ConversionReport:
     """Files that a later one of the same name took the place of."""
     skipped: dict[str, int] = field(default_factory=dict)
     """What the target cannot hold, by kind."""
+    source_contents: Contents | None = None
+    """What `read` counts, if that is files; and the folders."""
+    target_contents: Contents | None = None
+    """What `written` counts, likewise."""
 
 
 def convert(
@@ -209,6 +214,7 @@ class _Job:
         self._force = force
         self._verbose = verbose
         self._read = 0
+        self._contents = Contents() if source.shape is Files else None
         self.shortcut = None
         if len(paths) == 1:
             self.shortcut = _SHORTCUTS.get((source.name, target.name))
@@ -219,7 +225,8 @@ class _Job:
             with self._failing_as_the_target(folder.path):
                 staged = os.path.join(folder.path, os.path.basename(self._path))
                 written = self._write(staged)
-                found = self._target.count(staged)
+                there = self._target.count(staged)
+                found = there.names if isinstance(there, Contents) else there
                 if found != written.items:
                     raise CountError(
                         f"{self._path}: {written.items} items were written, but opened again it "
@@ -229,12 +236,15 @@ class _Job:
         finally:
             folder.discard()
         return ConversionReport(
-            self._source.name, self._target.name, self._read, found, written.replaced
-        )
+            self._source.name, self._target.name, self._read, found, written.replaced,
+            source_contents=self._contents,
+            target_contents=there if isinstance(there, Contents) else None,
+        )  # fmt: skip
 
     def _write(self, staged: str) -> Written:
         if self.shortcut is not None:
-            self._read = self.shortcut(self._paths[0], staged, self._verbose, self._options)
+            found = self.shortcut(self._paths[0], staged, self._verbose, self._options)
+            self._contents, self._read = found, found.names
             return Written(self._read)
         with _opened(self._paths, self._source, self._options) as opened:
             total = opened.count
@@ -258,6 +268,8 @@ class _Job:
             shown=self._verbose, total=total, unit=f" {kind}", desc="converting", leave=False
         ) as drawn:
             for item in items:
+                if self._contents is not None:
+                    _add(self._contents, item)
                 if not getattr(item, "is_folder", False):
                     self._read += 1
                     drawn.update()
@@ -287,6 +299,18 @@ class _Job:
             if error.errno in NoRoomError.ERRNOS and not isinstance(error, FFRecordError):
                 raise NoRoomError(self._path, error.errno) from error
             raise
+
+
+def _add(contents: Contents, entry: Entry) -> None:
+    if entry.is_folder:
+        contents.folders += entry.path != b""
+    elif entry.hard_link:
+        contents.hard_links += 1
+    elif entry.is_symlink:
+        contents.symlinks += 1
+    else:
+        contents.files += 1
+        contents.bytes += entry.size
 
 
 class _Counted:
@@ -325,22 +349,22 @@ def _chained(
             yield from shape.items
 
 
-def _pack(path: str, staged: str, verbose: bool, options: Options) -> int:
+def _pack(path: str, staged: str, verbose: bool, options: Options) -> Contents:
     report = pack_folder(path, staged, verbose)
     for kind, number in report.skipped.items():
         for _ in range(number):
             options.skipped(kind, path)
-    return report.files + report.symlinks + report.hard_links
+    return Contents(report.files, report.folders, report.symlinks, report.hard_links, report.bytes)
 
 
-def _extract(path: str, staged: str, verbose: bool, options: Options) -> int:
+def _extract(path: str, staged: str, verbose: bool, options: Options) -> Contents:
     with Archive.open(path) as archive:
-        names = own.names_in(archive)
+        found = of_index(archive.index)
         with bar(
-            shown=verbose, total=names, unit=" files", desc="converting", leave=False
+            shown=verbose, total=found.names, unit=" files", desc="converting", leave=False
         ) as drawn:
             extract(archive, staged, progress=lambda files, size: drawn.update(files))
-        return names
+        return found
 
 
 # Where there is more to gain than from items one by one.
