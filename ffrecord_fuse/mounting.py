@@ -18,8 +18,10 @@ import contextlib
 import ctypes
 import errno
 import os
+import pwd
 import re
 import select
+import shlex
 import shutil
 import socket
 import stat
@@ -129,9 +131,24 @@ def _check_folder(mountpoint: str, folder: str) -> None:
 
 
 def _occupied(mountpoint: str, entry: MountEntry) -> str:
+    command = f"ffrecord umount {shlex.quote(mountpoint)}"
+    if entry.type == TYPE and os.geteuid() in (0, entry.user):
+        return f"{entry.source} is mounted here: run `{command}` first"
     if entry.type == TYPE:
-        return f"{entry.source} is mounted here: run `ffrecord umount {mountpoint}` first"
+        who = _user_name(entry.user)
+        they = who if entry.user == 0 else f"{who} or root"
+        return (
+            f"{entry.source} is mounted here by {who}: choose another folder, "
+            f"or have {they} run `{command}`"
+        )
     return f"a file system ({entry.type}) is mounted here: choose another folder"
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 _NO_FOLDER = {

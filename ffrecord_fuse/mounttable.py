@@ -33,6 +33,12 @@ class MountEntry:
     def is_fuse(self) -> bool:
         return self.type == "fuse" or self.type.startswith("fuse.")
 
+    @property
+    def user(self) -> int:
+        """Who has mounted it, if it is FUSE: besides root, fusermount3 lets only them unmount."""
+        words = dict(word.partition("=")[::2] for word in self.super_options)
+        return int(words.get("user_id", 0))
+
 
 def find(mountpoint: str) -> MountEntry | None:
     """What is mounted at this path (not: what file system the path is in)."""
