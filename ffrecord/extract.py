@@ -131,7 +131,7 @@ class _Extraction:
             if not os.listdir(self._root):
                 self._finish.add(ROOT)
                 self._empty.add(ROOT)
-                with contextlib.suppress(PermissionError):  # it is not ours
+                with contextlib.suppress(PermissionError), self._naming(ROOT):  # it is not ours
                     os.fchmod(self._root, 0o700)  # until all is there, as other folders
             queue = [ROOT]
         else:
