@@ -28,7 +28,7 @@ import stat
 import subprocess
 
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.mounttable import NOT_MOUNTED, MountEntry, find, resolve
+from ffrecord_fuse.mounttable import NOT_MOUNTED, MountEntry, find, places_of, resolve
 from ffrecord_fuse.options import Options, escape
 
 TYPE = "fuse.ffrecord"
@@ -88,7 +88,7 @@ def unmount(mountpoint: str, *, lazy: bool = False) -> None:
     folder = resolve(mountpoint)
     entry = find(mountpoint)
     if entry is None:
-        raise MountError(mountpoint, errno.EINVAL, NOT_MOUNTED)
+        raise MountError(mountpoint, errno.EINVAL, _vacant(mountpoint))
     if not entry.is_fuse:
         why = f"{entry.type} is mounted here, not an archive: umount(8) is for that"
         raise MountError(mountpoint, errno.EINVAL, why)
@@ -142,6 +142,14 @@ def _occupied(mountpoint: str, entry: MountEntry) -> str:
             f"or have {they} run `{command}`"
         )
     return f"a file system ({entry.type}) is mounted here: choose another folder"
+
+
+def _vacant(mountpoint: str) -> str:
+    """Why there is nothing to unmount."""
+    places = places_of(_shown(os.path.abspath(mountpoint)), TYPE)
+    if places:
+        return f"is the archive, not where it is mounted: that is {' and '.join(places)}"
+    return NOT_MOUNTED
 
 
 def _user_name(uid: int) -> str:

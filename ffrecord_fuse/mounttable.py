@@ -55,6 +55,11 @@ def mount_points(type_: str) -> list[str]:
     return list(dict.fromkeys(e.mountpoint for e in _entries() if e.type.startswith(type_)))
 
 
+def places_of(source: str, type_: str) -> list[str]:
+    """Where something of this name is mounted, as a file system of this type."""
+    return [e.mountpoint for e in _entries() if (e.source, e.type) == (source, type_)]
+
+
 def connection_of(mountpoint: str) -> int:
     """The number of a FUSE mount's connection, as in /sys/fs/fuse/connections."""
     entry = find(mountpoint)
