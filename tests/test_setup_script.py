@@ -33,15 +33,30 @@ EOF
 exit ${PIP_EXIT:-0}
 """
 
+# In the place of Python: it is new enough, and `-m venv .venv` makes one like that of the test.
+MAKING_A_VENV = """#!/bin/sh
+[ "$1" = -m ] || exit 0
+mkdir -p .venv/bin
+cp python-of-the-venv .venv/bin/python
+echo "#!$PWD/.venv/bin/python" >.venv/bin/pip
+"""
+
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    (tmp_path / "scripts").mkdir()
+    tmp_path = tmp_path / "clone"
+    (tmp_path / "scripts").mkdir(parents=True)
     for name in ("pyproject.toml", "scripts/setup", "scripts/requirements-torch.txt"):
         shutil.copy(ROOT / name, tmp_path / name)
-    for name, text in ((".venv/bin/python", PIP), ("bin/apt-get", "#!/bin/sh\nexit 1\n")):
+    for name, text in (
+        (".venv/bin/python", PIP),
+        (".venv/bin/pip", f"#!{tmp_path}/.venv/bin/python\n"),
+        ("python-of-the-venv", PIP),
+        ("bin/apt-get", "#!/bin/sh\nexit 1\n"),
+        ("bin/making-a-venv", MAKING_A_VENV),
+    ):
         program = tmp_path / name
-        program.parent.mkdir(parents=True)
+        program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(text)
         program.chmod(0o755)
     return tmp_path
@@ -106,6 +121,14 @@ def test_the_demo_has_what_its_programs_import_and_no_more() -> None:
     )
     wanted = imported - sys.stdlib_module_names - {"ffrecord"}
     assert {"pillow" if name == "PIL" else name for name in wanted} - base == demo | pinned
+
+
+def test_a_venv_that_was_moved_is_made_anew(clone: Path) -> None:
+    """Its programs have the path of their Python in them."""
+    said(clone)
+    moved = clone.rename(clone.with_name("moved"))
+    assert said(moved, PYTHON=f"{moved}/bin/making-a-venv") != []
+    assert said(moved) == []
 
 
 def test_a_part_that_there_is_not_is_an_error(clone: Path) -> None:
