@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ffrecord.index import Index
 from ffrecord.index.build import Tree
@@ -35,7 +36,7 @@ class Contents:
 def of_index(index: Index) -> Contents:
     """Of an archive."""
     rows = index.tables.inodes
-    kinds = index.tables.attributes["mode"][rows["attributes"]] & np.uint32(0o170000)
+    kinds = kinds_of(index)
     is_file = kinds == stat.S_IFREG
     return Contents(
         files=int(is_file.sum()),
@@ -44,6 +45,14 @@ def of_index(index: Index) -> Contents:
         hard_links=len(index.tables.entries) - len(rows) + 1,
         bytes=int(rows["length"][is_file].sum()),
     )
+
+
+def kinds_of(index: Index) -> npt.NDArray[np.uint32]:
+    """What each inode is, as `stat.S_IFMT` has it."""
+    tables = index.tables
+    modes = tables.attributes["mode"][tables.inodes["attributes"]]
+    kinds: npt.NDArray[np.uint32] = modes & np.uint32(0o170000)
+    return kinds
 
 
 def of_tree(tree: Tree) -> Contents:

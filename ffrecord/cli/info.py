@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ffrecord.archive import Archive
 from ffrecord.cli import datasets
-from ffrecord.contents import of_index
+from ffrecord.contents import kinds_of, of_index
 from ffrecord.errors import NotPackedFolderError
 from ffrecord.names import json_facts, to_text
 from ffrecord.reader import FileReader
@@ -97,11 +97,9 @@ def field_lines(fields: dict[str, dict[str, Any]]) -> list[str]:
 def describe_folder(archive: Archive) -> dict[str, Any]:
     """The facts about a packed folder, ready for JSON."""
     index, reader = archive.index, archive.reader
-    rows = index.tables.inodes
-    kinds = index.tables.attributes["mode"][rows["attributes"]] & np.uint32(0o170000)
     counts = of_index(index)
-    files = (kinds == stat.S_IFREG).nonzero()[0]
-    sizes = rows["length"][files].astype(np.int64)
+    files = (kinds_of(index) == stat.S_IFREG).nonzero()[0]
+    sizes = index.tables.inodes["length"][files].astype(np.int64)
     largest = files[np.argsort(-sizes, kind="stable")[:LARGEST]]
     return {
         "kind": "packed folder",
