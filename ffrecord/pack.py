@@ -38,7 +38,7 @@ from ffrecord.newfolder import NewFolder, check_new_folder, hidden_name
 from ffrecord.readahead import read_ahead
 from ffrecord.scan import Scan
 from ffrecord.sizes import parse_size
-from ffrecord.wording import said
+from ffrecord.wording import listed, said
 from ffrecord.writer import FileWriter
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -114,8 +114,7 @@ def pack_folder(
             ignore_changed=ignore_changed,
         )  # fmt: skip
     if scan.skipped:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(scan.skipped.items()))
-        warnings.warn(f"{top}: not packed: {kinds}", SkippedWarning, stacklevel=2)
+        warnings.warn(f"{top}: not packed: {listed(scan.skipped)}", SkippedWarning, stacklevel=2)
     packer = _Packer(scan, ignore_changed, legacy_index, jobs)
     with _reporting(packer.total, verbose, progress) as packer.tell:
         if largest is None:

@@ -160,8 +160,3 @@ def prepare_output(program: str = PROGRAM) -> None:
         complain(message, warning=True, program=program)
 
     warnings.showwarning = one_line
-
-
-def counted(count: int, what: str) -> str:
-    """`1 file`, `2,000 files`."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -226,7 +226,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "mounttable",
             "names",
         }
-        | {"options", "supervisor", "terminal"},
+        | {"options", "supervisor", "wording"},
         set(),
     ),
     "ffrecord_fuse.cli": ({"daemon", "errors", "options", "terminal", "version"}, set()),

@@ -10,7 +10,8 @@ from ffrecord.cli.tally import tally
 from ffrecord.contents import Contents
 from ffrecord.convert import FORMATS, ConversionReport, convert
 from ffrecord.convert.shapes import Records, Rows
-from ffrecord.terminal import counted, printable, shows_progress
+from ffrecord.terminal import printable, shows_progress
+from ffrecord.wording import counted
 
 KINDS = {Records: "record", Rows: "row"}
 

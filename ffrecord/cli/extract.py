@@ -16,7 +16,8 @@ from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.extract import extract
 from ffrecord.index.resolve import require
 from ffrecord.names import json_facts, to_bytes
-from ffrecord.terminal import complain, counted, printable, shows_progress
+from ffrecord.terminal import complain, printable, shows_progress
+from ffrecord.wording import counted
 
 
 def run(options: argparse.Namespace) -> int:

@@ -19,7 +19,8 @@ from ffrecord.errors import NotPackedFolderError
 from ffrecord.names import json_facts, to_text
 from ffrecord.reader import FileReader
 from ffrecord.sizes import human
-from ffrecord.terminal import counted, quoted
+from ffrecord.terminal import quoted
+from ffrecord.wording import counted
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ffrecord.contents import Contents
 from ffrecord.sizes import human
-from ffrecord.terminal import counted
+from ffrecord.wording import counted
 
 
 def tally(contents: Contents, shards: int = 0) -> str:

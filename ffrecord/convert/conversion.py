@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -38,7 +37,7 @@ from ffrecord.newfile import check_target
 from ffrecord.newfolder import NewFolder, remove_abandoned
 from ffrecord.pack import pack_folder
 from ffrecord.sizes import parse_size
-from ffrecord.wording import said
+from ffrecord.wording import listed, said
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
@@ -98,12 +97,10 @@ def convert(
     Returns what was read and written. An error leaves the target as it was.
     """
     paths = _source_paths(src)
-    skipped: Counter[str] = Counter()
     options = Options(
         field, dict(types or {}), drop_names, codec,
         None if shard_size is None else parse_size(shard_size),
         mtime_ns=max(os.stat(path).st_mtime_ns for path in paths),
-        skipped=lambda kind, path: skipped.update([kind]),
     )  # fmt: skip
     source = _source_format(paths, source_format)
     for name, text in options.types.items():
@@ -114,10 +111,10 @@ def convert(
     path = _target_path(os.fsdecode(dst), target, paths, force)
     job = _Job(paths, source, path, target, options, force, verbose)
     report = job.run()
-    report.skipped = dict(skipped)
-    if skipped and job.shortcut is not _pack:  # which warns itself
-        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(skipped.items()))
-        warnings.warn(f"{paths[0]}: not converted: {kinds}", SkippedWarning, stacklevel=2)
+    report.skipped = dict(options.skipped)
+    if options.skipped and job.shortcut is not _pack:  # which warns itself
+        what = f"{paths[0]}: not converted: {listed(options.skipped)}"
+        warnings.warn(what, SkippedWarning, stacklevel=2)
     return report
 
 
@@ -351,9 +348,7 @@ def _chained(
 
 def _pack(path: str, staged: str, verbose: bool, options: Options) -> Contents:
     report = pack_folder(path, staged, verbose)
-    for kind, number in report.skipped.items():
-        for _ in range(number):
-            options.skipped(kind, path)
+    options.skipped.update(report.skipped)
     return Contents(report.files, report.folders, report.symlinks, report.hard_links, report.bytes)
 
 

@@ -24,9 +24,7 @@ from ffrecord.scan import Scan, read_xattrs
 @contextmanager
 def read(path: str, options: Options) -> Iterator[Files]:
     scan = Scan(os.path.abspath(path))
-    for kind, number in scan.skipped.items():
-        for _ in range(number):
-            options.skipped(kind, path)
+    options.skipped.update(scan.skipped)
     yield Files(_entries(scan), of_tree(scan.tree).names)
 
 

@@ -165,7 +165,7 @@ def _entries(path: str, options: Options) -> Iterator[Entry]:
     with _opened(path) as archive:
         for number, member in enumerate(_members(path, archive)):
             if member.type in _LEFT_OUT:
-                options.skipped(_LEFT_OUT[member.type], member.name)
+                options.skipped[_LEFT_OUT[member.type]] += 1
                 continue
             with _damage_of(path, number, member.offset):
                 entry = _entry(path, archive, member, number)
