@@ -29,7 +29,8 @@ from ffrecord.index.resolve import require, resolve
 from ffrecord.names import to_bytes, to_text
 from ffrecord.newfile import write_all
 from ffrecord.openfolders import OpenFolders
-from ffrecord.placing import NO_LINKS, PASSING, Placing, there_already
+from ffrecord.placing import NO_LINKS, PASSING, Placing
+from ffrecord.wording import there_already
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20

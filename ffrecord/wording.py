@@ -4,6 +4,7 @@ argument's name in Python and by an option in a shell."""
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 
@@ -23,6 +24,12 @@ def listed(counts: Mapping[str, int]) -> str:
 def said(python: str, shell: str) -> str:
     """The one of both that the reader of an error knows."""
     return shell if _in_a_shell.get() else python
+
+
+def there_already(name: str | None = None, *, argument: str = "overwrite") -> FileExistsError:
+    """The error about something that is in the way, and may be replaced if `argument` says so."""
+    what = f"is there already; {said(f'{argument}=True', '--force')} replaces it"
+    return FileExistsError(errno.EEXIST, what, *([] if name is None else [name]))
 
 
 @contextlib.contextmanager

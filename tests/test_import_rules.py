@@ -108,7 +108,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.placing": ({"locks", "tempnames", "wording"}, set()),
     "ffrecord.openfolders": ({"index"}, set()),
     "ffrecord.extract": (
-        {"archive", "contents", "errors", "index", "names", "newfile", "openfolders", "placing"},
+        {"archive", "contents", "errors", "index", "names", "newfile", "openfolders", "placing"}
+        | {"wording"},
         {"numpy"},
     ),
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.

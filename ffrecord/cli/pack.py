@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os
 from dataclasses import asdict
@@ -12,12 +11,13 @@ from ffrecord.cli.tally import tally
 from ffrecord.names import json_facts
 from ffrecord.pack import PackReport, pack_folder
 from ffrecord.terminal import EXIT_USAGE, complain, printable, shows_progress
+from ffrecord.wording import there_already
 
 
 def run(options: argparse.Namespace) -> int:
     # The library replaces it, as the original did; a slip of a command line should not.
     if os.path.isfile(options.out) and not options.force and options.shard_size is None:
-        raise FileExistsError(errno.EEXIST, "is there already; --force replaces it", options.out)
+        raise there_already(options.out)
     try:
         report = _pack(options)
     except ValueError as error:  # a shard size that makes too many shards

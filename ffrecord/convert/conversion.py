@@ -37,7 +37,7 @@ from ffrecord.newfile import check_target
 from ffrecord.newfolder import NewFolder, remove_abandoned
 from ffrecord.pack import pack_folder
 from ffrecord.sizes import parse_size
-from ffrecord.wording import listed, said
+from ffrecord.wording import listed, said, there_already
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
@@ -183,9 +183,10 @@ def _target_path(dst: str, target: Format, sources: list[str], force: bool) -> s
     check_target(path)
     for name in _products(path, target, both=True):
         if os.path.lexists(name) and (not force or target.is_folder):
-            hint = "" if target.is_folder else f"; {said('force=True', '--force')} replaces it"
             shown = dst if name == path else name
-            raise FileExistsError(errno.EEXIST, f"is there already{hint}", shown)
+            if target.is_folder:
+                raise FileExistsError(errno.EEXIST, "is there already", shown)
+            raise there_already(shown, argument="force")
     return path
 
 
