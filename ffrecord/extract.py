@@ -22,13 +22,15 @@ from functools import partial
 import numpy as np
 
 from ffrecord.archive import Archive, Bytes
+from ffrecord.contents import Contents
 from ffrecord.errors import FFRecordError, NoRoomError
 from ffrecord.index import ROOT, Index, Status
 from ffrecord.index.resolve import require, resolve
 from ffrecord.names import to_bytes, to_text
 from ffrecord.newfile import write_all
 from ffrecord.openfolders import OpenFolders
-from ffrecord.placing import NO_LINKS, PASSING, Placing, there_already
+from ffrecord.placing import NO_LINKS, PASSING, Placing
+from ffrecord.wording import there_already
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
@@ -37,14 +39,9 @@ _SET_IDS = stat.S_ISUID | stat.S_ISGID
 
 
 @dataclass(slots=True)
-class ExtractReport:
+class ExtractReport(Contents):
     """What was extracted."""
 
-    files: int = 0
-    folders: int = 0
-    symlinks: int = 0
-    hard_links: int = 0
-    bytes: int = 0
     damaged: int = 0
 
 
@@ -135,7 +132,7 @@ class _Extraction:
             if not os.listdir(self._root):
                 self._finish.add(ROOT)
                 self._empty.add(ROOT)
-                with contextlib.suppress(PermissionError):  # it is not ours
+                with contextlib.suppress(PermissionError), self._naming(ROOT):  # it is not ours
                     os.fchmod(self._root, 0o700)  # until all is there, as other folders
             queue = [ROOT]
         else:

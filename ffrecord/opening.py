@@ -41,7 +41,8 @@ def paths(fname: Path | Sequence[Path]) -> list[str]:
         # As a shell's *.ffr: without hidden files, such as those that macOS leaves behind.
         names = sorted(n for n in os.listdir(path) if n.endswith(".ffr") and n[0] != ".")
         if not names:
-            raise FileNotFoundError(errno.ENOENT, "no *.ffr file in this folder", path)
+            why = "no *.ffr file in this folder; `ffrecord pack` makes one of what is there"
+            raise FileNotFoundError(errno.ENOENT, why, path)
         return [os.path.join(path, name) for name in names]
     if not isinstance(fname, (list, tuple)):
         raise TypeError(

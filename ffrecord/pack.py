@@ -14,9 +14,8 @@ import os
 import stat
 import warnings
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -25,6 +24,7 @@ import numpy.typing as npt
 from ffrecord import tempnames
 from ffrecord.bars import bar
 from ffrecord.checksum import crc32, crc32_joined
+from ffrecord.contents import Contents, of_tree
 from ffrecord.engine import Source
 from ffrecord.errors import ChangedError, ChangedWarning, SkippedWarning
 from ffrecord.index import Index, layout, legacy
@@ -38,7 +38,7 @@ from ffrecord.newfolder import NewFolder, check_new_folder, hidden_name
 from ffrecord.readahead import read_ahead
 from ffrecord.scan import Scan
 from ffrecord.sizes import parse_size
-from ffrecord.wording import said
+from ffrecord.wording import listed, said
 from ffrecord.writer import FileWriter
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -59,14 +59,9 @@ class Progress:
 
 
 @dataclass(slots=True)
-class PackReport:
+class PackReport(Contents):
     """What was packed."""
 
-    files: int = 0
-    folders: int = 0
-    symlinks: int = 0
-    hard_links: int = 0
-    bytes: int = 0
     shards: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     """Sockets, fifos and devices by kind."""
@@ -119,8 +114,7 @@ def pack_folder(
             ignore_changed=ignore_changed,
         )  # fmt: skip
     if scan.skipped:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(scan.skipped.items()))
-        warnings.warn(f"{top}: not packed: {kinds}", SkippedWarning, stacklevel=2)
+        warnings.warn(f"{top}: not packed: {listed(scan.skipped)}", SkippedWarning, stacklevel=2)
     packer = _Packer(scan, ignore_changed, legacy_index, jobs)
     with _reporting(packer.total, verbose, progress) as packer.tell:
         if largest is None:
@@ -293,17 +287,8 @@ def _readable(tree: Tree, index: Index) -> dict[int, int]:
 
 
 def _report(scan: Scan) -> PackReport:
-    tree = scan.tree
-    kinds = Counter(map(stat.S_IFMT, tree.mode))
-    lengths = [tree.length[inode] for inode in range(len(tree)) if tree.is_file(inode)]
     return PackReport(
-        files=kinds[stat.S_IFREG],
-        folders=kinds[stat.S_IFDIR] - 1,
-        symlinks=kinds[stat.S_IFLNK],
-        hard_links=len(tree.names) - len(tree) + 1,
-        bytes=sum(lengths),
-        skipped=dict(scan.skipped),
-        changed=list(scan.changed),
+        **asdict(of_tree(scan.tree)), skipped=dict(scan.skipped), changed=list(scan.changed)
     )
 
 

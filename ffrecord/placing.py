@@ -22,7 +22,7 @@ from functools import cached_property
 
 from ffrecord.locks import take, unlock
 from ffrecord.tempnames import NO_UNNAMED_FILES, link_unnamed
-from ffrecord.wording import said
+from ffrecord.wording import there_already
 
 PASSING = b".ffrecord-extracting"
 NO_LINKS = (errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS)
@@ -180,12 +180,6 @@ def _rename_if_free(folder: int, passing: bytes, name: bytes) -> None:
         _remove(folder, passing)
         raise there_already()
     os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
-
-
-def there_already() -> FileExistsError:
-    return FileExistsError(
-        errno.EEXIST, f"is there already; {said('overwrite=True', '--force')} replaces it"
-    )
 
 
 def _require_at(fd: int, folder: int, name: bytes) -> None:

@@ -8,7 +8,6 @@ whole.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from ffrecord.index.layout import is_index
 from ffrecord.opening import refuse_other_kinds
 from ffrecord.partial import journal_path
 from ffrecord.recheck import CHUNK, Recheck
-from ffrecord.wording import said
+from ffrecord.wording import there_already
 from ffrecord.writer import FileWriter
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -88,8 +87,7 @@ def salvage_file(
     if os.path.exists(out) and os.path.samefile(path, out):
         raise ValueError(f"{path}: cannot be salvaged into itself; name another file")
     if os.path.exists(out) and not overwrite:  # it may be the last good copy
-        what = f"is there already; {said('overwrite=True', '--force')} replaces it"
-        raise FileExistsError(errno.EEXIST, what, os.fspath(out))
+        raise there_already(os.fspath(out))
     source = Source(path, direct=False)
     claimed = _claims(source)
     tell = progress or (lambda doing, done, total: None)

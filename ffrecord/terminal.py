@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, NoReturn, TextIO
 
@@ -28,6 +28,7 @@ RED, YELLOW = "31", "33"
 PROGRAM = "ffrecord"
 _PLAIN = re.compile(r"[\w@%+:,./-][\w@%+=:,./-]*")  # `=` comes before a command's name in zsh
 _SPECIAL = frozenset('"\\$`!')  # between double quotes
+_ALIKE = 0.75  # of two options: a letter or two left out, added or changed
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\x1b": "\\E", "'": "\\'", "\\": "\\\\"}
 
 
@@ -116,20 +117,30 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        hint = "; a name that begins with - goes behind --" if self._has_other_dashes() else ""
         program = self.prog.partition(" ")[0]
-        complain(f"{message}{hint}; see `{self.prog} --help`", program=program)
+        complain(f"{message}{self._hint()}; see `{self.prog} --help`", program=program)
         self.exit(EXIT_USAGE)
 
-    def _has_other_dashes(self) -> bool:
-        """Whether a word looks like an option that there is not."""
-        words = list(takewhile(lambda word: word != "--", self._given))
-        known = tuple(self._option_string_actions)
-        dashed = (word for word in words if re.match(r"-[^\d]", word))
-        return any(
-            word.partition("=")[0] not in known and (word.startswith("--") or word[:2] not in known)
-            for word in dashed
-        )
+    def _hint(self) -> str:
+        """What to do about a word that looks like an option and is none."""
+        word = next(self._unknown_options(), None)
+        if word is None:
+            return ""
+        if word.startswith("--"):
+            from difflib import get_close_matches  # only now: commands start fast
+
+            meant = get_close_matches(word, self._option_string_actions, 1, _ALIKE)
+            if meant:
+                return f"; is {meant[0]} meant?"
+        return "; a name that begins with - goes behind --"
+
+    def _unknown_options(self) -> Iterator[str]:
+        known = self._option_string_actions
+        for word in takewhile(lambda word: word != "--", self._given):
+            name = word.partition("=")[0]
+            is_known = name in known or (not name.startswith("--") and name[:2] in known)
+            if re.match(r"-[^\d]", word) and not is_known:
+                yield name
 
 
 def prepare_output(program: str = PROGRAM) -> None:
@@ -149,14 +160,3 @@ def prepare_output(program: str = PROGRAM) -> None:
         complain(message, warning=True, program=program)
 
     warnings.showwarning = one_line
-
-
-def counted(count: int, what: str) -> str:
-    """`1 file`, `2,000 files`."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def tally(counts: dict[str, int]) -> str:
-    """`3 files, 1 folder`: of what there is, but how many files there are in any case."""
-    there = [(kind, count) for kind, count in counts.items() if count or kind == "file"]
-    return ", ".join(counted(count, kind) for kind, count in there)

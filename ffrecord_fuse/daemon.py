@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ffrecord.archive import Archive
 from ffrecord.names import absolute
-from ffrecord.terminal import counted
+from ffrecord.wording import counted
 from ffrecord_fuse import fusepy_adapter
 from ffrecord_fuse.content import Content
 from ffrecord_fuse.counters import Counters

@@ -18,15 +18,17 @@ import contextlib
 import ctypes
 import errno
 import os
+import pwd
 import re
 import select
+import shlex
 import shutil
 import socket
 import stat
 import subprocess
 
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.mounttable import NOT_MOUNTED, MountEntry, find, resolve
+from ffrecord_fuse.mounttable import NOT_MOUNTED, MountEntry, find, places_of, resolve
 from ffrecord_fuse.options import Options, escape
 
 TYPE = "fuse.ffrecord"
@@ -86,7 +88,7 @@ def unmount(mountpoint: str, *, lazy: bool = False) -> None:
     folder = resolve(mountpoint)
     entry = find(mountpoint)
     if entry is None:
-        raise MountError(mountpoint, errno.EINVAL, NOT_MOUNTED)
+        raise MountError(mountpoint, errno.EINVAL, _vacant(mountpoint))
     if not entry.is_fuse:
         why = f"{entry.type} is mounted here, not an archive: umount(8) is for that"
         raise MountError(mountpoint, errno.EINVAL, why)
@@ -129,9 +131,32 @@ def _check_folder(mountpoint: str, folder: str) -> None:
 
 
 def _occupied(mountpoint: str, entry: MountEntry) -> str:
+    command = f"ffrecord umount {shlex.quote(mountpoint)}"
+    if entry.type == TYPE and os.geteuid() in (0, entry.user):
+        return f"{entry.source} is mounted here: run `{command}` first"
     if entry.type == TYPE:
-        return f"{entry.source} is mounted here: run `ffrecord umount {mountpoint}` first"
+        who = _user_name(entry.user)
+        they = who if entry.user == 0 else f"{who} or root"
+        return (
+            f"{entry.source} is mounted here by {who}: choose another folder, "
+            f"or have {they} run `{command}`"
+        )
     return f"a file system ({entry.type}) is mounted here: choose another folder"
+
+
+def _vacant(mountpoint: str) -> str:
+    """Why there is nothing to unmount."""
+    places = places_of(_shown(os.path.abspath(mountpoint)), TYPE)
+    if places:
+        return f"is the archive, not where it is mounted: that is {' and '.join(places)}"
+    return NOT_MOUNTED
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 _NO_FOLDER = {

@@ -33,6 +33,12 @@ class MountEntry:
     def is_fuse(self) -> bool:
         return self.type == "fuse" or self.type.startswith("fuse.")
 
+    @property
+    def user(self) -> int:
+        """Who has mounted it, if it is FUSE: besides root, fusermount3 lets only them unmount."""
+        words = dict(word.partition("=")[::2] for word in self.super_options)
+        return int(words.get("user_id", 0))
+
 
 def find(mountpoint: str) -> MountEntry | None:
     """What is mounted at this path (not: what file system the path is in)."""
@@ -47,6 +53,11 @@ def find(mountpoint: str) -> MountEntry | None:
 def mount_points(type_: str) -> list[str]:
     """Where file systems are mounted whose type begins like that, each place once."""
     return list(dict.fromkeys(e.mountpoint for e in _entries() if e.type.startswith(type_)))
+
+
+def places_of(source: str, type_: str) -> list[str]:
+    """Where something of this name is mounted, as a file system of this type."""
+    return [e.mountpoint for e in _entries() if (e.source, e.type) == (source, type_)]
 
 
 def connection_of(mountpoint: str) -> int:

@@ -410,6 +410,26 @@ def test_a_wrong_file_is_one_line(
     assert not places["new"].exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("--exlude=*.tmp", "is --exclude meant?"),
+        ("--shardsize", "is --shard-size meant?"),
+        ("--dereferense", "is --dereference meant?"),
+        ("--compress", "a name that begins with - goes behind --"),
+        ("-x", "a name that begins with - goes behind --"),
+    ],
+)
+def test_a_misspelled_option_is_told_which_one_is_meant(
+    given: str, hint: str, ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
+    refused = ffrecord("pack", tree, tmp_path / "new.ffr", given)
+    assert refused.code == USAGE
+    assert refused.error.endswith(
+        f"unrecognized arguments: {given}; {hint}; see `ffrecord pack --help`"
+    )
+
+
 def test_help_names_every_command(ffrecord: Command) -> None:
     result = ffrecord("--help")
     assert result.code == 0

@@ -202,7 +202,19 @@ def test_counts_have_commas_for_people_and_none_in_json(run: Run, tmp_path: Path
 
 def test_verify_names_a_folder_without_records_once(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("verify", tmp_path)
-    assert (code, out) == (13, f"{tmp_path}: NOT READ: no *.ffr file in this folder\n")
+    why = "no *.ffr file in this folder; `ffrecord pack` makes one of what is there"
+    assert (code, out) == (13, f"{tmp_path}: NOT READ: {why}\n")
+
+
+@pytest.mark.parametrize("command", ["ls", "mount"])
+def test_a_folder_that_was_not_packed_yet_is_to_be(
+    command: str, run: Run, tree: Path, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    code, out, said = run(command, tree, *([empty] if command == "mount" else []))
+    assert (code, out) == (13, "")
+    assert "`ffrecord pack` makes one" in said
 
 
 def test_pack_and_extract_count_alike(run: Run, tree: Path, tmp_path: Path) -> None:

@@ -125,6 +125,21 @@ def test_a_file_in_the_place_of_dest_is_an_error(folder: PackedFolder, tmp_path:
     assert (tmp_path / "file").read_bytes() == b"precious"
 
 
+def test_a_read_only_dest_is_an_error_that_names_it(
+    folder: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the kernel says of a descriptor has no name in it."""
+
+    def read_only(fd: int, mode: int) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "fchmod", read_only)
+    with pytest.raises(OSError, match="Read-only file system") as caught:
+        folder.extract(dest)
+    assert caught.value.filename == str(dest)
+    assert os.listdir(dest) == []
+
+
 def test_dest_gets_the_attributes_of_the_top_if_it_was_empty(
     folder: PackedFolder, tree: Path, dest: Path
 ) -> None:

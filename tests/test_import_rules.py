@@ -4,8 +4,9 @@ Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what i
 `reader`, `iteration`, `opening`, `partition` and `recheck` are parts of `reader`, `newfile`,
 `beginning`, `append`, `partial`, `finished`, `journal`, `sharing`, `locks`, `planted` and
 `tempnames` of `writer`, `claims` of `salvage`, `scan` and `readahead` of `pack`, `archive`,
-`packedfile` and `walking` of `folder`, `openfolders` and `placing` of `extract`, split into one
-job each; `fileio`, `package` and `utils` have the names of the original's modules.
+`packedfile` and `walking` of `folder`, `openfolders` and `placing` of `extract`, `contents` of
+`pack` and `extract`, split into one job each; `fileio`, `package` and `utils` have the names of the
+original's modules.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "ffrecord.newfolder": ({"locks", "newfile", "planted"}, set()),
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
+    "ffrecord.contents": ({"index"}, {"numpy"}),
     "ffrecord.imagecopy": ({"checksum", "engine", "index"}, {"numpy"}),
     "ffrecord.archive": (
         {"errors", "checksum", "imagecopy", "index", "opening", "reader", "recheck", "wording"},
@@ -99,14 +101,15 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.scan": ({"errors", "index"}, set()),
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
-        {"bars", "errors", "checksum", "engine", "index", "layout", "names", "newfile", "newfolder"}
-        | {"readahead", "scan", "sizes", "tempnames", "wording", "writer"},
+        {"bars", "contents", "errors", "checksum", "engine", "index", "layout", "names", "newfile"}
+        | {"newfolder", "readahead", "scan", "sizes", "tempnames", "wording", "writer"},
         {"numpy"},
     ),
     "ffrecord.placing": ({"locks", "tempnames", "wording"}, set()),
     "ffrecord.openfolders": ({"index"}, set()),
     "ffrecord.extract": (
-        {"archive", "errors", "index", "names", "newfile", "openfolders", "placing"},
+        {"archive", "contents", "errors", "index", "names", "newfile", "openfolders", "placing"}
+        | {"wording"},
         {"numpy"},
     ),
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
@@ -128,6 +131,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "archive",
             "bars",
             "checksum",
+            "contents",
             "convert",
             "dataset",
             "errors",
@@ -147,6 +151,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "archive",
             "audit",
             "cli",
+            "contents",
             "convert",
             "dataset",
             "extract",
@@ -229,7 +234,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "mounttable",
             "names",
         }
-        | {"options", "supervisor", "terminal"},
+        | {"options", "supervisor", "wording"},
         set(),
     ),
     "ffrecord_fuse.cli": ({"daemon", "errors", "options", "terminal", "version"}, set()),

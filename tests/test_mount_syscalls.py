@@ -30,6 +30,7 @@ NAMES = [
     os.fsdecode(b"not-utf8-\xff"), "'\"$(x)`", "n" * 255,
 ]  # fmt: skip
 Mounter = Callable[..., int]
+NOT_IN_PASSWD = 54321
 
 
 @pytest.fixture
@@ -377,6 +378,62 @@ def test_a_folder_where_an_archive_is_mounted_is_to_be_unmounted_first(
     error = refusal("/data/second.ffr", folder)
     assert error.errno == errno.EBUSY
     assert f"/data/first.ffr is mounted here: run `ffrecord umount {folder}`" in str(error)
+
+
+ASKED_BY_A_USER = """
+try:
+    mounting.mount("/data/second.ffr", sys.argv[1], Options())
+except MountError as error:
+    print(error)
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("state", ["alive", "dead"])
+def test_a_user_who_may_not_unmount_is_told_whose_mount_it_is(
+    mounter: Mounter, cleanup: handshake.Cleanup, folder: str, tmp_path: Path, state: str
+) -> None:
+    fd = mounter(folder, source="/data/first.ffr")
+    if state == "dead":
+        cleanup.close(fd)
+    imports = (
+        "from ffrecord_fuse import mounting\nfrom ffrecord_fuse.errors import MountError\n"
+        "from ffrecord_fuse.options import Options\n"
+    )
+    with users.reachable(tmp_path):
+        said = users.run(ASKED_BY_A_USER, folder, imports=imports)
+    assert said == (
+        f"{folder}: /data/first.ffr is mounted here by root: choose another folder, or have root "
+        f"run `ffrecord umount {folder}`\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("uid", "advice"),
+    [
+        (NOT_IN_PASSWD, "run `ffrecord umount {}` first"),
+        (1000, "choose another folder, or have user 54321 or root run `ffrecord umount {}`"),
+    ],
+)
+def test_who_has_mounted_may_unmount_whether_they_have_a_name_or_not(
+    folder: str, uid: int, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`uid` asks of what 54321 has mounted."""
+    entry = mounttable.MountEntry(
+        folder, mounting.TYPE, "/data/a.ffr", 0, 99, ("ro",), ("rw", f"user_id={NOT_IN_PASSWD}")
+    )
+    monkeypatch.setattr(mounting, "find", lambda path: entry)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    assert str(refusal("b", folder)).endswith(advice.format(folder))
+
+
+@needs_root
+def test_a_mount_point_is_quoted_as_a_shell_takes_it(mounter: Mounter, tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    mounter(str(folder))
+    assert f"run `ffrecord umount '{folder}'` first" in str(refusal("b", str(folder)))
 
 
 def test_what_else_is_mounted_is_left_alone() -> None:

@@ -6,10 +6,14 @@ import argparse
 import dataclasses
 import json
 
+from ffrecord.cli.tally import tally
+from ffrecord.contents import Contents
 from ffrecord.convert import FORMATS, ConversionReport, convert
-from ffrecord.terminal import counted, printable, shows_progress
+from ffrecord.convert.shapes import Records, Rows
+from ffrecord.terminal import printable, shows_progress
+from ffrecord.wording import counted
 
-KINDS = {"Records": "record", "Files": "file", "Rows": "row"}
+KINDS = {Records: "record", Rows: "row"}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,10 +35,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def summary(report: ConversionReport) -> str:
-    """`10 records (tfrecord) became 10 files (tar)`, and what is different."""
-    source, target = FORMATS[report.source_format], FORMATS[report.target_format]
-    text = (
-        f"{counted(report.read, KINDS[source.shape.__name__])} ({source.name}) became "
-        f"{counted(report.written, KINDS[target.shape.__name__])} ({target.name})"
-    )
+    """`10 records (tfrecord) became 10 files, 12.0 kB (tar)`, and what is different. Where files
+    stay files and all of them are there, they are counted once: `10 files, 12.0 kB (folder became
+    tar)`."""
+    source, target = report.source_format, report.target_format
+    before = _counted(report.read, source, report.source_contents)
+    after = _counted(report.written, target, report.target_contents)
+    if report.source_contents == report.target_contents is not None:
+        return f"{after} ({source} became {target})"
+    text = f"{before} ({source}) became {after} ({target})"
     return f"{text}, {report.replaced:,} replaced" if report.replaced else text
+
+
+def _counted(items: int, format_name: str, contents: Contents | None) -> str:
+    if contents is not None:
+        return tally(contents)
+    return counted(items, KINDS[FORMATS[format_name].shape])

@@ -11,12 +11,13 @@ from ffrecord.archive import Archive
 from ffrecord.bars import bar
 from ffrecord.cli import datasets
 from ffrecord.cli.inside import inside
+from ffrecord.cli.tally import tally
 from ffrecord.errors import FFRecordError, SampleChecksumError
-from ffrecord.extract import ExtractReport, extract
+from ffrecord.extract import extract
 from ffrecord.index.resolve import require
 from ffrecord.names import json_facts, to_bytes
-from ffrecord.sizes import human
-from ffrecord.terminal import complain, counted, printable, shows_progress, tally
+from ffrecord.terminal import complain, printable, shows_progress
+from ffrecord.wording import counted
 
 
 def run(options: argparse.Namespace) -> int:
@@ -42,17 +43,8 @@ def run(options: argparse.Namespace) -> int:
         where = json_facts("directory", options.directory)
         print(json.dumps({**where, **asdict(report), "damaged_files": damaged}, indent=2))
     else:
-        print(printable(f"{options.directory}: {summary(report)}"))
+        print(printable(f"{options.directory}: {tally(report)}"))
     if report.damaged:
         complain(f"left out or incomplete: {counted(report.damaged, 'damaged file')}")
         return SampleChecksumError.exit_code
     return 0
-
-
-def summary(report: ExtractReport) -> str:
-    """`3 files, 1 folder, 12.0 kB`, and what else there was."""
-    counts = {
-        "file": report.files, "folder": report.folders, "symlink": report.symlinks,
-        "hard link": report.hard_links,
-    }  # fmt: skip
-    return f"{tally(counts)}, {human(report.bytes)}"

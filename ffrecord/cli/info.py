@@ -14,11 +14,13 @@ import numpy.typing as npt
 
 from ffrecord.archive import Archive
 from ffrecord.cli import datasets
+from ffrecord.contents import kinds_of, of_index
 from ffrecord.errors import NotPackedFolderError
 from ffrecord.names import json_facts, to_text
 from ffrecord.reader import FileReader
 from ffrecord.sizes import human
-from ffrecord.terminal import counted, quoted
+from ffrecord.terminal import quoted
+from ffrecord.wording import counted
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -96,20 +98,20 @@ def field_lines(fields: dict[str, dict[str, Any]]) -> list[str]:
 def describe_folder(archive: Archive) -> dict[str, Any]:
     """The facts about a packed folder, ready for JSON."""
     index, reader = archive.index, archive.reader
-    rows = index.tables.inodes
-    kinds = index.tables.attributes["mode"][rows["attributes"]] & np.uint32(0o170000)
-    files = (kinds == stat.S_IFREG).nonzero()[0]
-    sizes = rows["length"][files].astype(np.int64)
+    counts = of_index(index)
+    files = (kinds_of(index) == stat.S_IFREG).nonzero()[0]
+    sizes = index.tables.inodes["length"][files].astype(np.int64)
     largest = files[np.argsort(-sizes, kind="stable")[:LARGEST]]
     return {
         "kind": "packed folder",
         "shards": len(index.tables.shards),
-        "files": len(files),
-        "folders": int((kinds == stat.S_IFDIR).sum()) - 1,
-        "symlinks": int((kinds == stat.S_IFLNK).sum()),
+        "files": counts.files,
+        "folders": counts.folders,
+        "symlinks": counts.symlinks,
+        "hard_links": counts.hard_links,
         "names": len(index.tables.entries),
         "archive_bytes": sum(os.path.getsize(name) for name in reader.fnames),
-        "data_bytes": int(sizes.sum()),
+        "data_bytes": counts.bytes,
         "index_bytes": reader.record_size(reader.n - 1),
         "fingerprint": reader.fingerprint,
         **_spread("file", sizes),

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os
 from dataclasses import asdict
 
+from ffrecord.cli.tally import tally
 from ffrecord.names import json_facts
 from ffrecord.pack import PackReport, pack_folder
-from ffrecord.sizes import human
-from ffrecord.terminal import EXIT_USAGE, complain, printable, shows_progress, tally
+from ffrecord.terminal import EXIT_USAGE, complain, printable, shows_progress
+from ffrecord.wording import there_already
 
 
 def run(options: argparse.Namespace) -> int:
     # The library replaces it, as the original did; a slip of a command line should not.
     if os.path.isfile(options.out) and not options.force and options.shard_size is None:
-        raise FileExistsError(errno.EEXIST, "is there already; --force replaces it", options.out)
+        raise there_already(options.out)
     try:
         report = _pack(options)
     except ValueError as error:  # a shard size that makes too many shards
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({**json_facts("out", options.out), **asdict(report)}, indent=2))
     else:
-        print(printable(f"{options.out}: {summary(report)}"))
+        print(printable(f"{options.out}: {tally(report, report.shards)}"))
     return 0
 
 
@@ -42,12 +42,3 @@ def _pack(options: argparse.Namespace) -> PackReport:
         ignore_changed=options.ignore_changed,
         shard_size=options.shard_size,
     )
-
-
-def summary(report: PackReport) -> str:
-    """`3 files, 1 folder, 12.0 kB`, and what else there was."""
-    counts = {
-        "file": report.files, "folder": report.folders, "symlink": report.symlinks,
-        "hard link": report.hard_links, "shard": report.shards,
-    }  # fmt: skip
-    return f"{tally(counts)}, {human(report.bytes)}"

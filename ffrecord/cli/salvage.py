@@ -14,10 +14,10 @@ from ffrecord.terminal import (
     EXIT_DAMAGED,
     EXIT_USAGE,
     complain,
-    counted,
     printable,
     shows_progress,
 )
+from ffrecord.wording import counted
 
 SHOWN = 20
 """Lost records that are named: of a file that ends early there may be millions."""

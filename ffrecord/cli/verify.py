@@ -27,7 +27,8 @@ from ffrecord.cli import datasets
 from ffrecord.errors import FFRecordError, NotPackedFolderError
 from ffrecord.names import json_facts, to_text
 from ffrecord.reader import FileReader
-from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, counted, printable, shows_progress
+from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable, shows_progress
+from ffrecord.wording import counted
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Damage: TypeAlias = "tuple[int, FFRecordError]"

@@ -16,7 +16,6 @@ from ffrecord.convert.shapes import (
     Shape,
 )
 from ffrecord.errors import ConversionError
-from ffrecord.names import to_text
 from ffrecord.wording import said
 
 FIELD = "data"
@@ -83,7 +82,7 @@ def _without_names(files: Files, options: Options) -> Iterator[bytes]:
         if entry.is_file:
             yield samples.content_of(entry, LARGEST_RECORD)
         elif not entry.is_folder:
-            options.skipped("symlink" if entry.is_symlink else "hard link", to_text(entry.path))
+            options.skipped["symlink" if entry.is_symlink else "hard link"] += 1
 
 
 def _values(rows: Rows, options: Options) -> Records:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,11 +17,12 @@ from typing import Any, TypeAlias
 
 from ffrecord.archive import Archive
 from ffrecord.bars import bar
-from ffrecord.convert import bag, fieldtypes, formats, own
+from ffrecord.contents import Contents, of_index
+from ffrecord.convert import bag, fieldtypes, formats
 from ffrecord.convert.adapt import adapt
 from ffrecord.convert.formats import Format
 from ffrecord.convert.publish import publish_files, publish_folder
-from ffrecord.convert.shapes import Files, Options, Rows, Shape, Written
+from ffrecord.convert.shapes import Entry, Files, Options, Rows, Shape, Written
 from ffrecord.errors import (
     ConversionError,
     CountError,
@@ -37,7 +37,7 @@ from ffrecord.newfile import check_target
 from ffrecord.newfolder import NewFolder, remove_abandoned
 from ffrecord.pack import pack_folder
 from ffrecord.sizes import parse_size
-from ffrecord.wording import said
+from ffrecord.wording import listed, said, there_already
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
@@ -59,6 +59,10 @@ class ConversionReport:
     """Files that a later one of the same name took the place of."""
     skipped: dict[str, int] = field(default_factory=dict)
     """What the target cannot hold, by kind."""
+    source_contents: Contents | None = None
+    """What `read` counts, if that is files; and the folders."""
+    target_contents: Contents | None = None
+    """What `written` counts, likewise."""
 
 
 def convert(
@@ -93,12 +97,10 @@ def convert(
     Returns what was read and written. An error leaves the target as it was.
     """
     paths = _source_paths(src)
-    skipped: Counter[str] = Counter()
     options = Options(
         field, dict(types or {}), drop_names, codec,
         None if shard_size is None else parse_size(shard_size),
         mtime_ns=max(os.stat(path).st_mtime_ns for path in paths),
-        skipped=lambda kind, path: skipped.update([kind]),
     )  # fmt: skip
     source = _source_format(paths, source_format)
     for name, text in options.types.items():
@@ -109,10 +111,10 @@ def convert(
     path = _target_path(os.fsdecode(dst), target, paths, force)
     job = _Job(paths, source, path, target, options, force, verbose)
     report = job.run()
-    report.skipped = dict(skipped)
-    if skipped and job.shortcut is not _pack:  # which warns itself
-        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(skipped.items()))
-        warnings.warn(f"{paths[0]}: not converted: {kinds}", SkippedWarning, stacklevel=2)
+    report.skipped = dict(options.skipped)
+    if options.skipped and job.shortcut is not _pack:  # which warns itself
+        what = f"{paths[0]}: not converted: {listed(options.skipped)}"
+        warnings.warn(what, SkippedWarning, stacklevel=2)
     return report
 
 
@@ -181,9 +183,10 @@ def _target_path(dst: str, target: Format, sources: list[str], force: bool) -> s
     check_target(path)
     for name in _products(path, target, both=True):
         if os.path.lexists(name) and (not force or target.is_folder):
-            hint = "" if target.is_folder else f"; {said('force=True', '--force')} replaces it"
             shown = dst if name == path else name
-            raise FileExistsError(errno.EEXIST, f"is there already{hint}", shown)
+            if target.is_folder:
+                raise FileExistsError(errno.EEXIST, "is there already", shown)
+            raise there_already(shown, argument="force")
     return path
 
 
@@ -209,6 +212,7 @@ class _Job:
         self._force = force
         self._verbose = verbose
         self._read = 0
+        self._contents = Contents() if source.shape is Files else None
         self.shortcut = None
         if len(paths) == 1:
             self.shortcut = _SHORTCUTS.get((source.name, target.name))
@@ -219,7 +223,8 @@ class _Job:
             with self._failing_as_the_target(folder.path):
                 staged = os.path.join(folder.path, os.path.basename(self._path))
                 written = self._write(staged)
-                found = self._target.count(staged)
+                there = self._target.count(staged)
+                found = there.names if isinstance(there, Contents) else there
                 if found != written.items:
                     raise CountError(
                         f"{self._path}: {written.items} items were written, but opened again it "
@@ -229,12 +234,15 @@ class _Job:
         finally:
             folder.discard()
         return ConversionReport(
-            self._source.name, self._target.name, self._read, found, written.replaced
-        )
+            self._source.name, self._target.name, self._read, found, written.replaced,
+            source_contents=self._contents,
+            target_contents=there if isinstance(there, Contents) else None,
+        )  # fmt: skip
 
     def _write(self, staged: str) -> Written:
         if self.shortcut is not None:
-            self._read = self.shortcut(self._paths[0], staged, self._verbose, self._options)
+            found = self.shortcut(self._paths[0], staged, self._verbose, self._options)
+            self._contents, self._read = found, found.names
             return Written(self._read)
         with _opened(self._paths, self._source, self._options) as opened:
             total = opened.count
@@ -258,6 +266,8 @@ class _Job:
             shown=self._verbose, total=total, unit=f" {kind}", desc="converting", leave=False
         ) as drawn:
             for item in items:
+                if self._contents is not None:
+                    _add(self._contents, item)
                 if not getattr(item, "is_folder", False):
                     self._read += 1
                     drawn.update()
@@ -287,6 +297,18 @@ class _Job:
             if error.errno in NoRoomError.ERRNOS and not isinstance(error, FFRecordError):
                 raise NoRoomError(self._path, error.errno) from error
             raise
+
+
+def _add(contents: Contents, entry: Entry) -> None:
+    if entry.is_folder:
+        contents.folders += entry.path != b""
+    elif entry.hard_link:
+        contents.hard_links += 1
+    elif entry.is_symlink:
+        contents.symlinks += 1
+    else:
+        contents.files += 1
+        contents.bytes += entry.size
 
 
 class _Counted:
@@ -325,22 +347,20 @@ def _chained(
             yield from shape.items
 
 
-def _pack(path: str, staged: str, verbose: bool, options: Options) -> int:
+def _pack(path: str, staged: str, verbose: bool, options: Options) -> Contents:
     report = pack_folder(path, staged, verbose)
-    for kind, number in report.skipped.items():
-        for _ in range(number):
-            options.skipped(kind, path)
-    return report.files + report.symlinks + report.hard_links
+    options.skipped.update(report.skipped)
+    return Contents(report.files, report.folders, report.symlinks, report.hard_links, report.bytes)
 
 
-def _extract(path: str, staged: str, verbose: bool, options: Options) -> int:
+def _extract(path: str, staged: str, verbose: bool, options: Options) -> Contents:
     with Archive.open(path) as archive:
-        names = own.names_in(archive)
+        found = of_index(archive.index)
         with bar(
-            shown=verbose, total=names, unit=" files", desc="converting", leave=False
+            shown=verbose, total=found.names, unit=" files", desc="converting", leave=False
         ) as drawn:
             extract(archive, staged, progress=lambda files, size: drawn.update(files))
-        return names
+        return found
 
 
 # Where there is more to gain than from items one by one.

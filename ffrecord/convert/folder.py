@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ffrecord.archive import Archive
+from ffrecord.contents import Contents, of_tree
 from ffrecord.convert import packed
 from ffrecord.convert.shapes import Entry, Files, Options, Written
 from ffrecord.convert.streams import STEP, reader
@@ -23,14 +24,12 @@ from ffrecord.scan import Scan, read_xattrs
 @contextmanager
 def read(path: str, options: Options) -> Iterator[Files]:
     scan = Scan(os.path.abspath(path))
-    for kind, number in scan.skipped.items():
-        for _ in range(number):
-            options.skipped(kind, path)
-    yield Files(_entries(scan), _names(scan))
+    options.skipped.update(scan.skipped)
+    yield Files(_entries(scan), of_tree(scan.tree).names)
 
 
-def count(path: str) -> int:
-    return _names(Scan(os.path.abspath(path)))
+def count(path: str) -> Contents:
+    return of_tree(Scan(os.path.abspath(path)).tree)
 
 
 def write(path: str, files: Files, options: Options) -> Written:
@@ -40,11 +39,6 @@ def write(path: str, files: Files, options: Options) -> Written:
         extract(opened, path)
     os.unlink(archive)
     return written
-
-
-def _names(scan: Scan) -> int:
-    tree = scan.tree
-    return sum(not tree.is_folder(inode) for inode in tree.inode)
 
 
 def _entries(scan: Scan) -> Iterator[Entry]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ffrecord.archive import Archive
+from ffrecord.contents import Contents
 from ffrecord.convert import bag, folder, granular, hdf5, own, packed, recordio, tar, tfrecord
 from ffrecord.convert.shapes import Files, Options, Records, Rows, Shape, Written
 from ffrecord.convert.streams import first_bytes
@@ -40,8 +41,8 @@ class Format:
     shape: type[Shape]
     read: Reads
     write: Callable[[str, Any, Options], Written]
-    count: Callable[[str], int]
-    """How many items a file of it says that it has; of files, those that are not folders."""
+    count: Callable[[str], int | Contents]
+    """How many items a file of it says that it has; of files, how many of each kind."""
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ffrecord.archive import Archive
+from ffrecord.contents import Contents, of_index
 from ffrecord.convert.fieldtypes import passing_on
 from ffrecord.convert.shapes import Entry, Files, Options, Records, Rows, Written
 from ffrecord.dataset import DatasetReader, DatasetWriter, ShardedDatasetReader, codecs
@@ -44,20 +44,12 @@ def write_records(path: str, records: Records, options: Options) -> Written:
 @contextmanager
 def read_packed(path: str, options: Options) -> Iterator[Files]:
     with Archive.open(path) as archive:
-        yield Files(_entries(archive), names_in(archive))
+        yield Files(_entries(archive), of_index(archive.index).names)
 
 
-def count_packed(path: str) -> int:
+def count_packed(path: str) -> Contents:
     with Archive.open(path) as archive:
-        return names_in(archive)
-
-
-def names_in(archive: Archive) -> int:
-    """Of files and symlinks: all names but the folders', each of which has one."""
-    tables = archive.index.tables
-    kinds = tables.attributes["mode"][tables.inodes["attributes"]] & 0o170000
-    folders = int((kinds == stat.S_IFDIR).sum()) - 1  # the root has no name
-    return len(tables.entries) - folders
+        return of_index(archive.index)
 
 
 def _entries(archive: Archive) -> Iterator[Entry]:

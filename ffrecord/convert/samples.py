@@ -93,7 +93,7 @@ def _samples(files: Files, options: Options) -> Iterator[_Sample]:
         if entry.is_folder:
             continue
         if not entry.is_file:
-            options.skipped("symlink" if entry.is_symlink else "hard link", to_text(entry.path))
+            options.skipped["symlink" if entry.is_symlink else "hard link"] += 1
             continue
         key, extension = sample_key(entry.path)
         if not extension or key.endswith(b"/") or not key:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -97,8 +98,8 @@ class Options:
     mtime_ns: int = 0
     """For files that are made of records or rows: the source's own time, so that the same source
     gives the same bytes."""
-    skipped: Callable[[str, str], None] = lambda kind, path: None
-    """Told of what is left out: what kind of thing, and where."""
+    skipped: Counter[str] = dataclasses.field(default_factory=Counter)
+    """How many things are left out, by kind: for whoever leaves them out to add to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from typing import Any
 
+from ffrecord.contents import Contents
 from ffrecord.convert.paths import parts, sample_key
 from ffrecord.convert.shapes import Entry, Files, Options, Written
 from ffrecord.convert.source import Pieces
@@ -62,12 +63,21 @@ def read(path: str, options: Options) -> Iterator[Files]:
     yield Files(entry for each in _tars(path) for entry in _entries(each, options))
 
 
-def count(path: str) -> int:
-    """Of what is not a folder, by the headers."""
-    total = 0
+def count(path: str) -> Contents:
+    """By the headers."""
+    total = Contents()
     for each in _tars(path):
         with _opened(each, headers_only=True) as archive:
-            total += sum(not member.isdir() for member in _members(each, archive))
+            for member in _members(each, archive):
+                if member.isdir():
+                    total.folders += _below(member.name) != b""
+                elif member.issym():
+                    total.symlinks += 1
+                elif member.islnk():
+                    total.hard_links += 1
+                else:
+                    total.files += 1
+                    total.bytes += member.size
     return total
 
 
@@ -155,7 +165,7 @@ def _entries(path: str, options: Options) -> Iterator[Entry]:
     with _opened(path) as archive:
         for number, member in enumerate(_members(path, archive)):
             if member.type in _LEFT_OUT:
-                options.skipped(_LEFT_OUT[member.type], member.name)
+                options.skipped[_LEFT_OUT[member.type]] += 1
                 continue
             with _damage_of(path, number, member.offset):
                 entry = _entry(path, archive, member, number)

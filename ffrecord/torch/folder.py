@@ -98,10 +98,16 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
             self.folder.record(self._paths[indices[missing]])  # raises what opening it would
         data = self.folder.archive.read_records(records, lambda k: self._paths[indices[k]])
         targets = self._targets[indices].tolist()
-        return [self._sample(*pair) for pair in zip(data, targets, strict=True)]
+        return [self._sample(*each) for each in zip(data, targets, indices, strict=True)]
 
-    def _sample(self, data: Bytes, target: Any) -> tuple[Any, Any]:
-        sample = self.loader(data)
+    def _sample(self, data: Bytes, target: Any, index: int) -> tuple[Any, Any]:
+        try:
+            sample = self.loader(data)
+        except OSError as error:
+            if error.errno is None:  # Pillow's, of bytes that are no image, or not all of one
+                where = f"{self.folder.archive.path}: {self._paths[index]}"
+                error.args = (f"{where}: {error}",)
+            raise
         if self.transform is not None:
             sample = self.transform(sample)
         if self.target_transform is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import pty
 import struct
 import subprocess
 import sys
+import tarfile
 import termios
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,8 +69,62 @@ def test_json_is_for_scripts(run: Command, ours: Path, tmp_path: Path) -> None:
     result = run(ours, tmp_path / "x.tar", "--json")
     assert json.loads(result.out) == {
         "source_format": "records", "target_format": "tar", "read": 3, "written": 3,
-        "replaced": 0, "skipped": {},
+        "replaced": 0, "skipped": {}, "source_contents": None,
+        "target_contents": {
+            "files": 3, "folders": 0, "symlinks": 0, "hard_links": 0, "bytes": 8
+        },
     }  # fmt: skip
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """3 files, one of which has three names; 2 folders, the first of them empty; 2 symlinks."""
+    top = trees.plain_tree(tmp_path / "tree", {"a.bin": b"1" * 1000, "b": b"", "sub/c": b"234"})
+    (top / "empty").mkdir()
+    (top / "symlink").symlink_to("a.bin")
+    (top / "sub/dangling").symlink_to("nowhere")
+    os.link(top / "a.bin", top / "sub/again")
+    os.link(top / "a.bin", top / "thrice")
+    return top
+
+
+def test_a_tree_is_counted_alike_whatever_it_becomes(
+    run: Command, linked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "3 files, 2 folders, 2 symlinks, 2 hard links, 1.0 kB"
+    packed, back = tmp_path / "packed.ffr", tmp_path / "back"
+    assert cli.main(["pack", str(linked), str(packed)]) == 0
+    assert cli.main(["extract", str(packed), "-C", str(back)]) == 0
+    assert capsys.readouterr().out == f"{packed}: {words}\n{back}: {words}\n"
+    for source, target, formats in (
+        (linked, tmp_path / "c.ffr", "folder became packed"),
+        (packed, tmp_path / "c", "packed became folder"),
+        (linked, tmp_path / "c.tar", "folder became tar"),
+        (tmp_path / "c.tar", tmp_path / "from tar.ffr", "tar became packed"),
+        (packed, tmp_path / "packed.tar.gz", "packed became tar"),
+        (tmp_path / "c.tar", tmp_path / "from tar", "tar became folder"),
+    ):
+        assert run(source, target) == Result(0, f"{target}: {words} ({formats})\n", "")
+
+
+def test_what_differs_is_counted_on_both_sides(run: Command, tmp_path: Path) -> None:
+    tar = tmp_path / "two.tar"
+    with tarfile.open(tar, "w") as file:
+        for name, content in (("deep/down/a", b"old"), ("deep/down/a", b"new one")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+    result = run(tar, tmp_path / "x.ffr")
+    became = "2 files, 10 B (tar) became 1 file, 2 folders, 7 B (packed), 1 replaced"
+    assert result.out == f"{tmp_path}/x.ffr: {became}\n"
+
+
+def test_files_that_become_records_are_counted_as_files(
+    run: Command, linked: Path, tmp_path: Path
+) -> None:
+    result = run(linked, tmp_path / "x.tfrecord", "--drop-names")
+    words = "3 files, 2 folders, 2 symlinks, 2 hard links, 1.0 kB (folder)"
+    assert result.out == f"{tmp_path}/x.tfrecord: {words} became 3 records (tfrecord)\n"
 
 
 def test_options_may_stand_anywhere_and_sources_be_many(
@@ -160,12 +216,13 @@ def test_a_package_that_is_missing_is_asked_for_by_name(
 
 def test_what_is_left_out_is_a_warning_of_one_line(run: Command, tmp_path: Path) -> None:
     top = trees.plain_tree(tmp_path / "tree", {"a": b"1"})
-    os.mkfifo(top / "fifo")
-    for target in ("x.tar", "x.ffr"):
-        result = run(top, tmp_path / target)
-        assert result.code == 0
-        assert result.err.count("\n") == 1
-        assert "1 fifo" in result.err
+    for number in range(2):
+        os.mkfifo(top / f"fifo {number}")
+        what = ("1 fifo", "2 fifos")[number]
+        for target, done in (("x.tar", "converted"), ("x.ffr", "packed")):
+            result = run(top, tmp_path / target, "--force")
+            assert result.code == 0
+            assert result.err == f"ffrecord: warning: {top}: not {done}: {what}\n"
 
 
 def on_a_terminal(*arguments: str | Path) -> bytes:

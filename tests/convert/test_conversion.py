@@ -81,6 +81,11 @@ def test_a_bag_is_found_by_its_name_and_an_unknown_name_is_asked_about(
     assert formats.find(str(path.with_suffix(".bag"))).name == "bag"
 
 
+def items_in(name: str, path: Path) -> int:
+    found = FORMATS[name].count(str(path))
+    return found if isinstance(found, int) else found.names
+
+
 def test_every_format_converts_to_every_other_one(
     one_of_each: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -95,7 +100,7 @@ def test_every_format_converts_to_every_other_one(
             drop_names=True, field=field,
         )  # fmt: skip
         assert (report.source_format, report.target_format) == (source, target)
-        assert FORMATS[target].count(str(place)) == report.written
+        assert items_in(target, place) == report.written
         contents = place.read_bytes() if place.is_file() else b"".join(
             path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()
         )  # fmt: skip
@@ -166,7 +171,7 @@ def test_a_file_that_is_there_is_replaced_only_if_asked(ours: Path, tmp_path: Pa
         assert (tmp_path / name).read_bytes() == b"precious"
         os.chmod(tmp_path / name, 0o600)
         convert(ours, tmp_path / name, force=True)
-        assert FORMATS[formats.find(str(tmp_path / name)).name].count(str(tmp_path / name)) == 4
+        assert items_in(formats.find(str(tmp_path / name)).name, tmp_path / name) == 4
         assert os.stat(tmp_path / name).st_mode & 0o777 == 0o600
 
 
@@ -325,7 +330,7 @@ def test_a_conversion_that_is_killed_leaves_nothing_under_the_name(
     assert ".x.converting" in os.listdir(tmp_path)
     convert(ours, tmp_path / "x", target_format=name)
     assert sorted(os.listdir(tmp_path)) == ["ours.ffr", "x"]
-    assert FORMATS[name].count(str(tmp_path / "x")) == 4
+    assert items_in(name, tmp_path / "x") == 4
 
 
 # ---- several sources -----------------------------------------------------------------------

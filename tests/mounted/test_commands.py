@@ -234,6 +234,20 @@ def test_what_is_not_mounted_cannot_be_unmounted(archive: Path, mountpoint: Path
         assert "nothing is mounted here" in one_line(done)
 
 
+def test_who_names_the_archive_is_told_where_it_is_mounted(
+    archive: Path, mountpoint: Path, backend: str
+) -> None:
+    assert command("mount", archive, mountpoint, "--backend", backend).returncode == 0
+    done = command("umount", archive)
+    assert done.returncode == 18
+    assert one_line(done).endswith(
+        f"{archive}: is the archive, not where it is mounted: that is {mountpoint}"
+    )
+    assert is_mounted(mountpoint)
+    assert command("umount", mountpoint).returncode == 0
+    assert wait_until_ended(mountpoint)
+
+
 def test_a_file_system_of_another_kind_is_left_alone(tmp_path: Path) -> None:
     done = command("umount", "/proc")
     assert done.returncode == 18

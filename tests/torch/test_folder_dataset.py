@@ -159,6 +159,39 @@ def test_a_folder_that_links_to_one_it_is_in_is_gone_into_once(tmp_path: Path) -
     assert len(paths) == len(set(paths)) < 10
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [(lambda data: b"no image", "cannot identify"), (lambda data: data[:-200], "truncated")],
+    ids=["none", "truncated"],
+)
+def test_an_image_that_cannot_be_decoded_is_named(
+    spoil: Callable[[bytes], bytes], said: str, workers: int, tmp_path: Path
+) -> None:
+    for name in ("a/1.png", "b/2.png"):
+        path = tmp_path / "images" / name
+        path.parent.mkdir(parents=True)
+        pixels = np.random.default_rng(1).integers(0, 255, (16, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(path)
+    path.write_bytes(spoil(path.read_bytes()))
+    pack_folder(tmp_path / "images", tmp_path / "images.ffr")
+    dataset = PackedFolderDataset(tmp_path / "images.ffr")
+    assert dataset[0][0].size == (16, 16)
+    loader = DataLoader(dataset, batch_size=2, num_workers=workers, collate_fn=as_list)
+    with pytest.raises(OSError, match=rf"{tmp_path}/images\.ffr: b/2\.png: .*{said}"):
+        batches(loader)
+
+
+def test_a_loader_s_own_error_of_a_file_stays_as_it_is(tmp_path: Path) -> None:
+    def elsewhere(data: object) -> bytes:
+        return (tmp_path / "missing").read_bytes()
+
+    pack_folder(fill(tmp_path / "images", ["a/1.png"]), tmp_path / "images.ffr")
+    with pytest.raises(FileNotFoundError) as caught:
+        PackedFolderDataset(tmp_path / "images.ffr", elsewhere)[0]
+    assert caught.value.filename == str(tmp_path / "missing")
+
+
 def test_a_link_that_leads_nowhere_fails_when_it_is_read(tmp_path: Path) -> None:
     root = fill(tmp_path / "images", ["a/1.png"])
     (root / "a" / "broken.png").symlink_to("nothing.png")

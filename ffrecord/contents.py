@@ -1,0 +1,67 @@
+"""How many files, folders and links there are, however a tree is stored: the one way to count them.
+
+A file with several names is one file, and its further names are hard links; the top is no folder
+of its own. So whoever packs, extracts or converts the same tree is told the same numbers.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.index import Index
+from ffrecord.index.build import Tree
+
+
+@dataclass(slots=True)
+class Contents:
+    """What is in a folder, an archive or a tar."""
+
+    files: int = 0
+    folders: int = 0
+    symlinks: int = 0
+    hard_links: int = 0
+    bytes: int = 0
+
+    @property
+    def names(self) -> int:
+        """Of all that is not a folder."""
+        return self.files + self.symlinks + self.hard_links
+
+
+def of_index(index: Index) -> Contents:
+    """Of an archive."""
+    rows = index.tables.inodes
+    kinds = kinds_of(index)
+    is_file = kinds == stat.S_IFREG
+    return Contents(
+        files=int(is_file.sum()),
+        folders=int((kinds == stat.S_IFDIR).sum()) - 1,
+        symlinks=int((kinds == stat.S_IFLNK).sum()),
+        hard_links=len(index.tables.entries) - len(rows) + 1,
+        bytes=int(rows["length"][is_file].sum()),
+    )
+
+
+def kinds_of(index: Index) -> npt.NDArray[np.uint32]:
+    """What each inode is, as `stat.S_IFMT` has it."""
+    tables = index.tables
+    modes = tables.attributes["mode"][tables.inodes["attributes"]]
+    kinds: npt.NDArray[np.uint32] = modes & np.uint32(0o170000)
+    return kinds
+
+
+def of_tree(tree: Tree) -> Contents:
+    """Of a folder that was walked."""
+    kinds = Counter(map(stat.S_IFMT, tree.mode))
+    return Contents(
+        files=kinds[stat.S_IFREG],
+        folders=kinds[stat.S_IFDIR] - 1,
+        symlinks=kinds[stat.S_IFLNK],
+        hard_links=len(tree.names) - len(tree) + 1,
+        bytes=sum(tree.length[inode] for inode in range(len(tree)) if tree.is_file(inode)),
+    )
