@@ -19,10 +19,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord import aio
+from ffrecord import aio, slabs
 from ffrecord.engine import SourceSet
 from ffrecord.errors import FFRecordError
-from ffrecord.slabs import SlabPool
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -45,7 +44,7 @@ class ColdReads:
         slots = self._context.capacity if self._context is not None else 0
         self._free = list(range(slots))
         # Small reads have memory of their slot's own: to get some takes longer than to fill it.
-        self._slabs = SlabPool(IDLE_BYTES)
+        self._slabs = slabs.SlabPool(IDLE_BYTES)
         memory = self._slabs.take(max(slots, 1) * SLOT_BYTES)
         self._memory = [memory[SLOT_BYTES * slot :][:SLOT_BYTES] for slot in range(slots)]
         self._memory_at = memory.ctypes.data
@@ -83,7 +82,8 @@ class ColdReads:
         if high - low <= SLOT_BYTES and not kept:
             memory, address = self._memory[slot], self._memory_at + SLOT_BYTES * slot
         else:
-            memory = self._slabs.take(high - low)
+            # Smaller memory is not used again, and fresh memory takes as long as filling it does.
+            memory = self._slabs.take(max(high - low, slabs.SMALLEST))
             address = memory.ctypes.data
         _IOCB.pack_into(
             self._iocbs, _IOCB.size * slot,
