@@ -102,15 +102,13 @@ def _mount() -> tuple[list[str], list[Row]]:
         return label, [Figure(case, mounter, metric, factor, digits) for mounter in mounters]
 
     one, two = "small files, one core", "small files, two cores"
-    listed = "listed, then read, two cores"
+    listed, ordered = "listed, then read, two cores", "cold, in the order of names"
     rows = [
         row("files/s, client and daemon on one core", one, "files_per_s"),
         row("files/s, on two cores", two, "files_per_s"),
         row("files/s, on two cores, all folders listed before", listed, "files_per_s"),
         row("files/s, cold disk, 8 clients", "cold, 8 clients", "files_per_s"),
-        row(
-            "files/s, cold disk, one after the other", "cold, in the order of names", "files_per_s"
-        ),
+        row("files/s, cold disk, one after the other", ordered, "files_per_s"),
         row("files/s, read again", two, "again_files_per_s"),
         row("walk with stat of 50,000, s", "walk, two cores", "seconds", 1, 2),
         row("one 2 GB file, MB/s", "large file", "bytes_per_s", 1e-6),
