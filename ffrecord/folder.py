@@ -324,7 +324,7 @@ class PackedFolder:
 
 def _list_of(names: Sequence[Name]) -> list[Name]:
     try:
-        return list(names)
+        return names if isinstance(names, list) else list(names)
     except TypeError:
         what = f"not {type(names).__name__}: records by number are read by .reader"
         raise TypeError(f"names must be a name or a list of names, {what}") from None
