@@ -143,9 +143,8 @@ class PackedFolder:
             paths = [to_bytes(name) for name in names]
         index = self._index
         records = index.records(index.find(paths))
-        if records.min(initial=0) == MISSING:
-            for row in (records == MISSING).nonzero()[0].tolist():
-                records[row] = index.record(self._file(names[row]))
+        for row in (records == MISSING).nonzero()[0].tolist():
+            records[row] = index.record(self._file(names[row]))
         return records
 
     def extract(

@@ -300,8 +300,7 @@ class Index:
         rows = self._inode_rows.take(inodes, mode="clip").view("<i8")
         records = rows[::4]
         regular = self._regular.take(rows[3::4] & 0xFFFFFFFF)
-        if not regular.all():
-            records[~regular] = MISSING
+        records[~regular] = MISSING
         return records
 
     def _prefix(self, folder: int) -> bytes | None:

@@ -66,7 +66,7 @@ class PathRows:
         known, is too long, or so near to the image's end that no row is left there.
         """
         tables = self._tables
-        row = self._row_of.take(folders)
+        row = self._row_of.take(folders).astype(np.int64)
         prefix = self._lengths.take(row)
         length = end - begin
         length += prefix
