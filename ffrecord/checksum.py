@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -71,6 +73,8 @@ def crc32_joined(blocks: Sequence[int], block: int, length: int) -> int:
 def _the_helper() -> ThreadPoolExecutor:
     global _helper
     if _helper is None:
+        from concurrent.futures import ThreadPoolExecutor  # takes 8 ms, and few need it
+
         _helper = ThreadPoolExecutor(1, thread_name_prefix="ffrecord-crc")
     return _helper
 

@@ -143,9 +143,8 @@ class PackedFolder:
             paths = [to_bytes(name) for name in names]
         index = self._index
         records = index.records(index.find(paths))
-        if records.min(initial=0) == MISSING:
-            for row in (records == MISSING).nonzero()[0].tolist():
-                records[row] = index.record(self._file(names[row]))
+        for row in (records == MISSING).nonzero()[0].tolist():
+            records[row] = index.record(self._file(names[row]))
         return records
 
     def extract(
@@ -324,7 +323,7 @@ class PackedFolder:
 
 def _list_of(names: Sequence[Name]) -> list[Name]:
     try:
-        return list(names)
+        return names if isinstance(names, list) else list(names)
     except TypeError:
         what = f"not {type(names).__name__}: records by number are read by .reader"
         raise TypeError(f"names must be a name or a list of names, {what}") from None

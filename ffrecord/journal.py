@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,7 +108,7 @@ class Journal:
 
     def start(self, n: int | None, begin: int) -> None:
         """Make it the journal of a file without records."""
-        raw = header(n, begin, secrets.randbits(64))
+        raw = header(n, begin, int.from_bytes(os.urandom(8), "little"))
         (self._crc,) = _CRC.unpack_from(raw, _HEADER.size)
         self._count = 0
         os.ftruncate(self._fd, 0)

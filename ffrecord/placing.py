@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -139,7 +138,7 @@ class Placing:
         locked = _lock(folder)
         try:
             may_use = locked and self._may_use_passing and _remove(folder, PASSING)
-            passing = PASSING if may_use else b".ffrecord-" + secrets.token_hex(8).encode()
+            passing = PASSING if may_use else b".ffrecord-" + os.urandom(8).hex().encode()
             try:
                 yield passing
             except FileExistsError:  # somebody else has taken it: theirs, not ours

@@ -11,7 +11,6 @@ paths and options, so a spawned process opens the files again.
 
 from __future__ import annotations
 
-import hashlib
 import operator
 import os
 from collections import deque
@@ -268,7 +267,9 @@ class FileReader:
         The same records written another way need not: their places in the file count too.
         """
         if self._fingerprint is None:
-            digest = hashlib.sha256()
+            from hashlib import sha256  # and OpenSSL with it, which takes some milliseconds
+
+            digest = sha256()
             for file, crc in enumerate(self._header_crcs):
                 body = layout.body(self.get_checksums(file), self.get_offsets(file)[:-1])
                 digest.update(layout.seal(crc, body))

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import itertools
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 
@@ -85,7 +84,7 @@ def _free_names(target: str) -> Iterator[str]:
         _remove_if_abandoned(name)
     yield from names(target)
     for _ in itertools.count():
-        yield _name(target, secrets.token_hex(6))
+        yield _name(target, os.urandom(6).hex())
 
 
 def _remove_if_abandoned(name: str) -> None:

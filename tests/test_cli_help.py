@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -117,13 +118,39 @@ def test_the_help_of_ffrecord_fuse_has_examples(capsys: pytest.CaptureFixture[st
     "words", ["--help", "--version", "ls --help", "mount --help", "completion bash", "nonsense"]
 )
 def test_what_needs_no_file_imports_nothing_that_takes_long(words: str) -> None:
+    assert HEAVY & imported_for(*words.split()) == set()
+
+
+def imported_for(*words: str | Path) -> set[str]:
+    """The modules that a command has loaded when it is done."""
     code = "import sys, ffrecord.cli as c\ntry: c.main(sys.argv[1:])\nexcept SystemExit: pass\n"
     code += "print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
-        [sys.executable, "-c", code, *words.split()], capture_output=True, text=True, check=True,
-        cwd=ROOT,
-    )  # fmt: skip
-    assert HEAVY & set(done.stderr.split()) == set()
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "pack --help", "nonsense"])
+def test_only_what_is_about_mounts_imports_what_mounts(words: str) -> None:
+    assert {"ffrecord_fuse", "subprocess", "socket"} & imported_for(*words.split()) == set()
+
+
+def test_an_archive_that_is_a_file_is_listed_without_what_knows_datasets(tmp_path: Path) -> None:
+    tree = trees.plain_tree(tmp_path / "tree", {"file": b"content"})
+    archives.pack(tree, tmp_path / "a.ffr")
+    loaded = imported_for("ls", tmp_path / "a.ffr")
+    assert "ffrecord.archive" in loaded
+    assert {"ffrecord.dataset", "hashlib", "concurrent.futures"} & loaded == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_is_asked_for_has_all_its_arguments(name: str) -> None:
+    def help_of(parser: argparse.ArgumentParser) -> str:
+        (commands,) = (a for a in parser._actions if a.dest == "command")
+        return str(dict(commands.choices or {})[name].format_help())
+
+    assert help_of(make_parser(["other", name, "words"])) == help_of(make_parser())
 
 
 def test_the_command_line_knows_what_there_is_to_choose_from() -> None:

@@ -279,7 +279,8 @@ def journal_bytes(n: int, begin: int, identity: int, settled: int, records: list
 
 
 def test_a_journal_equals_stored_bytes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secrets.randbits", lambda _bits: 0x0123456789ABCDEF)
+    number = 0x0123456789ABCDEF.to_bytes(8, "little")
+    monkeypatch.setattr(os, "urandom", lambda count: number[:count])
     unfinished = FileWriter(path, 2, resumable=True)
     for record in (b"abc", b""):
         unfinished.write_one(record)

@@ -89,7 +89,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
     `more_paths` of a command is the argument that takes what is left over then.
     """
-    options, more = make_parser().parse_known_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    options, more = make_parser(words).parse_known_args(words)
     plain = more[1:] if more[:1] == ["--"] else more
     paths = COMMANDS[options.command].more_paths
     refused = paths is None or getattr(options, "record", None) is not None

@@ -1,19 +1,19 @@
 """The `ffrecord` command line: every command with its arguments and its examples.
 
 What they do is in a module each, which is imported when it is asked for: `--help`, a wrong word
-and the completion of a shell need none of what those import. Nothing here may import numpy.
+and the completion of a shell need none of what those import. Nothing here may import numpy, nor
+`ffrecord_fuse` for other commands than `mount`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from ffrecord.sizes import parse_size
 from ffrecord.terminal import Parser
 from ffrecord.version import __version__
-from ffrecord_fuse.cli import add_arguments as add_mount_arguments
 
 FORMATS = (
     "records", "packed", "dataset", "folder", "tar", "tfrecord", "recordio", "recordio-go", "bag",
@@ -25,8 +25,7 @@ COLOURS = ("auto", "always", "never")
 ARCHIVE = "a packed folder, or the folder of its shards"
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """One subcommand. `more_paths` is the argument that takes paths after options, too."""
 
     help: str
@@ -36,8 +35,12 @@ class Command:
     add_help: bool = True
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """With all commands; what is parsed has the name of one as `command`."""
+def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
+    """With all commands; what is parsed has the name of one as `command`.
+
+    Those that are not among the words of the command line, if that is known, have no arguments:
+    making them all takes longer than some commands do.
+    """
     parser = Parser(
         prog="ffrecord",
         description="Pack folders; look into, check and take apart FFRecord files.",
@@ -51,7 +54,8 @@ def make_parser() -> argparse.ArgumentParser:
             epilog=examples_text(command.examples), add_help=command.add_help,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
-        command.add_arguments(added)
+        if words is None or name in words:
+            command.add_arguments(added)
         added.set_defaults(parser=added)  # to complain of what it cannot see itself
     return parser
 
@@ -245,6 +249,12 @@ def _salvage(parser: argparse.ArgumentParser) -> None:
     _add_no_progress(parser)
 
 
+def _mount(parser: argparse.ArgumentParser) -> None:
+    from ffrecord_fuse.cli import add_arguments  # which imports sockets, processes and more
+
+    add_arguments(parser)
+
+
 def _umount(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("mountpoint", nargs="?", help="where it is mounted")
     parser.add_argument("--list", action="store_true", help="show where archives are mounted")
@@ -323,7 +333,7 @@ COMMANDS = {
         ),
     ),
     "mount": Command(
-        "a packed folder as a read-only directory", add_mount_arguments,
+        "a packed folder as a read-only directory", _mount,
         (
             "ffrecord mount photos.ffr mounted",
             "ffrecord mount photos.ffr elsewhere -o allow_other,umask=022 --log mount.log",

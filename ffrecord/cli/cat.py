@@ -5,21 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ffrecord.cli import datasets
 from ffrecord.cli.inside import inside
+from ffrecord.cli.refusal import refuse_datasets, refuse_records_of_datasets
 from ffrecord.folder import PackedFolder
 from ffrecord.reader import FileReader
 
 
 def run(options: argparse.Namespace) -> int:
     if options.record is not None:
-        datasets.refuse_records(options.file)
+        refuse_records_of_datasets(options.file)
         with FileReader(options.file) as reader:
             sys.stdout.buffer.write(reader.read_one(options.record).data)
         return 0
     if not options.path:
         options.parser.error("name files in the packed folder, or with --record N a record")
-    datasets.refuse(options.file)
+    refuse_datasets(options.file)
     with PackedFolder(options.file) as folder:
         for path in options.path:
             with inside(options.file):

@@ -9,8 +9,8 @@ from typing import Any
 
 from ffrecord.archive import Archive
 from ffrecord.bars import bar
-from ffrecord.cli import datasets
 from ffrecord.cli.inside import inside
+from ffrecord.cli.refusal import refuse_datasets
 from ffrecord.cli.tally import tally
 from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.extract import extract
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
         damaged.append({**json_facts("path", path), "error": str(error)})
         complain(f"{path}: {error}")
 
-    datasets.refuse(options.archive)
+    refuse_datasets(options.archive)
     shown = shows_progress(options.no_progress)
     with (
         Archive.open(options.archive) as archive,

@@ -21,8 +21,8 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from ffrecord.archive import Archive
-from ffrecord.cli import datasets
 from ffrecord.cli.inside import inside
+from ffrecord.cli.refusal import refuse_datasets
 from ffrecord.index import Index, Status
 from ffrecord.index.resolve import resolve
 from ffrecord.names import json_facts, to_bytes, to_text
@@ -36,7 +36,7 @@ KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "symlink"}
 
 
 def run(options: argparse.Namespace) -> int:
-    datasets.refuse(options.archive)
+    refuse_datasets(options.archive)
     with Archive.open(options.archive) as archive:
         index = archive.index
         look = _Look(

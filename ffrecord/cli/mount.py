@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from ffrecord.cli import datasets
+from ffrecord.cli.refusal import refuse_datasets
 from ffrecord_fuse.cli import run as mount
 
 
 def run(options: argparse.Namespace) -> int:
-    datasets.refuse(options.archive)
+    refuse_datasets(options.archive)
     return mount(options)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import stat
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -27,6 +27,7 @@ from ffrecord.errors import IndexStructureError
 from ffrecord.index import layout
 from ffrecord.index.check import RecordSizes, WaitFor, check, nothing_to_wait_for
 from ffrecord.index.layout import BLOCK, Buffer
+from ffrecord.index.pathrows import PathRows
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -34,8 +35,8 @@ ROOT = 0
 FOLDER_SIZE = 4096  # what stat(2) says of one, as on ext4
 MISSING = -1
 LONGEST_PREFIX = 4096  # longer paths are found name by name
+NEAR = 8  # of about one hash in a bucket; hardly ever more
 
-_NEAR = np.arange(6)  # of about one hash in a bucket; hardly ever more
 _INODE = struct.Struct("<QQqII")
 _ENTRY = struct.Struct("<QII")
 _TWO_ENTRIES = struct.Struct("<Q8xQII")  # a name begins where the one before it ends
@@ -100,13 +101,15 @@ class Index:
         # What stands in front of the names in each folder, once it was needed.
         self._prefixes = {ROOT: b""}
         self._far_down: set[int] = set()  # folders for which it would be too long
+        self._path_rows = PathRows(image, self._names_at, len(tables.inodes))
+        self._path_rows.add(ROOT, b"")
         # Checked to be less than 2**63, or to mean nothing.
         self._inode_rows = tables.inodes.view("V32")
         self._entry_rows = tables.entries.view("c16")
 
     @cached_property
     def _buckets(self) -> _Buckets:
-        return _Buckets(self.tables.hashes)
+        return _Buckets(self._raw, self.tables)
 
     def __len__(self) -> int:
         """How many inodes there are."""
@@ -267,42 +270,37 @@ class Index:
         rows = self._entry_rows.take(entry).view(np.int64)
         end, inodes_and_parents = rows[::2], rows[1::2]
         begin = self._entry_rows.take(entry - 1, mode="wrap").view(np.int64)[::2]
-        if not entry.all():  # the first name begins where none ends
-            begin[entry == 0] = 0
-        # All of them touched at once: the processor waits for memory once, not for each name.
-        tables.names.take(begin, mode="clip")
         parents = inodes_and_parents >> 32
-        begin += self._names_at
-        end += self._names_at
-        there = self._paths(parents, begin, end)
+        there: Sequence[bytes | None] | None = self._path_rows.paths(parents, begin, end)
+        if there is None:
+            begin[entry == 0] = 0  # the first name begins where none ends
+            there = self._paths(parents, begin, end)
         inodes = inodes_and_parents & 0xFFFFFFFF
         if there != paths:
             inodes[[row for row, path in enumerate(paths) if there[row] != path]] = MISSING
         return inodes
 
     def _paths(self, folders: Ints, begin: Ints, end: Ints) -> list[bytes | None]:
-        """Paths whose names are at the given places; None in folders too far down."""
-        raw, prefixes = self._raw, self._prefixes
-        parents, starts, stops = folders.tolist(), begin.tolist(), end.tolist()
-        try:
-            # No list of tuples is made: those would set the garbage collector to work.
-            spans = zip(parents, starts, stops, strict=True)
-            return [prefixes[parent] + raw[start:stop] for parent, start, stop in spans]
-        except KeyError:  # a folder that is met for the first time, or too far down
-            known = map(self._prefix, parents)
-            spans = zip(known, starts, stops, strict=True)
-            return [
-                None if prefix is None else prefix + raw[start:stop]
-                for prefix, start, stop in spans
-            ]
+        """The same one by one, wherever they are; None in folders too far down."""
+        raw, prefixes, parents = self._raw, self._prefixes, folders.tolist()
+        for folder in set(parents).difference(prefixes):
+            self._prefix(folder)
+        # All of them touched at once: the processor waits for memory once, not for each name.
+        self.tables.names.take(begin, mode="clip")
+        starts, stops = (begin + self._names_at).tolist(), (end + self._names_at).tolist()
+        # No list of tuples is made: those would set the garbage collector to work.
+        return [
+            prefixes[parent] + raw[start:stop] if parent in prefixes else None
+            for parent, start, stop in zip(parents, starts, stops, strict=True)
+        ]
 
     def records(self, inodes: Ints) -> Ints:
         """The record of each inode, MISSING where that is no regular file, or MISSING itself."""
-        rows = self._inode_rows.take(inodes, mode="wrap").view("<i8")
+        # Clipped, MISSING is the root, which is no regular file.
+        rows = self._inode_rows.take(inodes, mode="clip").view("<i8")
         records = rows[::4]
         regular = self._regular.take(rows[3::4] & 0xFFFFFFFF)
-        if not regular.all() or inodes.min(initial=0) == MISSING:
-            records[~regular | (inodes == MISSING)] = MISSING
+        records[~regular] = MISSING
         return records
 
     def _prefix(self, folder: int) -> bytes | None:
@@ -320,6 +318,7 @@ class Index:
                 self._far_down.add(folder)
             else:
                 self._prefixes[folder] = prefix
+                self._path_rows.add(folder, prefix)
         return prefix
 
     # ---- rows ----------------------------------------------------------------------------
@@ -360,17 +359,21 @@ class _Buckets:
     A binary search waits for memory at each of its steps; this looks at two places.
     """
 
-    def __init__(self, hashes: npt.NDArray[np.uint32]) -> None:
+    def __init__(self, image: Buffer, tables: layout.Image) -> None:
+        hashes = tables.hashes
         bits = len(hashes).bit_length()
         self._shift = np.uint32(32 - bits)
-        self._hashes = hashes
+        # Behind the last hashes are other tables, and what is there is as good as no hash.
+        at = layout.section_offset(tables, "hashes")
+        row = f"V{NEAR * layout.HASH.itemsize}"
+        self._near = np.ndarray(1 + len(hashes), row, image, at, strides=layout.HASH.itemsize)
         counts = np.bincount(hashes >> self._shift, minlength=1 << bits)
         self._start = (np.cumsum(counts) - counts).astype(np.uint32)
 
     def places(self, wanted: npt.NDArray[np.uint32]) -> Ints:
         """For each hash the place of one that is the same, or any place if none is near."""
-        start = self._start.take(wanted >> self._shift)
-        near = self._hashes.take(np.add.outer(start, _NEAR), mode="clip")
+        start = self._start.take(wanted >> self._shift).astype(np.int64)
+        near = self._near[start].view(layout.HASH).reshape(-1, NEAR)
         places: Ints = (near == wanted[:, None]).argmax(axis=1)
         places += start
         return places

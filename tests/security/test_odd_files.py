@@ -217,9 +217,8 @@ def test_every_reader_raises_an_error_that_names_the_file(with_torch: bool, plac
     if with_torch:
         pytest.importorskip("torch")
     names = [name for name in READ if name not in ("twelve zeros", "unreadable")]
-    told = users.run(
-        READERS_IN_PYTHON, place, json.dumps(names), imports=TORCH if with_torch else "TORCH = {}\n"
-    )
+    imports = "import ffrecord.dataset\n" + (TORCH if with_torch else "TORCH = {}\n")
+    told = users.run(READERS_IN_PYTHON, place, json.dumps(names), imports=imports)
     came = [json.loads(line) for line in told.splitlines()]
     assert [each for each in came if each[2]] == []
     assert len(came) > 4 * len(names) - 10

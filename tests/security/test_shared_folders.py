@@ -8,7 +8,6 @@ refused anyway, with the same exceptions.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -209,7 +208,7 @@ def test_users_who_share_a_folder_of_theirs_go_on_with_each_other_s_files(tmp_pa
 @pytest.fixture
 def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every random name is one that the other user has thought of."""
-    monkeypatch.setattr(secrets, "token_hex", lambda count: "0" * 2 * count)
+    monkeypatch.setattr(os, "urandom", bytes)
 
 
 @pytest.mark.parametrize("kind", ["file", "symlink", "fifo", "hard link", "folder"])
