@@ -79,11 +79,12 @@ class ColdReads:
             memory = self._slabs.take(length)
             self._read_by_hand(token, file, begin, memory, 0, NO_SLOT)
             return
-        slot = self._free.pop()
         if high - low <= SLOT_BYTES and not kept:
+            slot = self._free.pop()
             memory, address = self._memory[slot], self._memory_at + SLOT_BYTES * slot
         else:
-            memory = self._slabs.take(high - low)
+            memory = self._slabs.take(high - low)  # before the slot, which is lost if there is none
+            slot = self._free.pop()
             address = memory.ctypes.data
         _IOCB.pack_into(
             self._iocbs, _IOCB.size * slot,

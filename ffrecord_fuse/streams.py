@@ -125,16 +125,20 @@ class Streams:
             self._streams.append(stream)
 
     def _open(self, stream: Stream, begin: int, least: int | None = None) -> Window | None:
-        """Begin to read a stream's next window; None if it would not reach beyond `least`."""
+        """Begin to read a stream's next window; None if it would not reach beyond `least`, or if
+        there is no memory for it: whoever asks for what is in it reads that alone."""
         end = self._last_start(stream.file, begin + stream.length)
         if end <= (begin if least is None else least) or not self._disk.has_room:
             return None
-        stream.length = min(2 * stream.length, LONGEST)
         window = Window(stream, stream.file, begin, end)
+        try:  # first: who found one that is not being read would wait for ever
+            self._disk.add(window, stream.file, begin, end - begin, kept=True)
+        except (MemoryError, OSError):
+            return None
+        stream.length = min(2 * stream.length, LONGEST)
         self._close(stream.windows[:-1])
         stream.windows = [*stream.windows[-1:], window]
         self._windows.append(window)
-        self._disk.add(window, stream.file, begin, end - begin, kept=True)
         return window
 
     def _end(self, stream: Stream) -> None:

@@ -20,11 +20,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from ffrecord import aio, engine
 from ffrecord.archive import Archive
 from ffrecord.errors import FFRecordError
+from ffrecord.slabs import SlabPool
 from ffrecord_fuse.coldreads import NO_SLOT, ColdReads
 from ffrecord_fuse.content import Content, Piece
 from ffrecord_fuse.filesystem import Filesystem, Ownership
@@ -564,6 +567,26 @@ def test_a_row_that_cannot_be_read_ahead_is_read_file_by_file(
             assert read_row(talking, number) == Reply(2, 0, whole)
         assert talking.log == []
     assert failed
+
+
+@pytest.mark.parametrize("which", range(1, 5))
+def test_no_memory_to_read_ahead_with_costs_no_file_and_leaves_none_waiting(
+    row: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    archive, contents = row
+    take, turns = SlabPool.take, iter(range(1, 1 << 30))
+
+    def take_if_there_is(self: SlabPool, size: int) -> npt.NDArray[np.uint8]:
+        if 1 << 16 < size < 3 << 19 and next(turns) == which:  # that of a window
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return take(self, size)
+
+    with talk(archive, reading=ColdReading) as talking:
+        monkeypatch.setattr(SlabPool, "take", take_if_there_is)
+        for number, whole in enumerate(contents):
+            assert read_row(talking, number) == Reply(2, 0, whole)
+        assert talking.log == []
+    assert next(turns) > which
 
 
 # ---- archives of the original, which have no checksums of blocks -----------------------------
