@@ -52,6 +52,13 @@ class Window:
     waiting: list[tuple[int, Piece]] = field(default_factory=list)
     """Requests, by their numbers, that it is still being read for."""
 
+    def has(self, piece: Piece) -> bool:
+        return (
+            self.begin <= piece.begin
+            and piece.begin + piece.length <= self.end
+            and self.file == piece.file
+        )
+
     def part(self, piece: Piece) -> memoryview:
         """The bytes of a piece, once they are there."""
         assert self.memory is not None
@@ -89,7 +96,7 @@ class Streams:
         """The window that has a piece. What comes after that may be put on its way."""
         end = piece.begin + piece.length
         for window in self._windows:
-            if window.begin <= piece.begin and end <= window.end and window.file == piece.file:
+            if window.has(piece):
                 stream = window.stream
                 self._use(stream, end)
                 if window is stream.windows[-1] and 2 * end > window.begin + window.end:
