@@ -104,8 +104,9 @@ class Reading:
             raise OSError(errno.ESTALE, "no such inode")
         if self._content.must_learn(inode):
             if inode not in self._unlearned:
-                self._unlearned[inode] = []
+                # First: there may be no thread to be had, and nobody would come for what waits.
                 self._background.run(inode, partial(self._content.learn, inode))
+                self._unlearned[inode] = []
             self._unlearned[inode].append(request)
             return
         piece = self._content.piece(inode, offset, size)

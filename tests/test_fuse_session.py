@@ -684,6 +684,20 @@ def test_a_large_file_of_the_original_is_read_beside_the_loop(
         assert talking.ask(kernel.read(large, 3 * BLOCK, 999)).payload == whole[3 * BLOCK :]
 
 
+def test_no_thread_to_be_had_for_a_file_of_the_original_leaves_nobody_waiting(
+    original: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, whole = original
+    with talk(archive) as talking:
+        large = node_of(talking, b"large")
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                threading.Thread, "start", mock.Mock(side_effect=RuntimeError("no thread"))
+            )
+            assert talking.ask(kernel.read(large, 0, 10)) == Reply(2, errno.EIO)
+        assert talking.ask(kernel.read(large, 0, 10)) == Reply(2, 0, whole[:10])
+
+
 def test_a_damaged_file_of_the_original_is_an_error_each_time(
     original: tuple[Path, bytes],
 ) -> None:
