@@ -78,12 +78,14 @@ class ColdReads:
             memory = self._slabs.take(length)
             self._read_by_hand(token, file, begin, memory, 0, NO_SLOT)
             return
-        slot = self._free.pop()
         if high - low <= SLOT_BYTES and not kept:
+            slot = self._free.pop()
             memory, address = self._memory[slot], self._memory_at + SLOT_BYTES * slot
         else:
             # Smaller memory is not used again, and fresh memory takes as long as filling it does.
+            # Before the slot, which would be lost where there is none.
             memory = self._slabs.take(max(high - low, slabs.SMALLEST))
+            slot = self._free.pop()
             address = memory.ctypes.data
         _IOCB.pack_into(
             self._iocbs, _IOCB.size * slot,

@@ -71,8 +71,12 @@ class Content:
         self._has_no_blocks = not len(archive.index.tables.large) and bool((files > BLOCK).any())
         self._learned: set[int] = set()
 
-    def piece(self, inode: int, offset: int, size: int) -> Piece | None:
-        """What to read for `size` bytes from `offset` on; None where the file has ended."""
+    def piece(self, inode: int, offset: int, size: int, *, anew: bool = False) -> Piece | None:
+        """What to read for `size` bytes from `offset` on; None where the file has ended.
+
+        That a block is right says nothing of what was read before it was found to be: `anew` is
+        for that.
+        """
         found = self._index.record_and_length(inode)
         if found is None:
             raise OSError(errno.EISDIR, "not a file")
@@ -90,7 +94,7 @@ class Content:
             checksums, block = [self._record_checksums[record]], record
         else:
             checksums, block = self._checksums(inode, first, last)
-        if self._verify == "first" and self._all_right(block, last - first):
+        if self._verify == "first" and not anew and self._all_right(block, last - first):
             return Piece(inode, file, start + offset, stop - offset, 0, stop - offset, None, 0)
         begin, end = first * BLOCK, min(last * BLOCK, length)
         return Piece(

@@ -58,13 +58,15 @@ class Inbox:
         return self._receive(memory)
 
     def wait(self, memory: memoryview) -> int | None:
-        """Read a request, when there is one."""
-        self._set_blocking(True)
+        """Read a request, when there is one; None if another worker was first."""
         if not self._spin:
+            self._set_blocking(True)
             return self._receive(memory)
         began = time.perf_counter()
-        if self._worth > 0 and not self._spin_until(began + self._spin, None):
+        came = self._worth > 0 and self._spin_until(began + self._spin, None)
+        if not came:
             self._idling.halt()  # nothing is asked of the machine by a mount that sleeps
+        self._set_blocking(not came)  # another worker may be first: that is not slept on
         try:
             return self._receive(memory)
         finally:

@@ -104,8 +104,9 @@ class Reading:
             raise OSError(errno.ESTALE, "no such inode")
         if self._content.must_learn(inode):
             if inode not in self._unlearned:
-                self._unlearned[inode] = []
+                # First: there may be no thread to be had, and nobody would come for what waits.
                 self._background.run(inode, partial(self._content.learn, inode))
+                self._unlearned[inode] = []
             self._unlearned[inode].append(request)
             return
         piece = self._content.piece(inode, offset, size)
@@ -114,9 +115,14 @@ class Reading:
             return
         window = self._streams.find(piece)
         if window is not None:
-            self._counts[counters.READ_AHEAD] += 1
-            self._take_from(window, request.unique, piece)
-            return
+            # The window may be older than what is known to be right, so it is checked anyway.
+            checked = piece
+            if piece.checksums is None:
+                checked = self._content.piece(inode, offset, size, anew=True) or piece
+            if window.has(checked):
+                self._counts[counters.READ_AHEAD] += 1
+                self._take_from(window, request.unique, checked)
+                return
         memory = self._cached(piece)
         if memory is not None:
             self._counts[counters.CACHED_READS] += 1
@@ -128,18 +134,27 @@ class Reading:
         if window is not None:
             self._take_from(window, request.unique, piece)
         else:
-            self.cold.add((request.unique, piece), piece.file, piece.begin, piece.length)
+            self._read_alone(request.unique, piece)
 
     def _take_from(self, window: Window, unique: int, piece: Piece) -> None:
         """Answered here if the window has been read, else when it has."""
         if window.memory is None:
             window.waiting.append((unique, piece))
         else:
-            self._serve_piece(unique, piece, window.part(piece))
+            self._serve_from(window, unique, piece)
 
-    def _serve_piece(self, unique: int, piece: Piece, memory: memoryview) -> None:
-        if self._is_right(unique, piece, memory):
+    def _serve_from(self, window: Window, unique: int, piece: Piece) -> None:
+        """What is not right in a window may have been mended since: the disk has the last word."""
+        memory = window.part(piece)
+        try:
+            self._check(piece, memory)
+        except DamageError:
+            self._read_alone(unique, piece)
+        else:
             self._send(*reply.data(unique, memory[piece.skip : piece.skip + piece.asked]))
+
+    def _read_alone(self, unique: int, piece: Piece) -> None:
+        self.cold.add((unique, piece), piece.file, piece.begin, piece.length)
 
     def _cached(self, piece: Piece) -> memoryview | None:
         """A piece out of the page cache; None if that has not all of it.
@@ -189,8 +204,7 @@ class Reading:
             if isinstance(token, Window):
                 self._answer_from(token, result)
             else:
-                unique, piece = token
-                self._answer_piece(unique, piece, result)
+                self._attempt(partial(self._answer_piece, result), *token)
         return any_landed
 
     def _answer_from(self, window: Window, result: memoryview | FFRecordError) -> None:
@@ -198,20 +212,23 @@ class Reading:
         waiting, window.waiting = window.waiting, []
         if isinstance(result, FFRecordError):
             self._streams.forget(window)
-            for unique, piece in waiting:
-                self.cold.add((unique, piece), piece.file, piece.begin, piece.length)
+            answer = self._read_alone
         else:
             window.memory = result
-            for unique, piece in waiting:
-                self._answer_piece(unique, piece, window.part(piece))
+            answer = partial(self._serve_from, window)
+        for unique, piece in waiting:
+            self._attempt(answer, unique, piece)
 
-    def _answer_piece(self, unique: int, piece: Piece, result: memoryview | FFRecordError) -> None:
+    def _answer_piece(self, result: memoryview | FFRecordError, unique: int, piece: Piece) -> None:
+        if isinstance(result, FFRecordError):
+            self._damage(piece.inode, str(result))
+            self._send(reply.failure(unique, errno.EIO))
+        elif self._is_right(unique, piece, result):
+            self._send(*reply.data(unique, result[piece.skip : piece.skip + piece.asked]))
+
+    def _attempt(self, answer: Callable[[int, Piece], None], unique: int, piece: Piece) -> None:
         try:
-            if isinstance(result, FFRecordError):
-                self._damage(piece.inode, str(result))
-                self._send(reply.failure(unique, errno.EIO))
-            else:
-                self._serve_piece(unique, piece, result)
+            answer(unique, piece)
         except Exception as error:  # as in Session.answer: this read's, not the mount's
             self._counts[counters.ERRORS] += 1
             self._log(f"a read of node {piece.inode + abi.ROOT_ID} failed: {error!r}")
@@ -220,13 +237,16 @@ class Reading:
     def _is_right(self, unique: int, piece: Piece, memory: memoryview) -> bool:
         """Whether what was read may be served; if not, the request has been answered."""
         try:
-            self._counts[counters.VERIFIED_BLOCKS] += self._content.check(piece, memory)
+            self._check(piece, memory)
         except DamageError as error:
             self._damage(piece.inode, str(error))
             self._send(reply.failure(unique, errno.EIO))
             return False
-        self._counts[counters.BYTES_READ] += piece.asked
         return True
+
+    def _check(self, piece: Piece, memory: memoryview) -> None:
+        self._counts[counters.VERIFIED_BLOCKS] += self._content.check(piece, memory)
+        self._counts[counters.BYTES_READ] += piece.asked
 
     def _damage(self, inode: int, what: str) -> None:
         self._counts[counters.DAMAGED_READS] += 1

@@ -52,6 +52,13 @@ class Window:
     waiting: list[tuple[int, Piece]] = field(default_factory=list)
     """Requests, by their numbers, that it is still being read for."""
 
+    def has(self, piece: Piece) -> bool:
+        return (
+            self.begin <= piece.begin
+            and piece.begin + piece.length <= self.end
+            and self.file == piece.file
+        )
+
     def part(self, piece: Piece) -> memoryview:
         """The bytes of a piece, once they are there."""
         assert self.memory is not None
@@ -89,7 +96,7 @@ class Streams:
         """The window that has a piece. What comes after that may be put on its way."""
         end = piece.begin + piece.length
         for window in self._windows:
-            if window.begin <= piece.begin and end <= window.end and window.file == piece.file:
+            if window.has(piece):
                 stream = window.stream
                 self._use(stream, end)
                 if window is stream.windows[-1] and 2 * end > window.begin + window.end:
@@ -125,16 +132,20 @@ class Streams:
             self._streams.append(stream)
 
     def _open(self, stream: Stream, begin: int, least: int | None = None) -> Window | None:
-        """Begin to read a stream's next window; None if it would not reach beyond `least`."""
+        """Begin to read a stream's next window; None if it would not reach beyond `least`, or if
+        there is no memory for it: whoever asks for what is in it reads that alone."""
         end = self._last_start(stream.file, begin + stream.length)
         if end <= (begin if least is None else least) or not self._disk.has_room:
             return None
-        stream.length = min(2 * stream.length, LONGEST)
         window = Window(stream, stream.file, begin, end)
+        try:  # first: who found one that is not being read would wait for ever
+            self._disk.add(window, stream.file, begin, end - begin, kept=True)
+        except (MemoryError, OSError):
+            return None
+        stream.length = min(2 * stream.length, LONGEST)
         self._close(stream.windows[:-1])
         stream.windows = [*stream.windows[-1:], window]
         self._windows.append(window)
-        self._disk.add(window, stream.file, begin, end - begin, kept=True)
         return window
 
     def _end(self, stream: Stream) -> None:

@@ -20,11 +20,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from ffrecord import aio, engine
 from ffrecord.archive import Archive
 from ffrecord.errors import FFRecordError
+from ffrecord.slabs import SlabPool
 from ffrecord_fuse.coldreads import NO_SLOT, ColdReads
 from ffrecord_fuse.content import Content, Piece
 from ffrecord_fuse.filesystem import Filesystem, Ownership
@@ -566,6 +569,78 @@ def test_a_row_that_cannot_be_read_ahead_is_read_file_by_file(
     assert failed
 
 
+@pytest.mark.parametrize("which", range(1, 5))
+def test_no_memory_to_read_ahead_with_costs_no_file_and_leaves_none_waiting(
+    row: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    archive, contents = row
+    take, turns = SlabPool.take, iter(range(1, 1 << 30))
+
+    def take_if_there_is(self: SlabPool, size: int) -> npt.NDArray[np.uint8]:
+        if 1 << 16 < size < 3 << 19 and next(turns) == which:  # that of a window
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return take(self, size)
+
+    with talk(archive, reading=ColdReading) as talking:
+        monkeypatch.setattr(SlabPool, "take", take_if_there_is)
+        for number, whole in enumerate(contents):
+            assert read_row(talking, number) == Reply(2, 0, whole)
+        assert talking.log == []
+    assert next(turns) > which
+
+
+def test_a_block_found_right_elsewhere_is_not_taken_for_right_in_what_was_read_before(
+    tmp_path: Path,
+) -> None:
+    """An archive is mended in its place while what was read ahead of it is still at hand."""
+    sizes = [3000] * 4 + [2 * BLOCK + 5000] + [3000] * 20
+    contents = [content(size, number) for number, size in enumerate(sizes)]
+    trees.plain_tree(tmp_path / "row", {f"{n:03d}": each for n, each in enumerate(contents)})
+    archive = tmp_path / "row.ffr"
+    archives.pack(tmp_path / "row", archive)
+    archives.damage(archive, "004", BLOCK + 17)
+    large, whole = 4 + 2, contents[4]
+    second = kernel.read(large, BLOCK, BLOCK)
+    with talk(archive, reading=ColdReading) as talking:
+        for number in range(4):
+            assert read_row(talking, number) == Reply(2, 0, contents[number])
+        assert talking.ask(kernel.read(large, 0, BLOCK)).error == 0
+        assert talking.ask(second) == Reply(2, errno.EIO)
+        archives.damage(archive, "004", BLOCK + 17)  # once more: it is as it was
+        for _ in range(2):  # before and after it was verified as part of a longer read
+            assert talking.ask(second) == Reply(2, 0, whole[BLOCK : 2 * BLOCK])
+            assert talking.ask(kernel.read(large, 0, 3 * BLOCK)) == Reply(2, 0, whole)
+
+
+def test_an_error_with_one_of_those_that_wait_for_a_window_is_only_its_own(
+    row: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, contents = row
+    add, turns = ColdReads.add, iter(range(1 << 30))
+
+    def fail(
+        self: ColdReads, token: object, file: int, begin: int, length: int, *, kept: bool = False
+    ) -> None:
+        if kept:
+            self._done.append((token, FFRecordError("a bad sector"), NO_SLOT))
+        elif next(turns) == 5:  # three come before any window, so that this one was in one
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        else:
+            add(self, token, file, begin, length)
+
+    monkeypatch.setattr(ColdReads, "add", fail)
+    with talk(archive, reading=GatedReading) as talking:
+        GatedReading.gate.clear()
+        for number in range(12):
+            talking.send(kernel.read(number + 2, 0, 1 << 16, 1000 + number))
+        GatedReading.gate.set()
+        found = {reply.unique: reply for reply in (talking.receive() for _ in range(12))}
+        wrong = [n for n in range(12) if found[1000 + n] != Reply(1000 + n, 0, contents[n])]
+        assert len(wrong) == 1
+        assert found[1000 + wrong[0]].error == errno.EIO
+        assert read_row(talking, 20) == Reply(2, 0, contents[20])
+
+
 # ---- archives of the original, which have no checksums of blocks -----------------------------
 
 
@@ -607,6 +682,20 @@ def test_a_large_file_of_the_original_is_read_beside_the_loop(
             102: Reply(102, 0, whole[:10]),
         }
         assert talking.ask(kernel.read(large, 3 * BLOCK, 999)).payload == whole[3 * BLOCK :]
+
+
+def test_no_thread_to_be_had_for_a_file_of_the_original_leaves_nobody_waiting(
+    original: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, whole = original
+    with talk(archive) as talking:
+        large = node_of(talking, b"large")
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                threading.Thread, "start", mock.Mock(side_effect=RuntimeError("no thread"))
+            )
+            assert talking.ask(kernel.read(large, 0, 10)) == Reply(2, errno.EIO)
+        assert talking.ask(kernel.read(large, 0, 10)) == Reply(2, 0, whole[:10])
 
 
 def test_a_damaged_file_of_the_original_is_an_error_each_time(

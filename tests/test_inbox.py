@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ffrecord_fuse import idling
+from ffrecord_fuse.coldreads import ColdReads
 from ffrecord_fuse.idling import FEW, Idling
 from ffrecord_fuse.inbox import BUSY, Inbox
 
@@ -81,6 +82,28 @@ def test_cores_may_halt_before_a_worker_sleeps(
     # It would sleep for ever if cores were not let go first.
     assert inbox.wait(memory) == 7
     sender.join()
+    inbox.close()
+
+
+def test_a_worker_does_not_sleep_on_a_request_that_another_has_taken(
+    kernel: tuple[socket.socket, int], eventfd: int
+) -> None:
+    """It would keep cores awake until the next comes."""
+    send, fd = kernel
+    recorded, memory = Recorded(), memoryview(bytearray(8))
+
+    class Slower(Inbox):
+        def _spin_until(self, deadline: float, cold: ColdReads | None) -> bool:
+            found = super()._spin_until(deadline, cold)
+            assert os.read(fd, 8) == b"request"
+            return found
+
+    inbox = Slower(fd, eventfd, SECONDS, recorded)
+    send.send(b"request")
+    later = threading.Timer(1.0, send.send, [b"another"])
+    later.start()
+    assert inbox.wait(memory) is None
+    later.cancel()
     inbox.close()
 
 
