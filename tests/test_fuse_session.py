@@ -17,6 +17,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
@@ -33,6 +34,7 @@ from ffrecord_fuse.content import Content, Piece
 from ffrecord_fuse.filesystem import Filesystem, Ownership
 from ffrecord_fuse.reading import Reading
 from ffrecord_fuse.session import Session
+from ffrecord_fuse.streams import LONGEST
 from tests import archives, handmade, kernel, trees
 from tests.kernel import Kernel, Reply
 
@@ -510,7 +512,8 @@ def test_cold_files_in_a_row_that_are_asked_for_together_are_all_answered(
                 assert found[unique] == Reply(unique, 0, contents[number])
 
 
-def test_what_was_read_ahead_stays_what_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verify", ["first", "off"])
+def test_what_was_read_ahead_stays_what_it_was(tmp_path: Path, verify: str) -> None:
     """Also where little was, and what comes from the disk meanwhile needs memory as well."""
     sizes = ([3000] * 8 + [1_300_000]) * 10
     contents = [content(size, number) for number, size in enumerate(sizes)]
@@ -519,7 +522,7 @@ def test_what_was_read_ahead_stays_what_it_was(tmp_path: Path) -> None:
     archives.pack(top, tmp_path / "rows.ffr")
     small = [number for number, size in enumerate(sizes) if size == 3000]
     rows = [small[first : first + 8] for first in range(0, len(small), 8)]
-    with talk(tmp_path / "rows.ffr", reading=ColdReading) as talking:
+    with talk(tmp_path / "rows.ffr", verify, reading=ColdReading) as talking:
         for _ in range(2):  # the second time nothing is verified any more
             for row in rows:
                 for number in row[:3]:
@@ -529,6 +532,23 @@ def test_what_was_read_ahead_stays_what_it_was(tmp_path: Path) -> None:
             for row in rows:
                 for number in row[3:]:
                     assert read_row(talking, number) == Reply(2, 0, contents[number])
+
+
+def test_windows_end_where_records_do_in_each_shard(tmp_path: Path) -> None:
+    contents = [content(9_000 + 37 * number, number) for number in range(60)]
+    trees.plain_tree(tmp_path / "row", {f"{n:03d}": each for n, each in enumerate(contents)})
+    archives.pack(tmp_path / "row", tmp_path / "shards", shard_size=200_000)
+    with Archive.open(tmp_path / "shards") as opened:
+        reader = opened.reader
+        found = Content(opened)
+        assert len(reader.fnames) > 2
+        for file in range(len(reader.fnames)):
+            starts = reader.get_offsets(file).tolist()
+            for start, end in pairwise(starts):
+                assert found.last_start(file, start) == start
+                assert found.last_start(file, end - 1) == start
+            assert found.last_start(file, starts[-1]) == starts[-1]
+            assert found.last_start(file, starts[-1] + LONGEST) == starts[-1]
 
 
 def test_a_damaged_file_in_a_row_is_the_only_one_that_is_not_served(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from ffrecord_fuse import idling
 from ffrecord_fuse.coldreads import ColdReads
 from ffrecord_fuse.idling import FEW, Idling
-from ffrecord_fuse.inbox import BUSY, Inbox
+from ffrecord_fuse.inbox import BUSY, MOST_WORTH, Inbox
 
 SECONDS = 30.0
 
@@ -82,6 +84,80 @@ def test_cores_may_halt_before_a_worker_sleeps(
     # It would sleep for ever if cores were not let go first.
     assert inbox.wait(memory) == 7
     sender.join()
+    inbox.close()
+
+
+class Disk(ColdReads):
+    """Nothing is read; its eventfd is the test's."""
+
+    def __init__(self, eventfd: int) -> None:
+        self.eventfd = eventfd
+
+    def has_landed(self) -> bool:
+        return False
+
+
+def test_cores_may_halt_before_a_worker_sleeps_on_the_disk(
+    kernel: tuple[socket.socket, int], eventfd: int
+) -> None:
+    _, fd = kernel
+    recorded = Recorded()
+    inbox = Inbox(fd, eventfd, 1e-6, recorded)
+
+    def land_when_told() -> None:
+        recorded.halted.wait(1.0)
+        os.eventfd_write(eventfd, 1)
+
+    lander = threading.Thread(target=land_when_told)
+    lander.start()
+    inbox.wait_for_anything(Disk(eventfd))
+    assert recorded.asked == ["halt"]
+    lander.join()
+    inbox.close()
+
+
+def test_one_request_that_lets_wait_ends_the_row(
+    kernel: tuple[socket.socket, int], eventfd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, fd = kernel
+    recorded, memory = Recorded(), memoryview(bytearray(8))
+    inbox = Inbox(fd, eventfd, 0.5, recorded)
+    now, step = 0.0, 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += step
+        return now
+
+    monkeypatch.setattr(time, "perf_counter", clock)
+    for number in range(4 * BUSY):
+        step = 1.0 if number % BUSY == BUSY - 1 else 1e-6
+        send.send(b"request")
+        inbox.wait(memory)
+    assert "poll" not in recorded.asked
+    inbox.close()
+
+
+def test_a_worker_for_which_looking_does_not_pay_goes_on_to_sleep_at_once(
+    kernel: tuple[socket.socket, int], eventfd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, fd = kernel
+    recorded, memory = Recorded(), memoryview(bytearray(8))
+    looks = 0
+
+    class Watched(Inbox):
+        def _spin_until(self, deadline: float, cold: ColdReads | None) -> bool:
+            nonlocal looks
+            looks += 1
+            return super()._spin_until(deadline, cold)
+
+    inbox = Watched(fd, eventfd, 0.5, recorded)
+    clock = itertools.count(0.0, 1.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    for _ in range(3 * MOST_WORTH):
+        send.send(b"request")
+        inbox.wait(memory)
+    assert looks == MOST_WORTH
     inbox.close()
 
 

@@ -86,6 +86,7 @@ def test_what_follows_is_read_once_in_ever_larger_steps_ahead_of_time() -> None:
             used = records.starts[number + 1] - window.begin
             if used > (window.end - window.begin) / 2 and window.end < records.starts[-1]:
                 assert records.disk.read[-1].begin == window.end
+        assert len(records.streams._windows) <= 2  # each is memory
     read = records.disk.read
     assert all(one.end == next_.begin for one, next_ in pairwise(read))
     assert read[-1].end == records.starts[-1]
@@ -112,6 +113,16 @@ def test_a_row_goes_on_behind_a_gap_from_a_new_window() -> None:
         records.ask(each)
     window = records.ask(number)
     assert window is not None
+
+
+def test_the_row_that_was_not_used_for_longest_is_given_up() -> None:
+    records = Records([SIZE] * 100_000)
+    for number in range(FOLLOWING):
+        records.ask(number)
+    for client in range(1, 2 * STREAMS):
+        records.ask(client * 1000)
+        assert records.ask(FOLLOWING + client // 4) is not None  # it is used all the time
+    assert len(records.disk.read) == 1
 
 
 def test_reads_that_jump_about_cost_what_they_ask_for() -> None:
