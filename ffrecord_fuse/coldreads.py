@@ -63,8 +63,8 @@ class ColdReads:
 
     @property
     def has_room(self) -> bool:
-        """Whether `add` would put a read on its way, and not wait for it."""
-        return bool(self._free)
+        """Whether there is room to spare: without any, `add` waits for what it reads."""
+        return len(self._free) > len(self._memory) // 2
 
     def add(self, token: object, file: int, begin: int, length: int, *, kept: bool = False) -> None:
         """A read that `submit` puts on its way, or that is done here if there is no room.

@@ -113,28 +113,40 @@ class Reading:
         if piece is None:
             self._send(reply.success(request.unique))
             return
+        unique = request.unique
+        if not self._from_window(request, piece) and not self._from_cache(unique, piece):
+            self._from_disk(unique, piece)
+
+    def _from_window(self, request: Request, piece: Piece) -> bool:
+        """Answer with what was read ahead, now or when it has come; False if that has it not."""
         window = self._streams.find(piece)
-        if window is not None:
-            # The window may be older than what is known to be right, so it is checked anyway.
-            checked = piece
-            if piece.checksums is None:
-                checked = self._content.piece(inode, offset, size, anew=True) or piece
-            if window.has(checked):
-                self._counts[counters.READ_AHEAD] += 1
-                self._take_from(window, request.unique, checked)
-                return
+        if window is None:
+            return False
+        if piece.checksums is None:  # the window may be older than what is known to be right
+            piece = self._content.piece(piece.inode, *request.argument, anew=True) or piece
+            if not window.has(piece):
+                return False
+        self._counts[counters.READ_AHEAD] += 1
+        self._take_from(window, request.unique, piece)
+        return True
+
+    def _from_cache(self, unique: int, piece: Piece) -> bool:
+        """Answer with what the page cache has; False if that has it not."""
         memory = self._cached(piece)
-        if memory is not None:
-            self._counts[counters.CACHED_READS] += 1
-            if self._is_right(request.unique, piece, memory):
-                self._send(reply.framed(self._frame, request.unique, piece.skip, piece.asked))
-            return
+        if memory is None:
+            return False
+        self._counts[counters.CACHED_READS] += 1
+        if self._is_right(unique, piece, memory):
+            self._send(reply.framed(self._frame, unique, piece.skip, piece.asked))
+        return True
+
+    def _from_disk(self, unique: int, piece: Piece) -> None:
         self._counts[counters.DISK_READS] += 1
         window = self._streams.follow(piece)
         if window is not None:
-            self._take_from(window, request.unique, piece)
+            self._take_from(window, unique, piece)
         else:
-            self._read_alone(request.unique, piece)
+            self._read_alone(unique, piece)
 
     def _take_from(self, window: Window, unique: int, piece: Piece) -> None:
         """Answered here if the window has been read, else when it has."""

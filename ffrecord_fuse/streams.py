@@ -22,7 +22,8 @@ FOLLOWING = 3
 GAP = 64 << 10
 """Bytes left out between two of them: other names of a file, files that somebody skips."""
 SHORTEST = 128 << 10
-LONGEST = 1 << 20
+LONGEST = (2 << 20) - (8 << 10)
+"""What fits into one huge page with the disk's alignment at both ends."""
 SMALL = LONGEST // 4
 """Longer reads are long enough as they are."""
 STREAMS = 8

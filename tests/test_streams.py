@@ -79,8 +79,8 @@ def test_the_third_read_in_a_row_takes_along_what_comes_next() -> None:
 
 
 def test_what_follows_is_read_once_in_ever_larger_steps_ahead_of_time() -> None:
-    records = Records([SIZE] * 1000)
-    for number in range(1000):
+    records = Records([SIZE] * 2000)
+    for number in range(2000):
         window = records.ask(number)
         if window is not None:  # the one after it is on its way when half of it is used
             used = records.starts[number + 1] - window.begin
