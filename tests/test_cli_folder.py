@@ -344,10 +344,10 @@ def test_a_wrong_command_line_is_said_in_words(
 
 
 def test_only_what_is_missing_is_said_to_be(ffrecord: Command, archive: Path) -> None:
-    for command, missing in (("ls", "archive"), ("extract", "archive"), ("cat", "file")):
+    for command, missing in (("ls", "ARCHIVE"), ("extract", "ARCHIVE"), ("cat", "FILE")):
         said = f"ffrecord: the following arguments are required: {missing}; see"
         assert ffrecord(command).error.startswith(said)
-    assert "required: out; " in ffrecord("pack", archive).error
+    assert "required: OUT; " in ffrecord("pack", archive).error
 
 
 @pytest.mark.parametrize("command", ["ls", "cat", "extract"])
