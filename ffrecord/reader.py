@@ -173,7 +173,7 @@ class FileReader:
         record = np.full(len(begin), index - int(self._first[file]))
         sources = self.sources
         stored = checksums if self.check_data else None
-        batch = Batch(sources, which, record, begin + start, end + start, stored, self.mode)
+        batch = Batch(sources, which, record, begin + start, end + start, stored, self.mode, start)
         return batch.begin_read(everything=False).result()
 
     def read_unchecked(self, index: int, offset: int, memory: Bytes) -> None:

@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -910,6 +911,51 @@ def test_extract_leaves_damaged_files_out_and_says_which(
 
 
 # ---- verify --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_verify_extract_and_cat_say_the_same_of_a_damaged_large_file(
+    sharded: bool, ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
+    packed = tmp_path / "packed"
+    archives.pack(tree, packed, shard_size=100 if sharded else None)
+    archives.damage(packed, "d/large", 3 * BLOCK + 2)  # in the last block, which has 7 bytes
+    right = FILES["d/large"][3 * BLOCK :]
+    wrong = right[:2] + bytes([right[2] ^ 1]) + right[3:]
+    with pytest.raises(SampleChecksumError) as caught, PackedFolder(packed) as folder:
+        folder.read("d/large")
+    file, record = caught.value.path, caught.value.record
+    checksums = (
+        f"their checksum is {zlib.crc32(wrong):#010x}, the file says {zlib.crc32(right):#010x}"
+    )
+    part = f"bytes {3 * BLOCK} to {3 * BLOCK + 6} of it: {checksums}"
+    assert bad_lines(ffrecord("verify", packed)) == [
+        f"BAD: {file}: record {record} is damaged: {part} (d/large)"
+    ]
+    extracted = ffrecord("extract", packed, "-C", tmp_path / "x")
+    line = f"ffrecord: {tmp_path}/x/d/large: {file}: record {record} is damaged: {part}"
+    assert extracted.err.decode().splitlines()[0] == line
+    shown = ffrecord("cat", packed, "d/large")
+    assert shown.error == f"ffrecord: {file}: record {record} is damaged (d/large): {part}"
+
+
+def test_verify_tells_of_a_damaged_record_of_the_original_s_archives_as_a_whole(
+    ffrecord: Command, tmp_path: Path
+) -> None:
+    """They have no checksums of blocks."""
+    large = FILES["d/large"]
+    archive = handmade.write_records(
+        tmp_path / "a.ffr", [large, b"piouhjgbr" + pickle.dumps(OrderedDict(large=0), 2)]
+    )
+    archives.damage(archive, "large", 5)
+    wrong = large[:5] + bytes([large[5] ^ 1]) + large[6:]
+    checksums = (
+        f"its checksum is {zlib.crc32(wrong):#010x}, the file says {zlib.crc32(large):#010x}"
+    )
+    said = f"{archive}: record 0 is damaged: {checksums}"
+    assert bad_lines(ffrecord("verify", archive)) == [f"BAD: {said} (large)"]
+    extracted = ffrecord("extract", archive, "-C", tmp_path / "x")
+    assert extracted.err.decode().splitlines()[0] == f"ffrecord: {tmp_path}/x/large: {said}"
 
 
 def test_verify_of_a_good_archive_says_ok(
