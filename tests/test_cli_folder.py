@@ -431,6 +431,26 @@ def test_a_misspelled_option_is_told_which_one_is_meant(
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("unmount", "; is umount meant?"), ("moutn", "; is mount meant?"),
+        ("verfiy", "; is verify meant?"), ("extrcat", "; is extract meant?"),
+        ("unpack", ""), ("nonsense", ""),  # the opposite of pack is not pack
+    ],
+)  # fmt: skip
+def test_a_misspelled_command_is_told_which_one_is_meant(
+    given: str, hint: str, ffrecord: Command
+) -> None:
+    refused = ffrecord(given, "x")
+    assert (refused.code, refused.out) == (USAGE, b"")
+    assert refused.error.startswith(f"ffrecord: argument COMMAND: invalid choice: '{given}' (")
+    assert refused.error.endswith(f"){hint}; see `ffrecord --help`")
+    with_option = ffrecord(given, "-l", "x").error
+    assert hint in with_option
+    assert bool(hint) != ("goes behind --" in with_option)
+
+
 def test_help_names_every_command(ffrecord: Command) -> None:
     result = ffrecord("--help")
     assert result.code == 0
