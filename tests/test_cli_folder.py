@@ -234,9 +234,33 @@ def test_too_many_shards_are_one_line(
     ffrecord: Command, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ffrecord.pack.MOST_SHARDS", 2)
-    result = ffrecord("pack", tree, tmp_path / "o", "--shard-size", "1")
+    result = ffrecord("pack", tree, tmp_path / "o", "--shard-size", "1B")
     assert result.code != 0
     assert "shard" in result.error
+
+
+@pytest.mark.parametrize(
+    ("size", "meant"),
+    [
+        ("10", "10 bytes"), ("1", "1 byte"), ("1.5", "1 byte"), ("999999", "999,999 bytes"),
+        ("1000000", None), ("10B", None), ("1kB", None), ("0.5MB", None), ("10GB", None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["pack", "convert"])
+def test_a_shard_size_without_a_unit_is_warned_of(
+    command: str, size: str, meant: str | None, ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(tree)
+    trees.plain_tree(tree, {"a": b"12345678", "b": b"12345678"})
+    options = ["--to", "tar"] if command == "convert" else []
+    result = ffrecord(command, tree, tmp_path / "o", "--shard-size", size, *options)
+    assert (result.code, len(result.lines)) == (0, 1)
+    assert os.path.isdir(tmp_path / "o")
+    if meant is None:
+        assert result.err == b""
+    else:
+        why = f"--shard-size {size} is {meant}: is a unit missing, as in {size}MB or {size}GB?"
+        assert result.error == f"ffrecord: warning: {why}"
 
 
 # ---- wrong use -----------------------------------------------------------------------------

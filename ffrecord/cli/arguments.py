@@ -92,11 +92,13 @@ def _count(text: str) -> int:
     return number
 
 
-def _size(text: str) -> int:
+def _size(text: str) -> str:
+    """As it is written, if it is one: whether it has a unit counts too."""
     try:
-        return parse_size(text)
+        parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _field_type(text: str) -> tuple[str, str]:
