@@ -435,6 +435,26 @@ def test_a_wrong_file_is_one_line(
     assert not places["new"].exists()
 
 
+@pytest.mark.parametrize("beside", [[], ["notes.txt"], ["records.ffr"], ["0.ffr", "notes.txt"]])
+@pytest.mark.parametrize("words", ["ls {}", "cat {} a.txt", "extract {} -C new", "mount {} new"])
+def test_a_folder_that_an_archive_lies_in_is_not_taken_for_it(
+    words: str, beside: list[str], ffrecord: Command, archive: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "place"
+    place.mkdir()
+    shutil.copy(archive, place / "photos.ffr")
+    for name in beside:
+        handmade.write_records(place / name, [b"record"])
+    result = ffrecord(*words.format(place).split())
+    due = IndexStructureError if "0.ffr" in beside else NotPackedFolderError
+    assert (result.code, result.out) == (due.exit_code, b"")
+    assert result.error.startswith(f"ffrecord: {place}: ")
+    assert result.error.endswith(f" {place}/photos.ffr")
+    assert not os.path.exists("new")
+
+
 @pytest.mark.parametrize(
     ("given", "hint"),
     [
