@@ -27,7 +27,7 @@ from ffrecord.errors import (
 )
 from ffrecord.imagecopy import ImageCopy
 from ffrecord.index import Index, layout, legacy
-from ffrecord.index.build import build
+from ffrecord.index.build import Tree, build
 from ffrecord.index.layout import BLOCK
 from ffrecord.opening import MOST_EXPLAINED
 from ffrecord.reader import FileReader
@@ -42,6 +42,9 @@ STEP_BLOCKS = 32  # that a large file is read by, from end to end
 
 MOST_SHARDS = 1 << 17
 """More files than a process may have open. One that is missing is named, so all are looked at."""
+
+
+SHOWN = 3  # archives, of those that could be meant
 
 
 class _Sizes:
@@ -86,15 +89,30 @@ class Archive:
 
     @classmethod
     def open(
-        cls, ffr_file: Path | Sequence[Path], check_data: bool = True, *, mode: str = "auto"
-    ) -> Archive:
-        """From a file, the folder of its shards, or the list of those."""
+        cls, ffr_file: Path | Sequence[Path], check_data: bool = True, *, mode: str = "auto",
+        lone: bool = False,
+    ) -> Archive:  # fmt: skip
+        """From a file, the folder of its shards, or the list of those. With `lone` also from a
+        folder that an archive of one file lies in, as the original has it."""
         reader = FileReader(ffr_file, check_data, mode=mode)
         try:
-            return cls(reader)
+            archive = cls(reader)
+            if not lone:
+                archive.refuse_lone(ffr_file)
+            return archive
         except BaseException:
             reader.close()
             raise
+
+    def refuse_lone(self, given: Path | Sequence[Path]) -> None:
+        """An error if this was opened by the name of a folder that it only lies in."""
+        if not isinstance(given, (str, os.PathLike)) or len(self.reader.fnames) > 1:
+            return
+        if os.path.isdir(given):
+            raise NotPackedFolderError(
+                f"{os.fsdecode(given)}: is not the shards of a packed folder, but one lies in it: "
+                f"give {self.path}"
+            )
 
     def read(self, inodes: Ints) -> list[Bytes]:
         """The contents of regular files, each checked, as one batch."""
@@ -206,10 +224,7 @@ class Archive:
         if size:
             self.reader.read_unchecked(record, 0, start)
         if start.tobytes() != layout.LEGACY_MAGIC:
-            how = said("FileReader is", "`ffrecord info` and `cat --record N` are")
-            raise NotPackedFolderError(
-                f"{self.path}: not a packed folder: it has no index; {how} for records"
-            )
+            raise NotPackedFolderError(self._no_archive())
         if size > legacy.most_bytes(record):
             raise IndexStructureError(
                 f"{self.path}: its index has {size} bytes, more than {record} files need"
@@ -222,7 +237,18 @@ class Archive:
         sizes = self.reader.record_sizes()[:-1]
         most = legacy.most_entries(record)
         tree = legacy.read_tree(self.path, raw, sizes.tolist(), os.stat(self.path), most)
+        if self._names_own_records(tree):
+            raise IndexStructureError(self._no_archive())
         return Index(self.path, build(tree), sizes)
+
+    def _names_own_records(self, tree: Tree) -> bool:
+        """Whether an index of the original's, which knows no shards, is that of its own file
+        alone. There are others before it: their records are not what its names mean."""
+        if len(self.reader.fnames) == 1:
+            return False
+        own = len(self.reader.get_checksums(-1)) - 1
+        files = filter(tree.is_file, range(len(tree.mode)))
+        return max((tree.record[each] for each in files), default=-1) == own - 1
 
     def _compare_shards(self, tables: layout.Image, copy: ImageCopy) -> None:
         """The index names its shards: others in their place are found here, not as wrong data."""
@@ -244,13 +270,46 @@ class Archive:
         if found == due:
             return
         if not due:
-            raise IndexStructureError(
-                f"{self.path}: is one whole archive, but was opened with {len(found)} other files"
-            )
+            raise IndexStructureError(self._no_archive())
         names = [name for name, *_ in found]
         for shard in due:
             if shard not in found:
                 what = "another file than the one" if shard[0] in names else "missing, a shard"
                 name = shard[0].decode("utf-8", "surrogateescape")
                 raise IndexStructureError(f"{self.path}: {name} is {what} that it was packed with")
-        raise IndexStructureError(f"{self.path}: has other files beside it than its shards")
+        for shard in found:
+            if shard not in due:
+                raise IndexStructureError(_beside(self.path, os.fsdecode(shard[0])))
+        raise IndexStructureError(f"{self.path}: its shards are not in the order of the packing")
+
+    def _no_archive(self) -> str:
+        """What is wrong with files that have no index, or more records than it names; and if one
+        of them is an archive, what to do about that."""
+        reader, names = self.reader, self.reader.fnames
+        archives = [file for file in range(len(names)) if self._ends_with_index(file)]
+        if len(names) == 1 or not archives:
+            how = said("FileReader is", "`ffrecord info` and `cat --record N` are")
+            return f"{self.path}: not a packed folder: it has no index; {how} for records"
+        for file in archives:
+            is_index = os.path.basename(names[file]) == layout.INDEX_NAME
+            if is_index and len(reader.get_checksums(file)) == 1 and names[file] != self.path:
+                # It sorts behind the index of the shards.
+                return _beside(names[file], os.path.basename(self.path))
+        shown = ", ".join(names[file] for file in archives[:SHOWN])
+        more = f" and {len(archives) - SHOWN:,} more" if len(archives) > SHOWN else ""
+        return (
+            f"{os.path.dirname(self.path) or os.curdir}: its {len(names):,} record files are not "
+            f"the shards of one packed folder; give one that is one: {shown}{more}"
+        )
+
+    def _ends_with_index(self, file: int) -> bool:
+        """Whether the last record of a file is an index."""
+        begin, end = [0, 0, *self.reader.get_offsets(file).tolist()][-2:]
+        source = self.reader.sources[file]
+        return end > begin and layout.is_index(
+            end - begin, lambda at, length: source.read_bytes(begin + at, length)
+        )
+
+
+def _beside(index: str, stray: str) -> str:
+    return f"{index}: {stray} lies beside it and is none of its shards: move it elsewhere"

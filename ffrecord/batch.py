@@ -37,6 +37,7 @@ class Batch:
     end: Ints
     stored: npt.NDArray[np.uint32] | None  # None: do not check
     mode: str
+    part_of: int | None = None  # rows are parts of one record, which begins at this byte
 
     def views(self) -> list[Bytes]:
         """Each record as a view of its mapped file."""
@@ -88,7 +89,11 @@ class Batch:
         bad = next(k for k, crc in enumerate(computed) if crc != stored[k])
         row = rows[bad]
         path = self.sources[0 if self.file is None else int(self.file[row])].path
-        raise SampleChecksumError(path, int(self.record[row]), stored[bad], computed[bad])
+        part = None
+        if self.part_of is not None:
+            part = (int(self.begin[row]) - self.part_of, int(self.end[row]) - self.part_of)
+        number = int(self.record[row])
+        raise SampleChecksumError(path, number, stored[bad], computed[bad], part=part)
 
 
 @dataclass(frozen=True, slots=True)

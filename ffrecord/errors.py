@@ -49,17 +49,26 @@ class SampleChecksumError(FFRecordError):
     name: str | None = None
     """In a packed folder, the file's name as it was asked for."""
 
-    def __init__(self, path: str, record: int, stored: int, computed: int) -> None:
+    def __init__(
+        self, path: str, record: int, stored: int, computed: int,
+        *, part: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(path, record, stored, computed)
         self.path = path
         self.record = record
         self.stored = stored
         self.computed = computed
+        self.part = part
+        """The bytes of the record, from and up to, that the checksums are of; None: all of it."""
 
     def __str__(self) -> str:
         name = "" if self.name is None else f" ({self.name})"
+        whose = "its checksum"
+        if self.part is not None:
+            begin, end = self.part
+            whose = f"bytes {begin} to {end - 1} of it: their checksum"
         return (
-            f"{self.path}: record {self.record} is damaged{name}: its checksum is "
+            f"{self.path}: record {self.record} is damaged{name}: {whose} is "
             f"{self.computed:#010x}, the file says {self.stored:#010x}"
         )
 

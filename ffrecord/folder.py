@@ -61,7 +61,7 @@ class PackedFolder:
             else [os.path.abspath(os.fsdecode(file)) for file in ffr_file]
         )
         self._options = (absolute, check_data, mode)
-        self.archive = Archive.open(ffr_file, check_data, mode=mode)
+        self.archive = Archive.open(ffr_file, check_data, mode=mode, lone=True)
 
     @property
     def reader(self) -> FileReader:

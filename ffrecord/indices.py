@@ -9,35 +9,40 @@ from typing import Any, SupportsIndex, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord.wording import counted
+
 Ints: TypeAlias = npt.NDArray[np.int64]
 Indices: TypeAlias = "Sequence[SupportsIndex] | slice | npt.NDArray[np.integer[Any]] | Any"
 
 
-def record_numbers(indices: Indices, n: int) -> Ints:
-    """`indices` of any accepted kind as an array of numbers from 0 to n - 1."""
+def record_numbers(indices: Indices, n: int, where: str = "") -> Ints:
+    """`indices` of any accepted kind as an array of numbers from 0 to n - 1. `where` the records
+    are is what an error names."""
     if isinstance(indices, slice):
         indices = range(*indices.indices(n))
     if not isinstance(indices, range):
-        records = _as_integers(indices, n)
+        records = _as_integers(indices, n, where)
     elif not indices:
         records = np.empty(0, np.int64)
     else:  # looked at before it is spelled out: it may be endless
-        check_bounds(min(indices[0], indices[-1]), max(indices[0], indices[-1]), n)
+        check_bounds(min(indices[0], indices[-1]), max(indices[0], indices[-1]), n, where)
         records = np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
     # As unsigned numbers negative ones are huge: one look finds that nothing is out of range.
     if not records.size or int(records.view(np.uint64).max()) < n:
         return records
-    check_bounds(int(records.min()), int(records.max()), n)
+    check_bounds(int(records.min()), int(records.max()), n, where)
     return np.where(records < 0, records + n, records)
 
 
-def check_bounds(lowest: int, highest: int, n: int) -> None:
+def check_bounds(lowest: int, highest: int, n: int, where: str = "") -> None:
     if lowest < -n or highest >= n:
         wrong = lowest if lowest < -n else highest
-        raise IndexError(f"record {wrong} is out of range: there are {n} records")
+        before = f"{where}: " if where else ""
+        there = f"there {'is' if n == 1 else 'are'} {counted(n, 'record')}"
+        raise IndexError(f"{before}record {wrong} is out of range: {there}")
 
 
-def _as_integers(indices: Any, n: int) -> Ints:
+def _as_integers(indices: Any, n: int, where: str) -> Ints:
     if isinstance(indices, (int, str, bytes)) or not hasattr(indices, "__len__"):
         raise TypeError(
             f"indices must be a sequence of integers, not {type(indices).__name__}; "
@@ -51,7 +56,7 @@ def _as_integers(indices: Any, n: int) -> Ints:
     if array.dtype.kind != "i":  # unsigned, or objects: tensors, numbers of any size, nothing
         numbers = [_as_integer(index) for index in indices]
         if numbers:
-            check_bounds(min(numbers), max(numbers), n)
+            check_bounds(min(numbers), max(numbers), n, where)
         array = np.array(numbers, np.int64)
     return array.astype(np.int64, copy=False)
 

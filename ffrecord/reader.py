@@ -28,6 +28,7 @@ from ffrecord.indices import Indices, check_bounds, record_numbers
 from ffrecord.iteration import in_order
 from ffrecord.opening import Path, paths, read_header, refuse_other_kinds, warn_if_legacy
 from ffrecord.partition import Extent, part, tasks
+from ffrecord.wording import counted
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -82,6 +83,8 @@ class FileReader:
         self._sources: SourceSet | None = None
         # For other processes: this one may change its folder.
         self._absolute = [os.path.abspath(path) for path in self.fnames]
+        more = len(self.fnames) - 1
+        self._shown = self.fnames[0] + (f" and {counted(more, 'more file')}" if more else "")
         self._ahead: dict[bytes, PendingRead] = {}  # by the record numbers, as bytes
         self.prefetch_hits = 0  # how often a read found its records on their way
         for path in self.fnames:
@@ -112,7 +115,7 @@ class FileReader:
     def read(self, indices: Indices) -> list[Bytes]:
         """The records at `indices`, in that order, as one batch."""
         _ = self.sources  # an error if it is closed
-        records = record_numbers(indices, self.n)
+        records = record_numbers(indices, self.n, self._shown)
         if self._ahead and (pending := self._ahead.pop(records.tobytes(), None)) is not None:
             self.prefetch_hits += 1
             return pending.result()
@@ -123,19 +126,20 @@ class FileReader:
     def read_one(self, index: SupportsIndex) -> Bytes:
         """The record at `index`."""
         record = operator.index(index)
-        check_bounds(record, record, self.n)
+        check_bounds(record, record, self.n, self._shown)
         return self._read_single(record + self.n if record < 0 else record)
 
     def read_range(self, start: int, stop: int) -> list[Bytes]:
         """The records from `start` up to `stop`, which lie next to each other, as one read."""
         if not 0 <= start <= stop <= self.n:
-            raise IndexError(f"range [{start}, {stop}) is not within [0, {self.n})")
+            due = f"range [{start}, {stop}) is not within [0, {self.n:,})"
+            raise IndexError(f"{self._shown}: {due}")
         return self.read(range(start, stop))
 
     def read_async(self, indices: Indices) -> PendingRead:
         """Begin to read `indices` and return at once; `.result()` gives what `read` would."""
         _ = self.sources  # an error if it is closed
-        return self._batch(record_numbers(indices, self.n)).begin_read(everything=True)
+        return self._batch(record_numbers(indices, self.n, self._shown)).begin_read(everything=True)
 
     def prefetch(self, indices: Indices) -> None:
         """Begin to read `indices`: the next `read` of just these finds them on their way.
@@ -143,7 +147,7 @@ class FileReader:
         The last few calls count; what nobody reads is let go of with them.
         """
         _ = self.sources  # an error if it is closed
-        records = record_numbers(indices, self.n)
+        records = record_numbers(indices, self.n, self._shown)
         key = records.tobytes()
         if key not in self._ahead:
             self._ahead[key] = self._batch(records).begin_read(everything=True)
@@ -168,7 +172,7 @@ class FileReader:
         record = np.full(len(begin), index - int(self._first[file]))
         sources = self.sources
         stored = checksums if self.check_data else None
-        batch = Batch(sources, which, record, begin + start, end + start, stored, self.mode)
+        batch = Batch(sources, which, record, begin + start, end + start, stored, self.mode, start)
         return batch.begin_read(everything=False).result()
 
     def read_unchecked(self, index: int, offset: int, memory: Bytes) -> None:
@@ -278,13 +282,13 @@ class FileReader:
 
     def record_size(self, index: int) -> int:
         """How many bytes a record has."""
-        check_bounds(index, index, self.n)
+        check_bounds(index, index, self.n, self._shown)
         at = index + self._file_of(index)
         return int(self._offsets[at + 1] - self._offsets[at])
 
     def record_sizes(self, indices: Indices = slice(None)) -> Ints:
         """How many bytes each record has, or each of some records."""
-        at = record_numbers(indices, self.n)
+        at = record_numbers(indices, self.n, self._shown)
         if len(self.fnames) > 1:
             at = at + self._first.searchsorted(at, side="right") - 1
         sizes: Ints = self._offsets[at + 1] - self._offsets[at]
@@ -294,7 +298,7 @@ class FileReader:
         """The number of the file that a record is in, and the byte that it begins at."""
         if len(self.fnames) == 1 and 0 <= index < self.n:
             return 0, int(self._offsets[index])
-        check_bounds(index, index, self.n)
+        check_bounds(index, index, self.n, self._shown)
         file = self._file_of(index)
         return file, int(self._offsets[index + file])
 

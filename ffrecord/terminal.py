@@ -28,7 +28,7 @@ RED, YELLOW = "31", "33"
 PROGRAM = "ffrecord"
 _PLAIN = re.compile(r"[\w@%+:,./-][\w@%+=:,./-]*")  # `=` comes before a command's name in zsh
 _SPECIAL = frozenset('"\\$`!')  # between double quotes
-_ALIKE = 0.75  # of two options: a letter or two left out, added or changed
+_ALIKE = 0.75  # of two words: a letter or two left out, added or changed
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\x1b": "\\E", "'": "\\'", "\\": "\\\\"}
 
 
@@ -122,17 +122,27 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE)
 
     def _hint(self) -> str:
-        """What to do about a word that looks like an option and is none."""
+        """What to do about a word that looks like an option, or stands for a command, and is
+        none."""
+        if hint := self._command_hint():
+            return hint
         word = next(self._unknown_options(), None)
         if word is None:
             return ""
-        if word.startswith("--"):
-            from difflib import get_close_matches  # only now: commands start fast
-
-            meant = get_close_matches(word, self._option_string_actions, 1, _ALIKE)
-            if meant:
-                return f"; is {meant[0]} meant?"
+        if word.startswith("--") and (meant := _nearest(word, self._option_string_actions)):
+            return f"; is {meant} meant?"
         return "; a name that begins with - goes behind --"
+
+    def _command_hint(self) -> str:
+        commands = next(
+            (each.choices for each in self._actions if each.nargs == argparse.PARSER), None
+        )
+        word = next((each for each in self._given if not each.startswith("-")), None)
+        if commands is None or word is None or word in commands:
+            return ""
+        meant = _nearest(word, commands)
+        # Who asks to unpack does not want to pack.
+        return f"; is {meant} meant?" if meant and word != f"un{meant}" else ""
 
     def _unknown_options(self) -> Iterator[str]:
         known = self._option_string_actions
@@ -141,6 +151,12 @@ class Parser(argparse.ArgumentParser):
             is_known = name in known or (not name.startswith("--") and name[:2] in known)
             if re.match(r"-[^\d]", word) and not is_known:
                 yield name
+
+
+def _nearest(word: str, known: Iterable[str]) -> str | None:
+    from difflib import get_close_matches  # only now: commands start fast
+
+    return next(iter(get_close_matches(word, known, 1, _ALIKE)), None)
 
 
 def prepare_output(program: str = PROGRAM) -> None:

@@ -229,7 +229,8 @@ class FileWriter:
         if not hasattr(self, "_file") or self._file.closed or not self._mine:
             return
         if self.n is not None and self.count == self.n:
-            self.close()
+            with contextlib.suppress(FileNotFoundError):  # the folder is gone: nobody waits for it
+                self.close()
             return
         kept = "it can be continued" if self._resumable else "nothing was kept"
         message = f"{self._path}: the writer was dropped without close(); {kept}"

@@ -45,8 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `ffrecord mount` and `ffrecord-fuse` have in common."""
-    parser.add_argument("archive", help="a packed folder, or the folder of its shards")
-    parser.add_argument("mountpoint", help="an empty folder; /dev/fd/N takes an open /dev/fuse")
+    parser.add_argument(
+        "archive", metavar="ARCHIVE", help="a packed folder, or the folder of its shards"
+    )
+    parser.add_argument(
+        "mountpoint", metavar="MOUNTPOINT",
+        help="an empty folder; /dev/fd/N takes an open /dev/fuse",
+    )  # fmt: skip
     parser.add_argument("-f", "--foreground", action="store_true", help="stay, and log to stderr")
     parser.add_argument(
         "-o", dest="options", action="append", default=[], metavar="OPTIONS",

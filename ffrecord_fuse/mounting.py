@@ -88,7 +88,7 @@ def unmount(mountpoint: str, *, lazy: bool = False) -> None:
     folder = resolve(mountpoint)
     entry = find(mountpoint)
     if entry is None:
-        raise MountError(mountpoint, errno.EINVAL, _vacant(mountpoint))
+        raise _vacant(mountpoint, folder)
     if not entry.is_fuse:
         why = f"{entry.type} is mounted here, not an archive: umount(8) is for that"
         raise MountError(mountpoint, errno.EINVAL, why)
@@ -144,12 +144,19 @@ def _occupied(mountpoint: str, entry: MountEntry) -> str:
     return f"a file system ({entry.type}) is mounted here: choose another folder"
 
 
-def _vacant(mountpoint: str) -> str:
+def _vacant(mountpoint: str, folder: str) -> MountError:
     """Why there is nothing to unmount."""
+    try:
+        os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return MountError(mountpoint, errno.ENOENT, "there is no such folder")
+    except OSError:  # no permission to look, or below a dead mount
+        pass
     places = places_of(_shown(os.path.abspath(mountpoint)), TYPE)
     if places:
-        return f"is the archive, not where it is mounted: that is {' and '.join(places)}"
-    return NOT_MOUNTED
+        why = f"is the archive, not where it is mounted: that is {' and '.join(places)}"
+        return MountError(mountpoint, errno.EINVAL, why)
+    return MountError(mountpoint, errno.EINVAL, NOT_MOUNTED)
 
 
 def _user_name(uid: int) -> str:

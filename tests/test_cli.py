@@ -55,7 +55,8 @@ def test_cat_writes_exactly_the_record(file: Path, index: int) -> None:
 def test_cat_of_a_missing_record_says_how_many_there_are(file: Path) -> None:
     result = run("cat", file, "--record", "4")
     assert result.returncode == 2
-    assert result.stderr.decode() == "ffrecord: record 4 is out of range: there are 4 records\n"
+    said = f"ffrecord: {file}: record 4 is out of range: there are 4 records\n"
+    assert result.stderr.decode() == said
 
 
 def test_info_json_has_the_facts(file: Path) -> None:

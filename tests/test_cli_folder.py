@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -233,9 +234,33 @@ def test_too_many_shards_are_one_line(
     ffrecord: Command, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ffrecord.pack.MOST_SHARDS", 2)
-    result = ffrecord("pack", tree, tmp_path / "o", "--shard-size", "1")
+    result = ffrecord("pack", tree, tmp_path / "o", "--shard-size", "1B")
     assert result.code != 0
     assert "shard" in result.error
+
+
+@pytest.mark.parametrize(
+    ("size", "meant"),
+    [
+        ("10", "10 bytes"), ("1", "1 byte"), ("1.5", "1 byte"), ("999999", "999,999 bytes"),
+        ("1000000", None), ("10B", None), ("1kB", None), ("0.5MB", None), ("10GB", None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["pack", "convert"])
+def test_a_shard_size_without_a_unit_is_warned_of(
+    command: str, size: str, meant: str | None, ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(tree)
+    trees.plain_tree(tree, {"a": b"12345678", "b": b"12345678"})
+    options = ["--to", "tar"] if command == "convert" else []
+    result = ffrecord(command, tree, tmp_path / "o", "--shard-size", size, *options)
+    assert (result.code, len(result.lines)) == (0, 1)
+    assert os.path.isdir(tmp_path / "o")
+    if meant is None:
+        assert result.err == b""
+    else:
+        why = f"--shard-size {size} is {meant}: is a unit missing, as in {size}MB or {size}GB?"
+        assert result.error == f"ffrecord: warning: {why}"
 
 
 # ---- wrong use -----------------------------------------------------------------------------
@@ -344,10 +369,10 @@ def test_a_wrong_command_line_is_said_in_words(
 
 
 def test_only_what_is_missing_is_said_to_be(ffrecord: Command, archive: Path) -> None:
-    for command, missing in (("ls", "archive"), ("extract", "archive"), ("cat", "file")):
+    for command, missing in (("ls", "ARCHIVE"), ("extract", "ARCHIVE"), ("cat", "FILE")):
         said = f"ffrecord: the following arguments are required: {missing}; see"
         assert ffrecord(command).error.startswith(said)
-    assert "required: out; " in ffrecord("pack", archive).error
+    assert "required: OUT; " in ffrecord("pack", archive).error
 
 
 @pytest.mark.parametrize("command", ["ls", "cat", "extract"])
@@ -410,6 +435,26 @@ def test_a_wrong_file_is_one_line(
     assert not places["new"].exists()
 
 
+@pytest.mark.parametrize("beside", [[], ["notes.txt"], ["records.ffr"], ["0.ffr", "notes.txt"]])
+@pytest.mark.parametrize("words", ["ls {}", "cat {} a.txt", "extract {} -C new", "mount {} new"])
+def test_a_folder_that_an_archive_lies_in_is_not_taken_for_it(
+    words: str, beside: list[str], ffrecord: Command, archive: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "place"
+    place.mkdir()
+    shutil.copy(archive, place / "photos.ffr")
+    for name in beside:
+        handmade.write_records(place / name, [b"record"])
+    result = ffrecord(*words.format(place).split())
+    due = IndexStructureError if "0.ffr" in beside else NotPackedFolderError
+    assert (result.code, result.out) == (due.exit_code, b"")
+    assert result.error.startswith(f"ffrecord: {place}: ")
+    assert result.error.endswith(f" {place}/photos.ffr")
+    assert not os.path.exists("new")
+
+
 @pytest.mark.parametrize(
     ("given", "hint"),
     [
@@ -428,6 +473,26 @@ def test_a_misspelled_option_is_told_which_one_is_meant(
     assert refused.error.endswith(
         f"unrecognized arguments: {given}; {hint}; see `ffrecord pack --help`"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("unmount", "; is umount meant?"), ("moutn", "; is mount meant?"),
+        ("verfiy", "; is verify meant?"), ("extrcat", "; is extract meant?"),
+        ("unpack", ""), ("nonsense", ""),  # the opposite of pack is not pack
+    ],
+)  # fmt: skip
+def test_a_misspelled_command_is_told_which_one_is_meant(
+    given: str, hint: str, ffrecord: Command
+) -> None:
+    refused = ffrecord(given, "x")
+    assert (refused.code, refused.out) == (USAGE, b"")
+    assert refused.error.startswith(f"ffrecord: argument COMMAND: invalid choice: '{given}' (")
+    assert refused.error.endswith(f"){hint}; see `ffrecord --help`")
+    with_option = ffrecord(given, "-l", "x").error
+    assert hint in with_option
+    assert bool(hint) != ("goes behind --" in with_option)
 
 
 def test_help_names_every_command(ffrecord: Command) -> None:
@@ -910,6 +975,51 @@ def test_extract_leaves_damaged_files_out_and_says_which(
 
 
 # ---- verify --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_verify_extract_and_cat_say_the_same_of_a_damaged_large_file(
+    sharded: bool, ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
+    packed = tmp_path / "packed"
+    archives.pack(tree, packed, shard_size=100 if sharded else None)
+    archives.damage(packed, "d/large", 3 * BLOCK + 2)  # in the last block, which has 7 bytes
+    right = FILES["d/large"][3 * BLOCK :]
+    wrong = right[:2] + bytes([right[2] ^ 1]) + right[3:]
+    with pytest.raises(SampleChecksumError) as caught, PackedFolder(packed) as folder:
+        folder.read("d/large")
+    file, record = caught.value.path, caught.value.record
+    checksums = (
+        f"their checksum is {zlib.crc32(wrong):#010x}, the file says {zlib.crc32(right):#010x}"
+    )
+    part = f"bytes {3 * BLOCK} to {3 * BLOCK + 6} of it: {checksums}"
+    assert bad_lines(ffrecord("verify", packed)) == [
+        f"BAD: {file}: record {record} is damaged: {part} (d/large)"
+    ]
+    extracted = ffrecord("extract", packed, "-C", tmp_path / "x")
+    line = f"ffrecord: {tmp_path}/x/d/large: {file}: record {record} is damaged: {part}"
+    assert extracted.err.decode().splitlines()[0] == line
+    shown = ffrecord("cat", packed, "d/large")
+    assert shown.error == f"ffrecord: {file}: record {record} is damaged (d/large): {part}"
+
+
+def test_verify_tells_of_a_damaged_record_of_the_original_s_archives_as_a_whole(
+    ffrecord: Command, tmp_path: Path
+) -> None:
+    """They have no checksums of blocks."""
+    large = FILES["d/large"]
+    archive = handmade.write_records(
+        tmp_path / "a.ffr", [large, b"piouhjgbr" + pickle.dumps(OrderedDict(large=0), 2)]
+    )
+    archives.damage(archive, "large", 5)
+    wrong = large[:5] + bytes([large[5] ^ 1]) + large[6:]
+    checksums = (
+        f"its checksum is {zlib.crc32(wrong):#010x}, the file says {zlib.crc32(large):#010x}"
+    )
+    said = f"{archive}: record 0 is damaged: {checksums}"
+    assert bad_lines(ffrecord("verify", archive)) == [f"BAD: {said} (large)"]
+    extracted = ffrecord("extract", archive, "-C", tmp_path / "x")
+    assert extracted.err.decode().splitlines()[0] == f"ffrecord: {tmp_path}/x/large: {said}"
 
 
 def test_verify_of_a_good_archive_says_ok(

@@ -99,6 +99,21 @@ def test_every_command_and_every_option_is_explained(capsys: pytest.CaptureFixtu
             assert "  " in option or len(option) > 20, option  # else the help is on the next line
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_missing_is_called_as_help_calls_it(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage, _, _ = shown(capsys, command).partition("\n\n")
+    words = re.sub(r"\[[^]]*\]", "", usage).split()[3:]  # behind `usage: ffrecord COMMAND`
+    assert not [word for word in words if not word.isupper()]
+    if not words:
+        return  # umount, which has --list
+    with pytest.raises(SystemExit):
+        cli.main([command])
+    (missing,) = re.findall(r"required: (.*); see ", capsys.readouterr().err)
+    assert missing.replace(",", "").split() == words
+
+
 def test_versions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     for main, name in ((cli.main, "ffrecord"), (fuse_cli.main, "ffrecord-fuse")):
         with pytest.raises(SystemExit) as end:

@@ -304,6 +304,7 @@ def test_busy_error_names_the_file_that_another_writer_has(small_file: Path) -> 
     [
         *(cls("file: message") for cls in CLASSES if cls.__init__ is FFRecordError.__init__),
         SampleChecksumError("file", 3, 0x1234, 0x5678),
+        SampleChecksumError("file", 3, 0x1234, 0x5678, part=(7, 9)),
         NoRoomError("file", errno.ENOSPC),
         ReadFailedError("file", errno.EIO, 4096),
         WriteFailedError("file", errno.EIO),

@@ -1131,6 +1131,15 @@ def test_shards_open_as_a_folder_or_as_a_list(shards: Path, tmp_path: Path) -> N
                 assert folder.read(f"{k}").tobytes() == trees.content(1000, k)
 
 
+def test_shards_in_another_order_are_an_error(shards: Path) -> None:
+    first, second, *others = sorted(shards.iterdir())
+    for files in ([second, first, *others], [first, first, second, *others]):
+        with pytest.raises(
+            IndexStructureError, match=r"index\.ffr: its shards are not in the order"
+        ):
+            PackedFolder(files)
+
+
 def rewrite(path: Path) -> None:
     """A valid shard with as many records that are others."""
     with FileWriter(path, 3) as writer:
@@ -1199,11 +1208,76 @@ def test_a_truncated_shard_is_an_error(shards: Path) -> None:
         PackedFolder(shards)
 
 
-def test_a_whole_archive_beside_another_file_is_noticed(one_file: Path, tmp_path: Path) -> None:
-    shutil.copy(one_file, tmp_path / "z.ffr")
-    rewrite(tmp_path / "a.ffr")
-    with pytest.raises(IndexStructureError, match=r"z\.ffr"):
+def test_a_stray_file_beside_shards_is_named(shards: Path, one_file: Path) -> None:
+    for stray in ("AAA.ffr", "PART_00003.ffr", "zzz.ffr"):
+        for make in (rewrite, lambda path: shutil.copy(one_file, path)):
+            make(shards / stray)
+            with pytest.raises(FFRecordError) as caught:
+                PackedFolder(shards)
+            said = f"{stray} lies beside it and is none of its shards: move it elsewhere"
+            assert str(caught.value) == f"{shards}/index.ffr: {said}"
+        (shards / stray).unlink()
+    PackedFolder(shards).close()
+
+
+def original_s(path: Path, files: list[bytes]) -> Path:
+    """An archive as the original writes it, which names no shards."""
+    names = OrderedDict((f"{number}", number) for number in range(len(files)))
+    return handmade.write_records(path, [*files, b"piouhjgbr" + pickle.dumps(names)])
+
+
+@pytest.mark.parametrize("others", [["a.ffr"], ["zz.ffr"], ["a.ffr", "zz.ffr"]])
+@pytest.mark.parametrize("whose", ["ours", "the original's"])
+def test_of_files_that_are_no_shards_the_archive_is_named_to_be_given(
+    whose: str, others: list[str], one_file: Path, tmp_path: Path
+) -> None:
+    """The original gives other records than those of the names, if there are some before."""
+    place = tmp_path / "place"
+    place.mkdir()
+    if whose == "ours":
+        shutil.copy(one_file, place / "photos.ffr")
+    else:
+        original_s(place / "photos.ffr", [b"first", b"second"])
+    for other in others:
+        rewrite(place / other)
+    ways: list[Any] = [place, [place / name for name in sorted([*others, "photos.ffr"])]]
+    for way in ways:
+        with pytest.raises(FFRecordError) as caught:
+            PackedFolder(way)
+        # What stands last decides whether there is an index that has other files beside it.
+        due = NotPackedFolderError if "zz.ffr" in others else IndexStructureError
+        assert type(caught.value) is due
+        assert str(caught.value) == (
+            f"{place}: its {1 + len(others)} record files are not the shards of one packed folder; "
+            f"give one that is one: {place}/photos.ffr"
+        )
+        with FileReader(way) as reader:
+            assert len(reader.fnames) == 1 + len(others)
+
+
+def test_of_many_archives_a_few_are_named(tmp_path: Path) -> None:
+    for number in range(5):
+        original_s(tmp_path / f"{number}.ffr", [b"%d" % number])
+    with pytest.raises(IndexStructureError, match=r"/0\.ffr, .*/1\.ffr, .*/2\.ffr and 2 more$"):
         PackedFolder(tmp_path)
+
+
+def test_shards_of_the_original_s_kind_open(tmp_path: Path) -> None:
+    """Made by hand: the last file names records of all."""
+    handmade.write_records(tmp_path / "0.ffr", [b"first", b"second"])
+    names = OrderedDict(one=0, two=1, three=2)
+    handmade.write_records(tmp_path / "1.ffr", [b"third", b"piouhjgbr" + pickle.dumps(names, 2)])
+    with PackedFolder(tmp_path) as folder:
+        assert handmade.as_bytes(folder.read(["three", "one"])) == [b"third", b"first"]
+
+
+def test_a_folder_with_one_archive_in_it_opens_as_the_original_s_does(
+    one_file: Path, tmp_path: Path
+) -> None:
+    shutil.copy(one_file, tmp_path / "photos.ffr")
+    (tmp_path / "notes.txt").write_text("about the photos\n")
+    with PackedFolder(tmp_path) as folder, PackedFolder(one_file) as due:
+        assert list(folder) == list(due)
 
 
 # ---- damage --------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.layout": ({"errors", "wording"}, {"numpy"}),
     "ffrecord.checksum": ({"errors"}, {"numpy", "isal"}),
     "ffrecord.extents": (set(), {"numpy"}),
-    "ffrecord.indices": (set(), {"numpy"}),
+    "ffrecord.indices": ({"wording"}, {"numpy"}),
     "ffrecord.slabs": (set(), {"numpy"}),
     "ffrecord.pagecache": (set(), {"numpy"}),
     "ffrecord.aio": ({"errors"}, {"numpy", "libaio"}),
@@ -47,7 +47,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.partition": (set(), {"numpy"}),
     "ffrecord.iteration": ({"batch", "errors"}, {"numpy"}),
     "ffrecord.reader": (
-        READ_SIDE | {"batch", "indices", "iteration", "opening", "partition"},
+        READ_SIDE | {"batch", "indices", "iteration", "opening", "partition", "wording"},
         {"numpy"},
     ),
     "ffrecord.recheck": ({"checksum", "engine"}, {"numpy"}),

@@ -187,6 +187,16 @@ def test_unmounting_twice_is_an_error_the_second_time(mounter: Mounter, folder: 
     assert os.listdir(folder) == []
 
 
+def test_what_is_not_there_cannot_be_unmounted(folder: str) -> None:
+    for path in (f"{folder}/missing", f"{folder}/missing/too", "/proc/self/exe/inside"):
+        with pytest.raises(MountError, match="there is no such folder") as caught:
+            mounting.unmount(path)
+        assert caught.value.errno == errno.ENOENT
+    os.symlink("missing", f"{folder}/link")
+    with pytest.raises(MountError, match="there is no such folder"):
+        mounting.unmount(f"{folder}/link")
+
+
 @needs_root
 def test_a_busy_mount_is_unmounted_lazily_only(
     mounter: Mounter, cleanup: handshake.Cleanup, folder: str

@@ -326,6 +326,42 @@ def test_out_of_range_is_an_index_error_naming_index_and_n(index: int, reader: F
         _ = reader[index]
 
 
+def test_what_is_out_of_range_is_said_of_which_file(tmp_path: Path) -> None:
+    one, many = tmp_path / "one.ffr", tmp_path / "many.ffr"
+    handmade.write_records(one, [b"x"])
+    handmade.write_records(many, [b""] * 4782)
+    cases: list[tuple[Any, str]] = [
+        (one, f"{one}: record 99999 is out of range: there is 1 record"),
+        (many, f"{many}: record 99999 is out of range: there are 4,782 records"),
+        (
+            [one, many],
+            f"{one} and 1 more file: record 99999 is out of range: there are 4,783 records",
+        ),
+    ]
+    for files, said in cases:
+        with FileReader(files) as opened:
+            reader = pickle.loads(pickle.dumps(opened))
+        ways: list[Callable[[FileReader], object]] = [
+            lambda reader: reader.read([0, 99999]),
+            lambda reader: reader.read(range(99999, 100000)),
+            lambda reader: reader.read(np.array([99999], np.uint64)),
+            lambda reader: reader.read_async([99999]),
+            lambda reader: reader.prefetch([99999]),
+            lambda reader: reader.read_one(99999),
+            lambda reader: reader.record_size(99999),
+            lambda reader: reader.record_sizes([99999]),
+            lambda reader: reader.locate(99999),
+        ]
+        for way in ways:
+            with pytest.raises(IndexError) as raised:
+                way(reader)
+            assert str(raised.value) == said
+        with pytest.raises(IndexError) as raised:
+            reader.read_range(0, 99999)
+        due = f"range [0, 99999) is not within [0, {reader.n:,})"
+        assert str(raised.value) == f"{said.partition(': ')[0]}: {due}"
+
+
 @pytest.mark.parametrize(
     "indices",
     [

@@ -939,6 +939,21 @@ def test_a_dropped_writer_that_has_all_records_finishes(target: Path) -> None:
     assert read_all(target) == [b"all there"]
 
 
+def test_a_dropped_writer_whose_folder_is_gone_says_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a shard, when packing is interrupted: the folder of all shards is removed."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # not pytest's
+    (tmp_path / "folder").mkdir()
+    writer = FileWriter(tmp_path / "folder" / "target.ffr", 1)
+    writer.write_one(b"all there")
+    shutil.rmtree(tmp_path / "folder")
+    del writer
+    gc.collect()
+    assert capsys.readouterr().err == ""
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("n", [2, None])
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_dropped_writer_that_may_lack_records_discards(n: int | None, target: Path) -> None:

@@ -96,11 +96,13 @@ def _count(text: str) -> int:
     return number
 
 
-def _size(text: str) -> int:
+def _size(text: str) -> str:
+    """As it is written, if it is one: whether it has a unit counts too."""
     try:
-        return parse_size(text)
+        parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _field_type(text: str) -> tuple[str, str]:
@@ -114,8 +116,8 @@ def _field_type(text: str) -> tuple[str, str]:
 
 
 def _pack(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", help="what to pack")
-    parser.add_argument("out", help="the archive; with --shard-size a new folder")
+    parser.add_argument("folder", metavar="FOLDER", help="what to pack")
+    parser.add_argument("out", metavar="OUT", help="the archive; with --shard-size a new folder")
     parser.add_argument("--jobs", type=_count, metavar="N", help="files to read at once (8)")
     parser.add_argument(
         "-L", "--dereference", action="store_true", help="pack what symlinks point to"
@@ -142,10 +144,11 @@ def _pack(parser: argparse.ArgumentParser) -> None:
 
 
 def _ls(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("archive", help=ARCHIVE)
+    parser.add_argument("archive", metavar="ARCHIVE", help=ARCHIVE)
     parser.add_argument(
-        "path", nargs="*", default=[], help="files or folders in it; the whole if left out"
-    )
+        "path", nargs="*", default=[], metavar="PATH",
+        help="files or folders in it; the whole if left out",
+    )  # fmt: skip
     parser.add_argument("--help", action="help", help="show this and exit")  # -h is ls's own
     parser.add_argument("-l", action="store_true", help="mode, links, owner, size and time too")
     parser.add_argument(
@@ -168,17 +171,22 @@ def _ls(parser: argparse.ArgumentParser) -> None:
 
 
 def _cat(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="a packed folder or a record file, or a folder of shards")
+    parser.add_argument(
+        "file", metavar="FILE", help="a packed folder or a record file, or a folder of shards"
+    )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("path", nargs="*", default=[], help="files in a packed folder")
+    what.add_argument(
+        "path", nargs="*", default=[], metavar="PATH", help="files in a packed folder"
+    )
     what.add_argument("--record", type=int, metavar="N", help="a record; -1 is the last")
 
 
 def _extract(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("archive", help=ARCHIVE)
+    parser.add_argument("archive", metavar="ARCHIVE", help=ARCHIVE)
     parser.add_argument(
-        "path", nargs="*", default=[], help="files or folders in it; everything if left out"
-    )
+        "path", nargs="*", default=[], metavar="PATH",
+        help="files or folders in it; everything if left out",
+    )  # fmt: skip
     parser.add_argument(
         "-C", "--directory", default=".", metavar="DEST",
         help="where to, made if it is not there; the current folder if left out",
@@ -223,26 +231,30 @@ def _convert(parser: argparse.ArgumentParser) -> None:
 
 def _info(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", help="a record file, a packed folder, a folder of shards, or a dataset"
-    )
+        "file", metavar="FILE",
+        help="a record file, a packed folder, a folder of shards, or a dataset",
+    )  # fmt: skip
     _add_json(parser)
 
 
 def _verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", nargs="+", help="record files, packed folders, folders of shards, datasets"
-    )
+        "file", nargs="+", metavar="FILE",
+        help="record files, packed folders, folders of shards, datasets",
+    )  # fmt: skip
     _add_json(parser)
     _add_no_progress(parser)
 
 
 def _salvage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "broken", help="a damaged record file or packed folder, or a writer's .NAME.partial"
-    )
+        "broken", metavar="BROKEN",
+        help="a damaged record file or packed folder, or a writer's .NAME.partial",
+    )  # fmt: skip
     parser.add_argument(
-        "out", help="the new file, of the same kind if a packed folder's index is whole"
-    )
+        "out", metavar="OUT",
+        help="the new file, of the same kind if a packed folder's index is whole",
+    )  # fmt: skip
     _add_force(parser, "replace OUT if it is there")
     parser.add_argument("-v", "--verbose", action="store_true", help="name every lost record")
     _add_json(parser)
@@ -256,7 +268,7 @@ def _mount(parser: argparse.ArgumentParser) -> None:
 
 
 def _umount(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("mountpoint", nargs="?", help="where it is mounted")
+    parser.add_argument("mountpoint", nargs="?", metavar="MOUNTPOINT", help="where it is mounted")
     parser.add_argument("--list", action="store_true", help="show where archives are mounted")
 
 

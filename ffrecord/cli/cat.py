@@ -21,6 +21,7 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error("name files in the packed folder, or with --record N a record")
     refuse_datasets(options.file)
     with PackedFolder(options.file) as folder:
+        folder.archive.refuse_lone(options.file)
         for path in options.path:
             with inside(options.file):
                 pieces = folder.stream(path)

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 
+from ffrecord.cli.shardsize import warn_of_bytes
 from ffrecord.cli.tally import tally
 from ffrecord.contents import Contents
 from ffrecord.convert import FORMATS, ConversionReport, convert
@@ -20,6 +21,7 @@ def run(options: argparse.Namespace) -> int:
     if len(options.paths) < 2:
         options.parser.error("convert needs what to convert, and where to")
     *sources, target = options.paths
+    warn_of_bytes(options.shard_size)
     report = convert(
         sources, target,
         source_format=options.source, target_format=options.target,

@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import asdict
 
+from ffrecord.cli.shardsize import warn_of_bytes
 from ffrecord.cli.tally import tally
 from ffrecord.names import json_facts
 from ffrecord.pack import PackReport, pack_folder
@@ -18,6 +19,7 @@ def run(options: argparse.Namespace) -> int:
     # The library replaces it, as the original did; a slip of a command line should not.
     if os.path.isfile(options.out) and not options.force and options.shard_size is None:
         raise there_already(options.out)
+    warn_of_bytes(options.shard_size)
     try:
         report = _pack(options)
     except ValueError as error:  # a shard size that makes too many shards

@@ -24,7 +24,7 @@ from ffrecord.archive import Archive
 from ffrecord.audit import audit, shown_path
 from ffrecord.bars import bar
 from ffrecord.cli import datasets
-from ffrecord.errors import FFRecordError, NotPackedFolderError
+from ffrecord.errors import FFRecordError, NotPackedFolderError, SampleChecksumError
 from ffrecord.names import json_facts, to_text
 from ffrecord.reader import FileReader
 from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable, shows_progress
@@ -129,7 +129,7 @@ def _check(verdict: _Verdict, shown: bool, say: Callable[[str], None]) -> None:
             say(f"BAD: {names.problem}")
             verdict.add(names.problem)
         for record, error in _damage(reader, shown):
-            paths = names.of(record)
+            paths, error = names.of(record), names.narrowed(record, error)
             say(f"BAD: {error}{paths}")
             verdict.add(error, record, paths)
         found = len(verdict.problems)
@@ -158,13 +158,36 @@ class _Names:
         """A file's record's paths; of many the first few."""
         if self._archive is None:
             return NO_PATHS
-        index, (inodes, records) = self._archive.index, self._by_record
-        first, last = records.searchsorted([record, record + 1]).tolist()
+        index, inodes = self._archive.index, self._inodes(record)
         shown = [
             to_text(shown_path(index, index.parent(inode), index.last_name(inode)))
-            for inode in inodes[first : min(last, first + SHOWN_PATHS)].tolist()
+            for inode in inodes[:SHOWN_PATHS].tolist()
         ]
-        return Paths(tuple(shown), last - first - len(shown))
+        return Paths(tuple(shown), len(inodes) - len(shown))
+
+    def narrowed(self, record: int, error: FFRecordError) -> FFRecordError:
+        """Of a large file's record, what is wrong with its first damaged block: that is what
+        whoever reads the file is told. Whatever else the error is about, the error itself."""
+        archive = self._archive
+        if archive is None or self.problem is not None:
+            return error
+        inodes = self._inodes(record)[:1].tolist()
+        has_blocks = any(archive.index.block_checksums(inode) is not None for inode in inodes)
+        if not has_blocks or not isinstance(error, SampleChecksumError):
+            return error
+        try:
+            deque(archive.stream(inodes[0]), maxlen=0)
+        except SampleChecksumError as narrower:
+            return narrower
+        except FFRecordError:  # it cannot be read any more
+            return error
+        return error
+
+    def _inodes(self, record: int) -> Ints:
+        """The inodes that have a record."""
+        inodes, records = self._by_record
+        first, last = records.searchsorted([record, record + 1]).tolist()
+        return inodes[first:last]
 
     @cached_property
     def _by_record(self) -> tuple[Ints, Ints]:

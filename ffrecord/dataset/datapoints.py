@@ -42,6 +42,9 @@ class PendingDatapoints:
 class Datapoints(ABC):
     """Datapoints by number."""
 
+    directory: str = ""
+    """Where they are; "" if that is no folder."""
+
     @property
     @abstractmethod
     def spec(self) -> dict[str, str]:
@@ -88,10 +91,10 @@ class Datapoints(ABC):
             yield from self.read(range(start, min(start + STEP, len(self))))
 
     def _number(self, index: SupportsIndex) -> Ints:
-        return record_numbers([operator.index(index)], len(self))
+        return record_numbers([operator.index(index)], len(self), self.directory)
 
     def _asked(self, indices: Indices, mask: Mask) -> tuple[Ints, list[Parts]]:
-        numbers = record_numbers(indices, len(self))
+        numbers = record_numbers(indices, len(self), self.directory)
         if isinstance(mask, (list, tuple)) and mask and not isinstance(mask[0], str):
             if len(mask) != len(numbers):
                 raise ValueError(f"{len(mask)} masks for {len(numbers)} datapoints")

@@ -263,11 +263,11 @@ def the_names_of_shards_share_bytes_and_add_up_to_gigabytes() -> Archive:
     return draft.archive()
 
 
-@attack(IndexStructureError, "whole archive")
+@attack(IndexStructureError, "not the shards of one packed folder")
 def a_whole_archive_lies_beside_other_files() -> Archive:
     return {"PART_00000.ffr": record_bytes([b"other"]), "index.ffr": sample().archive()}
 
 
-@attack(IndexStructureError, "other files")
+@attack(IndexStructureError, "none of its shards")
 def a_shard_has_company() -> Archive:
     return sharded(sample()) | {"PART_00002.ffr": record_bytes([b"one more"])}

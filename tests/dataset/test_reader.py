@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from ffrecord import (
     aio,
     engine,
 )
+from ffrecord.dataset import MemoryDataset
 from ffrecord.dataset.columns import StreamedBounds
 from tests import handmade
 from tests.dataset.values import flip, frames
@@ -104,8 +106,11 @@ def test_datapoints_by_number_slice_and_list(reader: Any) -> None:
 
 
 @pytest.mark.parametrize("index", [7, -8, 1 << 70])
-def test_a_number_that_is_not_there_is_an_index_error(reader: Any, index: int) -> None:
-    with pytest.raises(IndexError):
+def test_a_number_that_is_not_there_is_an_index_error(
+    reader: Any, index: int, shared: Path
+) -> None:
+    where = "" if isinstance(reader, MemoryDataset) else f"{shared}: "
+    with pytest.raises(IndexError, match=rf"^{re.escape(where)}record {index} is out of range"):
         reader[index]
     with pytest.raises(IndexError):
         reader.available(index)

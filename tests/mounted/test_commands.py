@@ -228,10 +228,16 @@ def test_a_busy_mount_is_unmounted_and_what_is_open_stays_readable(
 
 
 def test_what_is_not_mounted_cannot_be_unmounted(archive: Path, mountpoint: Path) -> None:
-    for path in (mountpoint, archive, mountpoint / "missing"):
+    for path, why in (
+        (mountpoint, "nothing is mounted here"),
+        (archive, "nothing is mounted here"),
+        (mountpoint / "missing", "there is no such folder"),
+        (mountpoint / "missing" / "as well", "there is no such folder"),
+        (archive / "inside", "there is no such folder"),
+    ):
         done = command("umount", path)
         assert done.returncode == 18
-        assert "nothing is mounted here" in one_line(done)
+        assert one_line(done) == f"ffrecord: {path}: {why}"
 
 
 def test_who_names_the_archive_is_told_where_it_is_mounted(
