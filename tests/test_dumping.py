@@ -93,14 +93,14 @@ def test_a_folder_with_other_shards_is_refused(tmp_path: Path) -> None:
 
 
 SLOW = """
-import sys, time
+import os, sys, time
 from ffrecord import utils
 from ffrecord.dumping import dump
 
 class Slow:
     def __len__(self): return 4
     def __getitem__(self, index):
-        print("begun", flush=True)
+        os.write(1, b"begun\\n")  # at once: print may write the line's end by itself
         time.sleep(600)
 
 dump(Slow(), sys.argv[1], 2, max_workers=2)
