@@ -110,9 +110,11 @@ dump(Slow(), sys.argv[1], 2, max_workers=2)
 def test_a_killed_dump_takes_its_workers_along_and_the_next_one_succeeds(tmp_path: Path) -> None:
     process = handmade.python(SLOW, str(tmp_path / "out"))
     assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
-    process.kill()
-    process.communicate(timeout=60)  # returns when nobody holds its output any more
+    try:
+        assert process.stdout.readline() == "begun\n"
+    finally:
+        process.kill()
+        process.communicate(timeout=60)  # returns when nobody holds its output any more
     dump(RECORDS, tmp_path / "out", 4, max_workers=2)
     assert everything(tmp_path / "out") == RECORDS
     assert os.listdir(tmp_path) == ["out"]
