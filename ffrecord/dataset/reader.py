@@ -28,6 +28,9 @@ from ffrecord.indices import Ints
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
+SEQUENCE_BOUNDS = "refs"
+"""Among `cache_keys`: granular has a file of this name, which holds what our bounds do."""
+
 
 class _ColumnDatapoints(Datapoints):
     """Datapoints whose fields are columns of files, of memory, or of both."""
@@ -125,11 +128,13 @@ class DatasetReader(_ColumnDatapoints):
 
     Args:
         directory: its folder.
-        decoders: type name -> function from a bytes-like object to a value.
+        decoders: type name -> function from `bytes` to a value, or from a `memoryview` if it is
+            marked with `view_decoder`.
         cache_index: keep checksums, offsets and sequence bounds in memory, 12 bytes a record and
             8 a sequence. Without, they are read for every batch: one more batch of small reads in
             front of it, and for sequences two.
-        cache_keys: small fields to keep in memory, encoded as they are stored.
+        cache_keys: small fields to keep in memory, encoded as they are stored. "refs", unless a
+            field has that name, keeps the sequence bounds: what granular calls so.
         check_data: verify every record's CRC-32.
         mode: as for `FileReader`.
     """
@@ -165,8 +170,11 @@ class DatasetReader(_ColumnDatapoints):
         paths = [os.path.join(directory, file_name(name)) for name in manifest.spec]
         opened = IndexedFiles if cache_index else StreamedFiles
         files: Files = opened(paths, check_data, mode)
-        self._columns = open_columns(directory, manifest, paths, files, decoders, cache_index)
+        keep_bounds = cache_index or SEQUENCE_BOUNDS in cache_keys
+        self._columns = open_columns(directory, manifest, paths, files, decoders, keep_bounds)
         for name in cache_keys:
+            if name == SEQUENCE_BOUNDS and name not in self._columns:
+                continue
             if name not in self._columns:
                 raise KeyError(f"cache_keys: there is no field {name!r} in {directory}")
             self._columns[name] = self._columns[name].loaded(files)
