@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -478,6 +479,79 @@ def virtual(file: Any) -> None:
     layout = h5py.VirtualLayout((3,), "i4")
     layout[:] = h5py.VirtualSource("other.h5", "x", (3,))
     file.create_virtual_dataset("v", layout)
+
+
+def h5record_row(k: int) -> dict[str, Any]:
+    """As an H5Record schema with each of its classes takes it."""
+    return {
+        "string": "ü" * k + f"Sent {k}", "integer": k - 1, "float": k / 3, "float16": k / 7,
+        "image": np.full((3, 4, 5), k, np.uint8), "sequence": np.arange(k, dtype=np.int32),
+        "float_sequence": np.arange(k + 2, dtype=np.float32) / 3,
+        "float16_sequence": np.arange(k + 1, dtype=np.float16) / 5,
+        "img_seq": (np.arange(3 * 2 * 3 * (k + 1)) % 251).astype(np.uint8),
+    }  # fmt: skip
+
+
+H5RECORD_DTYPES = {"integer": "i8", "float": "f4", "float16": "f2"}
+H5RECORD_SEQUENCES = {
+    "sequence": "i4", "float_sequence": "f4", "float16_sequence": "f2", "img_seq": "u1",
+}  # fmt: skip
+
+
+def h5record_by_hand(path: Path, rows: int, compression: str | None) -> None:
+    """What H5Record 1.0.4 makes: chunks of one row, values of variable length in (n, 1)."""
+    each = [h5record_row(k) for k in range(rows)]
+    with h5py.File(path, "w", libver="latest") as file:
+        for name, dtype in H5RECORD_DTYPES.items():
+            values = np.array([row[name] for row in each], dtype)
+            file.create_dataset(
+                name, data=values, maxshape=(None,), chunks=(1,), compression=compression
+            )
+        images = np.stack([row["image"] for row in each])
+        file.create_dataset("image", data=images, chunks=(1, 3, 4, 5), compression=compression)
+        kinds = {name: h5py.vlen_dtype(np.dtype(kind)) for name, kind in H5RECORD_SEQUENCES.items()}
+        for name, kind in {"string": h5py.string_dtype("utf-8"), **kinds}.items():
+            made = file.create_dataset(
+                name, (rows, 1), kind, maxshape=(None, 1), chunks=(1, 1), compression=compression
+            )
+            for k, row in enumerate(each):
+                made[k] = row[name]
+
+
+def from_h5record(k: int) -> dict[str, Any]:
+    return {
+        name: np.array(value, H5RECORD_DTYPES[name]) if name in H5RECORD_DTYPES else value
+        for name, value in h5record_row(k).items()
+    }
+
+
+@pytest.mark.parametrize("compression", [None, "lzf", "gzip"])
+def test_strings_and_sequences_of_shape_n_1_are_one_value_for_each_row(
+    compression: str | None, tmp_path: Path
+) -> None:
+    h5record_by_hand(tmp_path / "x.h5", 40, compression)
+    convert(tmp_path / "x.h5", tmp_path / "out")
+    with DatasetReader(tmp_path / "out") as reader:
+        assert {name for name, type_ in reader.spec.items() if type_ != "array"} == {"string"}
+        assert reader.spec["string"] == "utf8"
+        for k, found in enumerate(reader):
+            assert same(found, from_h5record(k)), k
+
+
+def test_a_file_that_h5record_wrote_converts_value_by_value(tmp_path: Path) -> None:
+    with gzip.open(STORED / "h5record-1.0.4.h5.gz") as packed:
+        (tmp_path / "x.h5").write_bytes(packed.read())
+    assert convert(tmp_path / "x.h5", tmp_path / "out").written == 4
+    with DatasetReader(tmp_path / "out") as reader:
+        for k, found in enumerate(reader):
+            assert same(found, from_h5record(k)), k
+
+
+def test_several_values_of_variable_length_in_a_row_are_an_error(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("t", data=[["a", "b"]], dtype=h5py.string_dtype())
+    with pytest.raises(ConversionError, match=r"x\.h5: t has 2 values of variable length in a row"):
+        convert(tmp_path / "x.h5", tmp_path / "out")
 
 
 BAD_HDF5: dict[str, Callable[[Any], object]] = {
