@@ -24,6 +24,7 @@ from ffrecord.dataset.columns import Bytes, Column, open_columns, parse_types
 from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
 from ffrecord.dataset.files import Files, IndexedFiles, StreamedFiles
 from ffrecord.dataset.spec import file_name, load
+from ffrecord.errors import DatasetError
 from ffrecord.indices import Ints
 
 Path: TypeAlias = "str | os.PathLike[str]"
@@ -159,7 +160,18 @@ class DatasetReader(_ColumnDatapoints):
         }
         self._open(**self._options)
 
-    def _open(
+    def _open(self, *, directory: str, **options: Any) -> None:
+        while True:
+            found = os.stat(directory)
+            try:
+                self._open_files(directory, **options)
+                return
+            except DatasetError:
+                # A writer that appends may have put a new folder there meanwhile.
+                if os.path.samestat(found, os.stat(directory)):
+                    raise
+
+    def _open_files(
         self, directory: str, decoders: Mapping[str, Decoder], cache_index: bool,
         cache_keys: tuple[str, ...], check_data: bool, mode: str,
     ) -> None:  # fmt: skip
