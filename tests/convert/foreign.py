@@ -211,6 +211,9 @@ def read_single_bag(data: bytes) -> list[bytes]:
     return [data[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
+Encoded = dict[str, "bytes | list[bytes]"]
+"""A row, with its values as they are stored."""
+
 Ref = int | tuple[int, int] | None
 """One record, or the first of so many; None for a sequence without elements."""
 
@@ -254,7 +257,7 @@ def _msgpack_item(data: bytes, at: int) -> tuple[Any, int]:
 
 
 def granular_with_refs(
-    spec: Mapping[str, str], rows: Sequence[Mapping[str, bytes | list[bytes]]], version: int = 2
+    spec: Mapping[str, str], rows: Sequence[Encoded], version: int = 2
 ) -> dict[str, bytes]:
     """The files of a dataset of granular before 0.22, by name; values are encoded already."""
     records: dict[str, list[bytes]] = {name: [] for name in spec}
@@ -275,13 +278,13 @@ def granular_with_refs(
     return {**files, "spec.json": json.dumps(dict(spec)).encode()}
 
 
-def read_granular_with_refs(files: Mapping[str, bytes]) -> list[dict[str, bytes | list[bytes]]]:
+def read_granular_with_refs(files: Mapping[str, bytes]) -> list[Encoded]:
     """The rows, with values as they are encoded."""
     spec = json.loads(files["spec.json"])
     bags = {name: read_single_bag(files[f"{name}.bag"]) for name in spec}
     rows = []
     for record in read_single_bag(files["refs.bag"]):
-        row: dict[str, bytes | list[bytes]] = {}
+        row: Encoded = {}
         for (name, type_), ref in zip(spec.items(), read_refs_record(record), strict=True):
             if type_.endswith("[]"):
                 assert not isinstance(ref, int)

@@ -242,8 +242,10 @@ def test_a_dataset_that_granular_021_wrote_with_sequences_is_read(tmp_path: Path
 def test_sequences_of_granular_are_read_by_their_refs(version: int, tmp_path: Path) -> None:
     """More than 127 elements and datapoints, whose numbers take more than a byte in MessagePack."""
     spec = {"words": "utf8[]", "n": "int", "none": "bytes[]"}
-    rows = [{"words": [b"w%d" % j for j in range(k % 5)], "n": bytes([k % 100]), "none": []}
-            for k in range(300)]  # fmt: skip
+    rows: list[foreign.Encoded] = [
+        {"words": [b"w%d" % j for j in range(k % 5)], "n": bytes([k % 100]), "none": []}
+        for k in range(300)
+    ]
     folder = tmp_path / "g"
     folder.mkdir()
     for name, data in foreign.granular_with_refs(spec, rows, version).items():
@@ -257,7 +259,7 @@ def test_sequences_of_granular_are_read_by_their_refs(version: int, tmp_path: Pa
 
 def test_sequences_are_written_as_granular_021_reads_them(tmp_path: Path) -> None:
     spec = {"title": "utf8", "words": "utf8+zstd[]", "images": "jpg[]", "n": "int[]", "a": "array"}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"title": f"t{k}", "words": ["ü" * j for j in range(k % 4)], "n": [k, -k] * (k % 2),
          "images": [jpg_bytes(j) for j in range(k % 3)], "a": np.arange(k)}
         for k in range(150)
@@ -266,7 +268,7 @@ def test_sequences_are_written_as_granular_021_reads_them(tmp_path: Path) -> Non
         for each in rows:
             writer.append(each)
     convert(tmp_path / "d", tmp_path / "g", target_format="granular")
-    found = foreign.read_granular_with_refs(files_of(tmp_path / "g"))
+    found: list[Any] = [*foreign.read_granular_with_refs(files_of(tmp_path / "g"))]
     assert [each["title"] for each in found] == [each["title"].encode() for each in rows]
     assert [each["images"] for each in found] == [each["images"] for each in rows]
     words = [[word.decode() for word in each["words"]] for each in found]
@@ -280,7 +282,7 @@ def test_sequences_are_written_as_granular_021_reads_them(tmp_path: Path) -> Non
 
 def test_shards_of_granular_with_sequences_are_read_as_one(tmp_path: Path) -> None:
     spec = {"words": "utf8[]"}
-    rows: list[dict[str, bytes | list[bytes]]] = [{"words": [b"x"] * k} for k in range(7)]
+    rows: list[foreign.Encoded] = [{"words": [b"x"] * k} for k in range(7)]
     for shard in range(3):
         folder = tmp_path / "g" / f"{shard:06}"
         folder.mkdir(parents=True)
@@ -316,7 +318,7 @@ def test_refs_of_granular_that_make_no_sense_are_an_error(case: str, tmp_path: P
     refs, where = BAD_REFS[case]
     if where != "not of one length":
         refs = [*refs, b"\x92\x01\x92\x01\x01"][:2]
-    rows: list[dict[str, bytes | list[bytes]]] = [
+    rows: list[foreign.Encoded] = [
         {"n": b"0", "s": [b"a"]}, {"n": b"1", "s": [b"b"]},
     ]  # fmt: skip
     files = foreign.granular_with_refs({"n": "bytes", "s": "bytes[]"}, rows)

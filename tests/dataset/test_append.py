@@ -36,6 +36,7 @@ from ffrecord import (
     write_dataset,
 )
 from ffrecord.dataset import reader as reader_module
+from ffrecord.dataset import spec as spec_module
 from ffrecord.dataset import writer as writer_module
 from tests import handmade, users
 from tests.dataset.values import flip
@@ -215,10 +216,10 @@ def test_an_open_reader_goes_on_reading_the_old_dataset(data: Path) -> None:
 def test_a_reader_that_opens_it_at_that_moment_has_one_or_the_other(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load, opened = reader_module.load, []
+    opened: list[int] = []
 
     def load_and_be_overtaken(directory: str) -> Any:
-        manifest = load(directory)
+        manifest = spec_module.load(directory)
         opened.append(manifest.length)
         if len(opened) == 1:
             write(data, range(20, 30), append=True)
