@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 from collections.abc import Collection
 
 from ffrecord.append import inherit
 from ffrecord.errors import AppendError, ChangedError
 from ffrecord.locks import is_at, lock, unlock
-from ffrecord.newfile import sync_folder
+from ffrecord.newfile import sync_folder, writing
 from ffrecord.newfolder import NewFolder
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -87,6 +89,8 @@ class GrownFolder(NewFolder):
         try:
             exchange(*pair)
         except OSError as error:
+            if error.errno not in _CANNOT:
+                raise OSError(error.errno, error.strerror, self.target) from error
             raise AppendError(
                 f"{self.target}: this file system cannot exchange two folders "
                 f"({error.strerror}), which appending needs; ext4, XFS, btrfs and tmpfs can: copy "
@@ -118,7 +122,8 @@ class GrownFolder(NewFolder):
                 for folder in (self.path, self.target)
             )
             inherit(new.fileno(), old.fileno(), old.name)
-            os.fsync(new.fileno())
+            with writing(old.name):
+                os.fsync(new.fileno())
 
     def _remove_old(self) -> None:
         """Remove the old folder, which has the hidden name now. If that fails, the next writer
@@ -144,7 +149,7 @@ def exchange(one: str, other: str) -> None:
     """Let each of two names have what the other has, in one step."""
     call = getattr(_libc, "renameat2", None)
     if call is None:
-        raise OSError(0, "the C library has no renameat2", one)
+        raise OSError(errno.ENOSYS, "the C library has no renameat2", one)
     if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), one, None, other)
