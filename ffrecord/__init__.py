@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         Transform,
         decoders,
         encoders,
+        view_decoder,
         write_dataset,
     )
     from ffrecord.fileio import checkFsAlign
@@ -110,6 +111,7 @@ __all__ = [
     "encoders",
     "pack_folder",
     "salvage_file",
+    "view_decoder",
     "write_dataset",
 ]
 
@@ -125,6 +127,7 @@ _WHERE = {
     "Transform": "dataset",
     "decoders": "dataset",
     "encoders": "dataset",
+    "view_decoder": "dataset",
     "write_dataset": "dataset",
     "FileReader": "reader",
     "FileWriter": "writer",

@@ -40,13 +40,18 @@ def begin(path: str, n: int | None) -> Beginning:
     reader = _open_locked(path)
     try:
         _refuse_packed_folder(reader)
-        _refuse_damage(reader)
-        return _copied(reader, path, n)
+        refuse_damage(reader)
+        return _copied(reader, reader.n, GrownFile(path, reader.sources[0]), n)
     except BaseException:
         unlock(reader.sources[0].fd)
         raise
     finally:
         reader.close()  # the new file has what it needs of it
+
+
+def begin_with(reader: FileReader, records: int, path: str) -> Beginning:
+    """A new file at `path` that has the first records of another; more will come."""
+    return _copied(reader, records, NewFile(path), None)
 
 
 class _FirstFile(NewFile):
@@ -71,7 +76,7 @@ class GrownFile(NewFile):
         super().__init__(target)
         self._old: Source | None = old  # the lock ends with the last who holds it
         try:
-            _inherit(self.fd, old.fd, target)
+            inherit(self.fd, old.fd, target)
         except BaseException:
             self.discard()
             raise
@@ -130,7 +135,7 @@ def _has_index(reader: FileReader) -> bool:
     return is_index(end - begin, lambda at, count: source.read_bytes(begin + at, count))
 
 
-def _refuse_damage(reader: FileReader) -> None:
+def refuse_damage(reader: FileReader) -> None:
     """The last record shows whether the file was cut off. A header without a checksum is proven
     by every record's, before the new one is given a checksum."""
     last = (max(0, reader.n - 1), reader.n)
@@ -139,32 +144,34 @@ def _refuse_damage(reader: FileReader) -> None:
             raise error
 
 
-def _copied(reader: FileReader, path: str, n: int | None) -> Beginning:
-    old = reader.sources[0]
-    offsets = reader.get_offsets(0)
-    more = max(SPARE_RECORDS, reader.n // 8) if n is None else n
-    room = layout.header_size(reader.n + more)
-    begin, end = (int(offsets[0]), int(offsets[-1])) if reader.n else (room, room)
+def _copied(reader: FileReader, records: int, file: NewFile, n: int | None) -> Beginning:
+    """The first records of a file in a new one; `n` more will come."""
+    offsets = reader.get_offsets(0)[: records + 1]
+    more = max(SPARE_RECORDS, records // 8) if n is None else n
+    room = layout.header_size(records + more)
+    begin, end = (int(offsets[0]), int(offsets[-1])) if records else (room, room)
     shift = max(0, whole_blocks(room - begin))
-    file = GrownFile(path, old)
     try:
-        take_over(old, begin, end, file, begin + shift)
+        take_over(reader.sources[0], begin, end, file, begin + shift)
     except BaseException:
         file.discard()
         raise
-    checksums = array("I", reader.get_checksums(0).tobytes())
+    checksums = array("I", reader.get_checksums(0)[:records].tobytes())
     moved = array("q", (offsets[:-1] + shift).tobytes())
     return Beginning(file, begin + shift, end + shift, checksums, moved)
 
 
-def _inherit(fd: int, old: int, path: str) -> None:
-    """Owner, group, mode and attributes, access control lists among them, of the old file."""
+def inherit(fd: int, old: int, path: str) -> None:
+    """Take over owner, group, mode and attributes, access control lists among them, from the old
+    file or folder."""
     status, ours = os.fstat(old), os.fstat(fd)
     if (status.st_uid, status.st_gid) != (ours.st_uid, ours.st_gid):
         try:
             os.fchown(fd, status.st_uid, status.st_gid)
         except PermissionError as error:
-            what = "appending replaces the file, whose owner or group you cannot give to another"
+            what = (
+                "appending replaces the file or folder, whose owner or group you cannot give away"
+            )
             raise PermissionError(error.errno, what, path) from error
     os.fchmod(fd, stat.S_IMODE(status.st_mode))
     with contextlib.suppress(OSError):  # a file system without attributes

@@ -48,6 +48,11 @@ def old_or_new(found: Content, old: Content, new: Content) -> bool:
     return found in (old, new)
 
 
+def old_or_new_folder(found: Content, old: Content, new: Content) -> bool:
+    """Of a folder that is replaced in one step, which its files are not read in."""
+    return old_or_new(found, old, new)
+
+
 def first_shards(found: Content, _old: Content, new: Content) -> bool:
     """Of a folder of datasets the first ones, each whole."""
     if found is None:
@@ -101,6 +106,10 @@ class Job:
             target.mkdir()
             for number in range(4):
                 handmade.write_records(target / f"PART_{number:05d}.ffr", [b"old", b"%d" % number])
+        elif self.over == "a dataset":
+            with DatasetWriter(target, SPEC) as writer:
+                for number in range(25):
+                    writer.append(datapoint(number))
         elif self.over == "a bag":
             target.write_bytes(b"".join(OLD))
             target.with_suffix(".idx").write_bytes(foreign.limits(OLD))
@@ -208,6 +217,18 @@ def write_points(_sources: Sources, target: Path) -> None:
             writer.append(datapoint(number))
 
 
+def append_points(_sources: Sources, target: Path) -> None:
+    with DatasetWriter(target, SPEC, append=True) as writer:
+        for number in range(len(writer), 60):
+            writer.append(datapoint(number))
+
+
+def append_to_shards(_sources: Sources, target: Path) -> None:
+    with ShardedDatasetWriter(target, SPEC, shardlen=12, append=True) as writer:
+        for number in range(len(writer), 40):
+            writer.append(datapoint(number))
+
+
 def write_more_points(_sources: Sources, target: Path) -> None:
     """Into shards, from the first that is missing on."""
     there = len([*target.glob("[0-9]*")])
@@ -266,6 +287,9 @@ OTHERS = [
     Job("convert to a folder", to_folder, replaces=False),
     TO_BAG,
     Job("dataset in shards", write_more_points, leaves=first_shards),
+    Job("dataset, appended to", append_points),
+    Job("dataset, appended to", append_points, over="a dataset", leaves=old_or_new_folder),
+    Job("dataset in shards, appended to", append_to_shards, leaves=first_shards),
     Job("dump", dump_one, over="a file"),
     Job("dump in shards", dump_shards),
     Job("dump in shards", dump_shards, over="shards", leaves=each_old_or_new),

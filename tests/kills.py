@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ffrecord import growfolder
+
 CALLS = (
     "pwrite", "write", "fsync", "rename", "replace", "link", "symlink", "unlink", "mkdir", "rmdir",
     "ftruncate", "copy_file_range", "fchmod", "chmod", "fchown", "utime", "setxattr", "open",
@@ -85,6 +87,7 @@ def run(
         for name in CALLS:
             setattr(os, name, counter.wrap(getattr(os, name), name))
         fcntl.ioctl = counter.wrap(fcntl.ioctl, "ioctl")
+        growfolder.exchange = counter.wrap(growfolder.exchange, "exchange")
 
         def whole() -> None:
             work(lambda number: (write(tell, number.to_bytes(4, "little")), None)[1])

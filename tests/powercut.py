@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from ffrecord import growfolder
 from ffrecord.convert import publish
 
 Image: TypeAlias = "bytes | dict[str, Any] | None"
@@ -41,12 +42,13 @@ class Cut:
 
 
 def cuts(chance: random.Random) -> Iterator[Cut]:
-    """The extremes, and two by chance."""
+    """The extremes, and five by chance."""
     for names in ("synced", "now"):
         for data in ("synced", "now"):
             yield Cut(names, data, chance)
     yield Cut("now", "any", chance)
-    yield Cut("any", "any", chance)
+    for _ in range(4):
+        yield Cut("any", "any", chance)
 
 
 class Disk:
@@ -65,6 +67,7 @@ class Disk:
         with pytest.MonkeyPatch.context() as patch:
             for name in NAMING:
                 patch.setattr(os, name, _followed_by(getattr(os, name), then))
+            patch.setattr(growfolder, "exchange", _followed_by(growfolder.exchange, then))
             patch.setattr(os, "fsync", _followed_by(self._sync, then))
             patch.setattr(publish, "_libc", _SyncAll(self._sync_all))
             try:

@@ -83,6 +83,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy"},
     ),
     "ffrecord.newfolder": ({"locks", "newfile", "planted"}, set()),
+    "ffrecord.growfolder": ({"append", "errors", "locks", "newfile", "newfolder"}, set()),
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
     "ffrecord.contents": ({"index"}, {"numpy"}),
     "ffrecord.imagecopy": ({"checksum", "engine", "index"}, {"numpy"}),
@@ -114,7 +115,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
     "ffrecord.dataset": (
-        {"bars", "batch", "checksum", "dataset", "engine", "errors", "indices", "layout", "newfile"}
+        {"append", "bars", "batch", "beginning", "checksum", "dataset", "engine", "errors"}
+        | {"growfolder", "indices", "layout", "newfile"}
         | {"newfolder", "opening", "reader", "recheck", "writer"},
         {"isal", "numpy"},
     ),

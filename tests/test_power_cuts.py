@@ -28,7 +28,7 @@ def write_resumably(_sources: Sources, target: Path) -> None:
 
 
 JOBS = [
-    *[job for job in EVERY if job.leaves is jobs.old_or_new],
+    *[job for job in EVERY if job.leaves in (jobs.old_or_new, jobs.old_or_new_folder)],
     Job("append", append, over="a file"),
     Job("append", append),
     Job("resumable writer", write_resumably, over="a file"),

@@ -48,14 +48,10 @@ def write(path: str, records: Records, options: Options) -> Written:
 
 
 def write_single(path: str, records: Records, options: Options) -> Written:
-    """One file, in version 1 of the format: of both, the one that can hold empty records."""
-    limits = array("Q", [0])
-    with new_file(path) as file:
+    with SingleBagWriter(path) as bag:
         for record in records.items:
-            file.write(record)
-            limits.append(limits[-1] + memoryview(record).nbytes)
-        file.write(np.array(limits, LIMIT).tobytes())
-    return Written(len(limits) - 1)
+            bag.append(record)
+    return Written(bag.length)
 
 
 class BagWriter:
@@ -80,6 +76,30 @@ class BagWriter:
 
     def __exit__(self, *exc: object) -> None:
         self._opened.close()
+
+
+class SingleBagWriter:
+    """Writes one file, in version 1 of the format: of both, the one that holds empty records."""
+
+    def __init__(self, path: str) -> None:
+        self._limits = array("Q", [0])
+        self._file = new_file(path)
+
+    @property
+    def length(self) -> int:
+        return len(self._limits) - 1
+
+    def append(self, record: Buffer) -> None:
+        self._file.write(record)
+        self._limits.append(self._limits[-1] + memoryview(record).nbytes)
+
+    def __enter__(self) -> SingleBagWriter:
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
+        with self._file:
+            if exc_type is None:
+                self._file.write(np.array(self._limits, LIMIT).tobytes())
 
 
 class BagFile:

@@ -1,5 +1,6 @@
 """Dataset folders of the package granular: `spec.json`, and a bag for each field.
 
+Before 0.22 it had sequences, and `refs.bag`, which is read and written for those (`granularrefs`).
 Its int, i64 and u64 are all our int; its array and tree are msgpack where ours are .npy. Types that
 it has no codec for keep their name and our bytes: its readers must be given a decoder for them.
 """
@@ -9,26 +10,29 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from itertools import repeat
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ffrecord.convert import fieldtypes
-from ffrecord.convert.bag import BagFile, BagWriter
+from ffrecord.convert import fieldtypes, granularrefs
+from ffrecord.convert.bag import BagFile, BagWriter, SingleBagWriter
 from ffrecord.convert.shapes import Options, Row, Rows, Written
 from ffrecord.convert.streams import first_bytes, new_file
 from ffrecord.dataset import packages
 from ffrecord.dataset.codecs import decode_int, decode_msgpack, encode_int
 from ffrecord.dataset.sharded import SHARD_NAME
-from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SPEC_NAME, check_spec
+from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SEQUENCE, SPEC_NAME, check_spec
 from ffrecord.errors import ConversionError, DamagedSourceError, SpecError
 from ffrecord.opening import refuse_other_kinds
 
 LONGEST_INT = 16  # bytes, as its decoder has it
 _INTS = ("int", "i64", "u64")
 _ARRAY_MARK = "_"
+
+Types: TypeAlias = dict[str, tuple[str, bool]]  # field -> type, and whether of a sequence
 
 
 @contextmanager
@@ -39,7 +43,7 @@ def read(path: str, options: Options) -> Iterator[Rows]:
     for folder, spec in zip(folders, specs, strict=True):
         if spec != specs[0]:
             raise ConversionError(f"{folder}: not of the spec that the other shards have")
-    ours = {name: "int" if type_ in _INTS else type_ for name, type_ in specs[0].items()}
+    ours = {name: _our_type(type_) for name, type_ in specs[0].items()}
     total = sum(_count(folder, specs[0]) for folder in folders)
     yield Rows(ours, (row for each in folders for row in _rows(each, specs[0])), total)
 
@@ -49,23 +53,43 @@ def count(path: str) -> int:
 
 
 def write(path: str, rows: Rows, options: Options) -> Written:
-    spec = {
-        name: fieldtypes.single(name, text, "granular has no sequences")
-        for name, text in rows.spec.items()
-    }
+    """With an index beside each bag; if there are sequences, as before 0.22."""
+    types = {name: fieldtypes.plain(text) for name, text in rows.spec.items()}
+    has_sequences = any(sequence for _, sequence in types.values())
+    if has_sequences and granularrefs.NAME in types:
+        raise ConversionError(
+            f"field {granularrefs.NAME!r}: granular has another file of that name"
+        )
+    spec = {name: type_ + SEQUENCE * sequence for name, (type_, sequence) in types.items()}
     os.mkdir(path)
     with new_file(os.path.join(path, SPEC_NAME)) as file:
         file.write(json.dumps(spec).encode())
+    return Written((_write_with_refs if has_sequences else _write_columns)(path, rows, types))
+
+
+def _write_columns(path: str, rows: Rows, types: Types) -> int:
     number = 0
     with ExitStack() as opened:
-        bags = {
-            name: opened.enter_context(BagWriter(os.path.join(path, f"{name}.bag")))
-            for name in spec
-        }
+        bags = {name: opened.enter_context(BagWriter(_bag(path, name))) for name in types}
         for number, row in enumerate(rows.items, 1):
             for name, bag in bags.items():
-                bag.append(_encoded(number - 1, name, spec[name], row[name]))
-    return Written(number)
+                bag.append(_encoded(number - 1, name, types[name][0], row[name]))
+    return number
+
+
+def _write_with_refs(path: str, rows: Rows, types: Types) -> int:
+    number = 0
+    with ExitStack() as opened:
+        refs = opened.enter_context(SingleBagWriter(granularrefs.path_in(path)))
+        bags = {name: opened.enter_context(SingleBagWriter(_bag(path, name))) for name in types}
+        for number, row in enumerate(rows.items, 1):
+            begins = [bag.length for bag in bags.values()]
+            for name, (type_, sequence) in types.items():
+                for value in row[name] if sequence else [row[name]]:
+                    bags[name].append(_encoded(number - 1, name, type_, value))
+            counts = [len(row[name]) if sequence else None for name, (_, sequence) in types.items()]
+            refs.append(granularrefs.encode(begins, counts))
+    return number
 
 
 def load_spec(path: str) -> dict[str, str]:
@@ -77,9 +101,13 @@ def load_spec(path: str) -> dict[str, str]:
         if len(text) > LARGEST_SPEC:
             raise ValueError(f"it has more than {LARGEST_SPEC} bytes")
         spec = check_spec(json.loads(text))
+        has_refs = granularrefs.is_there(path, spec)
         for type_ in spec.values():
-            if fieldtypes.plain(type_) != (type_, False):
+            name_of_type, sequence = fieldtypes.plain(type_)
+            if name_of_type + SEQUENCE * sequence != type_:
                 raise ValueError(f"{type_!r} is no type of granular's")
+            if sequence and not has_refs:
+                raise ValueError(f"{type_!r} is of sequences, which need refs.bag beside it")
     except (ValueError, RecursionError, SpecError) as error:
         raise DamagedSourceError(name, f"not the spec of a granular dataset: {error}") from None
     return spec
@@ -101,6 +129,11 @@ def _shards(path: str) -> list[str]:
     return [os.path.join(path, name) for name in names] or [path]
 
 
+def _our_type(type_: str) -> str:
+    name = type_.removesuffix(SEQUENCE)
+    return "int" + type_[len(name) :] if name in _INTS else type_
+
+
 def _bag(folder: str, name: str) -> str:
     return os.path.join(folder, f"{name}.bag")
 
@@ -108,9 +141,12 @@ def _bag(folder: str, name: str) -> str:
 def _count(folder: str, spec: dict[str, str]) -> int:
     """How many datapoints there are, if all fields agree."""
     lengths = {}
-    for name in spec:
-        with BagFile(_bag(folder, name)) as bag:
-            lengths[name] = len(bag)
+    if granularrefs.is_there(folder, spec):
+        lengths[granularrefs.NAME] = granularrefs.count(folder)
+    for name, type_ in spec.items():
+        if not type_.endswith(SEQUENCE):
+            with BagFile(_bag(folder, name)) as bag:
+                lengths[name] = len(bag)
     if len(set(lengths.values())) > 1:
         raise DamagedSourceError(folder, f"its fields are not of one length: {lengths}")
     return next(iter(lengths.values()))
@@ -118,12 +154,50 @@ def _count(folder: str, spec: dict[str, str]) -> int:
 
 def _rows(folder: str, spec: dict[str, str]) -> Iterator[Row]:
     with ExitStack() as opened:
-        bags = [opened.enter_context(BagFile(_bag(folder, name))) for name in spec]
-        for number, records in enumerate(zip(*(bag.records() for bag in bags), strict=True)):
-            yield {
-                name: _decoded(_bag(folder, name), number, type_, record)
-                for (name, type_), record in zip(spec.items(), records, strict=True)
-            }
+        fields = [
+            _FieldReader(_bag(folder, name), name, type_, opened) for name, type_ in spec.items()
+        ]
+        for counts in _counts(folder, spec):
+            yield {field.name: field.take(n) for field, n in zip(fields, counts, strict=True)}
+        for field in fields:
+            field.end()
+
+
+def _counts(folder: str, spec: dict[str, str]) -> Iterable[list[int]]:
+    """How many records each field has in each datapoint."""
+    if granularrefs.is_there(folder, spec):
+        return granularrefs.counts(folder, spec)
+    return repeat([1] * len(spec), _count(folder, spec))
+
+
+class _FieldReader:
+    """A field's values, from the first on."""
+
+    def __init__(self, path: str, name: str, type_: str, opened: ExitStack) -> None:
+        self.name = name
+        self._path = path
+        self._type = type_.removesuffix(SEQUENCE)
+        self._sequence = type_.endswith(SEQUENCE)
+        self._number = 0
+        self._records = opened.enter_context(BagFile(path)).records()
+
+    def take(self, count: int) -> Any:
+        """The next value, or of a sequence so many elements."""
+        values = [self._next() for _ in range(count)]
+        return values if self._sequence else values[0]
+
+    def end(self) -> None:
+        """An error if there are more records than were taken."""
+        if next(self._records, None) is not None:
+            raise DamagedSourceError(self._path, f"has more than the {self._number} records due")
+
+    def _next(self) -> Any:
+        record = next(self._records, None)
+        if record is None:
+            raise DamagedSourceError(self._path, f"has only {self._number} records, more are due")
+        value = _decoded(self._path, self._number, self._type, record)
+        self._number += 1
+        return value
 
 
 def _decoded(path: str, number: int, type_: str, record: bytes) -> Any:

@@ -168,8 +168,11 @@ def _type(path: str, name: str, dataset: Any) -> str:
     said = _said_type(dataset)
     text = h5py.check_string_dtype(dataset.dtype)
     element = h5py.check_vlen_dtype(dataset.dtype)
-    if dataset.ndim > 1 and dataset.dtype.hasobject:
-        raise ConversionError(f"{path}: {name} has several values of variable length in a row")
+    each = _values_in_a_row(dataset)
+    if each != 1 and dataset.dtype.hasobject:
+        raise ConversionError(
+            f"{path}: {name} has {each} values of variable length in a row, not 1"
+        )
     if text is not None and text.length is None:
         return "utf8" if text.encoding == "utf-8" else "bytes"
     if element is not None:
@@ -210,7 +213,11 @@ def _refuse_claims(path: str, file: Any, field: Field) -> None:
 
 
 def _row_bytes(dataset: Any) -> int:
-    return int(np.prod(dataset.shape[1:], dtype=object)) * int(dataset.dtype.itemsize)
+    return _values_in_a_row(dataset) * int(dataset.dtype.itemsize)
+
+
+def _values_in_a_row(dataset: Any) -> int:
+    return int(np.prod(dataset.shape[1:], dtype=object))
 
 
 def _rows(path: str, fields: list[Field], rows: int) -> Iterator[Row]:
@@ -225,6 +232,8 @@ def _values(path: str, field: Field, rows: int) -> Iterator[Any]:
     for start in range(0, rows, step):
         with _damage_of(path, start):
             block = field.dataset[start : start + step]
+        if block.dtype.hasobject:  # one in each row, whatever the shape: H5Record's have (n, 1)
+            block = block.reshape(-1)
         for number in range(len(block)):
             yield _value(path, start + number, field, _item(block, number))
 

@@ -5,7 +5,7 @@ docs/datasets.md shows how they are used and has their bytes.
 
 from __future__ import annotations
 
-from ffrecord.dataset.codecs import decoders, encoders
+from ffrecord.dataset.codecs import decoders, encoders, view_decoder
 from ffrecord.dataset.combine import Interleave, Mix, Transform
 from ffrecord.dataset.datapoints import PendingDatapoints
 from ffrecord.dataset.reader import DatasetReader, MemoryDataset
@@ -26,5 +26,6 @@ __all__ = [
     "decoders",
     "encoders",
     "infer_spec",
+    "view_decoder",
     "write_dataset",
 ]

@@ -1,7 +1,8 @@
 """`encoders` and `decoders`: the types that come with the package, by name.
 
-An encoder makes bytes of a value, a decoder a value of a bytes-like object. What they cannot do is
-an `EncodeError` or a `DecodeError`, to which writer and reader add the field, the datapoint and the
+An encoder makes bytes of a value, a decoder a value of bytes. Decoders that `view_decoder` marks,
+as all of these are, get a writable view of the record instead of a copy. A failure is an
+`EncodeError` or a `DecodeError`, to which writer and reader add the field, the datapoint and the
 file. docs/datasets.md has the bytes of each type.
 
 Records may be damaged or made to harm. No decoder here runs code from them (nothing is unpickled),
@@ -16,7 +17,7 @@ import numbers
 import operator
 import struct
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from ffrecord.errors import DecodeError, EncodeError
 
 Encoder: TypeAlias = Callable[[Any], Any]
 Decoder: TypeAlias = Callable[[Any], Any]
+AnyDecoder = TypeVar("AnyDecoder", bound=Decoder)
 
 _FLOAT = struct.Struct("<d")
 
@@ -35,6 +37,16 @@ _FLOAT = struct.Struct("<d")
 TREE_ARRAY = 1
 TREE_INT = 2
 TREE_SCALAR = 3
+
+
+def view_decoder(decode: AnyDecoder) -> AnyDecoder:
+    """Mark a decoder as one that takes a writable `memoryview`; others get a copy, `bytes`."""
+    decode.takes_view = True  # type: ignore[attr-defined]
+    return decode
+
+
+def takes_view(decode: Decoder) -> bool:
+    return bool(getattr(decode, "takes_view", False))
 
 
 @raising(EncodeError)
@@ -186,14 +198,14 @@ encoders: dict[str, Encoder] = {
 
 decoders: dict[str, Decoder] = {
     "bytes": bytes,
-    "utf8": decode_utf8,
-    "int": decode_int,
-    "float": decode_float,
-    "bool": decode_bool,
-    "msgpack": decode_msgpack,
-    "json": decode_json,
-    "array": decode_array,
-    "tree": decode_tree,
-    "jpg": decode_jpg,
-    "png": decode_png,
+    "utf8": view_decoder(decode_utf8),
+    "int": view_decoder(decode_int),
+    "float": view_decoder(decode_float),
+    "bool": view_decoder(decode_bool),
+    "msgpack": view_decoder(decode_msgpack),
+    "json": view_decoder(decode_json),
+    "array": view_decoder(decode_array),
+    "tree": view_decoder(decode_tree),
+    "jpg": view_decoder(decode_jpg),
+    "png": view_decoder(decode_png),
 }

@@ -7,14 +7,14 @@ bound i up to bound i + 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.dataset.codecs import Decoder
+from ffrecord.dataset.codecs import Decoder, takes_view
 from ffrecord.dataset.compression import Compression, decompressor
 from ffrecord.dataset.datapoints import Part
 from ffrecord.dataset.failures import reason
@@ -130,10 +130,11 @@ class Column:
     def values(self, records: Ints, contents: Sequence[Bytes]) -> list[Any]:
         """What some records decode to."""
         decode = self.decode
+        given: Callable[[Any], Any] = memoryview if takes_view(decode) else bytes
         values: list[Any] = []
         try:  # once for all: the number of values says which record it was
             for content in contents:
-                values.append(decode(memoryview(content)))  # type: ignore[arg-type]
+                values.append(decode(given(content)))
         except Exception as error:
             if isinstance(error, FFRecordError) and not isinstance(error, DecodeError):
                 raise
@@ -163,13 +164,16 @@ class Column:
 class Unpacking:
     """Decompresses, then decodes."""
 
+    takes_view = True
+
     def __init__(self, how: Compression, dictionary: bytes, decode: Decoder) -> None:
         self._made_of = how, dictionary, decode
         self._decompress = decompressor(how, dictionary)
         self._decode = decode
+        self._given: Callable[[Any], Any] = memoryview if takes_view(decode) else bytes
 
     def __call__(self, record: memoryview) -> Any:
-        return self._decode(memoryview(self._decompress(record)))
+        return self._decode(self._given(self._decompress(record)))
 
     def __reduce__(self) -> tuple[type[Unpacking], tuple[Compression, bytes, Decoder]]:
         return type(self), self._made_of

@@ -24,9 +24,13 @@ from ffrecord.dataset.columns import Bytes, Column, open_columns, parse_types
 from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
 from ffrecord.dataset.files import Files, IndexedFiles, StreamedFiles
 from ffrecord.dataset.spec import file_name, load
+from ffrecord.errors import DatasetError
 from ffrecord.indices import Ints
 
 Path: TypeAlias = "str | os.PathLike[str]"
+
+SEQUENCE_BOUNDS = "refs"
+"""Among `cache_keys`: granular has a file of this name, which holds what our bounds do."""
 
 
 class _ColumnDatapoints(Datapoints):
@@ -125,11 +129,13 @@ class DatasetReader(_ColumnDatapoints):
 
     Args:
         directory: its folder.
-        decoders: type name -> function from a bytes-like object to a value.
+        decoders: type name -> function from `bytes` to a value, or from a `memoryview` if it is
+            marked with `view_decoder`.
         cache_index: keep checksums, offsets and sequence bounds in memory, 12 bytes a record and
             8 a sequence. Without, they are read for every batch: one more batch of small reads in
             front of it, and for sequences two.
-        cache_keys: small fields to keep in memory, encoded as they are stored.
+        cache_keys: small fields to keep in memory, encoded as they are stored. "refs", unless a
+            field has that name, keeps the sequence bounds: what granular calls so.
         check_data: verify every record's CRC-32.
         mode: as for `FileReader`.
     """
@@ -154,7 +160,18 @@ class DatasetReader(_ColumnDatapoints):
         }
         self._open(**self._options)
 
-    def _open(
+    def _open(self, *, directory: str, **options: Any) -> None:
+        while True:
+            found = os.stat(directory)
+            try:
+                self._open_files(directory, **options)
+                return
+            except DatasetError:
+                # A writer that appends may have put a new folder there meanwhile.
+                if os.path.samestat(found, os.stat(directory)):
+                    raise
+
+    def _open_files(
         self, directory: str, decoders: Mapping[str, Decoder], cache_index: bool,
         cache_keys: tuple[str, ...], check_data: bool, mode: str,
     ) -> None:  # fmt: skip
@@ -165,8 +182,11 @@ class DatasetReader(_ColumnDatapoints):
         paths = [os.path.join(directory, file_name(name)) for name in manifest.spec]
         opened = IndexedFiles if cache_index else StreamedFiles
         files: Files = opened(paths, check_data, mode)
-        self._columns = open_columns(directory, manifest, paths, files, decoders, cache_index)
+        keep_bounds = cache_index or SEQUENCE_BOUNDS in cache_keys
+        self._columns = open_columns(directory, manifest, paths, files, decoders, keep_bounds)
         for name in cache_keys:
+            if name == SEQUENCE_BOUNDS and name not in self._columns:
+                continue
             if name not in self._columns:
                 raise KeyError(f"cache_keys: there is no field {name!r} in {directory}")
             self._columns[name] = self._columns[name].loaded(files)

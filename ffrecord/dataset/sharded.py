@@ -19,10 +19,12 @@ import numpy as np
 
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Decoder, Encoder
+from ffrecord.dataset.continuing import require_same
 from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
 from ffrecord.dataset.reader import DatasetReader
+from ffrecord.dataset.spec import load
 from ffrecord.dataset.writer import DatasetWriter
-from ffrecord.errors import ClosedError, DatasetError, MissingShardWarning
+from ffrecord.errors import ClosedError, DatasetError, MissingShardWarning, SpecError
 from ffrecord.indices import Ints
 
 Path: TypeAlias = "str | os.PathLike[str]"
@@ -40,32 +42,56 @@ class ShardedDatasetWriter:
         shardlen: datapoints in a shard; the last one may have fewer.
         shardstart: the number of the first shard that this writer writes.
         shardstep: how many numbers to go on to the next one.
+        append: go on after the last shard that this writer's numbers have: fill it up, which
+            replaces it in one step, then write further ones. `spec` may be left out then.
 
-    A shard that is there already is not replaced but an error, at once for the first one.
+    Without `append` a shard that is there already is an error, at once for the first one.
     """
 
     def __init__(
         self,
         directory: Path,
-        spec: Mapping[str, str],
+        spec: Mapping[str, str] | None = None,
         encoders: Mapping[str, Encoder] = codecs.encoders,
         shardlen: int = 10_000,
         shardstart: int = 0,
         shardstep: int = 1,
+        *,
+        append: bool = False,
     ) -> None:
         self.shardlen = operator.index(shardlen)
         if self.shardlen < 1:
             raise ValueError(f"shardlen must be at least 1, not {shardlen}")
-        self._numbers = iter(_numbers(shardstart, shardstep))
+        numbers = _numbers(shardstart, shardstep)
         self.directory = os.path.abspath(os.fsdecode(directory))
         self._encoders = encoders
         self._finished = 0
         self._closed = False
         self._writer: DatasetWriter | None = None
         os.makedirs(self.directory, exist_ok=True)
-        self._spec = dict(spec)
-        self._writer = self._next()
+        there = _found(self.directory, numbers) if append else {}
+        if there:
+            self._numbers = iter(numbers[numbers.index(max(there)) + 1 :])
+            self._continue(there, spec)
+        elif spec is None:
+            raise SpecError(f"{self.directory}: new shards need a spec")
+        else:
+            self._numbers = iter(numbers)
+            self._spec = dict(spec)
+            self._writer = self._next()
         self._empty = True
+
+    def _continue(self, there: Mapping[int, str], spec: Mapping[str, str] | None) -> None:
+        """Fill up the last shard, if it has room."""
+        lengths = {number: load(folder).length for number, folder in there.items()}
+        last = there[max(there)]
+        self._spec = load(last).spec
+        if spec is not None:
+            require_same(last, self._spec, spec)
+        self._finished = sum(lengths.values())
+        if lengths[max(there)] < self.shardlen:
+            self._writer = DatasetWriter(last, self._spec, self._encoders, append=True)
+            self._finished -= len(self._writer)
 
     @property
     def spec(self) -> dict[str, str]:
@@ -74,8 +100,9 @@ class ShardedDatasetWriter:
     def __len__(self) -> int:
         return self._finished + (0 if self._writer is None else len(self._writer))
 
-    def append(self, datapoint: Mapping[str, Any]) -> None:
-        """Add a datapoint; a shard that is full is finished at once."""
+    def append(self, datapoint: Mapping[str, Any]) -> int:
+        """Add a datapoint; a shard that is full is finished at once. Return the datapoint's number
+        among those in this writer's shards."""
         if self._closed:
             raise ClosedError(f"{self.directory}: this writer is closed")
         if self._writer is None:
@@ -84,6 +111,7 @@ class ShardedDatasetWriter:
         self._empty = False
         if len(self._writer) >= self.shardlen:
             self._finish()
+        return len(self) - 1
 
     def close(self) -> None:
         """Finish the last shard. A writer that was given nothing leaves nothing."""
@@ -234,12 +262,11 @@ def _numbers(start: int, step: int) -> range:
 
 def _shards(directory: str, numbers: range) -> list[str]:
     """The folders of those of the shards that are there."""
-    found = {int(n): n for n in os.listdir(directory) if re.fullmatch(SHARD_NAME, n)}
-    chosen = [number for number in sorted(found) if number in numbers]
-    if not chosen:
+    found = _found(directory, numbers)
+    if not found:
         raise DatasetError(f"{directory}: there are no shards in it, or none of those asked for")
-    last = numbers.index(chosen[-1])
-    if len(chosen) != last + 1:
+    last = numbers.index(max(found))
+    if len(found) != last + 1:
         missing = next(number for number in numbers if number not in found)
         warnings.warn(
             f"{directory}: shard {missing:06} is not there, but later ones are: it is missing, or "
@@ -247,4 +274,10 @@ def _shards(directory: str, numbers: range) -> list[str]:
             MissingShardWarning,
             stacklevel=3,
         )
-    return [os.path.join(directory, found[number]) for number in chosen]
+    return list(found.values())
+
+
+def _found(directory: str, numbers: range) -> dict[int, str]:
+    """Shards that are there, by number and in that order."""
+    names = [name for name in os.listdir(directory) if re.fullmatch(SHARD_NAME, name)]
+    return {int(n): os.path.join(directory, n) for n in sorted(names, key=int) if int(n) in numbers}

@@ -13,7 +13,7 @@ from ffrecord.bars import bar
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Encoder
 from ffrecord.dataset.spec import SEQUENCE
-from ffrecord.dataset.writer import DatasetWriter
+from ffrecord.dataset.writer import DatasetWriter, is_new
 from ffrecord.errors import SpecError
 
 Path: TypeAlias = "str | os.PathLike[str]"
@@ -35,18 +35,19 @@ def write_dataset(
     spec: Mapping[str, str] | None = None,
     encoders: Mapping[str, Encoder] = codecs.encoders,
     *,
+    append: bool = False,
     progress: bool | None = None,
 ) -> int:
-    """Write every datapoint of an iterable; how many there were.
+    """Write every datapoint of an iterable, and return how many there were.
 
     Args:
-        directory, spec, encoders: as for `DatasetWriter`. Without a spec the types follow from the
-            first datapoint (`infer_spec`).
+        directory, spec, encoders, append: as for `DatasetWriter`. Without a spec the types of a new
+            dataset follow from the first datapoint (`infer_spec`).
         iterable: dicts, all with the same fields.
         progress: show a bar on stderr; left out, if that is a terminal.
     """
     datapoints = iter(iterable)
-    if spec is None:
+    if spec is None and not (append and not is_new(os.path.abspath(os.fsdecode(directory)))):
         first = next(datapoints, None)
         if first is None:
             raise SpecError(f"{os.fsdecode(directory)}: a dataset of nothing needs a spec")
@@ -54,11 +55,12 @@ def write_dataset(
         datapoints = chain([first], datapoints)
     total = len(iterable) if isinstance(iterable, Sized) else None
     drawn = bar(shown=progress, total=total, unit=" datapoints", desc="writing")
-    with DatasetWriter(directory, spec, encoders) as writer, drawn:
+    with DatasetWriter(directory, spec, encoders, append=append) as writer, drawn:
+        before = len(writer)
         for datapoint in datapoints:
             writer.append(datapoint)
             drawn.update()
-    return len(writer)
+    return len(writer) - before
 
 
 def infer_spec(datapoint: Mapping[str, Any]) -> dict[str, str]:

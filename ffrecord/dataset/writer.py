@@ -3,7 +3,9 @@
 The folder is filled beside its target under the name `.NAME.writing` and gets its own name in
 `close`, when every file in it is on disk; `spec.json` is the last of them. A writer that fails, is
 killed, or is left by an exception leaves no dataset, and what a killed one left behind is removed
-by the next that writes there. A dataset that exists is never replaced.
+by the next that writes there. A dataset that exists is never replaced, unless by one that has all
+of its datapoints and more: `append=True` fills a folder that begins with the old one's values, and
+exchanges the two in one step (`ffrecord.growfolder`).
 
 A writer belongs to one thread and to the process that made it.
 """
@@ -20,6 +22,7 @@ import numpy as np
 
 from ffrecord.dataset import codecs, compression
 from ffrecord.dataset.codecs import Encoder
+from ffrecord.dataset.continuing import OldField, open_old, require_same
 from ffrecord.dataset.failures import reason
 from ffrecord.dataset.spec import (
     BOUND,
@@ -28,9 +31,11 @@ from ffrecord.dataset.spec import (
     check_spec,
     dump,
     file_name,
+    load,
     parse_type,
 )
 from ffrecord.errors import ClosedError, EncodeError, FFRecordError, SpecError
+from ffrecord.growfolder import GrownFolder
 from ffrecord.newfile import NewFile, writing
 from ffrecord.newfolder import NewFolder, check_new_folder
 from ffrecord.reader import FileReader
@@ -48,30 +53,62 @@ class DatasetWriter:
 
     Args:
         directory: the folder to make; it may be there already if it is empty.
-        spec: field -> type, `{"image": "jpg", "words": "utf8[]", "notes": "json+zstd"}`.
+        spec: field -> type, `{"image": "jpg", "words": "utf8[]", "notes": "json+zstd"}`. With
+            `append` it may be left out; given, it must be that of the dataset.
         encoders: type name -> function from a value to bytes.
+        append: go on with a dataset that is there; without one, begin it. Its files are copied,
+            which takes a moment on file systems that share blocks between files (XFS, btrfs) and
+            as long as `cp` on others: for many small additions, write shards instead. A crash
+            leaves the old dataset or the new one, and open readers keep the old one.
     """
 
     def __init__(
         self,
         directory: Path,
-        spec: Mapping[str, str],
+        spec: Mapping[str, str] | None = None,
         encoders: Mapping[str, Encoder] = codecs.encoders,
+        *,
+        append: bool = False,
     ) -> None:
-        self._length = 0
+        self._length = self._before = 0
         self._whole = True
         self._pid = os.getpid()
-        self._spec = _check(spec, encoders)
         self.directory = os.path.abspath(os.fsdecode(directory))
-        check_new_folder(self.directory, "a dataset wants a")
-        self._folder: NewFolder | None = NewFolder(self.directory, "writing")
+        self._folder: NewFolder | None = None
         self._fields: list[_FieldWriter] = []
         try:
-            for name, text in self._spec.items():
-                self._fields.append(_FieldWriter(self._folder.path, name, text, encoders))
+            if append and not is_new(self.directory):
+                self._continue(spec, encoders)
+            else:
+                self._begin(spec, encoders)
         except BaseException:
             self.discard()
             raise
+
+    def _begin(self, spec: Mapping[str, str] | None, encoders: Mapping[str, Encoder]) -> None:
+        if spec is None:
+            raise SpecError(f"{self.directory}: a new dataset needs a spec")
+        self._spec = _check(spec, encoders)
+        check_new_folder(self.directory, "a dataset wants a")
+        self._folder = NewFolder(self.directory, "writing")
+        for name, text in self._spec.items():
+            self._fields.append(_FieldWriter(self._folder.path, name, text, encoders))
+
+    def _continue(self, spec: Mapping[str, str] | None, encoders: Mapping[str, Encoder]) -> None:
+        # Through a symlink to what it points at: the link stays.
+        self.directory = os.path.realpath(self.directory)
+        self._spec = load(self.directory).spec
+        if spec is not None:
+            require_same(self.directory, self._spec, spec)
+        _check(self._spec, encoders)
+        replaced = {SPEC_NAME, *map(file_name, self._spec)}
+        self._folder = GrownFolder(self.directory, "writing", replaced)
+        # Read when no other writer can change it any more.
+        self._length, fields = open_old(self.directory, self._spec, encoders)
+        self._before = self._length
+        for name, text in self._spec.items():
+            field = _FieldWriter(self._folder.path, name, text, encoders, fields[name])
+            self._fields.append(field)
 
     @property
     def spec(self) -> dict[str, str]:
@@ -80,9 +117,9 @@ class DatasetWriter:
     def __len__(self) -> int:
         return self._length
 
-    def append(self, datapoint: Mapping[str, Any]) -> None:
-        """Add a datapoint: a dict with a value for every field. What cannot be encoded is an
-        error, and nothing of it is kept."""
+    def append(self, datapoint: Mapping[str, Any]) -> int:
+        """Add a datapoint, a dict with a value for every field, and return its number. A value
+        that cannot be encoded is an error, and nothing of that datapoint is kept."""
         self._opened()
         if not isinstance(datapoint, Mapping):
             raise EncodeError(
@@ -96,6 +133,7 @@ class DatasetWriter:
             field.add(records)
         self._length += 1  # before it is whole again: an interrupt may come in between
         self._whole = True
+        return self._length - 1
 
     def close(self) -> None:
         """Finish the dataset and put it under its name. Without that, nothing is there."""
@@ -103,6 +141,8 @@ class DatasetWriter:
             return
         try:
             self._require_whole()
+            if self._before and self._length == self._before:
+                return  # nothing was added
             checksums = {field.name: field.close() for field in self._fields}
             manifest = Manifest(self._length, self._spec, checksums)
             path = os.path.join(self._folder.path, SPEC_NAME)
@@ -112,7 +152,7 @@ class DatasetWriter:
             self.discard()
 
     def discard(self) -> None:
-        """Give up: leave nothing."""
+        """Give up: leave nothing, or with `append` the dataset as it was."""
         if self._folder is not None and self._mine:
             for field in self._fields:
                 field.discard()
@@ -166,24 +206,32 @@ class DatasetWriter:
 
 class _FieldWriter:
     """One field's file: its values, then the dictionary if its type has one, then the bounds of
-    its sequences if it is one."""
+    its sequences if it is one. `old` is the file that it begins with."""
 
-    def __init__(self, folder: str, name: str, text: str, encoders: Mapping[str, Encoder]) -> None:
+    def __init__(
+        self, folder: str, name: str, text: str, encoders: Mapping[str, Encoder],
+        old: OldField | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         self.type = parse_type(text, encoders)
         self._path = os.path.join(folder, file_name(name))
         self._encoder = encoders[self.type.name]
-        self._bounds = array("q", [0])
-        self._dictionary = b""
+        self._bounds = array("q", [0]) if old is None else old.bounds()
+        self._dictionary = b"" if old is None else old.dictionary()
         self._samples: list[bytes] | None = None
-        self._sample_bytes = 0
         self._compress: compression.Compress | None = None
         how = self.type.compression
         if how is not None:
-            self._compress = compression.compressor(how)
-            if how.dictionary:
-                self._samples = []
-        self._writer = FileWriter(self._path)
+            self._compress = compression.compressor(how, self._dictionary)
+            if how.dictionary and not self._dictionary:
+                # Too little to learn from so far: those values are samples once more.
+                limits = SAMPLE_VALUES, SAMPLE_BYTES
+                self._samples = [] if old is None else old.values(*limits)
+        self._sample_bytes = sum(map(len, self._samples or ()))
+        if old is None or self._samples is not None:
+            self._writer = FileWriter(self._path)
+        else:
+            self._writer = old.writer(self._path)
 
     def encode(self, value: Any) -> list[bytes]:
         """The records of a value: one, or one for each element of a sequence."""
@@ -237,6 +285,14 @@ class _FieldWriter:
 
     def discard(self) -> None:
         self._writer.discard()
+
+
+def is_new(directory: str) -> bool:
+    """Whether there is nothing yet, or an empty folder."""
+    try:
+        return not os.listdir(directory)
+    except FileNotFoundError:
+        return not os.path.islink(directory)
 
 
 def _check(given: Mapping[str, str], encoders: Mapping[str, Encoder]) -> dict[str, str]:

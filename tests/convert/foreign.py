@@ -7,9 +7,11 @@ compared with what they do.
 from __future__ import annotations
 
 import gzip
+import json
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 MAGIC = 0x01020304
 CODECS = ("none", "snappy", "gzip")
@@ -198,3 +200,98 @@ def limits(records: Sequence[bytes]) -> bytes:
 
 def single_bag(records: Sequence[bytes], version: int) -> bytes:
     return b"".join(records) + (bytes(8) if version == 1 else b"") + limits(records)
+
+
+def read_single_bag(data: bytes) -> list[bytes]:
+    """Of either version; the last limit is where the index begins."""
+    (start,) = struct.unpack("<Q", data[-8:]) if data else (0,)
+    ends = list(struct.unpack(f"<{(len(data) - start) // 8}Q", data[start:]))
+    if ends[:1] == [0]:
+        del ends[0]
+    return [data[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+Encoded = dict[str, "bytes | list[bytes]"]
+"""A row, with its values as they are stored."""
+
+Ref = int | tuple[int, int] | None
+"""One record, or the first of so many; None for a sequence without elements."""
+
+
+def refs_record(refs: Sequence[Ref]) -> bytes:
+    """A record of `refs.bag`, granular before 0.22: MessagePack of at most 15 fields."""
+    out = bytes([0x90 | len(refs)])
+    for ref in refs:
+        if ref is None:
+            out += b"\x90"
+        elif isinstance(ref, tuple):
+            out += b"\x92" + _msgpack_int(ref[0]) + _msgpack_int(ref[1])
+        else:
+            out += _msgpack_int(ref)
+    return out
+
+
+def _msgpack_int(number: int) -> bytes:
+    return bytes([number]) if number < 128 else b"\xcd" + struct.pack(">H", number)
+
+
+def read_refs_record(data: bytes) -> list[Ref]:
+    found, end = _msgpack_item(data, 0)
+    assert end == len(data)
+    return [(tuple(each) or None) if isinstance(each, list) else each for each in found]
+
+
+def _msgpack_item(data: bytes, at: int) -> tuple[Any, int]:
+    """A list or a number of at most 64 bits, and where the next item begins."""
+    head = data[at]
+    if head & 0xF0 == 0x90:
+        items, at = [], at + 1
+        for _ in range(head & 15):
+            item, at = _msgpack_item(data, at)
+            items.append(item)
+        return items, at
+    if head < 128:
+        return head, at + 1
+    size = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}[head]
+    return int.from_bytes(data[at + 1 : at + 1 + size], "big"), at + 1 + size
+
+
+def granular_with_refs(
+    spec: Mapping[str, str], rows: Sequence[Encoded], version: int = 2
+) -> dict[str, bytes]:
+    """The files of a dataset of granular before 0.22, by name; values are encoded already."""
+    records: dict[str, list[bytes]] = {name: [] for name in spec}
+    refs = []
+    for row in rows:
+        ref: list[Ref] = []
+        for name, values in records.items():
+            value = row[name]
+            if isinstance(value, bytes):
+                ref.append(len(values))
+                values.append(value)
+            else:
+                ref.append((len(values), len(value)) if value else None)
+                values += value
+        refs.append(refs_record(ref))
+    bags = {f"{name}.bag": values for name, values in {**records, "refs": refs}.items()}
+    files = {name: single_bag(values, version) for name, values in bags.items()}
+    return {**files, "spec.json": json.dumps(dict(spec)).encode()}
+
+
+def read_granular_with_refs(files: Mapping[str, bytes]) -> list[Encoded]:
+    """The rows, with values as they are encoded."""
+    spec = json.loads(files["spec.json"])
+    bags = {name: read_single_bag(files[f"{name}.bag"]) for name in spec}
+    rows = []
+    for record in read_single_bag(files["refs.bag"]):
+        row: Encoded = {}
+        for (name, type_), ref in zip(spec.items(), read_refs_record(record), strict=True):
+            if type_.endswith("[]"):
+                assert not isinstance(ref, int)
+                begin, count = ref or (0, 0)
+                row[name] = bags[name][begin : begin + count]
+            else:
+                assert isinstance(ref, int)
+                row[name] = bags[name][ref]
+        rows.append(row)
+    return rows

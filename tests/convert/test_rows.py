@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -31,6 +32,7 @@ from ffrecord import (
 )
 from ffrecord.convert import convert, hdf5heap
 from tests import handmade, trees
+from tests.convert import foreign
 
 h5py = pytest.importorskip("h5py")
 
@@ -205,6 +207,130 @@ def test_shards_of_granular_are_read_as_one(granular: Any, tmp_path: Path) -> No
         assert [decode_int(record.data) for record in reader] == list(range(8))
 
 
+# Written by granular 0.21.2; the README beside it has the program.
+STORED = Path(__file__).parent / "stored"
+OLD_SPEC = {
+    "abc": "png", "bar": "utf8[]", "baz": "msgpack", "big": "u64", "foo": "int", "frames": "png[]",
+    "times": "i64[]", "tree": "tree[]", "xyz": "array",
+}  # fmt: skip
+
+
+def old_row(k: int) -> dict[str, Any]:
+    return {
+        "foo": k, "bar": [f"hello {j}" for j in range(k)], "baz": {"a": k},
+        "abc": np.full((2, 3, 3), k, np.uint8), "xyz": np.arange(1 + k, dtype=np.float32),
+        "frames": [np.full((1, 2, 3), j, np.uint8) for j in range(2 * k % 3)],
+        "times": [-j for j in range(k % 2)], "big": (1 << 63) + k,
+        "tree": [{"x": np.arange(j + 1), "y": ["s", j]} for j in range(k % 3)],
+    }  # fmt: skip
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_dataset_that_granular_021_wrote_with_sequences_is_read(tmp_path: Path) -> None:
+    report = convert(STORED / "granular-0.21.2", tmp_path / "out", target_format="dataset")
+    assert (report.read, report.written) == (4, 4)
+    with DatasetReader(tmp_path / "out") as reader:
+        assert reader.spec == {**OLD_SPEC, "big": "int", "times": "int[]"}
+        for k, found in enumerate(reader):
+            assert same(found, old_row(k)), k
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_sequences_of_granular_are_read_by_their_refs(version: int, tmp_path: Path) -> None:
+    """More than 127 elements and datapoints, whose numbers take more than a byte in MessagePack."""
+    spec = {"words": "utf8[]", "n": "int", "none": "bytes[]"}
+    rows: list[foreign.Encoded] = [
+        {"words": [b"w%d" % j for j in range(k % 5)], "n": bytes([k % 100]), "none": []}
+        for k in range(300)
+    ]
+    folder = tmp_path / "g"
+    folder.mkdir()
+    for name, data in foreign.granular_with_refs(spec, rows, version).items():
+        (folder / name).write_bytes(data)
+    assert foreign.read_granular_with_refs(files_of(folder)) == rows
+    convert(folder, tmp_path / "out", target_format="dataset")
+    with DatasetReader(tmp_path / "out", dict.fromkeys(decoders, bytes)) as reader:
+        assert reader.spec == spec
+        assert list(reader) == rows
+
+
+def test_sequences_are_written_as_granular_021_reads_them(tmp_path: Path) -> None:
+    spec = {"title": "utf8", "words": "utf8+zstd[]", "images": "jpg[]", "n": "int[]", "a": "array"}
+    rows: list[dict[str, Any]] = [
+        {"title": f"t{k}", "words": ["ü" * j for j in range(k % 4)], "n": [k, -k] * (k % 2),
+         "images": [jpg_bytes(j) for j in range(k % 3)], "a": np.arange(k)}
+        for k in range(150)
+    ]  # fmt: skip
+    with DatasetWriter(tmp_path / "d", spec, {**encoders, "jpg": bytes}) as writer:
+        for each in rows:
+            writer.append(each)
+    convert(tmp_path / "d", tmp_path / "g", target_format="granular")
+    found: list[Any] = [*foreign.read_granular_with_refs(files_of(tmp_path / "g"))]
+    assert [each["title"] for each in found] == [each["title"].encode() for each in rows]
+    assert [each["images"] for each in found] == [each["images"] for each in rows]
+    words = [[word.decode() for word in each["words"]] for each in found]
+    assert words == [each["words"] for each in rows]
+    plain = {"words": "utf8[]"}
+    assert json.loads((tmp_path / "g" / "spec.json").read_bytes()) == {**spec, **plain}
+    convert(tmp_path / "g", tmp_path / "back", target_format="dataset")
+    with DatasetReader(tmp_path / "back", {**decoders, "jpg": bytes}) as reader:
+        assert all(same(*pair) for pair in zip(reader, rows, strict=True))
+
+
+def test_shards_of_granular_with_sequences_are_read_as_one(tmp_path: Path) -> None:
+    spec = {"words": "utf8[]"}
+    rows: list[foreign.Encoded] = [{"words": [b"x"] * k} for k in range(7)]
+    for shard in range(3):
+        folder = tmp_path / "g" / f"{shard:06}"
+        folder.mkdir(parents=True)
+        some = rows[3 * shard : 3 * shard + 3]
+        for name, data in foreign.granular_with_refs(spec, some).items():
+            (folder / name).write_bytes(data)
+    assert convert(tmp_path / "g", tmp_path / "out", target_format="dataset").written == 7
+    with DatasetReader(tmp_path / "out") as reader:
+        assert [len(each["words"]) for each in reader] == list(range(7))
+
+
+BAD_REFS: dict[str, tuple[list[bytes], str]] = {
+    "no MessagePack": ([b"\xc1"], "refs.bag: record 0"),
+    "no list": ([b"\x01"], "refs.bag: record 0"),
+    "too few fields": ([b"\x91\x00"], "refs.bag: record 0"),
+    "a number for a sequence": ([b"\x92\x00\x00"], "refs.bag: record 0"),
+    "a sequence for a number": ([b"\x92\x92\x00\x01\x90"], "refs.bag: record 0"),
+    "truth for a number": ([b"\x92\xc2\x90"], "refs.bag: record 0"),
+    "three numbers": ([b"\x92\x00\x93\x00\x01\x00"], "refs.bag: record 0"),
+    "a negative count": ([b"\x92\x00\x92\x00\xff"], "refs.bag: record 0"),
+    "another order": ([b"\x92\x00\x92\x01\x01", b"\x92\x01\x92\x00\x01"], "refs.bag: record 0"),
+    "a gap": ([b"\x92\x00\x92\x00\x01", b"\x92\x01\x92\x03\x01"], "refs.bag: record 1"),
+    "more than there are": ([b"\x92\x00\x92\x00\x01", b"\x92\x01\x92\x01\x0f"], "s.bag"),
+    "2^62": ([b"\x92\x00\x92\x00\xcf\x40" + bytes(7), b"\x92\x01\x90"], "s.bag"),
+    "fewer than there are": ([b"\x92\x00\x92\x00\x01", b"\x92\x01\x90"], "s.bag"),
+    "fewer rows": ([b"\x92\x00\x92\x00\x02"], "not of one length"),
+    "none": ([], "not of one length"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_REFS)
+def test_refs_of_granular_that_make_no_sense_are_an_error(case: str, tmp_path: Path) -> None:
+    refs, where = BAD_REFS[case]
+    if where != "not of one length":
+        refs = [*refs, b"\x92\x01\x92\x01\x01"][:2]
+    rows: list[foreign.Encoded] = [
+        {"n": b"0", "s": [b"a"]}, {"n": b"1", "s": [b"b"]},
+    ]  # fmt: skip
+    files = foreign.granular_with_refs({"n": "bytes", "s": "bytes[]"}, rows)
+    folder = tmp_path / "g"
+    folder.mkdir()
+    for name, data in {**files, "refs.bag": foreign.single_bag(refs, 1)}.items():
+        (folder / name).write_bytes(data)
+    with pytest.raises(DamagedSourceError, match=where):
+        convert(folder, tmp_path / "out", source_format="granular", target_format="dataset")
+    assert os.listdir(tmp_path) == ["g"]
+
+
 @pytest.mark.parametrize(
     ("spec", "bags"),
     [
@@ -240,7 +366,7 @@ def test_a_hostile_dataset_of_granular_is_an_error(
 
 def test_what_granular_cannot_hold_is_an_error(tmp_path: Path) -> None:
     cases: list[tuple[str, Any]] = [
-        ("int", 1 << 200), ("array", np.zeros(2, [("x", "i4")])), ("utf8[]", ["a"]),
+        ("int", 1 << 200), ("int[]", [1, 1 << 200]), ("array", np.zeros(2, [("x", "i4")])),
     ]  # fmt: skip
     for number, (type_, value) in enumerate(cases):
         with DatasetWriter(tmp_path / str(number), {"f": type_}) as writer:
@@ -248,6 +374,10 @@ def test_what_granular_cannot_hold_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(ConversionError, match="'f'"):
             convert(tmp_path / str(number), tmp_path / "out", target_format="granular")
         assert not (tmp_path / "out").exists()
+    with DatasetWriter(tmp_path / "refs", {"refs": "int[]"}) as writer:
+        writer.append({"refs": [1]})
+    with pytest.raises(ConversionError, match="field 'refs'"):
+        convert(tmp_path / "refs", tmp_path / "out", target_format="granular")
 
 
 # ---- HDF5 ----------------------------------------------------------------------------------
@@ -351,6 +481,79 @@ def virtual(file: Any) -> None:
     layout = h5py.VirtualLayout((3,), "i4")
     layout[:] = h5py.VirtualSource("other.h5", "x", (3,))
     file.create_virtual_dataset("v", layout)
+
+
+def h5record_row(k: int) -> dict[str, Any]:
+    """As an H5Record schema with each of its classes takes it."""
+    return {
+        "string": "ü" * k + f"Sent {k}", "integer": k - 1, "float": k / 3, "float16": k / 7,
+        "image": np.full((3, 4, 5), k, np.uint8), "sequence": np.arange(k, dtype=np.int32),
+        "float_sequence": np.arange(k + 2, dtype=np.float32) / 3,
+        "float16_sequence": np.arange(k + 1, dtype=np.float16) / 5,
+        "img_seq": (np.arange(3 * 2 * 3 * (k + 1)) % 251).astype(np.uint8),
+    }  # fmt: skip
+
+
+H5RECORD_DTYPES = {"integer": "i8", "float": "f4", "float16": "f2"}
+H5RECORD_SEQUENCES = {
+    "sequence": "i4", "float_sequence": "f4", "float16_sequence": "f2", "img_seq": "u1",
+}  # fmt: skip
+
+
+def h5record_by_hand(path: Path, rows: int, compression: str | None) -> None:
+    """What H5Record 1.0.4 makes: chunks of one row, values of variable length in (n, 1)."""
+    each = [h5record_row(k) for k in range(rows)]
+    with h5py.File(path, "w", libver="latest") as file:
+        for name, dtype in H5RECORD_DTYPES.items():
+            values = np.array([row[name] for row in each], dtype)
+            file.create_dataset(
+                name, data=values, maxshape=(None,), chunks=(1,), compression=compression
+            )
+        images = np.stack([row["image"] for row in each])
+        file.create_dataset("image", data=images, chunks=(1, 3, 4, 5), compression=compression)
+        kinds = {name: h5py.vlen_dtype(np.dtype(kind)) for name, kind in H5RECORD_SEQUENCES.items()}
+        for name, kind in {"string": h5py.string_dtype("utf-8"), **kinds}.items():
+            made = file.create_dataset(
+                name, (rows, 1), kind, maxshape=(None, 1), chunks=(1, 1), compression=compression
+            )
+            for k, row in enumerate(each):
+                made[k] = row[name]
+
+
+def from_h5record(k: int) -> dict[str, Any]:
+    return {
+        name: np.array(value, H5RECORD_DTYPES[name]) if name in H5RECORD_DTYPES else value
+        for name, value in h5record_row(k).items()
+    }
+
+
+@pytest.mark.parametrize("compression", [None, "lzf", "gzip"])
+def test_strings_and_sequences_of_shape_n_1_are_one_value_for_each_row(
+    compression: str | None, tmp_path: Path
+) -> None:
+    h5record_by_hand(tmp_path / "x.h5", 40, compression)
+    convert(tmp_path / "x.h5", tmp_path / "out")
+    with DatasetReader(tmp_path / "out") as reader:
+        assert {name for name, type_ in reader.spec.items() if type_ != "array"} == {"string"}
+        assert reader.spec["string"] == "utf8"
+        for k, found in enumerate(reader):
+            assert same(found, from_h5record(k)), k
+
+
+def test_a_file_that_h5record_wrote_converts_value_by_value(tmp_path: Path) -> None:
+    with gzip.open(STORED / "h5record-1.0.4.h5.gz") as packed:
+        (tmp_path / "x.h5").write_bytes(packed.read())
+    assert convert(tmp_path / "x.h5", tmp_path / "out").written == 4
+    with DatasetReader(tmp_path / "out") as reader:
+        for k, found in enumerate(reader):
+            assert same(found, from_h5record(k)), k
+
+
+def test_several_values_of_variable_length_in_a_row_are_an_error(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("t", data=[["a", "b"]], dtype=h5py.string_dtype())
+    with pytest.raises(ConversionError, match=r"x\.h5: t has 2 values of variable length in a row"):
+        convert(tmp_path / "x.h5", tmp_path / "out")
 
 
 BAD_HDF5: dict[str, Callable[[Any], object]] = {

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given
@@ -29,6 +30,7 @@ from ffrecord import (
     SampleChecksumError,
     aio,
     engine,
+    view_decoder,
 )
 from ffrecord.dataset import MemoryDataset
 from ffrecord.dataset.columns import StreamedBounds
@@ -86,6 +88,58 @@ def reader(request: pytest.FixtureRequest, shared: Path) -> Iterator[Any]:
 
 
 # ---- what is read ----------------------------------------------------------------------------
+
+
+class Given:
+    """A decoder that keeps the class of everything that it is given."""
+
+    def __init__(self) -> None:
+        self.classes: set[type] = set()
+
+    def __call__(self, data: Any) -> bytes:
+        self.classes.add(type(data))
+        return bytes(data)
+
+
+@pytest.mark.parametrize("compression", ["", "+zstd"])
+@pytest.mark.parametrize("where", ["kept", "streamed", "cached", "memory"])
+def test_a_decoder_gets_bytes_and_one_that_asks_for_views_a_writable_view(
+    where: str, compression: str, tmp_path: Path
+) -> None:
+    theirs, viewing = Given(), view_decoder(Given())
+    spec = {"a": f"theirs{compression}", "b": f"viewing{compression}[]"}
+    with DatasetWriter(tmp_path / "d", spec, {"theirs": bytes, "viewing": bytes}) as writer:
+        writer.append({"a": b"one", "b": [b"two", b""]})
+    with DatasetReader(
+        tmp_path / "d",
+        {"theirs": theirs, "viewing": viewing},
+        cache_index=where != "streamed",
+        cache_keys=["a", "b"] if where == "cached" else (),
+    ) as opened:
+        source = opened.to_memory() if where == "memory" else opened
+        assert source[0] == {"a": b"one", "b": [b"two", b""]}
+    assert theirs.classes == {bytes}
+    assert viewing.classes == {memoryview}
+
+
+def test_the_decoders_of_granulars_readme_work_as_they_are_written(tmp_path: Path) -> None:
+    encoders = {
+        "bytes": lambda x: x, "utf8": lambda x: x.encode("utf-8"), "msgpack": msgpack.packb,
+    }  # fmt: skip
+    decoders = {
+        "bytes": lambda x: x, "utf8": lambda x: x.decode("utf-8"), "msgpack": msgpack.unpackb,
+    }  # fmt: skip
+    spec = {"raw": "bytes", "text": "utf8", "texts": "utf8+gzip[]", "packed": "msgpack"}
+    points = [
+        {"raw": b"\0" * k, "text": f"ü{k}", "texts": ["x" * k] * k, "packed": {"k": [k]}}
+        for k in range(5)
+    ]
+    with DatasetWriter(tmp_path / "d", spec, encoders) as writer:
+        for each in points:
+            writer.append(each)
+    with DatasetReader(tmp_path / "d", decoders) as opened:
+        assert list(opened) == points
+        assert type(opened[3]["raw"]) is bytes
 
 
 def test_a_reader_knows_its_spec_length_and_size(reader: Any, shared: Path) -> None:
@@ -291,6 +345,31 @@ def test_cached_fields_must_be_fields(shared: Path) -> None:
         DatasetReader(shared, cache_keys=("what",))
     with pytest.raises(KeyError, match="what"):
         DatasetReader(shared).to_memory(["what"])
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_refs_among_the_cached_keys_keeps_where_sequences_begin(
+    keep: bool, shared: Path, requests: Requests
+) -> None:
+    """Granular's name for it. Elements still cost a request; where they are does not."""
+    with DatasetReader(shared, cache_index=keep, cache_keys=("refs", "label")) as reader:
+        assert list(reader) == POINTS
+        requests()
+        assert reader.available(3) == {
+            "label": True, "name": True, "video": range(50), "words": range(3)
+        }  # fmt: skip
+        assert requests() == 0
+
+
+def test_a_field_that_is_called_refs_is_the_one_that_is_cached(
+    tmp_path: Path, requests: Requests
+) -> None:
+    with DatasetWriter(tmp_path / "d", {"refs": "int", "other": "int"}) as writer:
+        writer.append({"refs": 7, "other": 8})
+    with DatasetReader(tmp_path / "d", cache_keys=("refs",)) as reader:
+        requests()
+        assert reader[0, ("refs",)] == {"refs": 7}
+        assert requests() == 0
 
 
 def test_without_an_index_in_memory_no_header_is_kept(tmp_path: Path, requests: Requests) -> None:

@@ -34,7 +34,7 @@ def point(n: int) -> dict[str, Any]:
     return {"n": n, "words": [f"word {n}"] * (n % 4)}
 
 
-def write(folder: Path, numbers: Iterable[int], **options: int) -> None:
+def write(folder: Path, numbers: Iterable[int], **options: Any) -> None:
     with ShardedDatasetWriter(folder, SPEC, encoders, **options) as writer:
         for n in numbers:
             writer.append(point(n))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import h5py
 import numpy as np
 
 from tests.convert import foreign
+from tests.docs.pages import ROOT
 
 
 def _photos(place: Path) -> None:
@@ -39,8 +41,16 @@ def _samples(path: Path, keys: range) -> None:
                 tar.addfile(member, io.BytesIO(content))
 
 
+def _h5record(place: Path) -> None:
+    """What H5Record itself wrote; tests/convert/stored/README.md says how."""
+    for stored, name in (("question_pair", "question_pair"), ("h5record-1.0.4", "h5record")):
+        packed = ROOT / "tests" / "convert" / "stored" / f"{stored}.h5.gz"
+        (place / f"{name}.h5").write_bytes(gzip.decompress(packed.read_bytes()))
+
+
 PREPARE: dict[str, Callable[[Path], None]] = {
     "README.md": _photos,
     "docs/mount.md": _photos,
     "docs/converting.md": _other_formats,
+    "docs/migrating.md": _h5record,
 }

@@ -61,6 +61,7 @@ REAL(int, fdatasync, int);
 REAL(int, syncfs, int);
 REAL(int, rename, const char *, const char *);
 REAL(int, renameat, int, const char *, int, const char *);
+REAL(int, renameat2, int, const char *, int, const char *, unsigned);
 REAL(int, link, const char *, const char *);
 REAL(int, linkat, int, const char *, int, const char *, int);
 REAL(int, ftruncate64, int, off64_t);
@@ -77,7 +78,7 @@ __attribute__((constructor)) static void begin(void)
 #define FIND(name) real_##name = dlsym(RTLD_NEXT, #name)
     FIND(syscall); FIND(openat64); FIND(read); FIND(pread64); FIND(readv);
     FIND(preadv64); FIND(preadv64v2); FIND(write); FIND(pwrite64); FIND(writev); FIND(fsync);
-    FIND(fdatasync); FIND(syncfs); FIND(rename); FIND(renameat); FIND(link); FIND(linkat); FIND(ftruncate64);
+    FIND(fdatasync); FIND(syncfs); FIND(rename); FIND(renameat); FIND(renameat2); FIND(link); FIND(linkat); FIND(ftruncate64);
     FIND(sendfile64); FIND(copy_file_range); FIND(ioctl); FIND(fallocate64); FIND(flock);
     counts = mmap(NULL, sizeof *counts, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (counts == MAP_FAILED)
@@ -387,6 +388,12 @@ int renameat(int folder, const char *from, int other, const char *to)
 {
     int fault = turn_of_path(RENAME, other, to);
     return fault > 0 ? fail(fault) : real_renameat(folder, from, other, to);
+}
+
+int renameat2(int folder, const char *from, int other, const char *to, unsigned flags)
+{
+    int fault = turn_of_path(RENAME, other, to);
+    return fault > 0 ? fail(fault) : real_renameat2(folder, from, other, to, flags);
 }
 
 int link(const char *from, const char *to)

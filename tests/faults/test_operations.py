@@ -15,6 +15,7 @@ CALLS = {
     "folder": {"sendfile", "completion"},
     "write": {"open", "write", "fsync", "rename", "truncate"},
     "resume": {"read", "write", "fsync", "rename", "lock"},
+    "append to dataset": {"read", "write", "fsync", "rename", "lock", "link"},
     "extract over": {"read", "write", "rename"},
     "convert tfrecord": {"read", "write", "fsync", "rename"},
     "convert to tar": {"read", "write", "fsync", "rename"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -289,14 +289,55 @@ class WriteDataset(WritingFolder):
             assert reader.read(range(len(reader))) == POINTS
 
 
+class AppendToDataset(WritingFolder):
+    """A folder of typed fields that is there and grows."""
+
+    allowed = (BusyError,)  # which EAGAIN from flock means
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        _write_dataset(folder / "clean")
+        self._due = _records(folder / "clean")
+        self._half = folder / "half"
+        _write_dataset(self._half, POINTS[:1])
+
+    def prepare(self) -> None:
+        super().prepare()
+        shutil.copytree(self._half, self._target)
+        (self._target / "README").write_bytes(b"is kept")
+
+    def prepare_again(self) -> None:
+        if not self._is_as_before():
+            self.prepare()
+
+    def run(self) -> None:
+        with DatasetWriter(self._target, append=True) as writer:
+            for point in POINTS[len(writer) :]:
+                writer.append(point)
+
+    def check_left(self, fault: Fault) -> None:
+        if not self._is_as_before():  # and only its name is not known to be on the disk
+            self.check_content()
+        assert set(self.litter()) <= {f".{self._target.name}.writing"}
+
+    def check_content(self) -> None:
+        assert _records(self._target) == self._due
+        with DatasetReader(self._target) as reader:
+            assert reader.read(range(len(reader))) == POINTS
+        assert (self._target / "README").read_bytes() == b"is kept"
+
+    def _is_as_before(self) -> bool:
+        return contents(self._target) == {**contents(self._half), "README": b"is kept"}
+
+
 def _records(folder: Path) -> dict[str, list[bytes]]:
     """Of all record files in a folder."""
     return {path.name: handmade.records_in(path.read_bytes()) for path in folder.glob("*.ffr")}
 
 
-def _write_dataset(folder: Path) -> None:
+def _write_dataset(folder: Path, points: Sequence[Mapping[str, Any]] = POINTS) -> None:
     with DatasetWriter(folder, SPEC) as writer:
-        for point in POINTS:
+        for point in points:
             writer.append(point)
 
 
@@ -316,4 +357,5 @@ MAKERS: dict[str, Callable[[Path], Writing]] = {
     "extract over": lambda folder: Extract(folder, overwrite=True),
     "salvage": Salvage,
     "write dataset": WriteDataset,
+    "append to dataset": AppendToDataset,
 }

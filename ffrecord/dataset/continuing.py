@@ -1,0 +1,105 @@
+"""A dataset that is there and gets more datapoints: what a writer has to know of each field.
+
+The values of a field are copied, or share their blocks, from one file into the next
+(`ffrecord.append`). The dictionary and the bounds come after the values: they are taken out, and
+written again at the end.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ffrecord import append
+from ffrecord.beginning import Beginning
+from ffrecord.dataset.compression import decompressor
+from ffrecord.dataset.reader import DatasetReader
+from ffrecord.dataset.spec import BOUND, FieldType
+from ffrecord.errors import SpecError
+from ffrecord.reader import FileReader
+from ffrecord.writer import FileWriter
+
+
+@dataclass(frozen=True, slots=True)
+class OldField:
+    """The file of one field: its values, then the dictionary and the bounds if it has them."""
+
+    path: str
+    type: FieldType
+    elements: int
+
+    def dictionary(self) -> bytes:
+        if self.type.compression is None or not self.type.compression.dictionary:
+            return b""
+        with FileReader(self.path, mode="buffered") as reader:
+            return bytes(reader.read_one(self.elements))
+
+    def bounds(self) -> array[int]:
+        """Where each sequence begins; for other fields there is no more than the first."""
+        if not self.type.sequence:
+            return array("q", [0])
+        with FileReader(self.path, mode="buffered") as reader:
+            stored = np.frombuffer(reader.read_one(reader.n - 1), BOUND)
+        return array("q", stored.astype(np.int64, copy=False).tobytes())
+
+    def values(self, most: int, most_bytes: int) -> list[bytes] | None:
+        """All values, not compressed; None if they are more than that."""
+        if self.elements >= most:
+            return None
+        assert self.type.compression is not None
+        unpack = decompressor(self.type.compression)
+        values: list[bytes] = []
+        size = 0
+        with FileReader(self.path, mode="buffered") as reader:
+            for number in range(self.elements):
+                record = reader.read_one(number)
+                values.append(bytes(unpack(record.data)))
+                size += len(values[-1])
+                if size >= most_bytes:
+                    return None
+        return values
+
+    def writer(self, path: str) -> FileWriter:
+        """A writer of a new file at `path` that has the values already."""
+        with FileReader(self.path, mode="buffered") as reader:
+            append.refuse_damage(reader)
+            return _ContinuedWriter(path, reader, self.elements)
+
+
+class _ContinuedWriter(FileWriter):
+    """Writes a new file that begins with the first records of another."""
+
+    def __init__(self, path: str, reader: FileReader, records: int) -> None:
+        self._first = reader, records
+        super().__init__(path)
+        del self._first
+
+    def _begin(self, n: int | None, append_to: bool) -> Beginning:
+        return append.begin_with(*self._first, self._path)
+
+
+def open_old(
+    directory: str, spec: Mapping[str, str], known: Iterable[str]
+) -> tuple[int, dict[str, OldField]]:
+    """Check a dataset as a reader does; return its length and its fields."""
+    with DatasetReader(directory, dict.fromkeys(known, bytes), mode="buffered") as reader:
+        require_same(directory, reader.spec, spec)
+        columns = reader._columns.values()
+        fields = {each.name: OldField(each.path, each.type, each.elements) for each in columns}
+        return len(reader), fields
+
+
+def require_same(directory: str, found: Mapping[str, str], given: Mapping[str, str]) -> None:
+    parts = [
+        f"{name!r} is {found.get(name, 'not there')}, not {given.get(name, 'left out')}"
+        for name in {**found, **given}
+        if found.get(name) != given.get(name)
+    ]
+    if parts:
+        raise SpecError(
+            f"{directory}: the dataset has another spec: {'; '.join(parts)}. Leave the spec out to "
+            "go on with the one that is there"
+        )

@@ -1,0 +1,492 @@
+"""`DatasetWriter(append=True)`: a dataset goes on, whole or not at all.
+
+Kills and power cuts at any moment are in `test_crash_points` and `test_power_cuts`, by `jobs`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ffrecord import (
+    AppendError,
+    BusyError,
+    ChangedError,
+    DatasetError,
+    DatasetReader,
+    DatasetWriter,
+    FileReader,
+    SampleChecksumError,
+    ShardedDatasetReader,
+    ShardedDatasetWriter,
+    SpecError,
+    encoders,
+    growfolder,
+    write_dataset,
+)
+from ffrecord.dataset import reader as reader_module
+from ffrecord.dataset import spec as spec_module
+from ffrecord.dataset import writer as writer_module
+from tests import handmade, users
+from tests.dataset.values import flip
+
+SPEC = {"n": "int", "words": "utf8[]", "z": "bytes+gzip", "log": "json+zstd:dict", "a": "array"}
+
+
+def point(k: int) -> dict[str, Any]:
+    return {
+        "n": k, "words": [f"w{j}" for j in range(k % 4)], "z": b"z" * k,
+        "log": {"user": k, "event": "click", "text": "some text that comes again and again"},
+        "a": [k, k],
+    }  # fmt: skip
+
+
+def points(*numbers: int) -> list[dict[str, Any]]:
+    return [point(k) for k in numbers]
+
+
+def contents(folder: Path) -> list[dict[str, Any]]:
+    """Arrays as lists, which can be compared."""
+    with DatasetReader(folder) as reader:
+        return [{**each, "a": each["a"].tolist()} for each in reader]
+
+
+def write(folder: Path, numbers: Sequence[int], **options: Any) -> Path:
+    with DatasetWriter(folder, **{"spec": SPEC, **options}) as writer:
+        for k in numbers:
+            writer.append({**point(k), "a": np.array([k, k])})
+    return folder
+
+
+def records(folder: Path, name: str) -> list[bytes]:
+    return handmade.as_bytes(FileReader(folder / f"{name}.ffr"))
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write(tmp_path / "data", range(20))
+
+
+# ---- what is there then ----------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=4), st.booleans())
+def test_in_however_many_steps_it_is_the_dataset_written_at_once(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int], small: bool
+) -> None:
+    place = tmp_path_factory.mktemp("steps")
+    with pytest.MonkeyPatch.context() as patch:
+        if small:  # more values than a dictionary is made of
+            patch.setattr(writer_module, "SAMPLE_VALUES", 12)
+        done = 0
+        for count in steps:
+            write(place / "data", range(done, done + count), append=True)
+            done += count
+        write(place / "whole", range(done))
+    assert contents(place / "data") == contents(place / "whole") == points(*range(done))
+    for name in ("n", "words", "z", "a"):
+        assert records(place / "data", name) == records(place / "whole", name), name
+    assert sorted(os.listdir(place)) == ["data", "whole"]
+
+
+def test_the_numbers_go_on_and_the_spec_may_be_left_out(data: Path) -> None:
+    with DatasetWriter(data, append=True) as writer:
+        assert (writer.spec, len(writer)) == (SPEC, 20)
+        assert writer.append({**point(20), "a": np.array([20, 20])}) == 20
+        assert len(writer) == 21
+    assert contents(data) == points(*range(21))
+
+
+def test_without_a_dataset_one_is_begun_and_needs_a_spec(tmp_path: Path) -> None:
+    for folder in (tmp_path / "new", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(SpecError, match=f"{folder}: a new dataset needs a spec"):
+            DatasetWriter(folder, append=True)
+        write(folder, [0, 1], append=True)
+        assert contents(folder) == points(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({**SPEC, "n": "float"}, r"'n' is int, not float\."),
+        ({**SPEC, "log": "json+zstd"}, r"'log' is json\+zstd:dict, not json\+zstd\."),
+        ({name: SPEC[name] for name in ("n", "words", "z", "log")}, "'a' is array, not left out"),
+        ({**SPEC, "more": "int"}, "'more' is not there, not int"),
+    ],
+)
+def test_another_spec_is_an_error_that_names_what_differs(
+    spec: Mapping[str, str], said: str, data: Path
+) -> None:
+    before = bytes_of(data)
+    with pytest.raises(SpecError, match=f"^{data}: the dataset has another spec: {said}"):
+        DatasetWriter(data, spec, append=True)
+    assert bytes_of(data) == before
+    assert os.listdir(data.parent) == ["data"]
+
+
+def test_a_spec_in_another_order_is_the_same(data: Path) -> None:
+    write(data, [20], spec=dict(reversed(SPEC.items())), append=True)
+    with DatasetReader(data) as reader:
+        assert list(reader.spec) == list(SPEC)
+        assert len(reader) == 21
+
+
+def test_types_need_their_encoders(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path / "d", {"p": "point"}, {"point": bytes}) as writer:
+        writer.append({"p": b"1"})
+    with pytest.raises(SpecError, match=r"'point'; encoders: array"):
+        DatasetWriter(tmp_path / "d", append=True)
+    with DatasetWriter(tmp_path / "d", encoders={"point": bytes}, append=True) as writer:
+        writer.append({"p": b"2"})
+    assert [each["p"] for each in DatasetReader(tmp_path / "d", {"point": bytes})] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("what", ["a folder of files", "shards", "a file"])
+def test_what_is_no_dataset_is_an_error_and_stays(what: str, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    if what == "a file":
+        target.write_bytes(b"x")
+    elif what == "shards":
+        with ShardedDatasetWriter(target, {"n": "int"}) as writer:
+            writer.append({"n": 1})
+    else:
+        target.mkdir()
+        (target / "x").write_bytes(b"x")
+    with pytest.raises((DatasetError, NotADirectoryError), match=str(target)):
+        DatasetWriter(target, {"n": "int"}, append=True)
+    assert os.listdir(tmp_path) == ["target"]
+
+
+# ---- dictionaries ----------------------------------------------------------------------------
+
+
+def test_a_dictionary_is_kept_and_used_for_what_is_added(tmp_path: Path) -> None:
+    data = write(tmp_path / "data", range(300))
+    *old, trained = records(data, "log")
+    assert trained
+    write(data, range(300, 400), append=True)
+    *logs, last = records(data, "log")
+    assert (logs[:300], last) == (old, trained)
+    plain = write(tmp_path / "plain", range(300, 400), spec={**SPEC, "log": "json+zstd"})
+    assert 2 * sum(map(len, logs[300:])) < sum(map(len, records(plain, "log")))
+    assert contents(data) == points(*range(400))
+
+
+def test_too_few_values_for_a_dictionary_are_learnt_from_with_those_that_come(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "data", range(3))
+    assert records(tmp_path / "data", "log")[3] == b""
+    write(tmp_path / "data", range(3, 400), append=True)
+    write(tmp_path / "whole", range(400))
+    assert records(tmp_path / "data", "log") == records(tmp_path / "whole", "log")
+    assert records(tmp_path / "data", "log")[400]
+
+
+# ---- whole or not at all ---------------------------------------------------------------------
+
+
+def test_an_open_reader_goes_on_reading_the_old_dataset(data: Path) -> None:
+    with DatasetReader(data) as reader, DatasetReader(data, cache_index=False) as lean:
+        write(data, range(20, 30), append=True)
+        for old in (reader, lean):
+            assert len(old) == 20
+            assert [each["n"] for each in old] == list(range(20))
+            assert old[19, ("words",)] == {"words": point(19)["words"]}
+    assert contents(data) == points(*range(30))
+
+
+def test_a_reader_that_opens_it_at_that_moment_has_one_or_the_other(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+
+    def load_and_be_overtaken(directory: str) -> Any:
+        manifest = spec_module.load(directory)
+        opened.append(manifest.length)
+        if len(opened) == 1:
+            write(data, range(20, 30), append=True)
+        return manifest
+
+    monkeypatch.setattr(reader_module, "load", load_and_be_overtaken)
+    assert [each["n"] for each in DatasetReader(data)] == list(range(30))
+    assert opened[0] == 20
+    assert opened[-1] == 30
+
+
+def leave_by_exception(writer: DatasetWriter) -> None:
+    writer.append({**point(20), "a": 1})
+    with pytest.raises(ZeroDivisionError), writer:
+        writer.append({**point(21), "a": 1 // 0})
+
+
+def add_nothing(writer: DatasetWriter) -> None:
+    writer.close()
+
+
+def discard(writer: DatasetWriter) -> None:
+    writer.append({**point(20), "a": 1})
+    writer.discard()
+
+
+@pytest.mark.parametrize("end", [leave_by_exception, add_nothing, discard])
+def test_a_writer_that_adds_nothing_leaves_the_folder_as_it_was(
+    end: Callable[[DatasetWriter], None], data: Path
+) -> None:
+    before, number = bytes_of(data), data.stat().st_ino
+    end(DatasetWriter(data, append=True))
+    assert (bytes_of(data), data.stat().st_ino) == (before, number)
+    assert os.listdir(data.parent) == ["data"]
+    write(data, [20], append=True)  # and gives its locks back
+    assert contents(data) == points(*range(21))
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename", "link", "exchange"])
+def test_a_failing_disk_leaves_the_dataset_as_it_was(
+    call: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = bytes_of(data)
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    writer = DatasetWriter(data, append=True)
+    writer.append({**point(20), "a": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(growfolder if call == "exchange" else os, call, fail)
+        if call == "link":  # also what is linked beside the dataset's own files
+            (data / "README").write_bytes(b"")
+        with pytest.raises(OSError, match="Input/output error"):
+            writer.close()
+    (data / "README").unlink(missing_ok=True)
+    assert bytes_of(data) == before
+    assert os.listdir(data.parent) == ["data"]
+
+
+def test_a_file_system_that_cannot_exchange_folders_is_an_error_at_once(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(one: str, other: str) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), one)
+
+    before = bytes_of(data)
+    with monkeypatch.context() as patch:
+        patch.setattr(growfolder, "exchange", refuse)
+        with pytest.raises(AppendError, match=rf"{data}: this file system cannot exchange"):
+            DatasetWriter(data, append=True)
+    assert bytes_of(data) == before
+    assert os.listdir(data.parent) == ["data"]
+    write(data, [20], append=True)
+
+
+def test_a_mount_point_is_an_error_at_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(data))
+    with pytest.raises(AppendError, match="a mount point"):
+        DatasetWriter(data, append=True)
+
+
+@pytest.mark.parametrize("name", ["n", "words"])
+def test_a_damaged_dataset_is_refused(name: str, data: Path) -> None:
+    path = data / f"{name}.ffr"
+    flip(path, path.stat().st_size - 1)
+    with pytest.raises(SampleChecksumError, match=str(path)):
+        DatasetWriter(data, append=True)
+    assert os.listdir(data.parent) == ["data"]
+
+
+# ---- others ----------------------------------------------------------------------------------
+
+
+def test_a_second_writer_is_told_that_the_dataset_is_in_use(data: Path) -> None:
+    with DatasetWriter(data, append=True) as writer:
+        with pytest.raises(BusyError, match=str(data)):
+            DatasetWriter(data, append=True)
+        writer.append({**point(20), "a": np.array([20, 20])})
+    write(data, [21], append=True)
+    assert contents(data) == points(*range(22))
+
+
+def test_a_forked_child_neither_adds_to_it_nor_keeps_it_locked(data: Path) -> None:
+    told, tell = os.pipe()
+    with DatasetWriter(data, append=True) as writer:
+        child = os.fork()
+        if child == 0:
+            os.close(tell)
+            os.read(told, 1)  # until the parent is done
+            writer.close()
+            os._exit(0)
+        writer.append({**point(20), "a": np.array([20, 20])})
+    write(data, [21], append=True)
+    os.close(tell)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(told)
+    assert contents(data) == points(*range(22))
+
+
+def test_datapoints_of_many_threads_all_arrive(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "data", [{"n": -1}])
+
+    def add(k: int) -> None:
+        while True:
+            with (
+                contextlib.suppress(BusyError),
+                DatasetWriter(tmp_path / "data", append=True) as writer,
+            ):
+                writer.append({"n": k})
+                return
+
+    threads = [threading.Thread(target=add, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(each["n"] for each in DatasetReader(tmp_path / "data")) == list(range(-1, 8))
+    assert os.listdir(tmp_path) == ["data"]
+
+
+def test_a_dataset_that_was_replaced_meanwhile_is_not_undone(data: Path) -> None:
+    writer = DatasetWriter(data, append=True)
+    writer.append({**point(20), "a": 1})
+    shutil.rmtree(data)
+    write(data.parent / "other", [7])
+    (data.parent / "other").rename(data)
+    with pytest.raises(ChangedError, match=str(data)):
+        writer.close()
+    assert contents(data) == points(7)
+    assert os.listdir(data.parent) == ["data"]
+
+
+# ---- what else is in the folder --------------------------------------------------------------
+
+
+def test_other_files_in_the_folder_stay(data: Path) -> None:
+    (data / "README").write_bytes(b"about it")
+    (data / "link").symlink_to("README")
+    number = (data / "README").stat().st_ino
+    writer = DatasetWriter(data, append=True)
+    writer.append({**point(20), "a": np.array([20, 20])})
+    (data / "later").write_bytes(b"made meanwhile")
+    writer.close()
+    assert (data / "README").stat().st_ino == number
+    assert os.readlink(data / "link") == "README"
+    assert (data / "later").read_bytes() == b"made meanwhile"
+    assert contents(data) == points(*range(21))
+    assert sorted(os.listdir(data)) == sorted(
+        ["README", "later", "link", "spec.json", *(f"{name}.ffr" for name in SPEC)]
+    )
+
+
+def test_a_folder_in_it_is_an_error_at_once(data: Path) -> None:
+    (data / "notes").mkdir()
+    with pytest.raises(AppendError, match=f"{data}: holds the folder 'notes'"):
+        DatasetWriter(data, append=True)
+    assert os.listdir(data.parent) == ["data"]
+
+
+def test_owner_modes_and_attributes_stay(data: Path) -> None:
+    if os.geteuid() == 0:
+        for path in [data, *data.iterdir()]:
+            os.chown(path, users.NOBODY, users.NOBODY)
+    (data / "n.ffr").chmod(0o640)
+    (data / "log.ffr").chmod(0o604)
+    data.chmod(0o750)
+    attributes = True
+    try:
+        os.setxattr(data / "words.ffr", "user.note", b"kept")
+    except OSError:  # a file system that has none
+        attributes = False
+
+    def status() -> dict[str, tuple[int, int, int]]:
+        found = {path.name: path.stat() for path in [data, *data.iterdir()]}
+        return {name: (each.st_mode, each.st_uid, each.st_gid) for name, each in found.items()}
+
+    before = status()
+    write(data, [20], append=True)
+    assert status() == before
+    if attributes:
+        assert os.getxattr(data / "words.ffr", "user.note") == b"kept"
+
+
+def test_a_symlink_to_a_dataset_stays_one(data: Path) -> None:
+    (data.parent / "link").symlink_to("data")
+    write(data.parent / "link", [20], append=True)
+    assert os.readlink(data.parent / "link") == "data"
+    assert contents(data) == points(*range(21))
+
+
+# ---- one call, and shards --------------------------------------------------------------------
+
+
+def test_one_call_adds_the_datapoints_of_an_iterable(tmp_path: Path) -> None:
+    for k in range(3):
+        assert write_dataset(tmp_path / "data", ({"n": n} for n in range(k)), {"n": "int"},
+                             append=True) == k  # fmt: skip
+    assert write_dataset(tmp_path / "data", [{"n": 5}], append=True) == 1
+    assert [each["n"] for each in DatasetReader(tmp_path / "data")] == [0, 0, 1, 5]
+
+
+def append_shards(folder: Path, numbers: Sequence[int], **options: Any) -> int:
+    with ShardedDatasetWriter(folder, shardlen=4, append=True, **options) as writer:
+        for n in numbers:
+            writer.append({"n": n})
+    return len(writer)
+
+
+def test_shards_go_on_with_the_last_one(tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+    assert append_shards(folder, range(6), spec={"n": "int"}) == 6
+    assert append_shards(folder, range(6, 7)) == 7
+    assert append_shards(folder, range(7, 8)) == 8  # fills the second one
+    assert append_shards(folder, []) == 8
+    assert append_shards(folder, range(8, 17), spec={"n": "int"}) == 17
+    assert sorted(os.listdir(folder)) == [f"{k:06}" for k in range(5)]
+    with ShardedDatasetReader(folder) as reader:
+        assert [each["n"] for each in reader] == list(range(17))
+        assert [len(part) for part in reader.parts] == [4, 4, 4, 4, 1]
+
+
+def test_writers_side_by_side_go_on_with_their_own_shards(tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+    for turn in range(3):
+        for worker in range(2):
+            numbers = range(100 * worker + 5 * turn, 100 * worker + 5 * turn + 5)
+            options = {"spec": {"n": "int"}, "shardstart": worker, "shardstep": 2}
+            assert append_shards(folder, numbers, **options) == 5 * (turn + 1)
+    for worker in range(2):
+        with ShardedDatasetReader(folder, shardstart=worker, shardstep=2) as reader:
+            assert [each["n"] for each in reader] == list(range(100 * worker, 100 * worker + 15))
+
+
+def test_shards_of_another_spec_or_none_are_errors(tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+    with pytest.raises(SpecError, match="need a spec"):
+        append_shards(folder, [])
+    append_shards(folder, range(4), spec={"n": "int"})
+    for numbers in (range(4), range(5)):  # with a full last one, and with one that has room
+        append_shards(folder, numbers[4:])
+        with pytest.raises(SpecError, match=r"00000[01]"):
+            append_shards(folder, [], spec={"n": "float"})
+
+
+def test_the_encoders_of_a_shard_are_those_that_are_given(tmp_path: Path) -> None:
+    doubled = {**encoders, "int": lambda n: encoders["int"](2 * n)}
+    append_shards(tmp_path / "shards", [1], spec={"n": "int"})
+    append_shards(tmp_path / "shards", [1], encoders=doubled)
+    assert [each["n"] for each in ShardedDatasetReader(tmp_path / "shards")] == [1, 2]
