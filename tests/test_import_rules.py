@@ -82,7 +82,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"recheck", "wording", "writer"},
         {"numpy"},
     ),
-    "ffrecord.newfolder": ({"locks", "newfile", "planted"}, set()),
+    "ffrecord.newfolder": ({"errors", "locks", "newfile", "planted"}, set()),
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
     "ffrecord.contents": ({"index"}, {"numpy"}),
     "ffrecord.imagecopy": ({"checksum", "engine", "index"}, {"numpy"}),
@@ -143,7 +143,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"sizes", "wording", "writer"},
         {"numpy"},
     ),
-    "ffrecord.dumping": ({"bars", "errors", "newfile", "newfolder", "writer"}, set()),
+    "ffrecord.dumping": (
+        {"bars", "errors", "locks", "newfile", "newfolder", "writer"},
+        set(),
+    ),
     "ffrecord.utils": ({"dumping"}, set()),
     "ffrecord.cli": (
         READ_SIDE

@@ -14,6 +14,7 @@ import os
 import warnings
 from array import array
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -63,8 +64,8 @@ class DatasetWriter:
         self._pid = os.getpid()
         self._spec = _check(spec, encoders)
         self.directory = os.path.abspath(os.fsdecode(directory))
-        check_new_folder(self.directory, "a dataset wants a")
-        self._folder: NewFolder | None = NewFolder(self.directory, "writing")
+        check = partial(check_new_folder, self.directory, "a dataset wants a")
+        self._folder: NewFolder | None = NewFolder(self.directory, "writing", check)
         self._fields: list[_FieldWriter] = []
         try:
             for name, text in self._spec.items():
