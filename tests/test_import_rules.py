@@ -29,7 +29,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.errors": (set(), set()),
     "ffrecord.version": (set(), set()),
     "ffrecord.wording": (set(), set()),
-    "ffrecord.terminal": ({"errors"}, set()),
+    "ffrecord.terminal": (set(), set()),
+    "ffrecord.running": ({"errors", "terminal"}, set()),
     "ffrecord.planted": (set(), set()),
     "ffrecord.sizes": (set(), set()),
     "ffrecord.fileio": ({"reader", "writer"}, set()),
@@ -165,6 +166,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "pack",
             "mounting",
             "reader",
+            "running",
             "salvage",
             "sizes",
             "terminal",
@@ -240,7 +242,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"options", "supervisor", "wording"},
         set(),
     ),
-    "ffrecord_fuse.cli": ({"daemon", "errors", "options", "terminal", "version"}, set()),
+    "ffrecord_fuse.cli": ({"daemon", "options", "running", "terminal", "version"}, set()),
 }
 
 
