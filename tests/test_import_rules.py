@@ -55,6 +55,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.locks": ({"errors", "planted"}, set()),
     "ffrecord.tempnames": ({"locks"}, set()),
     "ffrecord.newfile": ({"errors", "locks", "slabs", "tempnames"}, {"numpy"}),
+    "ffrecord.holes": ({"newfile"}, {"numpy"}),
     "ffrecord.sharing": ({"engine", "newfile"}, {"numpy"}),
     "ffrecord.beginning": ({"layout", "newfile"}, set()),
     "ffrecord.append": (
@@ -109,8 +110,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.placing": ({"locks", "tempnames", "wording"}, set()),
     "ffrecord.openfolders": ({"index"}, set()),
     "ffrecord.extract": (
-        {"archive", "contents", "errors", "index", "names", "newfile", "openfolders", "placing"}
-        | {"wording"},
+        {"archive", "contents", "errors", "holes", "index", "names", "newfile", "openfolders"}
+        | {"placing", "wording"},
         {"numpy"},
     ),
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.

@@ -191,6 +191,9 @@ def _extract(parser: argparse.ArgumentParser) -> None:
         "-C", "--directory", default=".", metavar="DEST",
         help="where to, made if it is not there; the current folder if left out",
     )  # fmt: skip
+    parser.add_argument(
+        "-S", "--sparse", action="store_true", help="make holes of zeros, which take no room"
+    )
     _add_force(parser, "replace files that are there", "--overwrite")
     _add_json(parser)
     _add_no_progress(parser)
