@@ -30,7 +30,8 @@ def data_runs(data: Bytes) -> Iterator[tuple[int, int]]:
     whole = len(data) // HOLE * HOLE
     filled = np.append(_or(data[:whole].reshape(-1, HOLE)), _or(data[whole:])) != 0
     edges = np.flatnonzero(np.diff(filled, prepend=False, append=False)) * HOLE
-    yield from np.minimum(edges, len(data)).reshape(-1, 2).tolist()
+    ends = np.minimum(edges, len(data)).tolist()
+    yield from zip(ends[::2], ends[1::2], strict=True)
 
 
 def _or(data: Bytes) -> Bytes:

@@ -37,6 +37,7 @@ PRINTING = [
     "ffrecord convert a.ffr {}.tar",
     "ffrecord info a.ffr",
     "ffrecord info r.ffr --json",
+    "ffrecord info --system",
     "ffrecord verify a.ffr r.ffr",
     "ffrecord verify --json a.ffr",
     "ffrecord verify damaged.ffr",

@@ -234,8 +234,12 @@ def _convert(parser: argparse.ArgumentParser) -> None:
 
 def _info(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", metavar="FILE",
+        "file", nargs="?", metavar="FILE",
         help="a record file, a packed folder, a folder of shards, or a dataset",
+    )  # fmt: skip
+    parser.add_argument(
+        "--system", nargs="?", const=".", metavar="PATH",
+        help="instead: what this machine has, and the file system of PATH (the current folder)",
     )  # fmt: skip
     _add_json(parser)
 
@@ -330,6 +334,7 @@ COMMANDS = {
             "ffrecord info photos.ffr",
             "ffrecord info train       # a typed dataset: its fields",
             "ffrecord info --json train.ffr",
+            "ffrecord info --system    # AIO, O_DIRECT, FUSE …, and what is missing",
         ),
     ),
     "verify": Command(

@@ -142,7 +142,7 @@ class WriteResumably(Writing):
 class WritingFolder(Writing):
     """Of a folder, which is filled under another name and never replaced."""
 
-    allowed = (BusyError,)  # which EAGAIN from flock means
+    allowed: tuple[type[Exception], ...] = (BusyError,)  # which EAGAIN from flock means
 
     def prepare_again(self) -> None:
         if self._target.exists():
