@@ -68,6 +68,11 @@ if _lib is not None:
     _io_getevents = ctypes.CFUNCTYPE(_int, _ptr, _long, _long, _ptr, _ptr)(("io_getevents", _lib))
 
 
+def is_available() -> bool:
+    """Whether there is a libaio. The kernel may refuse a context all the same."""
+    return _lib is not None
+
+
 class Context:
     """One kernel AIO context. Belongs to one flight at a time, and to the process that made it."""
 

@@ -8,17 +8,19 @@ import multiprocessing
 import os
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from ffrecord import locks
 from ffrecord.bars import bar
 from ffrecord.errors import FFRecordError
 from ffrecord.newfile import sync_folder
-from ffrecord.newfolder import NewFolder
+from ffrecord.newfolder import NewFolder, check_new_folder
 from ffrecord.writer import FileWriter
 
 MOST_WORKERS = 16
@@ -92,7 +94,8 @@ def dump(
 def _write_new(
     target: Path, ranges: list[range], write_all: Callable[[list[_Shard]], None]
 ) -> None:
-    folder = NewFolder(str(target), "dumping")
+    check = partial(check_new_folder, str(target), "dump wants a")
+    folder = NewFolder(str(target), "dumping", check)
     try:
         write_all(_shards(Path(folder.path), ranges))
         folder.publish()
@@ -104,17 +107,31 @@ def _write_over(
     folder: Path, ranges: list[range], write_all: Callable[[list[_Shard]], None]
 ) -> None:
     shards = _shards(folder, ranges)
-    _refuse_strangers(folder, shards)
     parts = [_Shard(s.start, s.stop, s.path + ".part") for s in shards]
+    with _locked(str(folder)):
+        _refuse_strangers(folder, shards)
+        try:
+            write_all(parts)
+            for part, shard in zip(parts, shards, strict=True):
+                os.rename(part.path, shard.path)
+            sync_folder(str(folder))
+        finally:
+            for part in parts:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(part.path)
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Keep other dumps out of a folder that is there already."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        write_all(parts)
-        for part, shard in zip(parts, shards, strict=True):
-            os.rename(part.path, shard.path)
-        sync_folder(str(folder))
+        if not locks.lock(fd, folder):  # another folder has its name by now
+            raise locks.busy(folder)
+        yield
     finally:
-        for part in parts:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(part.path)
+        locks.unlock(fd)  # also for workers that were forked meanwhile
+        os.close(fd)
 
 
 @dataclass(frozen=True, slots=True)

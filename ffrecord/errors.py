@@ -179,7 +179,7 @@ class AppendError(FFRecordError):
 
 
 class BusyError(FFRecordError):
-    """Another writer is at work on this file."""
+    """Another writer is at work on this file or folder."""
 
     exit_code = 21
 

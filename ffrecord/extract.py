@@ -24,6 +24,7 @@ import numpy as np
 from ffrecord.archive import Archive, Bytes
 from ffrecord.contents import Contents
 from ffrecord.errors import FFRecordError, NoRoomError
+from ffrecord.holes import write_with_holes
 from ffrecord.index import ROOT, Index, Status
 from ffrecord.index.resolve import require, resolve
 from ffrecord.names import to_bytes, to_text
@@ -51,6 +52,7 @@ def extract(
     paths: Iterable[str | os.PathLike[str]] | None = None,
     *,
     overwrite: bool = False,
+    sparse: bool = False,
     on_damage: Callable[[str, FFRecordError], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExtractReport:
@@ -65,6 +67,7 @@ def extract(
             folders on that path which are there already stay as they are.
         overwrite: replace what is there. Otherwise that is a FileExistsError; folders that are
             there are added to either way.
+        sparse: make holes, which take no room on the disk, of zeros.
         on_damage: called with the path and error of each damaged file or symlink, which is then
             left out, and of each folder whose attributes are damaged; without it the error is
             raised. What was made before an error stays, with its attributes.
@@ -76,7 +79,7 @@ def extract(
     _make_dest(dest)
     root = os.open(dest, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        work = _Extraction(archive, dest, root, overwrite, on_damage, progress)
+        work = _Extraction(archive, dest, root, overwrite, sparse, on_damage, progress)
         work.run(names)
         return work.report
     finally:
@@ -92,7 +95,7 @@ def _make_dest(dest: str) -> None:
 
 class _Extraction:
     def __init__(
-        self, archive: Archive, dest: str, root: int, overwrite: bool,
+        self, archive: Archive, dest: str, root: int, overwrite: bool, sparse: bool,
         on_damage: Callable[[str, FFRecordError], None] | None,
         progress: Callable[[int, int], None] | None,
     ) -> None:  # fmt: skip
@@ -102,6 +105,7 @@ class _Extraction:
         self._dest = dest
         self._root = root
         self._overwrite = overwrite
+        self._sparse = sparse
         free = partial(_is_not_packed, archive.index, PASSING)
         self._placing = Placing(overwrite=overwrite, may_use_passing=free)
         self._on_damage = on_damage
@@ -238,8 +242,13 @@ class _Extraction:
         def fill(fd: int) -> None:
             at = 0
             for piece in content():
-                write_all(fd, piece.data, at)
+                if self._sparse:
+                    write_with_holes(fd, piece, at)
+                else:
+                    write_all(fd, piece.data, at)
                 at += len(piece)
+            if self._sparse:
+                os.ftruncate(fd, at)  # it may end with a hole
             self._set_attributes(fd, status)
 
         with self._telling(folder, name):

@@ -148,12 +148,20 @@ class PackedFolder:
         return records
 
     def extract(
-        self, dest: Name, names: Name | Sequence[Name] | None = None, *, overwrite: bool = False
+        self,
+        dest: Name,
+        names: Name | Sequence[Name] | None = None,
+        *,
+        overwrite: bool = False,
+        sparse: bool = False,
     ) -> ExtractReport:
-        """Restore files and folders, or all of them, below the folder `dest`."""
+        """Restore files and folders, or all of them, below the folder `dest`.
+
+        With `overwrite` files that are there are replaced, with `sparse` zeros become holes.
+        """
         if isinstance(names, (str, os.PathLike)):
             names = [names]
-        return extract(self.archive, dest, names, overwrite=overwrite)
+        return extract(self.archive, dest, names, overwrite=overwrite, sparse=sparse)
 
     def open(
         self,

@@ -32,11 +32,16 @@ def lock(fd: int, path: str) -> bool:
     """
     try:
         if not take(fd):
-            raise BusyError(f"{path}: another writer is at work on it; wait until it has ended")
+            raise busy(path)
     except OSError as error:  # a file system that has no locks, or none for this kind of opening
         if error.errno not in (errno.ENOLCK, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS):
             raise OSError(error.errno, error.strerror, path) from error
     return is_at(fd, path)
+
+
+def busy(path: str) -> BusyError:
+    """Return the error for a target that another writer has the lock of."""
+    return BusyError(f"{path}: another writer is at work on it; wait until it has ended")
 
 
 def unlock(fd: int) -> None:

@@ -5,6 +5,9 @@ that is being filled from what a killed process has left, which is removed. Noth
 target must not be there yet, or be an empty folder. Until then it is for its owner only, whatever
 the modes of what is in it.
 
+Of two writers of one target, the second gets a `BusyError` when it begins. The target is looked for
+before the lock is taken and again under it: another writer may have made it in between.
+
 A `NewFolder` belongs to the process that made it; in a forked child it does nothing.
 """
 
@@ -15,35 +18,67 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Callable
 
 from ffrecord import planted
-from ffrecord.locks import is_at, take
+from ffrecord.errors import BusyError
+from ffrecord.locks import busy, is_at, take
 from ffrecord.newfile import sync_folder
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TRIES = 100
+_IN_THE_WAY = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
 class NewFolder:
-    """The folder `path`, which `publish` renames to `target`; `doing` is a part of its name."""
+    """The folder `path`, which `publish` renames to `target`; `doing` is a part of its name.
 
-    def __init__(self, target: str, doing: str) -> None:
+    `check` raises if the target is not to be made. It is called before anything is made, and again
+    when no other writer can make the target any more.
+    """
+
+    def __init__(self, target: str, doing: str, check: Callable[[], None] = lambda: None) -> None:
         self.target = target
         self.path = hidden_name(target, doing)
         self._pid = os.getpid()
         self._lock = -1
-        made = _make(self.path, target)
         try:
-            self._lock = os.open(self.path, _FOLDER)
-            planted.refuse(self._lock, self.path)
-            if not _is_ours(self.path, self._lock):
-                made = False  # somebody has taken it over
-                raise FileExistsError(errno.EEXIST, "is being made already", target)
+            self._begin(check)
             for left in os.scandir(self.path):
                 if left.is_dir(follow_symlinks=False):
                     _remove(left.path)
                 else:
                     os.unlink(left)
             self._mode = _usual_mode(self.path)
+        except BaseException:
+            self.discard()
+            raise
+
+    def _begin(self, check: Callable[[], None]) -> None:
+        for _ in range(_TRIES):
+            check()
+            if self._take():
+                check()
+                return
+        raise busy(self.target)
+
+    def _take(self) -> bool:
+        """Make the hidden folder, or take over what a killed process has left, and lock it. False
+        if its last writer has renamed or removed it meanwhile."""
+        made = _make(self.path, self.target)
+        try:
+            try:
+                self._lock = os.open(self.path, _FOLDER)
+            except FileNotFoundError:
+                return False
+            planted.refuse(self._lock, self.path)
+            if not _take_lock(self._lock, self.path):
+                made = False  # somebody has taken it over
+                raise busy(self.target)
+            if is_at(self._lock, self.path):
+                return True
+            self._unlock()
+            return False
         except BaseException:
             if made:
                 with contextlib.suppress(OSError):
@@ -55,7 +90,7 @@ class NewFolder:
         """Give it the target's name, durably. What is in it must be on disk already."""
         os.fchmod(self._lock, self._mode)
         sync_folder(self.path)
-        os.rename(self.path, self.target)
+        rename_to_new(self.path, self.target)
         self._unlock()
         sync_folder(os.path.dirname(self.target))
 
@@ -106,7 +141,7 @@ def _remove(path: str) -> None:
 def remove_abandoned(target: str, doing: str) -> None:
     """What a killed process has left, if there is any."""
     if os.path.lexists(hidden_name(target, doing)):
-        with contextlib.suppress(OSError):  # in use, or not ours to remove
+        with contextlib.suppress(OSError, BusyError):  # in use, or not ours to remove
             NewFolder(target, doing).discard()
 
 
@@ -123,6 +158,22 @@ def check_new_folder(target: str, what: str) -> None:
         raise FileExistsError(errno.EEXIST, message, target)
 
 
+def rename_to_new(folder: str, target: str) -> None:
+    """Give a folder its name. An empty folder of that name is replaced, and nothing else."""
+    try:
+        os.rename(folder, target)
+    except OSError as error:
+        if error.errno in _IN_THE_WAY and os.path.lexists(target):
+            raise appeared(target) from error
+        raise OSError(error.errno, error.strerror, target) from error
+
+
+def appeared(target: str) -> FileExistsError:
+    """Return the error for a target that was not there when its writer began."""
+    message = "is there already: something else has made it meanwhile, and it is not replaced"
+    return FileExistsError(errno.EEXIST, message, target)
+
+
 def _usual_mode(folder: str) -> int:
     """What the umask, and default access control lists, make of a new folder's mode."""
     probe = os.path.join(folder, ".mode")
@@ -136,10 +187,9 @@ def _is_empty_folder(path: str) -> bool:
     return os.path.isdir(path) and not os.listdir(path)
 
 
-def _is_ours(folder: str, lock: int) -> bool:
-    """Lock a folder, unless another process has; False also if that one is done by now and has
-    given the folder its name: what is there instead would be somebody else's."""
+def _take_lock(lock: int, folder: str) -> bool:
+    """Lock a folder; False if another process has."""
     try:
-        return take(lock) and is_at(lock, folder)
+        return take(lock)
     except OSError as error:
         raise OSError(error.errno, error.strerror, folder) from error

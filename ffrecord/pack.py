@@ -16,6 +16,7 @@ import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -106,30 +107,39 @@ def pack_folder(
         raise ValueError(f"jobs must be at least 1, not {jobs}")
     target = os.path.abspath(os.fsdecode(out_file))
     largest = None if shard_size is None else parse_size(shard_size)
-    _check_out(target, sharded=largest is not None)
-    with _names_as_text():
-        scan = Scan(
-            top, dereference=dereference, exclude=exclude,
-            leave_out=(target, hidden_name(target, DOING), *tempnames.names(target)),
-            ignore_changed=ignore_changed,
-        )  # fmt: skip
-    if scan.skipped:
-        warnings.warn(f"{top}: not packed: {listed(scan.skipped)}", SkippedWarning, stacklevel=2)
-    packer = _Packer(scan, ignore_changed, legacy_index, jobs)
-    with _reporting(packer.total, verbose, progress) as packer.tell:
-        if largest is None:
-            packer.write_file(target)
-        else:
-            packer.write_shards(target, largest)
+    with _place(target, sharded=largest is not None) as place:
+        with _names_as_text():
+            scan = Scan(
+                top, dereference=dereference, exclude=exclude,
+                leave_out=(target, hidden_name(target, DOING), *tempnames.names(target)),
+                ignore_changed=ignore_changed,
+            )  # fmt: skip
+        if scan.skipped:
+            what = f"{top}: not packed: {listed(scan.skipped)}"
+            warnings.warn(what, SkippedWarning, stacklevel=2)
+        packer = _Packer(scan, ignore_changed, legacy_index, jobs)
+        with _reporting(packer.total, verbose, progress) as packer.tell:
+            if largest is None:
+                packer.write_file(target)
+            else:
+                packer.write_shards(place, target, largest)
     return packer.report
 
 
-def _check_out(target: str, *, sharded: bool) -> None:
-    """An error if there is no folder to put it in, or if what is there will not be replaced."""
-    if sharded:
-        check_new_folder(target, "shards want a")
-    else:
+@contextlib.contextmanager
+def _place(target: str, *, sharded: bool) -> Iterator[str]:
+    """Where to write: the archive itself, or a folder that gets its name at the end, when all went
+    well. An error before anything is read if the target cannot be made."""
+    if not sharded:
         check_target(target)
+        yield target
+        return
+    folder = NewFolder(target, DOING, partial(check_new_folder, target, "shards want a"))
+    try:
+        yield folder.path
+        folder.publish()
+    finally:
+        folder.discard()
 
 
 @contextlib.contextmanager
@@ -172,23 +182,23 @@ class _Packer:
             self._write(writer, self._files)
             writer.write_one(self._index(target, []))
 
-    def write_shards(self, target: str, largest: int) -> None:
-        """A folder of files of about the given size, and the index in one more."""
+    def write_shards(self, folder: str, target: str, largest: int) -> None:
+        """Files of about the given size, and the index in one more, into `folder`, which becomes
+        `target`."""
         parts = self._parts(largest)
         if len(parts) > MOST_SHARDS:
             size = said("shard_size", "--shard-size")
             raise ValueError(f"{len(parts)} shards are too many: {size} is too small")
         self.report.shards = len(parts)
-        with _new_folder(target) as folder:
-            shards = []
-            for number, part in enumerate(parts):
-                name = f"PART_{number:05d}.ffr"
-                path = os.path.join(folder, name)
-                with FileWriter(path, len(part)) as writer:
-                    self._write(writer, part)
-                shards.append(Shard(name.encode(), len(part), _header_crc(path)))
-            with FileWriter(os.path.join(folder, INDEX_NAME), 1) as writer:
-                writer.write_one(self._index(target, shards))
+        shards = []
+        for number, part in enumerate(parts):
+            name = f"PART_{number:05d}.ffr"
+            path = os.path.join(folder, name)
+            with FileWriter(path, len(part)) as writer:
+                self._write(writer, part)
+            shards.append(Shard(name.encode(), len(part), _header_crc(path)))
+        with FileWriter(os.path.join(folder, INDEX_NAME), 1) as writer:
+            writer.write_one(self._index(target, shards))
 
     def _parts(self, largest: int) -> list[array[int]]:
         """The files of each shard: as many as fit, and at least one."""
@@ -310,17 +320,6 @@ def _reporting(
 
     with drawn:
         yield tell
-
-
-@contextlib.contextmanager
-def _new_folder(target: str) -> Iterator[str]:
-    """A folder that gets its name at the end, when all went well."""
-    folder = NewFolder(target, DOING)
-    try:
-        yield folder.path
-        folder.publish()
-    finally:
-        folder.discard()
 
 
 def _header_crc(path: str) -> int:

@@ -6,17 +6,13 @@ Colours and progress bars are for people: in a pipe, a file or a CI's log there 
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import re
 import shlex
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, NoReturn, TextIO
-
-from ffrecord.errors import ChangedWarning, LegacyFileWarning, SkippedWarning
 
 EXIT_DAMAGED = 1
 EXIT_USAGE = 2
@@ -157,22 +153,3 @@ def _nearest(word: str, known: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # only now: commands start fast
 
     return next(iter(get_close_matches(word, known, 1, _ALIKE)), None)
-
-
-def prepare_output(program: str = PROGRAM) -> None:
-    """Whatever standard output and error are, printing to them is no error of ours; and a warning
-    is one line, under the program's name."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the shell: `>&-`, `2>&-`
-            nowhere = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
-            setattr(sys, name, nowhere)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
-            stream.reconfigure(errors="backslashreplace")
-    for kind in (LegacyFileWarning, ChangedWarning, SkippedWarning):
-        warnings.simplefilter("always", kind)
-
-    def one_line(message: Warning | str, *_: object, **__: object) -> None:
-        complain(message, warning=True, program=program)
-
-    warnings.showwarning = one_line

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ffrecord.errors import FFRecordError
-from ffrecord.terminal import EXIT_INTERRUPTED, EXIT_SYSTEM, Parser, complain, prepare_output
+from ffrecord.running import run_command
+from ffrecord.terminal import Parser
 from ffrecord.version import __version__
 from ffrecord_fuse import options as mount_options
 
@@ -21,26 +21,17 @@ EXAMPLES = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    prepare_output(PROGRAM)
+    return run_command(lambda: run(_parse(arguments)), PROGRAM)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog=PROGRAM, description="Mount a packed folder as a read-only directory.",
         epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     add_arguments(parser)
-    given = parser.parse_args(arguments)
-    try:
-        return run(given)
-    except KeyboardInterrupt:
-        complain("interrupted", program=PROGRAM)
-        return EXIT_INTERRUPTED
-    except FFRecordError as error:
-        complain(error, program=PROGRAM)
-        return error.exit_code
-    except OSError as error:
-        what = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-        complain(what or error, program=PROGRAM)
-        return EXIT_SYSTEM
+    return parser.parse_args(arguments)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -197,13 +197,6 @@ def test_verify_reports_damage_although_another_file_is_missing(file: Path, tmp_
     assert run("verify", tmp_path / "nope.ffr", file).returncode == 1
 
 
-@pytest.mark.parametrize("command", [["info"], ["verify"], ["cat", "--record", "0"]])
-def test_a_closed_standard_output_is_no_traceback(file: Path, command: list[str]) -> None:
-    words = " ".join([sys.executable, "-m", "ffrecord", *command, str(file)])
-    result = subprocess.run(["bash", "-c", f"{words} >&-"], capture_output=True, check=False)
-    assert (result.returncode, result.stderr) == (0, b"")
-
-
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_any_name_and_any_encoding_can_be_printed(
     file: Path, tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch

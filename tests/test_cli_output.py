@@ -333,6 +333,7 @@ def test_the_page_on_json_has_every_key(
         ["salvage", records, tmp_path / "s.ffr"],
         ["verify", archive],
         *(["info", path] for path in (archive, records, tmp_path / "set")),
+        ["info", "--system", tmp_path],
         ["ls", archive, "d"],
     ]
     for words in outputs:

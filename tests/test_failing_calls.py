@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ffrecord import FileWriter, SampleChecksumError, aio
+from ffrecord import BusyError, FileWriter, SampleChecksumError, aio
 from ffrecord.archive import Archive
 from ffrecord.engine import SourceSet
 from ffrecord.newfolder import NewFolder
@@ -73,7 +73,7 @@ def test_a_new_folder_that_cannot_be_opened_or_locked_is_not_left_behind(
 
 def test_a_folder_that_somebody_else_fills_stays(tmp_path: Path) -> None:
     first = NewFolder(str(tmp_path / "new"), "writing")
-    with pytest.raises(FileExistsError, match="is being made already"):
+    with pytest.raises(BusyError, match="another writer"):
         NewFolder(str(tmp_path / "new"), "writing")
     first.publish()
     assert os.listdir(tmp_path) == ["new"]

@@ -29,7 +29,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.errors": (set(), set()),
     "ffrecord.version": (set(), set()),
     "ffrecord.wording": (set(), set()),
-    "ffrecord.terminal": ({"errors"}, set()),
+    "ffrecord.terminal": (set(), set()),
+    "ffrecord.running": ({"errors", "terminal"}, set()),
     "ffrecord.planted": (set(), set()),
     "ffrecord.sizes": (set(), set()),
     "ffrecord.fileio": ({"reader", "writer"}, set()),
@@ -42,6 +43,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.pagecache": (set(), {"numpy"}),
     "ffrecord.aio": ({"errors"}, {"numpy", "libaio"}),
     "ffrecord.engine": ({"errors", "extents", "aio", "pagecache"}, {"numpy"}),
+    "ffrecord.machine": ({"aio", "engine", "pagecache", "version"}, set()),
     "ffrecord.batch": (READ_SIDE, {"numpy"}),
     "ffrecord.opening": ({"checksum", "engine", "errors", "layout", "recheck"}, {"numpy"}),
     "ffrecord.partition": (set(), {"numpy"}),
@@ -54,6 +56,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.locks": ({"errors", "planted"}, set()),
     "ffrecord.tempnames": ({"locks"}, set()),
     "ffrecord.newfile": ({"errors", "locks", "slabs", "tempnames"}, {"numpy"}),
+    "ffrecord.holes": ({"newfile"}, {"numpy"}),
     "ffrecord.sharing": ({"engine", "newfile"}, {"numpy"}),
     "ffrecord.beginning": ({"layout", "newfile"}, set()),
     "ffrecord.append": (
@@ -82,7 +85,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"recheck", "wording", "writer"},
         {"numpy"},
     ),
-    "ffrecord.newfolder": ({"locks", "newfile", "planted"}, set()),
+    "ffrecord.newfolder": ({"errors", "locks", "newfile", "planted"}, set()),
     "ffrecord.growfolder": ({"append", "errors", "locks", "newfile", "newfolder"}, set()),
     "ffrecord.index": ({"errors", "checksum", "index"}, {"numpy"}),
     "ffrecord.contents": ({"index"}, {"numpy"}),
@@ -109,8 +112,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.placing": ({"locks", "tempnames", "wording"}, set()),
     "ffrecord.openfolders": ({"index"}, set()),
     "ffrecord.extract": (
-        {"archive", "contents", "errors", "index", "names", "newfile", "openfolders", "placing"}
-        | {"wording"},
+        {"archive", "contents", "errors", "holes", "index", "names", "newfile", "openfolders"}
+        | {"placing", "wording"},
         {"numpy"},
     ),
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
@@ -145,7 +148,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"sizes", "wording", "writer"},
         {"numpy"},
     ),
-    "ffrecord.dumping": ({"bars", "errors", "newfile", "newfolder", "writer"}, set()),
+    "ffrecord.dumping": (
+        {"bars", "errors", "locks", "newfile", "newfolder", "writer"},
+        set(),
+    ),
     "ffrecord.utils": ({"dumping"}, set()),
     "ffrecord.cli": (
         READ_SIDE
@@ -159,11 +165,13 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "extract",
             "folder",
             "index",
+            "machine",
             "names",
             "bars",
             "pack",
             "mounting",
             "reader",
+            "running",
             "salvage",
             "sizes",
             "terminal",
@@ -239,7 +247,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"options", "supervisor", "wording"},
         set(),
     ),
-    "ffrecord_fuse.cli": ({"daemon", "errors", "options", "terminal", "version"}, set()),
+    "ffrecord_fuse.cli": ({"daemon", "options", "running", "terminal", "version"}, set()),
 }
 
 

@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 
 from ffrecord import (
+    BusyError,
     ChangedError,
     ChangedWarning,
     FFRecordError,
@@ -713,7 +714,7 @@ def test_shards_that_another_process_is_packing_are_refused(small: Path, tmp_pat
     refused = []
 
     def again(_now: Progress) -> None:
-        with pytest.raises(FileExistsError, match="shards") as caught:
+        with pytest.raises(BusyError, match="shards") as caught:
             pack_folder(small, tmp_path / "shards", shard_size=10)
         refused.append(caught.value)
 

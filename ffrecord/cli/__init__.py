@@ -10,22 +10,14 @@ never a traceback.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from ffrecord.cli.arguments import COMMANDS, make_parser
-from ffrecord.errors import FFRecordError
-from ffrecord.terminal import (
-    EXIT_BROKEN_PIPE,
-    EXIT_INTERRUPTED,
-    EXIT_SYSTEM,
-    EXIT_USAGE,
-    complain,
-    prepare_output,
-)
+from ffrecord.running import run_command
+from ffrecord.terminal import PROGRAM
 from ffrecord.wording import for_a_shell
 
 
@@ -53,35 +45,16 @@ def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    try:
-        return _run(arguments)
-    except KeyboardInterrupt:
-        return _fail("interrupted", EXIT_INTERRUPTED)
+    return run_command(lambda: _run(arguments), PROGRAM)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    prepare_output()
     options = _parse(arguments)
-    try:
-        with for_a_shell():
-            run = import_module(f"ffrecord.cli.{options.command}").run
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see ffrecord.__main__
-            code: int = run(options)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader of our output has gone, as `head` does. Nothing is left to say to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
-    except FFRecordError as error:
-        return _fail(error, error.exit_code)
-    except IndexError as error:
-        return _fail(error, EXIT_USAGE)
-    except MemoryError as error:
-        return _fail(f"not enough memory: {error}", EXIT_SYSTEM)
-    except OSError as error:
-        what = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-        return _fail(what or error, EXIT_SYSTEM)
-    return code
+    with for_a_shell():
+        run: Callable[[argparse.Namespace], int]
+        run = import_module(f"ffrecord.cli.{options.command}").run
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see ffrecord.__main__
+        return run(options)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -99,8 +72,3 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if plain and paths is not None:
         setattr(options, paths, [*getattr(options, paths), *plain])
     return options
-
-
-def _fail(what: object, code: int) -> int:
-    complain(what)
-    return code

@@ -191,6 +191,9 @@ def _extract(parser: argparse.ArgumentParser) -> None:
         "-C", "--directory", default=".", metavar="DEST",
         help="where to, made if it is not there; the current folder if left out",
     )  # fmt: skip
+    parser.add_argument(
+        "-S", "--sparse", action="store_true", help="make holes of zeros, which take no room"
+    )
     _add_force(parser, "replace files that are there", "--overwrite")
     _add_json(parser)
     _add_no_progress(parser)
@@ -231,8 +234,12 @@ def _convert(parser: argparse.ArgumentParser) -> None:
 
 def _info(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", metavar="FILE",
+        "file", nargs="?", metavar="FILE",
         help="a record file, a packed folder, a folder of shards, or a dataset",
+    )  # fmt: skip
+    parser.add_argument(
+        "--system", nargs="?", const=".", metavar="PATH",
+        help="instead: what this machine has, and the file system of PATH (the current folder)",
     )  # fmt: skip
     _add_json(parser)
 
@@ -327,6 +334,7 @@ COMMANDS = {
             "ffrecord info photos.ffr",
             "ffrecord info train       # a typed dataset: its fields",
             "ffrecord info --json train.ffr",
+            "ffrecord info --system    # AIO, O_DIRECT, FUSE …, and what is missing",
         ),
     ),
     "verify": Command(

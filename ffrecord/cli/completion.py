@@ -31,6 +31,7 @@ SCRIPTS = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}
 # What arguments are, by name; of the others, positional ones are files, and options words.
 KINDS = {
     "folder": FOLDERS, "mountpoint": FOLDERS, "directory": FOLDERS, "log": FILES, "path": INSIDE,
+    "system": FILES,
 }  # fmt: skip
 
 

@@ -36,7 +36,8 @@ def run(options: argparse.Namespace) -> int:
         with inside(options.archive):
             require(archive.index, map(to_bytes, options.path))
         report = extract(
-            archive, options.directory, options.path or None, overwrite=options.force,
+            archive, options.directory, options.path or None,
+            overwrite=options.force, sparse=options.sparse,
             on_damage=on_damage, progress=lambda files, size: drawn.update(size),
         )  # fmt: skip
     if options.json:

@@ -1,4 +1,5 @@
-"""`ffrecord info FILE`: what is in a record file, a packed folder or a typed dataset."""
+"""`ffrecord info FILE`: what is in a record file, a packed folder or a typed dataset. With
+`--system` it shows the machine instead."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.archive import Archive
-from ffrecord.cli import datasets
+from ffrecord.cli import datasets, system
 from ffrecord.contents import kinds_of, of_index
 from ffrecord.errors import NotPackedFolderError
 from ffrecord.names import json_facts, to_text
@@ -29,6 +30,11 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def run(options: argparse.Namespace) -> int:
+    if (options.file is None) == (options.system is None):
+        options.parser.error("name one FILE, or give --system with or without a PATH")
+    if options.system is not None:
+        system.show(options.system, as_json=options.json)
+        return 0
     what, facts = _describe(options.file)
     if options.json:
         print(json.dumps(facts, indent=2))

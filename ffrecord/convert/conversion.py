@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from ffrecord.archive import Archive
@@ -108,8 +109,11 @@ def convert(
     target = _target_format(os.fsdecode(dst), source, target_format, options)
     if target.name == source.name and options.codec is None:
         _refuse_itself(os.fsdecode(dst), paths)
-    path = _target_path(os.fsdecode(dst), target, paths, force)
-    job = _Job(paths, source, path, target, options, force, verbose)
+    path = _target_path(os.fsdecode(dst))
+    # Also if there is nothing to do: the last run may have been killed when it was done.
+    remove_abandoned(path, DOING)
+    check = partial(_check_target, os.fsdecode(dst), path, target, paths, force)
+    job = _Job(paths, source, path, target, options, force, verbose, check)
     report = job.run()
     report.skipped = dict(options.skipped)
     if options.skipped and job.shortcut is not _pack:  # which warns itself
@@ -162,13 +166,14 @@ def _refuse_itself(dst: str, sources: list[str]) -> None:
             )
 
 
-def _target_path(dst: str, target: Format, sources: list[str], force: bool) -> str:
-    """Where to write, if nothing is in the way."""
+def _target_path(dst: str) -> str:
+    """Where to write: replacing a link would orphan the file."""
     path = os.path.abspath(dst)
-    if os.path.islink(path):  # replacing the link would orphan the file
-        path = os.path.realpath(path)
-    # Also if there is nothing to do: the last run may have been killed when it was done.
-    remove_abandoned(path, DOING)
+    return os.path.realpath(path) if os.path.islink(path) else path
+
+
+def _check_target(dst: str, path: str, target: Format, sources: list[str], force: bool) -> None:
+    """An error if something is in the way."""
     for source in sources:
         if os.path.isdir(source) and os.path.realpath(path).startswith(
             os.path.join(os.path.realpath(source), "")
@@ -179,7 +184,7 @@ def _target_path(dst: str, target: Format, sources: list[str], force: bool) -> s
             raise FileExistsError(errno.EEXIST, f"a folder that is there {NEVER_REPLACED}", dst)
         if not target.is_folder:
             raise IsADirectoryError(errno.EISDIR, f"a folder in the way {NEVER_REPLACED}", dst)
-        return path
+        return
     check_target(path)
     for name in _products(path, target, both=True):
         if os.path.lexists(name) and (not force or target.is_folder):
@@ -187,7 +192,6 @@ def _target_path(dst: str, target: Format, sources: list[str], force: bool) -> s
             if target.is_folder:
                 raise FileExistsError(errno.EEXIST, "is there already", shown)
             raise there_already(shown, argument="force")
-    return path
 
 
 def _products(path: str, target: Format, *, both: bool = False) -> list[str]:
@@ -202,8 +206,9 @@ class _Job:
 
     def __init__(
         self, paths: list[str], source: Format, path: str, target: Format, options: Options,
-        force: bool, verbose: bool,
+        force: bool, verbose: bool, check: Callable[[], None],
     ) -> None:  # fmt: skip
+        self._check = check
         self._paths = paths
         self._source = source
         self._path = path
@@ -218,7 +223,7 @@ class _Job:
             self.shortcut = _SHORTCUTS.get((source.name, target.name))
 
     def run(self) -> ConversionReport:
-        folder = NewFolder(self._path, DOING)
+        folder = NewFolder(self._path, DOING, self._check)
         try:
             with self._failing_as_the_target(folder.path):
                 staged = os.path.join(folder.path, os.path.basename(self._path))

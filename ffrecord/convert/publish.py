@@ -15,6 +15,7 @@ import stat
 from contextlib import ExitStack
 
 from ffrecord.newfile import sync_folder, writing
+from ffrecord.newfolder import appeared, rename_to_new
 from ffrecord.placing import NO_LINKS
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -71,11 +72,13 @@ def _name_anew(place: str, name: str) -> None:
     """A name that nobody has taken since it was looked for."""
     try:
         os.link(place, name)
+    except FileExistsError as error:
+        raise appeared(name) from error
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
         if os.path.lexists(name):
-            raise FileExistsError(errno.EEXIST, "is there already", name) from None
+            raise appeared(name) from None
         os.rename(place, name)
     else:
         os.unlink(place)
@@ -85,7 +88,7 @@ def _move_folder(place: str, name: str) -> None:
     """To another folder, which needs the right to write to the folder itself: its `..` changes."""
     mode = stat.S_IMODE(os.stat(place).st_mode)
     os.chmod(place, mode | stat.S_IWUSR)
-    os.rename(place, name)
+    rename_to_new(place, name)
     os.chmod(name, mode)
 
 

@@ -16,6 +16,7 @@ import os
 import warnings
 from array import array
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -89,8 +90,8 @@ class DatasetWriter:
         if spec is None:
             raise SpecError(f"{self.directory}: a new dataset needs a spec")
         self._spec = _check(spec, encoders)
-        check_new_folder(self.directory, "a dataset wants a")
-        self._folder = NewFolder(self.directory, "writing")
+        check = partial(check_new_folder, self.directory, "a dataset wants a")
+        self._folder = NewFolder(self.directory, "writing", check)
         for name, text in self._spec.items():
             self._fields.append(_FieldWriter(self._folder.path, name, text, encoders))
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from ffrecord.machine import file_system
+
 
 def describe(data: Path, packages: Sequence[str]) -> dict[str, object]:
     """CPU, memory, kernel, file system of the data, versions, and the date."""
@@ -17,7 +19,7 @@ def describe(data: Path, packages: Sequence[str]) -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)),
         "memory": _field("/proc/meminfo", "MemTotal"),
         "kernel": platform.release(),
-        "filesystem": _filesystem(data.resolve()),
+        "filesystem": file_system(data) or "unknown",
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in packages},
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -30,16 +32,6 @@ def _field(path: str, name: str) -> str:
         if key.strip() == name:
             return value.strip()
     return "unknown"
-
-
-def _filesystem(path: Path) -> str:
-    """The type of the longest mount point above a path."""
-    found = (0, "unknown")
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, point, kind, *_ = line.split()
-        if path.is_relative_to(point):
-            found = max(found, (len(point), kind))
-    return found[1]
 
 
 def _version(package: str) -> str:

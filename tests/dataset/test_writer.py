@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ffrecord import (
+    BusyError,
     ClosedError,
     DatasetError,
     DatasetReader,
@@ -185,7 +186,7 @@ def test_an_empty_folder_becomes_the_dataset(tmp_path: Path) -> None:
 def test_two_writers_of_one_dataset_do_not_meet(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "data", SPEC) as writer:
         writer.append(point(0))
-        with pytest.raises(FileExistsError, match="being made"):
+        with pytest.raises(BusyError, match="another writer"):
             DatasetWriter(tmp_path / "data", SPEC)
         writer.append(point(1))
     assert len(DatasetReader(tmp_path / "data")) == 2
@@ -319,7 +320,7 @@ def test_a_killed_writer_leaves_no_dataset_and_the_next_one_cleans_up(
     process = handmade.python(KILLED, str(target), moment)
     assert process.stdout is not None
     assert process.stdout.readline() == "now\n"
-    with pytest.raises(FileExistsError, match="being made"):
+    with pytest.raises(BusyError, match="another writer"):
         DatasetWriter(target, SPEC)
     process.send_signal(signal.SIGKILL)
     process.communicate()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ffrecord import ChangedError, PackedFolder
+from ffrecord import BusyError, ChangedError, PackedFolder
 from ffrecord.convert import convert
 from ffrecord.dataset import DatasetReader, DatasetWriter
 from tests import archives, handmade, trees
@@ -37,7 +37,8 @@ SAMPLES = {
 class Convert(Writing):
     """One source to one target. `right` looks whether the target is what it is to be."""
 
-    allowed = (ChangedError,)  # EAGAIN is also what is said of what has taken a file's place
+    # EAGAIN is what flock says of a lock that is held, and we of what has taken a file's place.
+    allowed = (BusyError, ChangedError)
 
     def __init__(
         self, folder: Path, source: Path, target: str, right: Callable[[Path], bool], **options: Any

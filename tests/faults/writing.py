@@ -142,6 +142,8 @@ class WriteResumably(Writing):
 class WritingFolder(Writing):
     """Of a folder, which is filled under another name and never replaced."""
 
+    allowed: tuple[type[Exception], ...] = (BusyError,)  # which EAGAIN from flock means
+
     def prepare_again(self) -> None:
         if self._target.exists():
             self.prepare()
@@ -161,7 +163,8 @@ class WritingFolder(Writing):
 class Pack(WritingFolder):
     """A folder into an archive or shards. The same folder gives the same bytes."""
 
-    allowed = (ChangedError,)  # EAGAIN is also what is said of what has taken a file's place
+    # EAGAIN is also what is said of what has taken a file's place.
+    allowed = (*WritingFolder.allowed, ChangedError)
 
     def __init__(self, folder: Path, files: dict[str, bytes], shard_size: int | None) -> None:
         super().__init__(folder)

@@ -1,0 +1,78 @@
+"""`ffrecord info --system [PATH]`: what this machine has of what FFRecord uses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from ffrecord.machine import Facts, facts, missing
+from ffrecord.names import json_facts
+from ffrecord.sizes import human
+from ffrecord.terminal import printable
+
+
+def show(path: str, *, as_json: bool) -> None:
+    """Print what there is, then a line for everything that is missing."""
+    found = facts(path)
+    lacking = missing(found)
+    if as_json:
+        listed = [asdict(each) for each in lacking]
+        print(json.dumps({**found, **json_facts("path", path), "missing": listed}, indent=2))
+        return
+    for name, value in _lines(found, path):
+        print(f"{name:<17}{printable(value)}")
+    if lacking:
+        print("\nmissing")
+    for each in lacking:
+        print(f"  {each.what}: {each.cost}; {each.remedy}")
+
+
+def _lines(found: Facts, path: str) -> Iterator[tuple[str, str]]:
+    yield "ffrecord", f"{found['ffrecord']}, Python {found['python']}"
+    yield "kernel", found["kernel"]
+    yield "processors", f"{found['processors']:,}"
+    cached = _size(found["page_cache_bytes"])
+    yield "memory", f"{_size(found['memory_bytes'])}, {cached} of it page cache"
+    yield "huge pages", found["huge_pages"] or "no"
+    most = _count(found["open_files_most"])
+    yield "open files", f"{_count(found['open_files'])}, at most {most}"
+    locked = found["locked_memory_bytes"]
+    yield "locked memory", "no limit" if locked is None else human(locked)
+    yield "AIO", _aio(found)
+    yield "FUSE", _fuse(found)
+    yield "file system", f"{found['file_system'] or 'not known'}, of {path}"
+    yield "O_DIRECT", _direct(found["direct_bytes"])
+    yield "cachestat", {True: "yes", False: "no", None: "not known"}[found["cachestat"]]
+    yield "read-ahead", _size(found["read_ahead_bytes"])
+
+
+def _size(size: int | None) -> str:
+    return "not known" if size is None else human(size)
+
+
+def _count(count: int | None) -> str:
+    return "no limit" if count is None else f"{count:,}"
+
+
+def _aio(found: Facts) -> str:
+    if not found["libaio"]:
+        return "no libaio"
+    used, most = found["aio_requests"], found["aio_requests_most"]
+    in_use = "" if None in (used, most) else f"; {used:,} of {most:,} requests in use"
+    return ("libaio" if found["aio_context"] else "libaio, but no contexts") + in_use
+
+
+def _fuse(found: Facts) -> str:
+    having = [
+        "/dev/fuse" if found["fuse_device"] else "no /dev/fuse",
+        found["fusermount"] or "no fusermount3",
+        *(found["fuse_packages"] or ["no mfusepy (only -o backend=fusepy needs it)"]),
+    ]
+    return ", ".join(having)
+
+
+def _direct(block: int | None) -> str:
+    if block is None:
+        return "not known: give a file, or a folder that can be written to"
+    return f"yes, in blocks of {block:,} bytes" if block else "no"
