@@ -102,7 +102,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
         {"bars", "contents", "errors", "checksum", "engine", "index", "layout", "names", "newfile"}
-        | {"newfolder", "readahead", "scan", "sizes", "tempnames", "wording", "writer"},
+        | {"newfolder", "readahead", "scan", "sizes", "tempnames", "terminal", "wording", "writer"},
         {"numpy"},
     ),
     "ffrecord.placing": ({"locks", "tempnames", "wording"}, set()),
