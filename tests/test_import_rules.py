@@ -118,7 +118,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"newfolder", "opening", "reader", "recheck", "writer"},
         {"isal", "numpy"},
     ),
-    "ffrecord.package": ({"folder", "pack"}, set()),
+    "ffrecord.package": ({"folder", "index", "pack", "reader", "writer"}, set()),
     "ffrecord.permutation": (set(), {"numpy"}),
     # The only place that imports torch.
     "ffrecord.torch": (
@@ -144,7 +144,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy"},
     ),
     "ffrecord.dumping": ({"bars", "errors", "newfile", "newfolder", "writer"}, set()),
-    "ffrecord.utils": ({"dumping"}, set()),
+    "ffrecord.utils": ({"dumping", "writer"}, set()),
     "ffrecord.cli": (
         READ_SIDE
         | {
@@ -176,8 +176,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.cli.shells": ({"cli"}, set()),
     "ffrecord.__main__": ({"cli"}, set()),
     "ffrecord.__init__": (
-        {"dataset", "errors", "fileio", "folder", "pack", "reader", "salvage", "version"}
-        | {"writer"},
+        {"dataset", "errors", "fileio", "folder", "pack", "package", "reader", "salvage", "torch"}
+        | {"utils", "version", "writer"},
         set(),
     ),
     "ffrecord_fuse.__init__": ({"errors", "mounting", "mounttable", "options"}, set()),
