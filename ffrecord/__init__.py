@@ -23,6 +23,7 @@ from ffrecord.errors import (
     IndexChecksumError,
     IndexStructureError,
     LegacyFileWarning,
+    MissingFolderError,
     MissingPackageError,
     MissingShardWarning,
     NoRoomError,
@@ -41,6 +42,10 @@ from ffrecord.errors import (
 from ffrecord.version import __version__
 
 if TYPE_CHECKING:
+    from ffrecord import fileio as fileio
+    from ffrecord import package as package
+    from ffrecord import torch as torch
+    from ffrecord import utils as utils
     from ffrecord.dataset import (
         DatasetReader,
         DatasetWriter,
@@ -84,6 +89,7 @@ __all__ = [
     "IndexStructureError",
     "Interleave",
     "LegacyFileWarning",
+    "MissingFolderError",
     "MissingPackageError",
     "MissingShardWarning",
     "Mix",
@@ -139,8 +145,16 @@ _WHERE = {
     "salvage_file": "salvage",
 }
 
+# The original loads these three modules with the package: `ffrecord.utils.dump` works there after
+# `import ffrecord`.
+_MODULES = ("fileio", "package", "utils")
+
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"ffrecord.{name}")
+    if name == "torch":
+        return _torch()
     if name not in _WHERE:
         raise AttributeError(f"module 'ffrecord' has no attribute {name!r}")
     found = getattr(importlib.import_module(f"ffrecord.{_WHERE[name]}"), name)
@@ -148,5 +162,17 @@ def __getattr__(name: str) -> Any:
     return found
 
 
+def _torch() -> Any:
+    """Load `ffrecord.torch`, which the examples of the original use without importing it.
+
+    `hasattr` must be able to answer False, so a missing PyTorch is an AttributeError here.
+    """
+    try:
+        return importlib.import_module("ffrecord.torch")
+    except MissingPackageError as error:
+        raise AttributeError(f"module 'ffrecord' has no attribute 'torch': {error}") from error
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+    # Without `torch`: help() and inspect.getmembers() would load PyTorch.
+    return sorted({*globals(), *_WHERE, *_MODULES})

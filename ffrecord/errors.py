@@ -142,6 +142,23 @@ class WriteFailedError(FFRecordError, OSError):
         return f"{self.filename}: writing failed: {self.strerror}"
 
 
+class MissingFolderError(FFRecordError, FileNotFoundError):
+    """There is no folder to put a new file or folder into."""
+
+    exit_code = 23
+
+    def __init__(self, path: str) -> None:
+        # Not super().__init__: that is RuntimeError's, which sets no errno.
+        OSError.__init__(self, errno.ENOENT, os.strerror(errno.ENOENT), os.path.dirname(path))
+        self.path = path
+
+    def __reduce__(self) -> tuple[type[MissingFolderError], tuple[str]]:
+        return type(self), (self.path,)
+
+    def __str__(self) -> str:
+        return f"{self.path}: cannot be made: there is no folder {self.filename}; make it first"
+
+
 class NotPackedFolderError(FFRecordError, ValueError):
     """The records are not a packed folder: there is no index among them."""
 

@@ -11,14 +11,15 @@ options, so a spawned process opens it again.
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Any, TypeAlias, overload
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,22 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Names: TypeAlias = list[str]  # in the class below `list` is the method
 Arrays: TypeAlias = list[Bytes]
 Listing: TypeAlias = list[Any]
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _formerly(former: str, now: str) -> Callable[[Method], Method]:
+    """Let an argument be given by its former name, too."""
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        def renaming(*args: Any, **options: Any) -> Any:
+            if former in options and now not in options:
+                options[now] = options.pop(former)
+            return method(*args, **options)
+
+        return cast(Method, renaming)
+
+    return decorate
 
 
 class PackedFolder:
@@ -90,23 +107,26 @@ class PackedFolder:
     # ---- contents ------------------------------------------------------------------------
 
     @overload
-    def read(self, names: Name) -> Bytes: ...  # type: ignore[overload-overlap]
+    def read(self, fnames: Name) -> Bytes: ...  # type: ignore[overload-overlap]
     @overload
-    def read(self, names: Sequence[Name]) -> Arrays: ...
-    def read(self, names: Name | Sequence[Name]) -> Bytes | Arrays:
-        """The contents of files, in the order of `names`, as one batch; of one file for one name.
+    def read(self, fnames: Iterable[Name]) -> Arrays: ...
+    @_formerly("names", "fnames")
+    def read(self, fnames: Name | Iterable[Name]) -> Bytes | Arrays:
+        """The contents of files, in the order of `fnames`, as one batch; of one file for one name.
 
-        Arrays of bytes, as `FileReader.read` returns.
+        Arrays of bytes, as `FileReader.read` returns. As in the original, here and in `read_one`,
+        `exists`, `is_file` and `is_dir` a slash at the end of a file's name does not count.
         """
-        if isinstance(names, (str, os.PathLike)):
-            return self.read_one(names)
-        names = _list_of(names)
+        if isinstance(fnames, (str, os.PathLike)):
+            return self.read_one(fnames)
+        names = _list_of(fnames)
         return self.archive.read_records(self.records(names), names.__getitem__)
 
-    def read_one(self, name: Name) -> Bytes:
+    @_formerly("name", "fname")
+    def read_one(self, fname: Name) -> Bytes:
         """The contents of a file."""
-        record = int(self.records([name])[0])
-        with Naming(name):
+        record = int(self.records([fname])[0])
+        with Naming(fname):
             return self.reader.read_one(record)
 
     def read_range(self, name: Name, offset: int, length: int) -> Bytes:
@@ -131,9 +151,9 @@ class PackedFolder:
 
     def record(self, name: Name) -> int:
         """The number of the record that holds a file."""
-        return self._index.record(self._file(name))
+        return int(self.records([name])[0])
 
-    def records(self, names: Sequence[Name]) -> Ints:
+    def records(self, names: Iterable[Name]) -> Ints:
         """The number of the record that holds each file."""
         names = _list_of(names)
         # By hash where the name is a plain path, else step by step.
@@ -144,8 +164,18 @@ class PackedFolder:
         index = self._index
         records = index.records(index.find(paths))
         for row in (records == MISSING).nonzero()[0].tolist():
-            records[row] = index.record(self._file(names[row]))
+            records[row] = self._record(names[row])
         return records
+
+    def _record(self, name: Name) -> int:
+        try:
+            inode = self._file(name)
+        except NotADirectoryError as error:  # unless that is only because of a slash at the end
+            try:
+                inode = self._file(PurePosixPath(name))
+            except OSError:
+                raise error from None
+        return self._index.record(inode)
 
     def extract(
         self,
@@ -271,6 +301,10 @@ class PackedFolder:
     def __len__(self) -> int:
         return self.num_files()
 
+    def __bool__(self) -> bool:
+        """True for an empty folder too, as in the original."""
+        return True
+
     def __iter__(self) -> Iterator[str]:
         """The paths of all regular files, a folder's own before those of the folders in it."""
         return walking.all_files(self._index)
@@ -323,13 +357,15 @@ class PackedFolder:
 
     def _mode(self, name: Name, *, follow: bool = True) -> int:
         """Its mode; 0 if there is no such thing."""
+        if follow and os.fspath(name).endswith(("/", "/.")):
+            name = PurePosixPath(name)
         try:
             return self._index.mode(self._inode(name, follow=follow))
         except OSError:
             return 0
 
 
-def _list_of(names: Sequence[Name]) -> list[Name]:
+def _list_of(names: Iterable[Name]) -> list[Name]:
     try:
         return names if isinstance(names, list) else list(names)
     except TypeError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ffrecord.wording import counted
 
 Ints: TypeAlias = npt.NDArray[np.int64]
-Indices: TypeAlias = "Sequence[SupportsIndex] | slice | npt.NDArray[np.integer[Any]] | Any"
+Indices: TypeAlias = "Iterable[SupportsIndex] | slice | npt.NDArray[np.integer[Any]] | Any"
 
 
 def record_numbers(indices: Indices, n: int, where: str = "") -> Ints:
@@ -43,11 +43,8 @@ def check_bounds(lowest: int, highest: int, n: int, where: str = "") -> None:
 
 
 def _as_integers(indices: Any, n: int, where: str) -> Ints:
-    if isinstance(indices, (int, str, bytes)) or not hasattr(indices, "__len__"):
-        raise TypeError(
-            f"indices must be a sequence of integers, not {type(indices).__name__}; "
-            "for one record use read_one"
-        )
+    if not isinstance(indices, (list, tuple, np.ndarray)):
+        indices = _gathered(indices, n, where)
     array = np.asarray(indices)
     if array.ndim != 1:
         raise TypeError(f"indices must have one dimension, not {array.ndim}")
@@ -59,6 +56,24 @@ def _as_integers(indices: Any, n: int, where: str) -> Ints:
             check_bounds(min(numbers), max(numbers), n, where)
         array = np.array(numbers, np.int64)
     return array.astype(np.int64, copy=False)
+
+
+def _gathered(indices: Any, n: int, where: str) -> Any:
+    """Go through generators, sets and views of dictionaries: numpy makes no array of those."""
+    is_text = isinstance(indices, (str, bytes))
+    if hasattr(indices, "__array__") or (isinstance(indices, Sequence) and not is_text):
+        return indices
+    if not isinstance(indices, Iterable) or is_text or isinstance(indices, Mapping):
+        raise TypeError(
+            f"indices must be several integers, not {type(indices).__name__}; "
+            "for one record use read_one"
+        )
+    found = []
+    for index in indices:  # each is checked at once: an iterator may be endless
+        number = _as_integer(index)
+        check_bounds(number, number, n, where)
+        found.append(index)
+    return found
 
 
 def _as_integer(index: Any) -> int:

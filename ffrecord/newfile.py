@@ -19,7 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord import tempnames
-from ffrecord.errors import ChangedError, FFRecordError, NoRoomError, WriteFailedError
+from ffrecord.errors import (
+    ChangedError,
+    FFRecordError,
+    MissingFolderError,
+    NoRoomError,
+    WriteFailedError,
+)
 from ffrecord.locks import is_at
 from ffrecord.slabs import SlabPool
 
@@ -304,13 +310,21 @@ def writing(path: str) -> Iterator[None]:
 
 def check_target(path: str) -> None:
     """Say at once, not after hours of writing, that the file could not get its name."""
-    os.stat(os.path.dirname(os.path.realpath(path)))
+    require_folder(os.path.realpath(path))
     with contextlib.suppress(FileNotFoundError):  # a name that is too long is an error here
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, "a folder is in the way", path)
         if not stat.S_ISREG(mode):  # a rename would replace the device, not write to it
             raise OSError(errno.EINVAL, "not a regular file, and will not be replaced", path)
+
+
+def require_folder(target: str) -> None:
+    """An error if there is no folder for a file or folder of this name."""
+    try:
+        os.stat(os.path.dirname(target))
+    except FileNotFoundError as error:
+        raise MissingFolderError(target) from error
 
 
 def mode_for(target: str) -> int:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from ffrecord import planted
 from ffrecord.errors import BusyError
 from ffrecord.locks import busy, is_at, take
-from ffrecord.newfile import sync_folder
+from ffrecord.newfile import require_folder, sync_folder
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 100
@@ -152,6 +152,7 @@ def hidden_name(target: str, doing: str) -> str:
 
 def check_new_folder(target: str, what: str) -> None:
     """An error if there is no folder to put it in, or if what is there will not be replaced."""
+    require_folder(target)
     os.stat(os.path.join(os.path.dirname(target), ""))  # ends in a slash: must be a folder
     if os.path.lexists(target) and (os.path.islink(target) or not _is_empty_folder(target)):
         message = f"is there already; {what} new folder"

@@ -12,11 +12,13 @@ import errno
 import operator
 import os
 import stat
+import sys
 import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
@@ -39,6 +41,7 @@ from ffrecord.newfolder import NewFolder, check_new_folder, hidden_name
 from ffrecord.readahead import read_ahead
 from ffrecord.scan import Scan
 from ffrecord.sizes import parse_size
+from ffrecord.terminal import printable
 from ffrecord.wording import listed, said
 from ffrecord.writer import FileWriter
 
@@ -89,7 +92,8 @@ def pack_folder(
         folder: the folder to pack.
         out_file: the archive; it is replaced when the new one is whole. With `shard_size` a new
             folder.
-        verbose: show a progress bar.
+        verbose: print the number and the path of each file, as the original does. `progress`
+            and `packing_bar` are for programs that show how far packing is.
         jobs: how many files to read at once, at most; 8 if left out.
         dereference: pack what symlinks point to, as the original did, instead of symlinks.
         exclude: patterns of names (`*.tmp`) or paths (`logs/*`) to leave out.
@@ -118,12 +122,30 @@ def pack_folder(
             what = f"{top}: not packed: {listed(scan.skipped)}"
             warnings.warn(what, SkippedWarning, stacklevel=2)
         packer = _Packer(scan, ignore_changed, legacy_index, jobs)
-        with _reporting(packer.total, verbose, progress) as packer.tell:
-            if largest is None:
-                packer.write_file(target)
-            else:
-                packer.write_shards(place, target, largest)
+        packer.tell = _teller(packer.total, packer.paths() if verbose else None, progress)
+        if largest is None:
+            packer.write_file(target)
+        else:
+            packer.write_shards(place, target, largest)
     return packer.report
+
+
+@contextlib.contextmanager
+def packing_bar(*, shown: bool) -> Iterator[Callable[[Progress], None]]:
+    """Draw a progress bar on standard error. Give a function for `pack_folder(progress=…)`."""
+    drawn = None
+    with contextlib.ExitStack() as stack:
+
+        def show(now: Progress) -> None:
+            nonlocal drawn
+            if drawn is None:  # not before: an error may come instead
+                total, unit = now.total_bytes, "B"
+                made = bar(shown=shown, total=total, unit=unit, unit_scale=True, desc="packing")
+                drawn = stack.enter_context(made)
+            drawn.set_postfix_str(f"{now.files:,} of {now.total_files:,} files", refresh=False)
+            drawn.update(now.bytes - drawn.n)
+
+        yield show
 
 
 @contextlib.contextmanager
@@ -175,6 +197,10 @@ class _Packer:
         self.report = _report(scan)
         self.total = Progress(0, len(self._files), 0, self.report.bytes)
         self.tell: Callable[[int, int], None] = lambda files, size: None
+
+    def paths(self) -> Iterator[str]:
+        """A path of each file, in the order of their records."""
+        return (os.fsdecode(self._scan.path(inode)) for inode in self._files)
 
     def write_file(self, target: str) -> None:
         """Everything, and the index, into one file."""
@@ -302,24 +328,34 @@ def _report(scan: Scan) -> PackReport:
     )
 
 
-@contextlib.contextmanager
-def _reporting(
-    total: Progress, verbose: bool, progress: Callable[[Progress], None] | None
-) -> Iterator[Callable[[int, int], None]]:
-    """Gives a function that takes how many files and bytes have been added."""
+def _teller(
+    total: Progress,
+    paths: Iterator[str] | None,
+    progress: Callable[[Progress], None] | None,
+) -> Callable[[int, int], None]:
+    """A function that is told how many files and bytes were written since the last time.
+
+    It prints `paths`, those of the files in the order of their records.
+    """
     done = Progress(0, total.total_files, 0, total.total_bytes)
-    drawn = bar(shown=verbose, total=total.total_bytes, unit="B", unit_scale=True, desc="packing")
 
     def tell(files: int, size: int) -> None:
+        if paths is not None:
+            for number, path in enumerate(islice(paths, files), done.files):
+                print_file(number, done.total_files, path)
         done.files += files
         done.bytes += size
-        drawn.set_postfix_str(f"{done.files:,} of {done.total_files:,} files", refresh=False)
-        drawn.update(size)
         if progress is not None:
             progress(done)
 
-    with drawn:
-        yield tell
+    return tell
+
+
+def print_file(number: int, files: int, path: str) -> None:
+    """Print one of so many files that are packed, in the original's words."""
+    line = f"{number:0{len(str(files))}d}/{files} {printable(path)}"
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 def _header_crc(path: str) -> int:

@@ -232,6 +232,10 @@ class FileReader:
     def __len__(self) -> int:
         return self.n
 
+    def __bool__(self) -> bool:
+        """True for a reader without records too, as in the original."""
+        return True
+
     # ---- checking ------------------------------------------------------------------------
 
     def validate(self) -> None:

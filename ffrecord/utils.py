@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from ffrecord.dumping import dump
+from ffrecord.writer import FileWriter
 
-__all__ = ["dump"]
+__all__ = ["FileWriter", "dump"]

@@ -48,7 +48,7 @@ FILES = {
     "z": b"",
     "empty/": b"",
 }
-USAGE, SYSTEM, INTERRUPTED = 2, 13, 130
+USAGE, SYSTEM, NO_FOLDER, INTERRUPTED = 2, 13, 23, 130
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,11 @@ WRONG_FILES = [
     (["pack", "{missing}", "{new}"], SYSTEM, "No such file"),
     (["pack", "{tree}/a.txt", "{new}"], SYSTEM, "a.txt"),
     (["pack", "{tree}", "{tree}"], SYSTEM, "folder is in the way"),
-    (["pack", "{tree}", "{missing}/new.ffr"], SYSTEM, "No such file"),
+    (
+        ["pack", "{tree}", "{missing}/new.ffr"],
+        NO_FOLDER,
+        "there is no folder {missing}; make it first",
+    ),
     (["pack", "{tree}", "{archive}", "--shard-size", "1GB"], SYSTEM, "new folder"),
     (["pack", "{tree}", "{tree}", "--shard-size", "1GB"], SYSTEM, "new folder"),
     (["ls", "{missing}"], SYSTEM, "No such file"),
@@ -786,7 +790,7 @@ def test_the_reader_of_a_listing_may_leave_early(rich_archive: Path) -> None:
         ('f extract "$1" -C "$1.x" 2>&-', 0, True),
         ('f cat "$1" nothing 2>&-', SYSTEM, False),
         ('f ls "$1.missing" 2>&-', SYSTEM, False),
-        ('f pack "$2" "$2/fifo/x" 2>&-', SYSTEM, False),
+        ('f pack "$2" "$2/missing/x" 2>&-', NO_FOLDER, False),
         ("f nonsense 2>&-", USAGE, False),
     ],
 )

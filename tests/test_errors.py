@@ -27,6 +27,7 @@ from ffrecord import (
     FileWriter,
     HeaderChecksumError,
     LegacyFileWarning,
+    MissingFolderError,
     NoRoomError,
     NotFFRecordError,
     ReadFailedError,
@@ -65,7 +66,7 @@ def read_all(path: Path, mode: str = "auto") -> list[bytes]:
 
 def test_ffrecord_error_is_a_runtime_error_and_the_parent_of_all() -> None:
     assert issubclass(FFRecordError, RuntimeError)
-    assert len(CLASSES) == 26
+    assert len(CLASSES) == 27
     codes = [cls.exit_code for cls in CLASSES]
     assert len(set(codes)) == len(codes)
     assert 0 not in codes
@@ -223,6 +224,29 @@ def test_count_error_for_too_few_and_for_too_many(tmp_path: Path) -> None:
     assert read_all(tmp_path / "w.ffr") == [b"1"]
 
 
+@pytest.mark.parametrize("how", ["write", "dump", "pack", "pack shards", "write dataset"])
+def test_missing_folder_error_is_the_systems_error_and_the_originals(
+    how: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "no" / "new.ffr"
+    calls: dict[str, Callable[[], object]] = {
+        "write": lambda: FileWriter(target, 1),
+        "dump": lambda: ffrecord.utils.dump([b"x"], target, 1),
+        "pack": lambda: ffrecord.pack_folder(tmp_path, target),
+        "pack shards": lambda: ffrecord.pack_folder(tmp_path, target, shard_size="1MB"),
+        "write dataset": lambda: ffrecord.DatasetWriter(target, {"x": "int"}),
+    }
+    with pytest.raises(MissingFolderError) as caught:
+        calls[how]()
+    assert isinstance(caught.value, FileNotFoundError)
+    assert isinstance(caught.value, RuntimeError)
+    assert caught.value.errno == errno.ENOENT
+    assert caught.value.filename == str(tmp_path / "no")
+    assert str(caught.value) == (
+        f"{target}: cannot be made: there is no folder {tmp_path}/no; make it first"
+    )
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_no_room_error_says_where_and_why(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -306,6 +330,7 @@ def test_busy_error_names_the_file_that_another_writer_has(small_file: Path) -> 
         SampleChecksumError("file", 3, 0x1234, 0x5678),
         SampleChecksumError("file", 3, 0x1234, 0x5678, part=(7, 9)),
         NoRoomError("file", errno.ENOSPC),
+        MissingFolderError("folder/file"),
         ReadFailedError("file", errno.EIO, 4096),
         WriteFailedError("file", errno.EIO),
         DamagedSourceError("file", "what is wrong", 3, 4096),

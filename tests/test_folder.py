@@ -157,18 +157,6 @@ def test_one_missing_name_of_many_is_an_error_that_names_it(folder: PackedFolder
         folder.read(["sizes/one", Path("sizes")])
 
 
-def test_an_iterator_of_names_gives_all_of_them_or_a_type_error(
-    single: PackedFolder, files: dict[str, bytes]
-) -> None:
-    for kind in (str, Path):
-        try:
-            got: Any = single.read(map(kind, ["sizes/one", "sizes/block", "many/003"]))  # type: ignore[call-overload]
-        except TypeError:
-            continue
-        due = [files[name] for name in ("sizes/one", "sizes/block", "many/003")]
-        assert handmade.as_bytes(got) == due, kind
-
-
 @pytest.mark.parametrize("name", [b"sizes/one", 5, None, 2.5])
 def test_what_is_no_name_is_a_type_error(name: Any, single: PackedFolder) -> None:
     """Names of bytes may also just work, as with `open`."""
@@ -594,13 +582,15 @@ def test_list_of_what_is_no_folder_is_an_error(folder: PackedFolder) -> None:
 def test_exists_is_file_and_is_dir_are_those_of_os_path(
     folder: PackedFolder, found: dict[str, trees.Found], rich: Path
 ) -> None:
-    names = [*found, "nothing", "sizes/nothing", "sizes/one/x", "sizes/one/", "links/up/sizes/one"]
+    names = [*found, "nothing", "sizes/nothing", "sizes/one/x", "links/up/sizes/one"]
+    names += ["sizes/one/", "sizes/one/.", "sizes/", "links/relative/", "nothing/", "/"]
     for name in names:
-        real = f"{rich}/{name}"
+        # As in the original, paths are taken as pathlib spells them: no slash at the end.
+        real = rich / name.lstrip("/")
         assert folder.exists(name) == os.path.exists(real), name
         assert folder.is_file(name) == os.path.isfile(real), name
         assert folder.is_dir(name) == os.path.isdir(real), name
-        assert folder.is_symlink(name) == os.path.islink(real), name
+        assert folder.is_symlink(name) == os.path.islink(f"{rich}/{name}"), name
         assert (name in folder) == os.path.exists(real), name
         assert folder.exists(Path(name)) == os.path.exists(rich / name), name
 
@@ -801,15 +791,52 @@ def test_a_path_reads_as_open_reads_it_or_fails_as_open_fails(
     if path.startswith("special/"):  # which is not packed
         due = (FileNotFoundError, errno.ENOENT)
     calls: list[Callable[[], Any]] = [
-        lambda: folder.read(path).tobytes(),
-        lambda: folder.read_one(path).tobytes(),
-        lambda: handmade.as_bytes(folder.read([path, path, path]))[2],
         lambda: folder.open(path).read(),
         lambda: folder.read_range(path, 0, 1 << 40).tobytes(),
         lambda: b"".join(piece.tobytes() for piece in folder.stream(path)),
     ]
     for call in calls:
         assert outcome(call) == due
+    if path.endswith(("/", "/.")) and os.path.isfile(rich / path):
+        due = (rich / path).read_bytes()  # the original's methods take it as pathlib does
+    of_the_original: list[Callable[[], Any]] = [
+        lambda: folder.read(path).tobytes(),
+        lambda: folder.read_one(path).tobytes(),
+        lambda: handmade.as_bytes(folder.read([path, path, path]))[2],
+        lambda: handmade.as_bytes(folder.reader.read([folder.record(path)]))[0],
+    ]
+    for call in of_the_original:
+        assert outcome(call) == due
+
+
+def test_files_are_read_by_any_iterable_of_names(
+    folder: PackedFolder, files: dict[str, bytes]
+) -> None:
+    names = sorted(files)[:40]
+    for some in (iter(names), (name for name in names), dict.fromkeys(names), map(Path, names)):
+        assert handmade.as_bytes(folder.read(some)) == [files[name] for name in names]
+    assert folder.read({"sizes/one"})[0].tobytes() == files["sizes/one"]
+
+
+def test_arguments_have_the_originals_names_and_their_former_ones(
+    folder: PackedFolder, files: dict[str, bytes]
+) -> None:
+    due = files["sizes/one"]
+    assert folder.read_one(fname="sizes/one").tobytes() == due
+    assert folder.read(fnames=["sizes/one"])[0].tobytes() == due
+    assert folder.read_one(name="sizes/one").tobytes() == due  # type: ignore[call-arg]
+    assert folder.read(names=["sizes/one"])[0].tobytes() == due  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="name"):
+        folder.read_one("sizes/one", name="sizes/one")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="fname"):
+        folder.read_one()  # type: ignore[call-arg]
+
+
+def test_a_folder_without_files_is_true(tmp_path: Path) -> None:
+    archives.pack(trees.plain_tree(tmp_path / "tree", {}), tmp_path / "none.ffr")
+    with PackedFolder(tmp_path / "none.ffr") as folder:
+        assert bool(folder) is True
+        assert len(folder) == 0
 
 
 @pytest.mark.parametrize("path", ["nothing", "sizes", "sizes/one/x", "links/loop", "links/leaving"])

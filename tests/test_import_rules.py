@@ -106,7 +106,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
         {"bars", "contents", "errors", "checksum", "engine", "index", "layout", "names", "newfile"}
-        | {"newfolder", "readahead", "scan", "sizes", "tempnames", "wording", "writer"},
+        | {"newfolder", "readahead", "scan", "sizes", "tempnames", "terminal", "wording", "writer"},
         {"numpy"},
     ),
     "ffrecord.placing": ({"locks", "tempnames", "wording"}, set()),
@@ -123,7 +123,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"newfolder", "opening", "reader", "recheck", "writer"},
         {"isal", "numpy"},
     ),
-    "ffrecord.package": ({"folder", "pack"}, set()),
+    "ffrecord.package": ({"folder", "index", "pack", "reader", "writer"}, set()),
     "ffrecord.permutation": (set(), {"numpy"}),
     # The only place that imports torch.
     "ffrecord.torch": (
@@ -152,7 +152,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"bars", "errors", "locks", "newfile", "newfolder", "writer"},
         set(),
     ),
-    "ffrecord.utils": ({"dumping"}, set()),
+    "ffrecord.utils": ({"dumping", "writer"}, set()),
     "ffrecord.cli": (
         READ_SIDE
         | {
@@ -186,8 +186,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.cli.shells": ({"cli"}, set()),
     "ffrecord.__main__": ({"cli"}, set()),
     "ffrecord.__init__": (
-        {"dataset", "errors", "fileio", "folder", "pack", "reader", "salvage", "version"}
-        | {"writer"},
+        {"dataset", "errors", "fileio", "folder", "pack", "package", "reader", "salvage", "torch"}
+        | {"utils", "version", "writer"},
         set(),
     ),
     "ffrecord_fuse.__init__": ({"errors", "mounting", "mounttable", "options"}, set()),

@@ -14,6 +14,7 @@ import re
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import threading
 import warnings
@@ -40,7 +41,7 @@ from ffrecord import (
 )
 from ffrecord.audit import audit
 from ffrecord.index import layout
-from ffrecord.pack import Progress
+from ffrecord.pack import Progress, packing_bar
 from ffrecord.sizes import parse_size
 from tests import handmade, trees, users
 from tests.archives import pack
@@ -480,16 +481,48 @@ def test_progress_only_grows_and_ends_with_everything(
     assert told[-1] == (report.files, report.bytes)
 
 
-def test_verbose_shows_files_and_bytes_on_standard_error(
+def test_a_packing_bar_shows_files_and_bytes_on_standard_error(
     small: Path, out: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pack_folder(small, out, verbose=True)
+    with packing_bar(shown=True) as progress:
+        report = pack_folder(small, out, progress=progress)
     shown = capfd.readouterr()
     assert shown.out == ""
-    assert "packing" in shown.err
+    assert "packing: 100%" in shown.err
+    assert f" {report.bytes}.0/{report.bytes}.0 " in shown.err
     assert "7 of 7 files" in shown.err
-    pack_folder(small, out)
+    with packing_bar(shown=False) as progress:
+        pack_folder(small, out, progress=progress)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("options", [{}, {"shard_size": 100}], ids=["one file", "shards"])
+def test_verbose_prints_the_number_and_path_of_each_record(
+    options: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tree = trees.plain_tree(tmp_path / "tree", {f"{i}/{i:03}": b"x" * i for i in range(60)})
+    (tree / "link").symlink_to("5/005")
+    os.link(tree / "7/007", tree / "7/hard link")
+    pack_folder(tree, tmp_path / "out", verbose=True, **options)
+    shown = capfd.readouterr()
+    with PackedFolder(tmp_path / "out") as folder:
+        paths = sorted((path for path in folder if "hard" not in path), key=folder.record)
+    due = [f"{number:02}/60 {tree}/{path}" for number, path in enumerate(paths)]
+    assert len(due) == 60
+    assert shown.out.splitlines() == due
+    assert shown.err == ""
+
+
+def test_verbose_prints_names_that_standard_output_cannot_show(tmp_path: Path) -> None:
+    tree = trees.plain_tree(tmp_path / "tree", {"new\nline": b"", "ünï": b""})
+    (tree / os.fsdecode(b"\xff")).write_bytes(b"")
+    code = "import sys, ffrecord; ffrecord.pack_folder(*sys.argv[1:], verbose=True)"
+    run = subprocess.run(
+        [sys.executable, "-c", code, tree, tmp_path / "out.ffr"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii:strict"}, capture_output=True, check=True,
+    )  # fmt: skip
+    names = [line.rpartition(b"/")[2] for line in run.stdout.splitlines()]
+    assert names == [rb"new\nline", rb"\xfcn\xef", rb"\udcff"]
 
 
 def test_what_is_skipped_is_counted_and_said(rich: Path, out: Path) -> None:

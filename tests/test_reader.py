@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import operator
 import os
 import pickle
@@ -271,6 +272,11 @@ PICKS: list[tuple[str, Any, list[int]]] = [
     ("read-only array", np.frombuffer(bytes([1, 2]), np.uint8), [1, 2]),
     ("big-endian array", np.array([1, 2], ">i4"), [1, 2]),
     ("bytearray", bytearray([4, 2]), [4, 2]),
+    ("set", {44}, [44]),
+    ("frozen set", frozenset([7]), [7]),
+    ("keys of a dictionary", {5: "", 3: ""}.keys(), [5, 3]),
+    ("values of a dictionary", {"": 5, " ": -1}.values(), [5, 72]),
+    ("empty set", set(), []),
     ("one", [44], [44]),
     ("the same again", [9] * 5, [9] * 5),
     ("empty list", [], []),
@@ -292,6 +298,35 @@ def test_every_kind_of_indices_picks_its_records(
     assert isinstance(got, list)
     assert handmade.as_bytes(got) == expected
     assert handmade.as_bytes(reader.read_async(indices).result()) == expected
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 40])
+def test_iterators_pick_records(
+    count: int, reader: FileReader, sample_records: list[bytes]
+) -> None:
+    picked = [-(7 * i % 73) for i in range(count)]
+    expected = [sample_records[i] for i in picked]
+    assert handmade.as_bytes(reader.read(i for i in picked)) == expected
+    assert handmade.as_bytes(reader.read(iter(picked))) == expected
+    assert handmade.as_bytes(reader.read(map(np.int16, picked))) == expected
+    assert handmade.as_bytes(reader.read_async(i for i in picked).result()) == expected
+
+
+def test_an_endless_iterator_is_out_of_range(reader: FileReader) -> None:
+    with pytest.raises(IndexError, match="record 73 is out of range"):
+        reader.read(itertools.count())
+
+
+def test_truth_values_are_no_indices_wherever_they_come_from(reader: FileReader) -> None:
+    for indices in ([True, False], {True}, (each for each in [True])):
+        with pytest.raises(TypeError, match="booleans"):
+            reader.read(indices)
+
+
+def test_a_reader_without_records_is_true(tmp_path: Path) -> None:
+    with FileReader(handmade.write_records(tmp_path / "none.ffr", [])) as reader:
+        assert bool(reader) is True
+        assert len(reader) == 0
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])
@@ -398,7 +433,7 @@ def test_a_range_longer_than_any_list_is_out_of_range(sample_file: Path) -> None
     "indices",
     [
         5, np.int64(5), np.array(5), "12", b"12", None, 1.5, [1.5], ["a"], [None], np.array([1.0]),
-        np.array([[1, 2]]), [[1], [2]], np.zeros(73, bool), iter([1]), (i for i in range(3)),
+        np.array([[1, 2]]), [[1], [2]], np.zeros(73, bool), {1.5}, {"a"}, {1: 2},
         object(),
     ],
     ids=handmade.label,

@@ -461,11 +461,6 @@ def test_what_is_no_path_is_a_type_error() -> None:
         FileWriter(3, 1)  # type: ignore[arg-type]
 
 
-def test_a_missing_folder_is_the_systems_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="missing"):
-        FileWriter(tmp_path / "missing" / "w.ffr", 1)
-
-
 def test_a_folder_in_the_way_is_noticed_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "w.ffr").mkdir()
     with pytest.raises(IsADirectoryError, match=r"w\.ffr"):

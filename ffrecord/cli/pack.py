@@ -10,7 +10,7 @@ from dataclasses import asdict
 from ffrecord.cli.shardsize import warn_of_bytes
 from ffrecord.cli.tally import tally
 from ffrecord.names import json_facts
-from ffrecord.pack import PackReport, pack_folder
+from ffrecord.pack import PackReport, pack_folder, packing_bar
 from ffrecord.terminal import EXIT_USAGE, complain, printable, shows_progress
 from ffrecord.wording import there_already
 
@@ -33,14 +33,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _pack(options: argparse.Namespace) -> PackReport:
-    return pack_folder(
-        options.folder,
-        options.out,
-        verbose=shows_progress(options.no_progress),
-        jobs=options.jobs,
-        dereference=options.dereference,
-        exclude=options.exclude,
-        legacy_index=not options.no_legacy_index,
-        ignore_changed=options.ignore_changed,
-        shard_size=options.shard_size,
-    )
+    with packing_bar(shown=shows_progress(options.no_progress)) as progress:
+        return pack_folder(
+            options.folder,
+            options.out,
+            jobs=options.jobs,
+            dereference=options.dereference,
+            exclude=options.exclude,
+            progress=progress,
+            legacy_index=not options.no_legacy_index,
+            ignore_changed=options.ignore_changed,
+            shard_size=options.shard_size,
+        )

@@ -36,7 +36,7 @@ from ffrecord.extract import extract
 from ffrecord.names import absolute
 from ffrecord.newfile import check_target
 from ffrecord.newfolder import NewFolder, remove_abandoned
-from ffrecord.pack import pack_folder
+from ffrecord.pack import pack_folder, packing_bar
 from ffrecord.sizes import parse_size
 from ffrecord.wording import listed, said, there_already
 
@@ -353,7 +353,8 @@ def _chained(
 
 
 def _pack(path: str, staged: str, verbose: bool, options: Options) -> Contents:
-    report = pack_folder(path, staged, verbose)
+    with packing_bar(shown=verbose) as progress:
+        report = pack_folder(path, staged, progress=progress)
     options.skipped.update(report.skipped)
     return Contents(report.files, report.folders, report.symlinks, report.hard_links, report.bytes)
 

@@ -22,6 +22,8 @@ from torch.utils.data import IterableDataset
 from ffrecord.errors import StateError
 from ffrecord.torch.batches import Assembler, Delivery, OnError, Skipped, check_on_error
 from ffrecord.torch.dataset import Dataset, fingerprint_of, warn_of_skipped
+from ffrecord.torch.skipable import SkipableSampler as SkipableSampler  # as in the original
+from ffrecord.torch.skipable import Skipping
 from ffrecord.torch.steps import (
     Start,
     Steps,
@@ -43,7 +45,7 @@ STATE_FIELDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class DataLoader(TorchDataLoader[T_co]):
+class DataLoader(Skipping, TorchDataLoader[T_co]):
     """torch's DataLoader, for datasets of ours and any other.
 
     Takes all of torch's arguments, and with a dataset of ours does more:
@@ -78,7 +80,7 @@ class DataLoader(TorchDataLoader[T_co]):
         batch_seeds: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__(dataset, batch_size, *args, **options)
+        super().__init__(dataset, batch_size, *_in_torchs_order(args), **options)
         ours = isinstance(dataset, Dataset)
         check_on_error("raise" if on_error is None else on_error)
         if on_error is not None and not ours:
@@ -93,13 +95,14 @@ class DataLoader(TorchDataLoader[T_co]):
             inner = inner.collate_fn if isinstance(inner, Assembler) else inner
             policy = dataset.on_error if on_error is None else on_error  # type: ignore[attr-defined]
             self.collate_fn = Assembler(inner, policy)
+        batches = self._take_batch_sampler(skippable=skippable)
         self._steps = Steps(
-            self.sampler if self.batch_sampler is None else self.batch_sampler,
-            batched=self.batch_sampler is not None,
+            self.sampler if batches is None else batches,
+            batched=batches is not None,
             ahead=max(self.num_workers, 1) if read_ahead else 0,
             promises=ours,
         )
-        self._step = 0  # what set_step said
+        self._steps.start = Start(self._step, self._step)  # the step that set_step said
         self._epoch = 0  # how many have begun
         self._seed: int | None = None  # what the seeds of all epochs are made of
         self._progress: _Progress | None = None  # of the present epoch
@@ -271,6 +274,14 @@ class DataLoader(TorchDataLoader[T_co]):
             raise TypeError(f"{what} needs a dataset with indices, not an IterableDataset")
         if what == "state_dict" and self.num_workers and not getattr(self, "in_order", True):
             raise StateError("with in_order=False nobody knows which batches are still to come")
+
+
+def _in_torchs_order(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Make room for torch's start method before a generator, where the original has none."""
+    place = 9  # after the dataset and the batch size
+    if len(args) > place and isinstance(args[place], torch.Generator):
+        return (*args[:place], None, *args[place:])
+    return args
 
 
 @dataclass(slots=True)

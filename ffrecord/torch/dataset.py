@@ -11,6 +11,7 @@ import hashlib
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -199,10 +200,14 @@ class ConcatDataset(Dataset[T_co]):
         self.datasets = list(datasets)
         if not self.datasets:
             raise ValueError("datasets should not be an empty iterable")
-        lengths = [len(dataset) for dataset in self.datasets]  # type: ignore[arg-type]
         choices = [getattr(dataset, "on_error", "raise") for dataset in self.datasets]
         self.on_error = choices[0] if choices.count(choices[0]) == len(choices) else "raise"
-        self.cumulative_sizes: list[int] = np.cumsum(lengths, dtype=np.int64).tolist()
+        self.cumulative_sizes = self.cumsum(self.datasets)
+
+    @staticmethod
+    def cumsum(sequence: Iterable[Any]) -> list[int]:
+        """How many samples each dataset and those before it have together."""
+        return list(accumulate(map(len, sequence)))
 
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]

@@ -1,0 +1,244 @@
+"""`SkipableSampler`, as programs that were written for the original use it."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from ffrecord.torch import DataLoader, ShuffleSampler
+from ffrecord.torch.dataloader import SkipableSampler
+from tests.torch.datasets import Processed, batches
+
+ALL = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19], [20, 21, 22]]
+
+
+@pytest.fixture(params=[0, 2], ids=["no workers", "two workers"])
+def loader(request: pytest.FixtureRequest, numbers: Path) -> DataLoader[Any]:
+    return DataLoader(Processed(numbers), batch_size=4, num_workers=request.param)
+
+
+# ---- of a loader ---------------------------------------------------------------------------------
+
+
+def test_the_batch_sampler_of_a_loader_is_one(loader: DataLoader[Any]) -> None:
+    sampler: Any = loader.batch_sampler
+    assert isinstance(sampler, SkipableSampler)
+    assert sampler.step == 0
+    assert len(sampler) == len(ALL)
+    assert list(sampler) == ALL == batches(loader)
+
+
+def test_a_step_that_is_set_on_the_sampler_is_the_loaders(loader: DataLoader[Any]) -> None:
+    sampler: Any = loader.batch_sampler
+    sampler.set_step(4)
+    assert sampler.step == 4
+    assert len(sampler) == len(loader) == 2
+    assert list(sampler) == ALL[4:] == batches(loader) == batches(loader)
+    sampler.set_step(0)
+    assert len(loader) == 6
+    assert batches(loader) == ALL
+
+
+def test_a_step_that_is_set_on_the_loader_is_the_samplers(loader: DataLoader[Any]) -> None:
+    sampler: Any = loader.batch_sampler
+    loader.set_step(5)
+    assert (sampler.step, len(sampler), list(sampler)) == (5, 1, ALL[5:])
+    assert batches(loader) == ALL[5:]
+
+
+def test_a_state_that_is_loaded_goes_before_a_step_and_a_step_before_a_state(
+    numbers: Path,
+) -> None:
+    def make() -> Any:
+        return DataLoader(Processed(numbers), batch_size=4)
+
+    begun = make()
+    iterator = iter(begun)
+    next(iterator), next(iterator)
+    first = make()
+    first.batch_sampler.set_step(4)
+    first.load_state_dict(begun.state_dict())
+    assert batches(first) == ALL[2:]
+    assert batches(first) == ALL
+    second = make()
+    second.load_state_dict(begun.state_dict())
+    second.batch_sampler.set_step(4)
+    assert batches(second) == ALL[4:]
+
+
+@pytest.mark.parametrize("step", [-1, 7])
+def test_a_step_that_is_not_there_is_refused_and_changes_nothing(
+    step: int, loader: DataLoader[Any]
+) -> None:
+    sampler: Any = loader.batch_sampler
+    sampler.set_step(2)
+    with pytest.raises(ValueError, match=f"step {step} cannot be set"):
+        sampler.set_step(step)
+    assert sampler.step == 2
+    assert batches(loader) == ALL[2:]
+
+
+def test_a_loader_that_is_not_skippable_has_torchs_own(numbers: Path) -> None:
+    loader = DataLoader(Processed(numbers), batch_size=4, skippable=False)
+    assert type(loader.batch_sampler) is BatchSampler
+    assert batches(loader) == ALL
+
+
+def test_a_loader_that_makes_no_batches_has_none(numbers: Path) -> None:
+    loader = DataLoader(Processed(numbers), batch_size=None)
+    assert loader.batch_sampler is None
+    loader.set_step(20)
+    assert list(loader) == [20, 21, 22]
+
+
+def test_a_batch_sampler_that_was_given_stays(numbers: Path) -> None:
+    given = BatchSampler(SequentialSampler(range(23)), 4, False)
+    loader = DataLoader(Processed(numbers), batch_sampler=given)
+    assert loader.batch_sampler is given
+    loader.set_step(3)
+    assert batches(loader) == ALL[3:]
+
+
+def test_a_skipable_sampler_that_was_given_keeps_its_step_and_shares_it(numbers: Path) -> None:
+    given = SkipableSampler(ALL)
+    given.set_step(4)
+    loader = DataLoader(Processed(numbers), batch_sampler=given)
+    assert loader.batch_sampler is given
+    assert len(loader) == 2
+    assert batches(loader) == ALL[4:]
+    loader.set_step(1)
+    assert given.step == 1
+    given.set_step(0)
+    assert batches(loader) == ALL
+
+
+def test_a_shuffled_loader_skips_as_torch_would_go_on(numbers: Path) -> None:
+    def made(kind: Any) -> Any:
+        generator = torch.Generator().manual_seed(1)
+        return kind(Processed(numbers), batch_size=4, shuffle=True, generator=generator)
+
+    ours = made(DataLoader)
+    ours.batch_sampler.set_step(2)
+    assert batches(ours) == batches(made(TorchDataLoader))[2:]
+
+
+def test_a_sampler_of_ours_is_still_moved_to_its_step(numbers: Path) -> None:
+    dataset = Processed(numbers)
+    whole = batches(DataLoader(dataset, batch_size=4, sampler=ShuffleSampler(dataset, seed=3)))
+    loader = DataLoader(dataset, batch_size=4, sampler=ShuffleSampler(dataset, seed=3))
+    sampler: Any = loader.batch_sampler
+    sampler.set_step(4)
+    assert batches(loader) == whole[4:]
+
+
+# ---- for frameworks that take a loader apart -----------------------------------------------------
+
+
+def test_it_is_torchs_batch_sampler_with_what_a_loader_was_made_of(numbers: Path) -> None:
+    dataset = Processed(numbers)
+    loader = DataLoader(dataset, batch_size=4, drop_last=True, shuffle=True)
+    sampler: Any = loader.batch_sampler
+    assert isinstance(sampler, BatchSampler)
+    assert isinstance(sampler.sampler, RandomSampler)
+    assert sampler.sampler is loader.sampler
+    assert (sampler.batch_size, sampler.drop_last) == (4, True)
+    assert {"sampler", "batch_size", "drop_last"} <= set(vars(sampler))  # Lightning copies these
+
+
+def test_it_is_made_anew_with_another_sampler_as_lightning_does(numbers: Path) -> None:
+    found: Any = DataLoader(Processed(numbers), batch_size=4).batch_sampler
+    backwards = range(22, -1, -1)
+    anew = type(found)(backwards, batch_size=found.batch_size, drop_last=found.drop_last)
+    loader = DataLoader(Processed(numbers), batch_sampler=anew)
+    due = list(BatchSampler(backwards, 4, False))
+    assert batches(loader) == due
+    loader.set_step(3)
+    assert batches(loader) == due[3:]
+
+
+def test_a_sampler_or_a_batch_size_that_is_set_on_it_is_the_loaders(numbers: Path) -> None:
+    loader = DataLoader(Processed(numbers), batch_size=4)
+    sampler: Any = loader.batch_sampler
+    sampler.sampler = range(10)
+    sampler.batch_size = 3
+    assert batches(loader) == list(sampler) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+    sampler.drop_last = True
+    assert len(loader) == 3
+    assert batches(loader) == list(sampler) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+
+
+# ---- copies, and an end --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+def test_a_copy_of_a_loader_has_a_step_of_its_own(how: str, numbers: Path) -> None:
+    loader = DataLoader(Processed(numbers), batch_size=4)
+    loader.set_step(1)
+    other: Any = copy.deepcopy(loader) if how == "deepcopy" else pickle.loads(pickle.dumps(loader))
+    other.batch_sampler.set_step(5)
+    assert batches(other) == ALL[5:]
+    assert batches(loader) == ALL[1:]
+
+
+def test_a_loader_is_gone_when_nobody_has_it_although_its_sampler_is_kept(numbers: Path) -> None:
+    gc.disable()
+    try:
+        loader = DataLoader(Processed(numbers), batch_size=4)
+        sampler: Any = loader.batch_sampler
+        gone = weakref.ref(loader)
+        del loader
+        assert gone() is None
+    finally:
+        gc.enable()
+    sampler.set_step(2)
+    assert list(sampler) == ALL[2:]
+
+
+# ---- by itself -----------------------------------------------------------------------------------
+
+
+def test_by_itself_it_skips_what_any_batch_sampler_gives() -> None:
+    inner: Any = BatchSampler(SequentialSampler(range(23)), 4, False)
+    sampler = SkipableSampler(inner)
+    assert sampler.sampler is inner
+    assert (list(sampler), len(sampler), sampler.step) == (ALL, 6, 0)
+    sampler.set_step(4)
+    assert (list(sampler), len(sampler), sampler.step) == (ALL[4:], 2, 4)
+    sampler.set_step(9)
+    assert (list(sampler), len(sampler)) == ([], 0)
+    with pytest.raises(ValueError, match="negative"):
+        sampler.set_step(-1)
+    assert list(TorchDataLoader(range(23), batch_sampler=sampler)) == []  # type: ignore[arg-type]
+
+
+# ---- the original's order of arguments -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_twelve_arguments_by_position_end_in_a_generator(workers: int, numbers: Path) -> None:
+    generator = torch.Generator().manual_seed(5)
+    loader: Any = DataLoader(
+        Processed(numbers), 4, True, None, None, workers, None, False, True, 0, None, generator
+    )
+    assert loader.generator is generator
+    assert (loader.batch_size, loader.num_workers, loader.drop_last) == (4, workers, True)
+    assert isinstance(loader.sampler, RandomSampler)
+    assert len(batches(loader)) == 5
+
+
+def test_the_start_method_stays_where_torch_has_it(numbers: Path) -> None:
+    loader: Any = DataLoader(
+        Processed(numbers), 4, False, None, None, 2, None, False, False, 0, None, "fork",
+        torch.Generator(),
+    )  # fmt: skip
+    assert loader.multiprocessing_context.get_start_method() == "fork"
+    assert batches(loader) == ALL
