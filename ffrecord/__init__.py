@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     )
     from ffrecord.fileio import checkFsAlign
     from ffrecord.folder import PackedFolder
-    from ffrecord.pack import PackReport, pack_folder
+    from ffrecord.pack import PackReport, pack_folder, packing_bar
     from ffrecord.reader import FileReader
     from ffrecord.salvage import SalvageReport, salvage_file
     from ffrecord.writer import FileWriter
@@ -116,6 +116,7 @@ __all__ = [
     "decoders",
     "encoders",
     "pack_folder",
+    "packing_bar",
     "salvage_file",
     "view_decoder",
     "write_dataset",
@@ -142,6 +143,7 @@ _WHERE = {
     "SalvageReport": "salvage",
     "checkFsAlign": "fileio",
     "pack_folder": "pack",
+    "packing_bar": "pack",
     "salvage_file": "salvage",
 }
 

@@ -37,11 +37,12 @@ from ffrecord import (
     SkippedWarning,
     newfile,
     pack_folder,
+    packing_bar,
     readahead,
 )
 from ffrecord.audit import audit
 from ffrecord.index import layout
-from ffrecord.pack import Progress, packing_bar
+from ffrecord.pack import Progress
 from ffrecord.sizes import parse_size
 from tests import handmade, trees, users
 from tests.archives import pack
