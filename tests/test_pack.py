@@ -1189,6 +1189,23 @@ def test_a_folder_that_becomes_something_else_is_an_error_that_names_it(
     refuses_to_pack(listed, out, "victim")
 
 
+def test_a_folder_that_is_replaced_while_its_names_are_looked_at_leads_nowhere_else(
+    listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was compared by then: its names must not be looked up in what takes its place."""
+    outside = trees.plain_tree(listed.parent / "outside", {"inside": b"not to be packed"})
+    victim, plain = listed / "victim", os.stat
+
+    def looking(path: Any, **kwargs: Any) -> os.stat_result:
+        if path == b"inside" and not victim.is_symlink():
+            victim.rename(listed.parent / "moved away")
+            victim.symlink_to(outside)
+        return plain(path, **kwargs)
+
+    monkeypatch.setattr(os, "stat", looking)
+    refuses_to_pack(listed, out, "victim/inside")
+
+
 # ---- it does not end well ------------------------------------------------------------------
 
 
