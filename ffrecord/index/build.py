@@ -32,6 +32,8 @@ Numbers: TypeAlias = npt.NDArray[np.uint32]
 AT_A_TIME = 1 << 16
 """Rows whose intermediate results are in memory at once."""
 
+MOST_RECENT = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
@@ -236,17 +238,31 @@ def _attributes(
     for column in columns:
         is_first[1:] |= column[1:] != column[:-1]
     first = is_first.nonzero()[0]
-    known: dict[tuple[int, ...], int] = {}
+    known = DistinctTexts()
+    recent: dict[bytes, int] = {}  # some of them, found faster
+
+    def row_of(raw: bytes) -> int:
+        row = recent.get(raw, -1)
+        if row < 0:
+            if len(recent) == MOST_RECENT:
+                recent.clear()
+            row = recent[raw] = known.add(raw)
+        return row
+
     rows = np.fromiter(
-        (
-            known.setdefault(values, len(known))
-            for some in _cut(first)
-            for values in zip(*(column[some].tolist() for column in columns), strict=True)
-        ),
+        (row_of(raw) for some in _cut(first) for raw in _raw_attributes(columns, some)),
         np.uint32,
         len(first),
     )
-    return np.repeat(rows, np.diff(first, append=len(tree))), np.array(list(known), ATTRIBUTES)
+    row_of_each = np.repeat(rows, np.diff(first, append=len(tree)))
+    return row_of_each, np.frombuffer(known.bytes, ATTRIBUTES)
+
+
+def _raw_attributes(columns: Sequence[Numbers], inodes: Ints) -> Iterator[bytes]:
+    """The bytes of each inode's row."""
+    rows = np.stack([column[inodes] for column in columns], axis=1).astype("<u4").tobytes()
+    size = ATTRIBUTES.itemsize
+    return (rows[at : at + size] for at in range(0, len(rows), size))
 
 
 def _cut(rows: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
