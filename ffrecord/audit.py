@@ -108,12 +108,11 @@ def _audit_legacy(archive: Archive) -> None:
     """Folder by folder, beside ours."""
     index, theirs = archive.index, _read_legacy(archive)
     records = index.records(np.arange(len(index)))
-    first, count = (column.tolist() for column in theirs.spans())
     folders = [(ROOT, 0)]  # ours and theirs
     for ours, other in folders:  # it grows while it is gone through
-        span = slice(first[other], first[other] + count[other])
-        said = dict(zip(theirs.names[span], theirs.inode[span], strict=True))
-        if len(said) < count[other]:
+        entries = theirs.entries(other)
+        said = {theirs.names[entry]: theirs.inode[entry] for entry in entries}
+        if len(said) < len(entries):
             raise _wrong(archive, "a name that is there twice for the original FFRecord")
         for name, inode in index.children(ours):
             there = said.pop(name, None)

@@ -7,7 +7,6 @@ of its own. So whoever packs, extracts or converts the same tree is told the sam
 from __future__ import annotations
 
 import stat
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,11 +56,12 @@ def kinds_of(index: Index) -> npt.NDArray[np.uint32]:
 
 def of_tree(tree: Tree) -> Contents:
     """Of a folder that was walked."""
-    kinds = Counter(map(stat.S_IFMT, tree.mode))
+    kinds = tree.kinds()
+    is_file = kinds == stat.S_IFREG
     return Contents(
-        files=kinds[stat.S_IFREG],
-        folders=kinds[stat.S_IFDIR] - 1,
-        symlinks=kinds[stat.S_IFLNK],
+        files=int(is_file.sum()),
+        folders=int((kinds == stat.S_IFDIR).sum()) - 1,
+        symlinks=int((kinds == stat.S_IFLNK).sum()),
         hard_links=len(tree.names) - len(tree) + 1,
-        bytes=sum(tree.length[inode] for inode in range(len(tree)) if tree.is_file(inode)),
+        bytes=int(np.frombuffer(tree.length, np.uint64)[is_file].sum()),
     )

@@ -35,6 +35,7 @@ from ffrecord.index.build import Shard, Tree, build
 from ffrecord.index.layout import BLOCK, INDEX_NAME
 from ffrecord.index.resolve import readable_record
 from ffrecord.layout import CRC_SIZE
+from ffrecord.longpaths import open_path
 from ffrecord.names import absolute
 from ffrecord.newfile import check_target
 from ffrecord.newfolder import NewFolder, check_new_folder, hidden_name
@@ -105,8 +106,7 @@ def pack_folder(
             as one archive.
     """
     top = absolute(folder)
-    if not stat.S_ISDIR(os.stat(top).st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, "not a folder", top)
+    _require_folder(top)
     if jobs is not None and operator.index(jobs) < 1:
         raise ValueError(f"jobs must be at least 1, not {jobs}")
     target = os.path.abspath(os.fsdecode(out_file))
@@ -148,6 +148,15 @@ def packing_bar(*, shown: bool) -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
+def _require_folder(top: str) -> None:
+    fd = open_path(top, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "not a folder", top)
+    finally:
+        os.close(fd)
+
+
 @contextlib.contextmanager
 def _place(target: str, *, sharded: bool) -> Iterator[str]:
     """Where to write: the archive itself, or a folder that gets its name at the end, when all went
@@ -186,14 +195,7 @@ class _Packer:
         self._legacy_index = legacy_index
         self._jobs = jobs
         self._gone: set[int] = set()
-        tree = scan.tree
-        first, self._files = set(), array("I")
-        for entry, _ in tree.in_path_order():
-            inode = tree.inode[entry]
-            if tree.is_file(inode) and inode not in first:
-                first.add(inode)
-                tree.record[inode] = len(self._files)
-                self._files.append(inode)
+        self._files = _number_files(scan.tree)
         self.report = _report(scan)
         self.total = Progress(0, len(self._files), 0, self.report.bytes)
         self.tell: Callable[[int, int], None] = lambda files, size: None
@@ -206,7 +208,7 @@ class _Packer:
         """Everything, and the index, into one file."""
         with FileWriter(target, len(self._files) + 1) as writer:
             self._write(writer, self._files)
-            writer.write_one(self._index(target, []))
+            self._write_index(writer, target, [])
 
     def write_shards(self, folder: str, target: str, largest: int) -> None:
         """Files of about the given size, and the index in one more, into `folder`, which becomes
@@ -221,23 +223,22 @@ class _Packer:
             name = f"PART_{number:05d}.ffr"
             path = os.path.join(folder, name)
             with FileWriter(path, len(part)) as writer:
-                self._write(writer, part)
+                self._write(writer, self._files[part.start : part.stop])
             shards.append(Shard(name.encode(), len(part), _header_crc(path)))
         with FileWriter(os.path.join(folder, INDEX_NAME), 1) as writer:
-            writer.write_one(self._index(target, shards))
+            self._write_index(writer, target, shards)
 
-    def _parts(self, largest: int) -> list[array[int]]:
-        """The files of each shard: as many as fit, and at least one."""
-        parts = [array("I")]
-        size = 0
-        for inode in self._files:
+    def _parts(self, largest: int) -> list[range]:
+        """Which of the files are in each shard: as many as fit, and at least one."""
+        parts = []
+        begin = size = 0
+        for row, inode in enumerate(self._files):
             length = self._scan.tree.length[inode]
-            if parts[-1] and size + length > largest:
-                parts.append(array("I"))
-                size = 0
-            parts[-1].append(inode)
+            if row > begin and size + length > largest:
+                parts.append(range(begin, row))
+                begin, size = row, 0
             size += length
-        return parts
+        return [*parts, range(begin, len(self._files))]
 
     def _write(self, writer: FileWriter, inodes: Iterable[int]) -> None:
         """The contents of files, one record each, with what is only known once they are read."""
@@ -248,7 +249,8 @@ class _Packer:
             writer.append(batch.memory[:size])
             for inode in batch.changed + batch.gone:
                 self._note_change(inode, gone=inode in batch.gone)
-            tree.xattrs.update(batch.xattrs)
+            for inode, xattrs in batch.xattrs.items():
+                tree.xattrs[inode] = xattrs
             if not piece.is_last:
                 begun += batch.checksums[0]
                 self.tell(0, size)
@@ -284,42 +286,60 @@ class _Packer:
                 message = f"{path}: {what} while its folder was packed"
                 warnings.warn(message, ChangedWarning, stacklevel=5)
 
-    def _index(self, target: str, shards: list[Shard]) -> bytes:
+    def _write_index(self, writer: FileWriter, target: str, shards: list[Shard]) -> None:
         """The last record."""
+        self._scan.forget()
         tree = self._scan.tree
-        sizes = np.array([tree.length[inode] for inode in self._files], np.int64)
+        sizes = np.frombuffer(tree.length, np.int64)[np.frombuffer(self._files, np.uint32)]
         if self._gone:
             tree = tree.without(self._gone)
-        return index_record(target, tree, sizes, shards, legacy_index=self._legacy_index)
+        write_index(writer, target, tree, sizes, shards, legacy_index=self._legacy_index)
+
+
+def _number_files(tree: Tree) -> array[int]:
+    """Give files their record numbers, in the order of their paths; the inodes in that order."""
+    files = array("I")
+    seen = bytearray(len(tree))
+    for entry, _ in tree.in_path_order():
+        inode = tree.inode[entry]
+        if tree.is_file(inode) and not seen[inode]:
+            seen[inode] = True
+            tree.record[inode] = len(files)
+            files.append(inode)
+    return files
+
+
+def write_index(
+    writer: FileWriter, target: str, tree: Tree, sizes: Ints, shards: Sequence[Shard] = (),
+    *, legacy_index: bool = True,
+) -> None:  # fmt: skip
+    """Write the last record of an archive whose other records have these sizes."""
+    size = crc = 0
+    for piece in index_record(target, tree, sizes, shards, legacy_index=legacy_index):
+        writer.append(memoryview(piece))
+        size, crc = size + len(piece), crc32(piece, crc)
+    writer.seal([size], [crc])
 
 
 def index_record(
     target: str, tree: Tree, sizes: Ints, shards: Sequence[Shard] = (), *, legacy_index: bool = True
-) -> bytes:
-    """The last record of an archive whose other records have these sizes."""
+) -> Iterator[layout.Buffer]:
+    """The last record, piece by piece."""
     image = build(tree, shards)
     # What is written is read back with all of a reader's checks before it is believed.
     index = Index(target, image, sizes)
-    before = legacy.dump(tree, _readable(tree, index)) if legacy_index else b""
-    return before + image + layout.trailer(image, crc32(image))
+    if legacy_index:
+        yield from legacy.pickled(tree, partial(_symlink_record, tree, index))
+    yield image
+    yield layout.trailer(image, crc32(image))
 
 
-def _readable(tree: Tree, index: Index) -> dict[int, int]:
-    """Entries that read as a file, and their record: the files, and symlinks to files in here.
+def _symlink_record(tree: Tree, index: Index, entry: int) -> int | None:
+    """The record of the file in here that a symlink leads to.
 
     By entry: a relative symlink that has several names leads to another place from each.
     """
-    records = {}
-    for entry, (name, parent, inode) in enumerate(
-        zip(tree.names, tree.parent, tree.inode, strict=True)
-    ):
-        if tree.is_file(inode):
-            records[entry] = tree.record[inode]
-        elif inode in tree.targets:
-            record = readable_record(index, parent, name, inode)
-            if record is not None:
-                records[entry] = record
-    return records
+    return readable_record(index, tree.parent[entry], tree.names[entry], tree.inode[entry])
 
 
 def _report(scan: Scan) -> PackReport:

@@ -127,9 +127,10 @@ def _load(scan: Scan, piece: Piece, memory: memoryview) -> Batch:
     began, worked, sectors = time.perf_counter(), time.thread_time(), _sectors_read()
     batch = Batch(piece, memory, [])
     at = 0
-    for inode, length in zip(piece.inodes, piece.lengths, strict=True):
+    paths = scan.places(piece.inodes)
+    for inode, length, path in zip(piece.inodes, piece.lengths, paths, strict=True):
         place = memory[at : at + length]
-        _load_file(scan, inode, place, batch)
+        _load_file(scan, inode, path, place, batch)
         if length <= BLOCK:
             batch.checksums.append([crc32(place)])
         else:
@@ -142,19 +143,19 @@ def _load(scan: Scan, piece: Piece, memory: memoryview) -> Batch:
     return batch
 
 
-def _load_file(scan: Scan, inode: int, place: memoryview, batch: Batch) -> None:
+def _load_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Batch) -> None:
     try:
-        _read_file(scan, inode, place, batch)
+        _read_file(scan, inode, path, place, batch)
     except OSError as error:
         if error.errno not in _GONE:
-            raise OSError(error.errno, error.strerror, os.fsdecode(scan.path(inode))) from error
+            raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
         batch.gone.append(inode)
         place[:] = bytes(len(place))
 
 
-def _read_file(scan: Scan, inode: int, place: memoryview, batch: Batch) -> None:
+def _read_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Batch) -> None:
     # With flags not to wait for a fifo, or follow a symlink, that has taken the file's place.
-    fd = os.open(scan.path(inode), scan.open_flags)
+    fd = scan.open(path)
     try:
         got = _first_read(fd, place, batch.piece.offset)
         if got < len(place):

@@ -102,11 +102,13 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy"},
     ),
     "ffrecord.bars": (set(), {"tqdm"}),
-    "ffrecord.scan": ({"errors", "index"}, set()),
+    "ffrecord.longpaths": (set(), set()),
+    "ffrecord.scan": ({"errors", "index", "longpaths"}, {"numpy"}),
     "ffrecord.readahead": ({"checksum", "index", "pagecache", "scan", "slabs"}, {"numpy"}),
     "ffrecord.pack": (
-        {"bars", "contents", "errors", "checksum", "engine", "index", "layout", "names", "newfile"}
-        | {"newfolder", "readahead", "scan", "sizes", "tempnames", "terminal", "wording", "writer"},
+        {"bars", "contents", "errors", "checksum", "engine", "index", "layout", "longpaths"}
+        | {"names", "newfile", "newfolder", "readahead", "scan", "sizes", "tempnames", "terminal"}
+        | {"wording", "writer"},
         {"numpy"},
     ),
     "ffrecord.placing": ({"locks", "tempnames", "wording"}, set()),
@@ -144,8 +146,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "index",
             "indices",
         }
-        | {"names", "newfile", "newfolder", "opening", "pack", "placing", "reader", "scan"}
-        | {"sizes", "wording", "writer"},
+        | {"longpaths", "names", "newfile", "newfolder", "opening", "pack", "placing", "reader"}
+        | {"scan", "sizes", "wording", "writer"},
         {"numpy"},
     ),
     "ffrecord.dumping": (

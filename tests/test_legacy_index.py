@@ -162,9 +162,11 @@ def test_4_096_levels_of_folders_are_read_without_recursion(protocol: int, width
 # ---- pickles are written for pickle to read --------------------------------------------------
 
 
-def planted(structure: Structure) -> tuple[Tree, dict[int, int]]:
-    """A tree of these names, and the record of each file's entry."""
-    tree, records = Tree(), {}
+def dumped(structure: Structure, link_from: int = 1 << 63) -> bytes:
+    """The pickle for a tree of these names. Those of records from `link_from` on are symlinks to
+    files, and those of negative ones are symlinks to nothing."""
+    tree = Tree()
+    links: dict[int, int | None] = {}
     waiting = [(tree.add_inode(stat.S_IFDIR | 0o755, 0, 0, 0), structure)]
     for parent, folder in waiting:  # it grows while it is gone through
         for name in sorted(folder, key=os.fsencode):
@@ -172,11 +174,13 @@ def planted(structure: Structure) -> tuple[Tree, dict[int, int]]:
             if isinstance(value, dict):
                 inode = tree.add_inode(stat.S_IFDIR | 0o755, 0, 0, 0)
                 waiting.append((inode, value))
+            elif not 0 <= value < link_from:
+                inode = tree.add_inode(stat.S_IFLNK | 0o777, 0, 0, 0)
+                links[len(tree.names)] = value if value >= 0 else None
             else:
-                inode = tree.add_inode(stat.S_IFREG | 0o644, 0, 0, 0)
-                records[len(tree.names)] = value
+                inode = tree.add_inode(stat.S_IFREG | 0o644, 0, 0, 0, record=value)
             tree.add_entry(parent, os.fsencode(name), inode)
-    return tree, records
+    return b"".join(legacy.pickled(tree, links.__getitem__))
 
 
 FILE_NAMES = (
@@ -194,7 +198,7 @@ FOLDERS: st.SearchStrategy[Structure] = st.deferred(
 
 @given(FOLDERS)
 def test_what_is_dumped_is_what_pickle_loads(structure: Structure) -> None:
-    raw = legacy.dump(*planted(structure))
+    raw = dumped(structure)
     assert raw.startswith(MAGIC)
     loaded = pickle.loads(raw[len(MAGIC) :])
     assert plain(loaded) == plain(structure)
@@ -210,15 +214,12 @@ def test_what_is_dumped_is_what_pickle_loads(structure: Structure) -> None:
 def test_a_folder_of_any_number_of_files_is_dumped(count: int) -> None:
     structure: Structure = OrderedDict((f"{number:06d}", number) for number in range(count))
     structure["inner"] = OrderedDict(structure)
-    assert pickle.loads(legacy.dump(*planted(structure))[len(MAGIC) :]) == structure
+    assert pickle.loads(dumped(structure)[len(MAGIC) :]) == structure
 
 
-def test_files_without_a_record_are_left_out_of_the_dump() -> None:
-    structure: Structure = OrderedDict(a=0, b=OrderedDict(c=1, d=2), e=3)
-    tree, records = planted(structure)
-    gone = next(entry for entry, record in records.items() if record == 2)
-    del records[gone]
-    loaded = pickle.loads(legacy.dump(tree, records)[len(MAGIC) :])
+def test_symlinks_are_dumped_as_the_files_that_they_lead_to_or_left_out() -> None:
+    structure: Structure = OrderedDict(a=0, b=OrderedDict(c=1, d=-1), e=3, f=-1)
+    loaded = pickle.loads(dumped(structure, link_from=3)[len(MAGIC) :])
     assert loaded == {"a": 0, "b": {"c": 1}, "e": 3}
 
 
@@ -415,7 +416,7 @@ def test_a_million_names_that_no_file_needs_are_refused() -> None:
 @pytest.mark.parametrize("files", [0, 1, 200_000])
 def test_any_folder_that_has_as_many_folders_as_files_is_within_the_bounds(files: int) -> None:
     """With names as long as they can be, of bytes that are not UTF-8, which take three each."""
-    longest = len(legacy.dump(*planted(OrderedDict({"\udcff" * 255: OrderedDict(a=1 << 40)}))))
+    longest = len(dumped(OrderedDict({"\udcff" * 255: OrderedDict(a=1 << 40)})))
     assert legacy.most_bytes(files) >= 2 * longest * files
     assert legacy.most_entries(files) >= 2 * files
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import gc
@@ -18,7 +17,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -556,17 +555,6 @@ class AnotherTime:
         return getattr(self._real, name)
 
 
-class TimedEntry:
-    def __init__(self, real: os.DirEntry[bytes], mtime_ns: int) -> None:
-        self._real, self._mtime_ns = real, mtime_ns
-
-    def stat(self, *, follow_symlinks: bool) -> AnotherTime:
-        return AnotherTime(self._real.stat(follow_symlinks=follow_symlinks), self._mtime_ns)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
 YEAR = 365.2425 * 24 * 3600 * 10**9
 
 
@@ -577,15 +565,14 @@ def test_a_time_that_no_archive_holds_is_packed_as_the_nearest_with_a_warning_fo
     year: int, due: int, small: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mtime = int((year - 1970) * YEAR)
-    plain, far = os.scandir, {b"a.txt", b"deep"}
+    plain, far = os.stat, {b"a.txt", b"deep"}
 
-    def listing(path: Any) -> Any:
-        with plain(path) as found:
-            entries = [TimedEntry(each, mtime) if each.name in far else each for each in found]
-        return contextlib.nullcontext(entries)
+    def looking(path: Any, **kwargs: Any) -> Any:
+        now = plain(path, **kwargs)
+        return AnotherTime(now, mtime) if path in far else now
 
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(os, "scandir", listing)
+        elsewhere.setattr(os, "stat", looking)
         with pytest.warns(UserWarning, match="time") as caught:
             pack_folder(small, out)
     named = [str(each.message).split(": ")[0] for each in caught]
@@ -1139,32 +1126,19 @@ def test_shards_are_valid_although_a_file_went_away(
 # ---- what changes while the folder is listed -----------------------------------------------
 
 
-class Listing:
-    """`os.scandir` whose entries are all there before a change is made."""
-
-    def __init__(self, entries: Iterator[Any], change: Callable[[], object]) -> None:
-        self._entries, self._change = entries, change
-
-    def __enter__(self) -> Iterator[Any]:
-        found = list(self._entries)
-        self._change()
-        return iter(found)
-
-    def __exit__(self, *exc: object) -> None: ...
-
-
 def when_listed(
     monkeypatch: pytest.MonkeyPatch, folder: Path, change: Callable[[], object]
 ) -> None:
     """Do something when a folder's names are known and nothing else of them."""
-    plain, waiting = os.scandir, [change]
+    plain, waiting = os.listdir, [change]
 
     def listing(path: Any) -> Any:
-        if waiting and path == os.fsencode(folder):
-            return Listing(plain(path), waiting.pop())
-        return plain(path)
+        found = plain(path)
+        if waiting and isinstance(path, bytes) and os.path.realpath(path) == os.fsencode(folder):
+            waiting.pop()()
+        return found
 
-    monkeypatch.setattr(os, "scandir", listing)
+    monkeypatch.setattr(os, "listdir", listing)
 
 
 @pytest.fixture
@@ -1224,8 +1198,8 @@ def test_a_symlink_that_goes_away_before_it_is_read_is_an_error_that_names_it(
     plain = os.readlink
 
     def reading(path: Any, *args: Any, **kwargs: Any) -> Any:
-        if path == os.fsencode(listed / "link"):
-            os.unlink(path)
+        if path == b"link":
+            os.unlink(listed / "link")
         return plain(path, *args, **kwargs)
 
     monkeypatch.setattr(os, "readlink", reading)
@@ -1248,6 +1222,23 @@ def test_a_folder_that_becomes_something_else_is_an_error_that_names_it(
 
     when_listed(monkeypatch, listed / "a", change)
     refuses_to_pack(listed, out, "victim")
+
+
+def test_a_folder_that_is_replaced_while_its_names_are_looked_at_leads_nowhere_else(
+    listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was compared by then: its names must not be looked up in what takes its place."""
+    outside = trees.plain_tree(listed.parent / "outside", {"inside": b"not to be packed"})
+    victim, plain = listed / "victim", os.stat
+
+    def looking(path: Any, **kwargs: Any) -> os.stat_result:
+        if path == b"inside" and not victim.is_symlink():
+            victim.rename(listed.parent / "moved away")
+            victim.symlink_to(outside)
+        return plain(path, **kwargs)
+
+    monkeypatch.setattr(os, "stat", looking)
+    refuses_to_pack(listed, out, "victim/inside")
 
 
 # ---- it does not end well ------------------------------------------------------------------

@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
 from ffrecord.archive import Archive
 from ffrecord.contents import Contents, of_tree
 from ffrecord.convert import packed
@@ -17,6 +19,7 @@ from ffrecord.convert.shapes import Entry, Files, Options, Written
 from ffrecord.convert.streams import STEP, reader
 from ffrecord.errors import ChangedError
 from ffrecord.extract import extract
+from ffrecord.index.build import Xattrs
 from ffrecord.names import to_text
 from ffrecord.scan import Scan, read_xattrs
 
@@ -46,12 +49,14 @@ def _entries(scan: Scan) -> Iterator[Entry]:
     tree = scan.tree
     yield _entry(scan, b"", b"", 0)
     folders: list[bytes] = []
-    seen: dict[int, bytes] = {}
+    names = np.bincount(np.frombuffer(tree.inode, np.uint32), minlength=len(tree))
+    has_several = (names > 1).tobytes()
+    seen: dict[int, bytes] = {}  # the first path of a file with several names
     for number, depth in tree.in_path_order():
         del folders[depth - 1 :]
         inode, name = tree.inode[number], tree.names[number]
         path = b"/".join([*folders, name])
-        first = path if tree.is_folder(inode) else seen.setdefault(inode, path)
+        first = seen.setdefault(inode, path) if has_several[inode] else path
         yield _entry(scan, path, b"" if first == path else first, inode)
         folders.append(name)
 
@@ -59,17 +64,22 @@ def _entries(scan: Scan) -> Iterator[Entry]:
 def _entry(scan: Scan, path: bytes, hard_link: bytes, inode: int) -> Entry:
     tree = scan.tree
     is_file = tree.is_file(inode) and not hard_link
-    xattrs = tree.xattrs.get(inode, ())
-    if is_file:
-        xattrs = read_xattrs(scan.path(inode))
     return Entry(
         path, tree.mode[inode], tree.uid[inode], tree.gid[inode], tree.mtime[inode],
         size=tree.length[inode] if is_file else 0,
         target=tree.targets.get(inode, b""),
         hard_link=hard_link,
-        xattrs=xattrs,
+        xattrs=_xattrs(scan, inode) if is_file or tree.is_folder(inode) else (),
         content=lambda: _content(scan, inode),
     )  # fmt: skip
+
+
+def _xattrs(scan: Scan, inode: int) -> Xattrs:
+    fd = scan.open(scan.path(inode))
+    try:
+        return read_xattrs(fd)
+    finally:
+        os.close(fd)
 
 
 def _content(scan: Scan, inode: int) -> Iterator[bytes]:

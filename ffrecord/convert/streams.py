@@ -13,6 +13,7 @@ import os
 from typing import Any
 
 from ffrecord.errors import ReadFailedError
+from ffrecord.longpaths import open_path
 from ffrecord.newfile import writing
 
 STEP = 1 << 20
@@ -40,7 +41,7 @@ def first_bytes(path: str, length: int) -> bytes:
 
 class _Reading(io.FileIO):
     def __init__(self, path: str, flags: int) -> None:
-        fd = os.open(path, flags)
+        fd = open_path(path, flags)
         try:
             super().__init__(fd, "rb")
         except OSError as error:  # a folder

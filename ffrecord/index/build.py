@@ -6,21 +6,33 @@ their numbers and adds each one's entries, sorted by name. The same tree gives t
 
 from __future__ import annotations
 
+import mmap
 import stat
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import repeat
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ffrecord.checksum import crc32
 from ffrecord.index import layout
-from ffrecord.index.layout import ATTRIBUTES, ENTRY, INODE, LARGE, NO_ENTRY, SHARD, XATTR, Image
+from ffrecord.index.columns import BlocksOf, DistinctTexts, Texts, TextsOf, Xattrs, XattrsOf
+from ffrecord.index.layout import ATTRIBUTES, NO_ENTRY, XATTR
+
+__all__ = ["Shard", "Tree", "Xattrs", "build"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
-Xattrs: TypeAlias = "tuple[tuple[bytes, bytes], ...]"
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Numbers: TypeAlias = npt.NDArray[np.uint32]
+
+AT_A_TIME = 1 << 16
+"""Rows whose intermediate results are in memory at once."""
+
+MOST_RECENT = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +45,7 @@ class Shard:
 
 
 class Tree:
-    """Inodes and entries, in columns: a million files take about 150 MB while they are packed."""
+    """Inodes and entries, in columns: 36 bytes for an inode, 16 and its name for an entry."""
 
     def __init__(self) -> None:
         self.mode = array("I")
@@ -42,10 +54,10 @@ class Tree:
         self.mtime = array("q")
         self.length = array("Q")  # of files
         self.record = array("Q")  # of files
-        self.targets: dict[int, bytes] = {}
-        self.xattrs: dict[int, Xattrs] = {}
-        self.blocks: dict[int, array[int]] = {}  # of files larger than one block
-        self.names: list[bytes] = []
+        self.targets = TextsOf()
+        self.xattrs = XattrsOf()
+        self.blocks = BlocksOf()  # of files larger than one block
+        self.names = Texts()
         self.inode = array("I")  # of each entry
         self.parent = array("I")
 
@@ -54,7 +66,7 @@ class Tree:
 
     @property
     def columns(self) -> tuple[array[int], ...]:
-        """What there is one of for each inode."""
+        """The columns with one value for each inode."""
         return self.mode, self.uid, self.gid, self.mtime, self.length, self.record
 
     def add_inode(
@@ -77,156 +89,243 @@ class Tree:
     def is_folder(self, inode: int) -> bool:
         return stat.S_ISDIR(self.mode[inode])
 
-    def spans(self) -> tuple[Ints, Ints]:
-        """For every inode its first entry and how many it has; both 0 unless it is a folder."""
-        count = np.bincount(np.frombuffer(self.parent, np.uint32), minlength=len(self))
-        first = np.cumsum(count) - count
-        return first, count
+    def kinds(self) -> Numbers:
+        """The kind of each inode, as `stat.S_IFMT` has it."""
+        kinds: Numbers = np.frombuffer(self.mode, np.uint32) & np.uint32(0o170000)
+        return kinds
+
+    def entries(self, folder: int) -> range:
+        """The numbers of a folder's entries. Those of all folders are in the folders' order."""
+        first = bisect_left(self.parent, folder)
+        return range(first, bisect_right(self.parent, folder, first))
 
     def in_path_order(self) -> Iterator[tuple[int, int]]:
         """Every entry and its depth, depth first: a folder, then all that is in it."""
-        first, count = (column.tolist() for column in self.spans())
-        open_folders = [iter(range(count[0]))]
+        inodes, modes = self.inode, self.mode
+        open_folders = [iter(self.entries(0))]
         while open_folders:
-            entry = next(open_folders[-1], None)
-            if entry is None:
+            depth = len(open_folders)
+            for entry in open_folders[-1]:
+                yield entry, depth
+                inode = inodes[entry]
+                if stat.S_ISDIR(modes[inode]):
+                    open_folders.append(iter(self.entries(inode)))
+                    break
+            else:
                 open_folders.pop()
-                continue
-            yield entry, len(open_folders)
-            inode = self.inode[entry]
-            if count[inode]:
-                open_folders.append(iter(range(first[inode], first[inode] + count[inode])))
 
     def without(self, gone: set[int]) -> Tree:
         """The same without some files."""
         kept = Tree()
-        number = {}
-        for inode in range(len(self)):
-            if inode in gone:
-                continue
-            number[inode] = new = kept.add_inode(*(column[inode] for column in self.columns))
-            for column in ("targets", "xattrs", "blocks"):
-                if inode in getattr(self, column):
-                    getattr(kept, column)[new] = getattr(self, column)[inode]
-        for name, parent, inode in zip(self.names, self.parent, self.inode, strict=True):
-            if inode not in gone:
-                kept.add_entry(number[parent], name, number[inode])
+        keep = np.ones(len(self), bool)
+        keep[list(gone)] = False
+        number = np.cumsum(keep) - 1
+        for column, values in zip(kept.columns, self.columns, strict=True):
+            column.frombytes(np.frombuffer(values, column.typecode)[keep].tobytes())
+        parent, inode = (np.frombuffer(each, np.uint32) for each in (self.parent, self.inode))
+        named = keep[inode].nonzero()[0]
+        kept.parent.frombytes(number[parent[named]].astype(np.uint32).tobytes())
+        kept.inode.frombytes(number[inode[named]].astype(np.uint32).tobytes())
+        for entry in named.tolist():
+            kept.names.append(self.names[entry])
+        kept.targets = self.targets.renumbered(number)
+        kept.xattrs = self.xattrs.renumbered(keep, number)
+        kept.blocks = self.blocks.renumbered(keep, number)
         return kept
 
 
-def build(tree: Tree, shards: Sequence[Shard] = ()) -> bytes:
-    """The image of a tree whose files all have their record, length and blocks."""
-    texts = _Texts()
-    first, count = tree.spans()
-    entries = _entries(tree)
-    kind = np.frombuffer(tree.mode, np.uint32) & np.uint32(0o170000)
-    is_folder, is_symlink = kind == stat.S_IFDIR, kind == stat.S_IFLNK
+def build(tree: Tree, shards: Sequence[Shard] = ()) -> mmap.mmap:
+    """The image of a tree whose files all have their record, length and blocks.
 
-    inodes = np.zeros(len(tree), INODE)
-    inodes["data"] = np.where(is_folder, first, np.frombuffer(tree.record, np.uint64))
-    inodes["length"] = np.where(is_folder, count, np.frombuffer(tree.length, np.uint64))
-    inodes["mtime"] = tree.mtime
-    symlinks = is_symlink.nonzero()[0].tolist()
-    inodes["data"][symlinks] = [texts.add(tree.targets[inode]) for inode in symlinks]
-    inodes["length"][symlinks] = [len(tree.targets[inode]) for inode in symlinks]
-    inodes["entry"] = NO_ENTRY
-    # Backwards, so that of several entries for one inode the first is what remains.
-    inodes["entry"][entries["inode"][::-1]] = np.arange(len(entries) - 1, -1, -1)
-
-    links = np.bincount(entries["inode"], minlength=len(tree))
-    links[is_folder] = 2
-    links += np.bincount(entries["parent"][is_folder[entries["inode"]]], minlength=len(tree))
+    It is put together where it stays: nothing as large as a section of it is copied.
+    """
+    texts = DistinctTexts()
+    folders = _Folders.of(tree)
+    targets = array("Q", (texts.begin(texts.add(each)) for each in tree.targets.texts))
     xattrs, sets = _xattrs(tree.xattrs, texts)
-    inodes["attributes"], attributes = _attributes(tree, links, sets)
+    rows, attributes = _attributes(tree, _links(tree, folders), sets)
+    names = [texts.begin(texts.add(shard.name)) for shard in shards]
 
-    large, blocks = _blocks(tree.blocks)
-    hashes, hashed = _hashes(tree)
-    shard_rows = np.zeros(len(shards), SHARD)
-    for row, shard in zip(shard_rows, shards, strict=True):
-        row["records"], row["text"] = shard.records, texts.add(shard.name)
-        row["name"], row["crc"] = len(shard.name), shard.crc
-    image = Image(
-        inodes, entries, hashes, hashed, attributes, xattrs, large, blocks, shard_rows,
-        np.frombuffer(texts.bytes, np.uint8), np.frombuffer(b"".join(tree.names), np.uint8),
+    image, tables = layout.blank({
+        "inodes": len(tree), "entries": len(tree.names), "hashes": len(tree.names),
+        "attributes": len(attributes), "xattrs": len(xattrs), "large": len(tree.blocks.inodes),
+        "blocks": len(tree.blocks.checksums), "shards": len(shards),
+        "texts": len(texts.bytes), "names": len(tree.names.bytes),
+    })  # fmt: skip
+    tables.inodes["attributes"] = rows
+    tables.attributes[:] = attributes
+    tables.xattrs[:] = xattrs
+    tables.shards[:] = np.array(
+        [(shard.records, text, len(shard.name), shard.crc)
+         for shard, text in zip(shards, names, strict=True)], layout.SHARD,
     )  # fmt: skip
-    return layout.assemble(image)
+    tables.texts[:] = np.frombuffer(texts.bytes, np.uint8)
+    tables.names[:] = np.frombuffer(tree.names.bytes, np.uint8)
+    _fill_entries(tables, tree)
+    _fill_inodes(tables, tree, folders, targets)
+    _fill_blocks(tables, tree.blocks)
+    _fill_hashes(tables, tree, folders)
+    return image
 
 
-class _Texts:
-    """Strings end to end, each one kept once."""
+@dataclass(frozen=True, slots=True)
+class _Folders:
+    """The folders of a tree, in order, and where their entries are."""
 
-    def __init__(self) -> None:
-        self.bytes = bytearray()
-        self._known: dict[bytes, int] = {}
+    inodes: Ints
+    first: Ints
+    count: Ints
+    named_by: Ints  # the entry of each but the root
 
-    def add(self, text: bytes) -> int:
-        at = self._known.setdefault(text, len(self.bytes))
-        if at == len(self.bytes):
-            self.bytes += text
-        return at
+    @classmethod
+    def of(cls, tree: Tree) -> _Folders:
+        is_folder = tree.kinds() == stat.S_IFDIR
+        inodes = is_folder.nonzero()[0]
+        parents = np.frombuffer(tree.parent, np.uint32)
+        # In the type of the column: of another one, a copy of it would be made.
+        wanted = inodes.astype(np.uint32)
+        first = np.searchsorted(parents, wanted, "left")
+        count = np.searchsorted(parents, wanted, "right") - first
+        named_by = is_folder[np.frombuffer(tree.inode, np.uint32)].nonzero()[0]
+        return cls(inodes, first, count, named_by)
 
 
-def _entries(tree: Tree) -> layout.Rows:
-    entries = np.zeros(len(tree.names), ENTRY)
-    entries["name_end"] = np.cumsum(np.fromiter(map(len, tree.names), np.int64, len(tree.names)))
-    entries["inode"] = tree.inode
-    entries["parent"] = tree.parent
-    return entries
+def _links(tree: Tree, folders: _Folders) -> Numbers:
+    """How many links each inode has."""
+    links = np.bincount(np.frombuffer(tree.inode, np.uint32), minlength=len(tree))
+    links[folders.inodes] = 2
+    parents = np.frombuffer(tree.parent, np.uint32)[folders.named_by]
+    links += np.bincount(parents, minlength=len(tree))
+    return links.astype(np.uint32)
 
 
-def _xattrs(
-    xattrs: Mapping[int, Xattrs], texts: _Texts
-) -> tuple[layout.Rows, dict[int, tuple[int, int]]]:
-    """The table, and for each inode that has some its first row and how many. Sets are shared."""
-    rows: list[tuple[int, int, int]] = []
-    known: dict[Xattrs, tuple[int, int]] = {}
-    sets = {}
-    for inode in sorted(xattrs):
-        pairs = xattrs[inode]
-        if pairs not in known:
-            known[pairs] = (len(rows), len(pairs))
-            rows += [(texts.add(name + value), len(name), len(value)) for name, value in pairs]
-        sets[inode] = known[pairs]
-    return np.array(rows, XATTR), sets
+def _xattrs(xattrs: XattrsOf, texts: DistinctTexts) -> tuple[layout.Rows, dict[str, Numbers]]:
+    """The table; and as columns the inodes that have some, and for each its first row and how
+    many. Sets are shared."""
+    inodes = np.frombuffer(xattrs.inodes, np.uint32)
+    order = np.argsort(inodes, kind="stable")
+    sets = np.frombuffer(xattrs.sets, np.uint32)[order]
+    known, first_inode = np.unique(sets, return_index=True)
+    first, count = np.zeros((2, len(known)), np.uint32)
+    rows = array("Q"), array("I"), array("I")
+    for number in np.argsort(first_inode).tolist():
+        first[number] = len(rows[0])
+        for name, value in xattrs.set(int(known[number])):
+            row = texts.begin(texts.add(name + value)), len(name), len(value)
+            for column, each in zip(rows, row, strict=True):
+                column.append(each)
+        count[number] = len(rows[0]) - first[number]
+    table = np.zeros(len(rows[0]), XATTR)
+    table["text"], table["name"], table["value"] = rows
+    number = np.searchsorted(known, sets)
+    return table, {"inodes": inodes[order], "first": first[number], "count": count[number]}
 
 
 def _attributes(
-    tree: Tree, links: Ints, sets: Mapping[int, tuple[int, int]]
-) -> tuple[npt.NDArray[np.uint32], layout.Rows]:
-    """Each inode's row, and the rows: what many inodes have in common is there once."""
-    known: dict[tuple[int, ...], int] = {}
-    none = (0, 0)
+    tree: Tree, links: Numbers, sets: dict[str, Numbers]
+) -> tuple[Numbers, layout.Rows]:
+    """Each inode's row, and the rows: what many inodes have in common is there once.
+
+    Neighbours mostly have the same: only the first of such a run is looked up.
+    """
+    columns = [np.frombuffer(each, np.uint32) for each in (tree.mode, tree.uid, tree.gid)]
+    columns.append(links)
+    for name in ("first", "count"):
+        columns.append(np.zeros(len(tree), np.uint32))
+        columns[-1][sets["inodes"]] = sets[name]
+    is_first = np.ones(len(tree), bool)
+    is_first[1:] = False
+    for column in columns:
+        is_first[1:] |= column[1:] != column[:-1]
+    first = is_first.nonzero()[0]
+    known = DistinctTexts()
+    recent: dict[bytes, int] = {}  # some of them, found faster
+
+    def row_of(raw: bytes) -> int:
+        row = recent.get(raw, -1)
+        if row < 0:
+            if len(recent) == MOST_RECENT:
+                recent.clear()
+            row = recent[raw] = known.add(raw)
+        return row
+
     rows = np.fromiter(
-        (
-            known.setdefault((mode, uid, gid, count, *sets.get(inode, none)), len(known))
-            for inode, (mode, uid, gid, count) in enumerate(
-                zip(tree.mode, tree.uid, tree.gid, links.tolist(), strict=True)
-            )
-        ),
+        (row_of(raw) for some in _cut(first) for raw in _raw_attributes(columns, some)),
         np.uint32,
-        len(tree),
+        len(first),
     )
-    return rows, np.array(list(known), ATTRIBUTES)
+    row_of_each = np.repeat(rows, np.diff(first, append=len(tree)))
+    return row_of_each, np.frombuffer(known.bytes, ATTRIBUTES)
 
 
-def _blocks(blocks: Mapping[int, array[int]]) -> tuple[layout.Rows, npt.NDArray[np.uint32]]:
-    large = np.zeros(len(blocks), LARGE)
-    large["inode"] = sorted(blocks)
-    checksums = [np.frombuffer(blocks[inode], np.uint32) for inode in large["inode"].tolist()]
-    counts = np.array(list(map(len, checksums)), np.int64)
-    large["first"] = np.cumsum(counts) - counts
-    return large, np.concatenate(checksums) if checksums else np.empty(0, np.uint32)
+def _raw_attributes(columns: Sequence[Numbers], inodes: Ints) -> Iterator[bytes]:
+    """The bytes of each inode's row."""
+    rows = np.stack([column[inodes] for column in columns], axis=1).astype("<u4").tobytes()
+    size = ATTRIBUTES.itemsize
+    return (rows[at : at + size] for at in range(0, len(rows), size))
 
 
-def _hashes(tree: Tree) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+def _cut(rows: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    for start in range(0, len(rows), AT_A_TIME):
+        yield rows[start : start + AT_A_TIME]
+
+
+def _fill_entries(tables: layout.Image, tree: Tree) -> None:
+    tables.entries["name_end"] = np.frombuffer(tree.names.ends, np.uint64)
+    tables.entries["inode"] = np.frombuffer(tree.inode, np.uint32)
+    tables.entries["parent"] = np.frombuffer(tree.parent, np.uint32)
+
+
+def _fill_inodes(tables: layout.Image, tree: Tree, folders: _Folders, targets: array[int]) -> None:
+    inodes = tables.inodes
+    inodes["mtime"] = np.frombuffer(tree.mtime, np.int64)
+    inodes["data"] = np.frombuffer(tree.record, np.uint64)
+    inodes["length"] = np.frombuffer(tree.length, np.uint64)
+    inodes["data"][folders.inodes] = folders.first
+    inodes["length"][folders.inodes] = folders.count
+    symlinks = np.frombuffer(tree.targets.inodes, np.uint32)
+    ends = np.frombuffer(tree.targets.texts.ends, np.uint64)
+    inodes["data"][symlinks] = np.frombuffer(targets, np.uint64)
+    inodes["length"][symlinks] = np.diff(ends, prepend=np.uint64(0))
+    inodes["entry"] = NO_ENTRY
+    # Backwards, so that of several entries for one inode the first is what remains.
+    stop = len(tree.inode)
+    for some in _cut(np.frombuffer(tree.inode, np.uint32)[::-1]):
+        inodes["entry"][some] = np.arange(stop - 1, stop - 1 - len(some), -1)
+        stop -= len(some)
+
+
+def _fill_blocks(tables: layout.Image, blocks: BlocksOf) -> None:
+    """In the order of the inodes."""
+    ends = np.frombuffer(blocks.ends, np.int64)
+    counts = np.diff(ends, prepend=0)
+    checksums = np.frombuffer(blocks.checksums, np.uint32)
+    inodes = np.frombuffer(blocks.inodes, np.uint32)
+    order = np.argsort(inodes, kind="stable")
+    tables.large["inode"] = inodes[order]
+    tables.large["first"] = np.cumsum(counts[order]) - counts[order]
+    at = 0
+    for some in _cut(order):
+        for end, count in zip(ends[some].tolist(), counts[some].tolist(), strict=True):
+            tables.blocks[at : at + count] = checksums[end - count : end]
+            at += count
+
+
+def _fill_hashes(tables: layout.Image, tree: Tree, folders: _Folders) -> None:
     """CRC-32s of all paths, sorted, and whose they are."""
-    prefix = array("I", bytes(4 * len(tree)))  # of each folder's path with a slash after it
-    hashes = np.empty(len(tree.names), np.uint32)
-    for entry, (name, parent, inode) in enumerate(
-        zip(tree.names, tree.parent, tree.inode, strict=True)
-    ):
-        hashes[entry] = crc = crc32(name, prefix[parent])
-        if tree.is_folder(inode):
-            prefix[inode] = crc32(b"/", crc)
-    order = np.argsort(hashes, kind="stable")
-    return hashes[order], order.astype(np.uint32)
+    crcs = array("I")
+    named_by = iter(folders.named_by.tolist())
+    prefix = 0  # of the root, whose path is empty
+    for first, count in zip(folders.first.tolist(), folders.count.tolist(), strict=True):
+        crcs.extend(map(crc32, tree.names.some(first, first + count), repeat(prefix)))
+        # The next folder's entry is there by now: breadth first, it is in a folder before it.
+        prefix = crc32(b"/", crcs[entry]) if (entry := next(named_by, None)) is not None else 0
+    rows = np.frombuffer(crcs, np.uint32).astype(np.uint64)
+    del crcs
+    rows <<= np.uint64(32)
+    rows |= np.arange(len(rows), dtype=np.uint32)
+    rows.sort()  # by hash, then by entry
+    for start in range(0, len(rows), AT_A_TIME):
+        some = rows[start : start + AT_A_TIME]
+        tables.hashes[start : start + len(some)] = some >> np.uint64(32)
+        tables.hashed[start : start + len(some)] = some & np.uint64(0xFFFFFFFF)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -167,7 +167,7 @@ def parse_trailer(path: str, raw: bytes, record_size: int) -> Trailer | None:
     return Trailer(length, crc)
 
 
-def trailer(image: bytes, crc: int) -> bytes:
+def trailer(image: Buffer, crc: int) -> bytes:
     return TRAILER.pack(len(image), crc, VERSION, MAGIC)
 
 
@@ -221,17 +221,19 @@ def _places(path: str, raw: bytes, length: int) -> dict[str, tuple[int, int]]:
     return places
 
 
-def assemble(image: Image) -> bytes:
-    """The bytes of an image."""
+def blank(rows: Mapping[str, int]) -> tuple[mmap.mmap, Image]:
+    """An image with so many rows of each section, all zeros, and its tables to be filled in.
+
+    `hashes` says how many there are of `hashed` as well.
+    """
     counts = [0] * 10
-    parts = [b""]
+    at = _COUNTS.size
     for name, dtype, which in _SECTIONS:
-        rows = getattr(image, name)
-        counts[which] = len(rows)
-        raw = rows.astype(dtype, copy=False).tobytes()
-        parts += [raw, bytes(_aligned(len(raw)) - len(raw))]
-    parts[0] = _COUNTS.pack(*counts)
-    return b"".join(parts)
+        counts[which] = rows.get(name, counts[which])
+        at = _aligned(at + dtype.itemsize * counts[which])
+    image = mmap.mmap(-1, at, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    image[: _COUNTS.size] = _COUNTS.pack(*counts)
+    return image, parse("a new index", image)
 
 
 def section_offset(image: Image, name: str) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -24,6 +24,9 @@ FILE_MODE = stat.S_IFREG | 0o444
 FOLDER_MODE = stat.S_IFDIR | 0o555
 BATCH = 1000
 """Items that pickle sets at once, and so the most that wait on its stack for one dictionary."""
+
+PIECE = 4096
+"""Items of a pickle that are written at once."""
 
 LONGEST_LINE = 100
 LONGEST_TEXT = 3 * LONGEST_NAME
@@ -89,39 +92,40 @@ def parse(
         raise _wrong(path, "its pickle is cut off") from None
 
 
-def dump(tree: Tree, records: Mapping[int, int]) -> bytes:
-    """The index that the original reads, magic number and pickle, for the entries in `records`
-    and all folders."""
-    return b"".join(_pickled(tree, records))
-
-
-def _pickled(tree: Tree, records: Mapping[int, int]) -> Iterator[bytes]:
-    yield LEGACY_MAGIC + b"\x80\x04\x8c\x0bcollections\x8c\x0bOrderedDict\x93\x94)R("
+def pickled(tree: Tree, symlink_record: Callable[[int], int | None]) -> Iterator[bytes]:
+    """The index that the original reads, magic number and pickle, piece by piece: folders, files,
+    and the entries of symlinks for which `symlink_record` knows a file's record."""
+    piece = [LEGACY_MAGIC + b"\x80\x04\x8c\x0bcollections\x8c\x0bOrderedDict\x93\x94)R("]
     waiting = [0]  # items of each open folder since its last batch
+    names, inodes, modes, records = tree.names, tree.inode, tree.mode, tree.record
     for entry, depth in tree.in_path_order():
         while depth < len(waiting):
             waiting.pop()
-            yield b"u"
-        inode = tree.inode[entry]
-        is_folder = tree.is_folder(inode)
-        if not is_folder and entry not in records:
+            piece.append(b"u")
+        inode = inodes[entry]
+        kind = stat.S_IFMT(modes[inode])
+        record = symlink_record(entry) if kind == stat.S_IFLNK else records[inode]
+        if record is None:
             continue
         if waiting[-1] == BATCH:
             waiting[-1] = 0
-            yield b"u("
+            piece.append(b"u(")
         waiting[-1] += 1
-        name = tree.names[entry]
+        name = names[entry]
         if not name.isascii():
             # As text it is what Python makes of a name on a disk, whatever the locale here is.
             name = name.decode("utf-8", "surrogateescape").encode("utf-8", "surrogatepass")
-        if is_folder:
+        if kind == stat.S_IFDIR:
             waiting.append(0)
-            yield b"X%b%bh\x00)R(" % (_U32.pack(len(name)), name)
-        elif records[entry] < 1 << 31:
-            yield b"X%b%bJ%b" % (_U32.pack(len(name)), name, _I32.pack(records[entry]))
+            piece.append(b"X%b%bh\x00)R(" % (_U32.pack(len(name)), name))
+        elif record < 1 << 31:
+            piece.append(b"X%b%bJ%b" % (_U32.pack(len(name)), name, _I32.pack(record)))
         else:
-            yield b"X%b%b\x8a\x08%b" % (_U32.pack(len(name)), name, _U64.pack(records[entry]))
-    yield b"u" * len(waiting) + b"."
+            piece.append(b"X%b%b\x8a\x08%b" % (_U32.pack(len(name)), name, _U64.pack(record)))
+        if len(piece) >= PIECE:
+            yield b"".join(piece)
+            piece.clear()
+    yield b"".join(piece) + b"u" * len(waiting) + b"."
 
 
 def _wrong(path: str, what: str) -> IndexStructureError:

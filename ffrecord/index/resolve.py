@@ -18,14 +18,14 @@ from ffrecord.index.lookup import MISSING, ROOT, Index
 
 MOST_SYMLINKS = 40
 MOST_NAMES = 4096
-"""On the way to one inode, those in symlinks included: twice as many as any path can have."""
+"""In all symlinks on the way to one inode: twice as many as one of them can have."""
 
 
 def resolve(index: Index, path: bytes, *, follow: bool = True, start: int = ROOT) -> int:
     """The inode of a path from the folder `start`; with `follow` what a symlink at its end is."""
     inode, links = ROOT if path.startswith(b"/") else start, 0
     waiting = [(name, False) for name in reversed(path.split(b"/"))]
-    steps = len(waiting)
+    steps = 0
     while waiting:
         name, linked = waiting.pop()
         if not stat.S_ISDIR(index.mode(inode)):

@@ -96,7 +96,5 @@ def _write(archive: FolderArchive, file: Path) -> None:
 def _index(tree: Tree) -> bytes:
     """The last record, as `pack_folder` puts it together."""
     image = build(tree)
-    records = {
-        entry: tree.record[inode] for entry, inode in enumerate(tree.inode) if tree.is_file(inode)
-    }
-    return legacy.dump(tree, records) + image + layout.trailer(image, crc32(image))
+    before = b"".join(legacy.pickled(tree, lambda entry: None))  # it has no symlinks
+    return before + image[:] + layout.trailer(image, crc32(image))

@@ -55,7 +55,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
             records.append(content(number))
         elif kind(number) == DT_LNK:
             tree.targets[inode] = b"to %d" % number
-    image = build(tree)
+    image = build(tree)[:]
     path = tmp_path_factory.mktemp("large") / "large.ffr"
     with FileWriter(path, len(records) + 1) as writer:
         writer.write(records)
