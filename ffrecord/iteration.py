@@ -1,4 +1,4 @@
-"""Records in order, one step read while another is used; damaged ones are raised or left out."""
+"""Records in order, one step read while another is used; damaged ones raised, left out or told."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from ffrecord.errors import BadRecordWarning, ClosedError, FFRecordError
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
+STREAM_BYTES = 64 << 20
+"""A larger record is checked piece by piece: it may not fit into memory."""
+
 
 class Readable(Protocol):
     """A reader, which has an opinion on damaged records."""
@@ -22,6 +25,9 @@ class Readable(Protocol):
     on_error: str
 
     def read_one(self, index: int) -> Bytes: ...
+    def read(self, indices: range) -> list[Bytes]: ...
+    def stream(self, index: int) -> Iterator[Bytes]: ...
+    def record_size(self, index: int) -> int: ...
     def read_async(self, indices: range) -> PendingRead: ...
 
 
@@ -66,3 +72,28 @@ def _whole_ones(reader: Readable, records: range) -> Iterator[Bytes]:
             warnings.warn(f"left out: {error}", BadRecordWarning, stacklevel=3)
         else:
             yield found
+
+
+def find_damaged(reader: Readable, records: range) -> list[tuple[int, FFRecordError]]:
+    """The number of each record of a range that cannot be read, and its error."""
+    try:
+        if len(records) == 1 and reader.record_size(records[0]) > STREAM_BYTES:
+            deque(reader.stream(records[0]), maxlen=0)
+        else:
+            reader.read(records)
+    except ClosedError:
+        raise
+    except FFRecordError as problem:
+        one_by_one = _damaged_ones(reader, records) if len(records) > 1 else []
+        return one_by_one or [(records[0], problem)]  # it came and went: still not a file to trust
+    return []
+
+
+def _damaged_ones(reader: Readable, records: range) -> list[tuple[int, FFRecordError]]:
+    damaged = []
+    for record in records:
+        try:
+            reader.read_one(record)
+        except FFRecordError as error:
+            damaged.append((record, error))
+    return damaged

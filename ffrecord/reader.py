@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import operator
 import os
-from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, SupportsIndex, TypeAlias, overload
 
 import numpy as np
@@ -25,9 +25,10 @@ from ffrecord.batch import Batch, PendingRead
 from ffrecord.engine import SourceSet
 from ffrecord.errors import ClosedError, FFRecordError, SampleChecksumError
 from ffrecord.indices import Indices, check_bounds, record_numbers
-from ffrecord.iteration import in_order
+from ffrecord.iteration import find_damaged, in_order
 from ffrecord.opening import Path, paths, read_header, refuse_other_kinds, warn_if_legacy
-from ffrecord.partition import Extent, part, tasks
+from ffrecord.partition import part, tasks
+from ffrecord.table import Table
 from ffrecord.wording import counted
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -44,8 +45,6 @@ STEP_BYTES = 4 << 20
 STEP_RECORDS = 1024
 # So many prefetched batches are kept for a reader that asks for them.
 MOST_AHEAD = 8
-# A record larger than this is checked piece by piece: it may not fit into memory.
-STREAM_BYTES = 64 << 20
 
 
 class FileReader:
@@ -80,7 +79,6 @@ class FileReader:
         self._open()
 
     def _open(self) -> None:
-        self._sources: SourceSet | None = None
         # For other processes: this one may change its folder.
         self._absolute = [os.path.abspath(path) for path in self.fnames]
         more = len(self.fnames) - 1
@@ -93,22 +91,12 @@ class FileReader:
         headers = [read_header(source, self.check_data) for source in sources.each]
         for path, header in zip(self.fnames, headers, strict=True):
             warn_if_legacy(path, header, stacklevel=4)
-        counts = [header.n for header in headers]
-        self._header_crcs = [header.crc for header in headers]
-        self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self._checksums = _joined([header.checksums for header in headers])
-        # One entry more than records in each file: record i of file f begins at entry i + f.
-        self._offsets = _joined([header.offsets for header in headers])
-        self.n = int(self._first[-1])
-        # Handed out by get_offsets and get_checksums: the reader relies on them.
-        self._offsets.flags.writeable = self._checksums.flags.writeable = False
-        self._extent = Extent.of(self._offsets, self._first)
         if self.mode == "mmap":
             sources.map_all()
         elif self.mode == "auto":
             sources.ask_about_the_cache()
         self._fingerprint: str | None = None
-        self._sources = sources
+        self._table = Table.of(sources, headers)
 
     # ---- reading -------------------------------------------------------------------------
 
@@ -167,23 +155,23 @@ class FileReader:
         self, index: int, begin: Ints, end: Ints, checksums: layout.Checksums | None
     ) -> list[Bytes]:
         """Parts of one record, each with a checksum of its own (None: unchecked)."""
-        file, start = self.locate(index)
+        table, file, start = self._place(index)
         which = np.full(len(begin), file) if len(self.fnames) > 1 else None
-        record = np.full(len(begin), index - int(self._first[file]))
-        sources = self.sources
+        record = np.full(len(begin), index - int(table.first[file]))
+        sources = self._sources_of(table)
         stored = checksums if self.check_data else None
         batch = Batch(sources, which, record, begin + start, end + start, stored, self.mode, start)
         return batch.begin_read(everything=False).result()
 
     def read_unchecked(self, index: int, offset: int, memory: Bytes) -> None:
         """Fill `memory` from a record's byte `offset` on, as it is on disk."""
-        file, start = self.locate(index)
-        self.sources[file].read_into(memory, start + offset)
+        table, file, start = self._place(index)
+        self._sources_of(table)[file].read_into(memory, start + offset)
 
     def copy_unchecked(self, index: int, offset: int, length: int, fd: int) -> None:
         """Append bytes of a record, as they are on disk, to another file."""
-        file, start = self.locate(index)
-        self.sources[file].copy_to(fd, start + offset, length)
+        table, file, start = self._place(index)
+        self._sources_of(table)[file].copy_to(fd, start + offset, length)
 
     def stream(self, index: int, chunk: int = STEP_BYTES) -> Iterator[Bytes]:
         """A record of any size, in chunks.
@@ -222,12 +210,17 @@ class FileReader:
     ) -> Iterator[range]:
         """Ranges of records, for `read`, that cover everything in order: none of more records or
         bytes than that, but for a single record that is larger. Nothing is read for it."""
-        return tasks(self._extent, max_records, max_bytes)
+        return tasks(self._table.extent, max_records, max_bytes)
 
     def partition(self, k: int, n: int) -> range:
         """The k-th (from 0) of `n` ranges of records, for `read`, that together are all of them:
         as equal in bytes as can be without reading anything. Some are empty if n is large."""
-        return part(self._extent, k, n)
+        return part(self._table.extent, k, n)
+
+    @property
+    def n(self) -> int:
+        """How many records there are."""
+        return self._table.n
 
     def __len__(self) -> int:
         return self.n
@@ -241,28 +234,7 @@ class FileReader:
 
     def find_damaged(self, start: int, stop: int) -> list[tuple[int, FFRecordError]]:
         """Read records `start` up to `stop`; the number of each that fails, and its error."""
-        damaged: list[tuple[int, FFRecordError]] = []
-        if stop - start == 1 and self.record_size(start) > STREAM_BYTES:
-            try:
-                deque(self.stream(start), maxlen=0)
-            except ClosedError:
-                raise
-            except FFRecordError as error:
-                damaged.append((start, error))
-            return damaged
-        try:
-            self.read(range(start, stop))
-        except ClosedError:
-            raise
-        except FFRecordError as problem:
-            for record in range(start, stop):
-                try:
-                    self.read_one(record)
-                except FFRecordError as error:
-                    damaged.append((record, error))
-            if not damaged:  # it came and went: still not a file to trust
-                damaged.append((start, problem))
-        return damaged
+        return find_damaged(self, range(start, stop))
 
     @property
     def fingerprint(self) -> str:
@@ -271,66 +243,56 @@ class FileReader:
         The same records written another way need not: their places in the file count too.
         """
         if self._fingerprint is None:
-            from hashlib import sha256  # and OpenSSL with it, which takes some milliseconds
-
-            digest = sha256()
-            for file, crc in enumerate(self._header_crcs):
-                body = layout.body(self.get_checksums(file), self.get_offsets(file)[:-1])
-                digest.update(layout.seal(crc, body))
-            self._fingerprint = digest.hexdigest()
+            self._fingerprint = self._table.fingerprint()
         return self._fingerprint
 
     def record_size(self, index: int) -> int:
         """How many bytes a record has."""
-        check_bounds(index, index, self.n, self._shown)
-        at = index + self._file_of(index)
-        return int(self._offsets[at + 1] - self._offsets[at])
+        table = self._table
+        check_bounds(index, index, table.n, self._shown)
+        at = index + table.file_of(index)
+        return int(table.offsets[at + 1] - table.offsets[at])
 
     def record_sizes(self, indices: Indices = slice(None)) -> Ints:
         """How many bytes each record has, or each of some records."""
-        at = record_numbers(indices, self.n, self._shown)
+        table = self._table
+        at = record_numbers(indices, table.n, self._shown)
         if len(self.fnames) > 1:
-            at = at + self._first.searchsorted(at, side="right") - 1
-        sizes: Ints = self._offsets[at + 1] - self._offsets[at]
+            at = at + table.first.searchsorted(at, side="right") - 1
+        sizes: Ints = table.offsets[at + 1] - table.offsets[at]
         return sizes
 
     def locate(self, index: int) -> tuple[int, int]:
         """The number of the file that a record is in, and the byte that it begins at."""
-        if len(self.fnames) == 1 and 0 <= index < self.n:
-            return 0, int(self._offsets[index])
-        check_bounds(index, index, self.n, self._shown)
-        file = self._file_of(index)
-        return file, int(self._offsets[index + file])
+        return self._place(index)[1:]
 
     def checksum(self, index: int) -> int:
         """The stored CRC-32 of a record."""
-        return int(self._checksums[index])
+        return int(self._table.checksums[index])
 
     @property
     def checksums(self) -> layout.Checksums:
         """The stored CRC-32 of each record of all files."""
-        return self._checksums
+        return self._table.checksums
 
     def get_offsets(self, file_index: int) -> Ints:
         """Where each record of that file starts, and where the last one ends."""
-        file = range(len(self.fnames))[file_index]
-        return self._offsets[self._first[file] + file : self._first[file + 1] + file + 1]
+        return self._table.offsets_of(range(len(self.fnames))[file_index])
 
     def get_checksums(self, file_index: int) -> layout.Checksums:
         """The stored CRC-32 of each record of that file."""
-        file = range(len(self.fnames))[file_index]
-        return self._checksums[self._first[file] : self._first[file + 1]]
+        return self._table.checksums_of(range(len(self.fnames))[file_index])
 
     def header_crc(self, file_index: int) -> int:
         """The stored checksum of that file's header; 0 if it has none."""
-        return self._header_crcs[file_index]
+        return self._table.header_crcs[file_index]
 
     # ---- life ----------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the files. Records that were read stay valid."""
         self._ahead.clear()
-        self._sources = None
+        self._table = replace(self._table, sources=None)
 
     def __enter__(self) -> FileReader:
         return self
@@ -347,7 +309,7 @@ class FileReader:
         self._open()
 
     def __repr__(self) -> str:
-        state = "closed" if self._sources is None else f"{self.n} records"
+        state = "closed" if self._table.sources is None else f"{self.n} records"
         files = self.fnames[0] if len(self.fnames) == 1 else f"{len(self.fnames)} files"
         return f"<FileReader {files}: {state}>"
 
@@ -356,15 +318,28 @@ class FileReader:
     @property
     def sources(self) -> SourceSet:
         """The open files; ClosedError if they are not."""
-        if self._sources is None:
+        return self._sources_of(self._table)
+
+    def _sources_of(self, table: Table) -> SourceSet:
+        if table.sources is None:
             raise ClosedError(f"{self.fnames[0]}: this reader is closed")
-        return self._sources
+        return table.sources
+
+    def _place(self, index: int) -> tuple[Table, int, int]:
+        """The table, the number of the file that a record is in, and the byte it begins at."""
+        table = self._table
+        if len(self.fnames) == 1 and 0 <= index < table.n:
+            return table, 0, int(table.offsets[index])
+        check_bounds(index, index, table.n, self._shown)
+        file = table.file_of(index)
+        return table, file, int(table.offsets[index + file])
 
     def _read_single(self, index: int) -> Bytes:
         """One record by a plain read: setting up a batch would cost more than it brings."""
-        sources = self.sources
-        file = self._file_of(index)
-        begin, end = self._offsets[index + file : index + file + 2].tolist()
+        table = self._table
+        sources = self._sources_of(table)
+        file = table.file_of(index)
+        begin, end = table.offsets[index + file : index + file + 2].tolist()
         if self.mode == "mmap":
             record = sources.maps[file][begin:end]
         elif self.mode == "aio" or end - begin > SMALL_BYTES:
@@ -376,29 +351,21 @@ class FileReader:
             self._compare(index, checksum.crc32(record))
         return record
 
-    def _file_of(self, index: int) -> int:
-        if len(self.fnames) == 1:
-            return 0
-        return int(self._first.searchsorted(index, side="right")) - 1
-
     def _compare(self, index: int, computed: int) -> None:
         stored = self.checksum(index)
         if stored != computed:
-            file = self._file_of(index)
-            number = index - int(self._first[file])
+            file = self._table.file_of(index)
+            number = index - int(self._table.first[file])
             raise SampleChecksumError(self.fnames[file], number, stored, computed)
 
     def _batch(self, records: Ints) -> Batch:
-        sources = self.sources
+        table = self._table
+        sources = self._sources_of(table)
         file = None
         at, record = records, records
         if len(sources) > 1:
-            file = self._first.searchsorted(records, side="right") - 1
-            at, record = records + file, records - self._first[file]
-        stored = self._checksums[records] if self.check_data else None
-        begin, end = self._offsets[at], self._offsets[at + 1]
+            file = table.first.searchsorted(records, side="right") - 1
+            at, record = records + file, records - table.first[file]
+        stored = table.checksums[records] if self.check_data else None
+        begin, end = table.offsets[at], table.offsets[at + 1]
         return Batch(sources, file, record, begin, end, stored, self.mode)
-
-
-def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

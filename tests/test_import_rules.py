@@ -45,9 +45,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.batch": (READ_SIDE, {"numpy"}),
     "ffrecord.opening": ({"checksum", "engine", "errors", "layout", "recheck"}, {"numpy"}),
     "ffrecord.partition": (set(), {"numpy"}),
+    "ffrecord.table": ({"engine", "layout", "partition"}, {"numpy"}),
     "ffrecord.iteration": ({"batch", "errors"}, {"numpy"}),
     "ffrecord.reader": (
-        READ_SIDE | {"batch", "indices", "iteration", "opening", "partition", "wording"},
+        READ_SIDE | {"batch", "indices", "iteration", "opening", "partition", "table", "wording"},
         {"numpy"},
     ),
     "ffrecord.recheck": ({"checksum", "engine"}, {"numpy"}),
