@@ -62,14 +62,13 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"sharing"},
         set(),
     ),
-    "ffrecord.journal": ({"checksum", "engine", "newfile"}, set()),
+    "ffrecord.journal": ({"checksum", "engine", "errors", "newfile"}, set()),
     "ffrecord.finished": (
         {"beginning", "engine", "errors", "layout", "newfile", "opening", "planted", "recheck"},
         set(),
     ),
     "ffrecord.partial": (
-        {"beginning", "checksum", "engine", "errors", "finished", "journal", "layout", "locks"}
-        | {"newfile"}
+        {"beginning", "engine", "errors", "finished", "journal", "layout", "locks", "newfile"}
         | {"opening", "recheck", "sharing"},
         set(),
     ),
@@ -79,7 +78,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "ffrecord.claims": ({"checksum", "engine", "errors", "journal", "layout"}, {"numpy"}),
     "ffrecord.salvage": (
-        {"checksum", "claims", "engine", "errors", "index", "layout", "opening", "partial"}
+        {"checksum", "claims", "engine", "errors", "index", "journal", "layout", "opening"}
         | {"recheck", "wording", "writer"},
         {"numpy"},
     ),
