@@ -15,21 +15,22 @@ import operator
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, SupportsIndex, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord import checksum, layout
+from ffrecord import checksum, iteration, layout
 from ffrecord.batch import Batch, PendingRead
 from ffrecord.engine import SourceSet
-from ffrecord.errors import ClosedError, FFRecordError, SampleChecksumError
+from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.indices import Indices, check_bounds, record_numbers
-from ffrecord.iteration import find_damaged, in_order
-from ffrecord.opening import Path, paths, read_header, refuse_other_kinds, warn_if_legacy
+from ffrecord.opening import Path, one_path, paths, read_header, warn_if_legacy
 from ffrecord.partition import part, tasks
-from ffrecord.table import Table
-from ffrecord.wording import counted
+from ffrecord.table import open_files
+
+if TYPE_CHECKING:
+    from ffrecord.unfinished import UnfinishedFile
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -59,6 +60,9 @@ class FileReader:
             that is truncated under a mapping kills the process.
         on_error: what iteration does with a damaged record. "skip" leaves it out, with a
             `BadRecordWarning` that names it. Everything else always raises.
+        unfinished: read what a resumable writer has flushed so far. `fname` is the name that the
+            file will get. `refresh` takes in what was flushed since; once the file has its name,
+            that is the one that is read, and `unfinished` is False.
     """
 
     def __init__(
@@ -68,42 +72,44 @@ class FileReader:
         *,
         mode: str = "auto",
         on_error: str = "raise",
+        unfinished: bool = False,
     ) -> None:
         for name, value, known in (("mode", mode, MODES), ("on_error", on_error, ON_ERROR)):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-        self.fnames = paths(fname)
+        self.fnames = one_path(fname) if unfinished else paths(fname)
         self.check_data = check_data
         self.mode = mode
         self.on_error = on_error
+        self.unfinished = unfinished
         self._open()
 
-    def _open(self) -> None:
+    def _open(self, seen: tuple[int, int] | None = None) -> None:
+        """`seen` says how many records of an unfinished file there are to be, and which."""
         # For other processes: this one may change its folder.
         self._absolute = [os.path.abspath(path) for path in self.fnames]
-        more = len(self.fnames) - 1
-        self._shown = self.fnames[0] + (f" and {counted(more, 'more file')}" if more else "")
         self._ahead: dict[bytes, PendingRead] = {}  # by the record numbers, as bytes
         self.prefetch_hits = 0  # how often a read found its records on their way
-        for path in self.fnames:
-            refuse_other_kinds(path)
-        sources = SourceSet(self.fnames, direct=self.mode in ("auto", "aio"))
-        headers = [read_header(source, self.check_data) for source in sources.each]
-        for path, header in zip(self.fnames, headers, strict=True):
-            warn_if_legacy(path, header, stacklevel=4)
-        if self.mode == "mmap":
-            sources.map_all()
-        elif self.mode == "auto":
-            sources.ask_about_the_cache()
         self._fingerprint: str | None = None
-        self._table = Table.of(sources, headers)
+        self._closed = False
+        self._growing: UnfinishedFile | None = None
+        if self.unfinished:
+            from ffrecord.unfinished import UnfinishedFile  # which few readers need
+
+            self._growing = UnfinishedFile(self.fnames[0], self.mode, self.check_data, seen)
+            self._show(self._growing)
+        else:
+            self._table = open_files(self.fnames, self.mode, self.check_data)
+        for path, crc in zip(self.fnames, self._table.header_crcs, strict=True):
+            if not self.unfinished:
+                warn_if_legacy(path, crc, stacklevel=4)
 
     # ---- reading -------------------------------------------------------------------------
 
     def read(self, indices: Indices) -> list[Bytes]:
         """The records at `indices`, in that order, as one batch."""
         _ = self.sources  # an error if it is closed
-        records = record_numbers(indices, self.n, self._shown)
+        records = record_numbers(indices, self.n, self._table.name)
         if self._ahead and (pending := self._ahead.pop(records.tobytes(), None)) is not None:
             self.prefetch_hits += 1
             return pending.result()
@@ -114,20 +120,23 @@ class FileReader:
     def read_one(self, index: SupportsIndex) -> Bytes:
         """The record at `index`."""
         record = operator.index(index)
-        check_bounds(record, record, self.n, self._shown)
-        return self._read_single(record + self.n if record < 0 else record)
+        table = self._table
+        check_bounds(record, record, table.n, table.name)
+        return self._read_single(record + table.n if record < 0 else record)
 
     def read_range(self, start: int, stop: int) -> list[Bytes]:
         """The records from `start` up to `stop`, which lie next to each other, as one read."""
         if not 0 <= start <= stop <= self.n:
             due = f"range [{start}, {stop}) is not within [0, {self.n:,})"
-            raise IndexError(f"{self._shown}: {due}")
+            raise IndexError(f"{self._table.name}: {due}")
         return self.read(range(start, stop))
 
     def read_async(self, indices: Indices) -> PendingRead:
         """Begin to read `indices` and return at once; `.result()` gives what `read` would."""
         _ = self.sources  # an error if it is closed
-        return self._batch(record_numbers(indices, self.n, self._shown)).begin_read(everything=True)
+        return self._batch(record_numbers(indices, self.n, self._table.name)).begin_read(
+            everything=True
+        )
 
     def prefetch(self, indices: Indices) -> None:
         """Begin to read `indices`: the next `read` of just these finds them on their way.
@@ -135,7 +144,7 @@ class FileReader:
         The last few calls count; what nobody reads is let go of with them.
         """
         _ = self.sources  # an error if it is closed
-        records = record_numbers(indices, self.n, self._shown)
+        records = record_numbers(indices, self.n, self._table.name)
         key = records.tobytes()
         if key not in self._ahead:
             self._ahead[key] = self._batch(records).begin_read(everything=True)
@@ -155,23 +164,21 @@ class FileReader:
         self, index: int, begin: Ints, end: Ints, checksums: layout.Checksums | None
     ) -> list[Bytes]:
         """Parts of one record, each with a checksum of its own (None: unchecked)."""
-        table, file, start = self._place(index)
-        which = np.full(len(begin), file) if len(self.fnames) > 1 else None
-        record = np.full(len(begin), index - int(table.first[file]))
-        sources = self._sources_of(table)
         stored = checksums if self.check_data else None
-        batch = Batch(sources, which, record, begin + start, end + start, stored, self.mode, start)
+        batch = self._table.pieces(index, begin, end, stored, self.mode)
         return batch.begin_read(everything=False).result()
 
     def read_unchecked(self, index: int, offset: int, memory: Bytes) -> None:
         """Fill `memory` from a record's byte `offset` on, as it is on disk."""
-        table, file, start = self._place(index)
-        self._sources_of(table)[file].read_into(memory, start + offset)
+        table = self._table
+        file, start = table.locate(index)
+        table.opened[file].read_into(memory, start + offset)
 
     def copy_unchecked(self, index: int, offset: int, length: int, fd: int) -> None:
         """Append bytes of a record, as they are on disk, to another file."""
-        table, file, start = self._place(index)
-        self._sources_of(table)[file].copy_to(fd, start + offset, length)
+        table = self._table
+        file, start = table.locate(index)
+        table.opened[file].copy_to(fd, start + offset, length)
 
     def stream(self, index: int, chunk: int = STEP_BYTES) -> Iterator[Bytes]:
         """A record of any size, in chunks.
@@ -199,18 +206,40 @@ class FileReader:
         return self.read_one(index)
 
     def __iter__(self) -> Iterator[Bytes]:
-        return in_order(self, self.tasks(STEP_RECORDS, STEP_BYTES))
+        return self.iterate()
+
+    def iterate(
+        self, start: SupportsIndex = 0, *, follow: bool = False, timeout: float | None = None
+    ) -> Iterator[Bytes]:
+        """The records from `start` on, in order.
+
+        With `follow`, those of an unfinished file that are added too, until it is finished. If for
+        `timeout` seconds none is added, that is a TimedOutError: a loop that ends has seen all.
+        """
+        if timeout is not None and not (follow and timeout >= 0):
+            raise ValueError("timeout must be 0 or more seconds, and needs follow=True")
+        first, n = operator.index(start), self.n
+        if first != n:
+            check_bounds(first, first, n, self._table.name)
+        first += n if first < 0 else 0
+        if follow:
+            return iteration.follow(self, self._steps, first, timeout)
+        return iteration.in_order(self, self._steps(first, n))
+
+    def _steps(self, start: int, stop: int) -> Iterator[range]:
+        return tasks(self._table.extent, range(start, stop), STEP_RECORDS, STEP_BYTES)
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """Ranges of records that cover everything in order: a few MiB each, or one record."""
-        return ((each.start, each.stop) for each in self.tasks(STEP_RECORDS, STEP_BYTES))
+        return ((each.start, each.stop) for each in self._steps(0, self.n))
 
     def tasks(
         self, max_records: int | None = None, max_bytes: int | None = None
     ) -> Iterator[range]:
         """Ranges of records, for `read`, that cover everything in order: none of more records or
         bytes than that, but for a single record that is larger. Nothing is read for it."""
-        return tasks(self._table.extent, max_records, max_bytes)
+        extent = self._table.extent
+        return tasks(extent, range(extent.records), max_records, max_bytes)
 
     def partition(self, k: int, n: int) -> range:
         """The k-th (from 0) of `n` ranges of records, for `read`, that together are all of them:
@@ -228,13 +257,17 @@ class FileReader:
     # ---- checking ------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Check every file's header again, as it is on disk now. Records are not read."""
+        """Check every file's header again, or an unfinished one's journal, as it is on disk now.
+        Records are not read."""
+        if self._growing is not None:
+            self._growing.look()
+            return
         for source in self.sources.each:
-            warn_if_legacy(source.path, read_header(source, check=True), stacklevel=3)
+            warn_if_legacy(source.path, read_header(source, check=True).crc, stacklevel=3)
 
     def find_damaged(self, start: int, stop: int) -> list[tuple[int, FFRecordError]]:
         """Read records `start` up to `stop`; the number of each that fails, and its error."""
-        return find_damaged(self, range(start, stop))
+        return iteration.find_damaged(self, range(start, stop))
 
     @property
     def fingerprint(self) -> str:
@@ -249,22 +282,18 @@ class FileReader:
     def record_size(self, index: int) -> int:
         """How many bytes a record has."""
         table = self._table
-        check_bounds(index, index, table.n, self._shown)
+        check_bounds(index, index, table.n, table.name)
         at = index + table.file_of(index)
         return int(table.offsets[at + 1] - table.offsets[at])
 
     def record_sizes(self, indices: Indices = slice(None)) -> Ints:
         """How many bytes each record has, or each of some records."""
         table = self._table
-        at = record_numbers(indices, table.n, self._shown)
-        if len(self.fnames) > 1:
-            at = at + table.first.searchsorted(at, side="right") - 1
-        sizes: Ints = table.offsets[at + 1] - table.offsets[at]
-        return sizes
+        return table.sizes(record_numbers(indices, table.n, table.name))
 
     def locate(self, index: int) -> tuple[int, int]:
         """The number of the file that a record is in, and the byte that it begins at."""
-        return self._place(index)[1:]
+        return self._table.locate(index)
 
     def checksum(self, index: int) -> int:
         """The stored CRC-32 of a record."""
@@ -289,8 +318,28 @@ class FileReader:
 
     # ---- life ----------------------------------------------------------------------------
 
+    def refresh(self) -> int:
+        """Take in what the writer of an unfinished file has flushed since; how many records that
+        is. For one thread at a time; others may read meanwhile."""
+        _ = self.sources  # an error if it is closed
+        before = self.n
+        if (growing := self._growing) is not None:
+            growing.look()
+            self._show(growing)
+        return self.n - before
+
+    def _show(self, growing: UnfinishedFile) -> None:
+        self._table = growing.table
+        self._fingerprint = None
+        if growing.finished:
+            self.unfinished, self._growing = False, None
+        if self._closed:  # by another thread, since
+            self.close()
+
     def close(self) -> None:
         """Close the files. Records that were read stay valid."""
+        self._closed = True
+        self._growing = None
         self._ahead.clear()
         self._table = replace(self._table, sources=None)
 
@@ -301,15 +350,19 @@ class FileReader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("check_data", "mode", "on_error")
-        return {name: getattr(self, name) for name in kept} | {"fnames": self._absolute}
+        kept = ("check_data", "mode", "on_error", "unfinished")
+        state = {name: getattr(self, name) for name in kept} | {"fnames": self._absolute}
+        if self.unfinished:
+            state["_seen"] = self.n, checksum.crc32(self.checksums.tobytes())
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open()
+        self.__dict__.update({"unfinished": False, **state})
+        self._open(self.__dict__.pop("_seen", None))
 
     def __repr__(self) -> str:
-        state = "closed" if self._table.sources is None else f"{self.n} records"
+        so_far = " so far" if self.unfinished else ""
+        state = "closed" if self._table.sources is None else f"{self.n} records{so_far}"
         files = self.fnames[0] if len(self.fnames) == 1 else f"{len(self.fnames)} files"
         return f"<FileReader {files}: {state}>"
 
@@ -318,26 +371,12 @@ class FileReader:
     @property
     def sources(self) -> SourceSet:
         """The open files; ClosedError if they are not."""
-        return self._sources_of(self._table)
-
-    def _sources_of(self, table: Table) -> SourceSet:
-        if table.sources is None:
-            raise ClosedError(f"{self.fnames[0]}: this reader is closed")
-        return table.sources
-
-    def _place(self, index: int) -> tuple[Table, int, int]:
-        """The table, the number of the file that a record is in, and the byte it begins at."""
-        table = self._table
-        if len(self.fnames) == 1 and 0 <= index < table.n:
-            return table, 0, int(table.offsets[index])
-        check_bounds(index, index, table.n, self._shown)
-        file = table.file_of(index)
-        return table, file, int(table.offsets[index + file])
+        return self._table.opened
 
     def _read_single(self, index: int) -> Bytes:
         """One record by a plain read: setting up a batch would cost more than it brings."""
         table = self._table
-        sources = self._sources_of(table)
+        sources = table.opened
         file = table.file_of(index)
         begin, end = table.offsets[index + file : index + file + 2].tolist()
         if self.mode == "mmap":
@@ -356,16 +395,8 @@ class FileReader:
         if stored != computed:
             file = self._table.file_of(index)
             number = index - int(self._table.first[file])
-            raise SampleChecksumError(self.fnames[file], number, stored, computed)
+            path = self._table.opened[file].path
+            raise SampleChecksumError(path, number, stored, computed)
 
     def _batch(self, records: Ints) -> Batch:
-        table = self._table
-        sources = self._sources_of(table)
-        file = None
-        at, record = records, records
-        if len(sources) > 1:
-            file = table.first.searchsorted(records, side="right") - 1
-            at, record = records + file, records - table.first[file]
-        stored = table.checksums[records] if self.check_data else None
-        begin, end = table.offsets[at], table.offsets[at + 1]
-        return Batch(sources, file, record, begin, end, stored, self.mode)
+        return self._table.batch(records, self.mode, check=self.check_data)

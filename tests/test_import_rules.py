@@ -1,12 +1,12 @@
 """The import table of the design, as data: who may import whom. Breaking it is a failing test.
 
 Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what it calls `aio` and
-`reader`, `iteration`, `opening`, `partition` and `recheck` are parts of `reader`, `newfile`,
-`beginning`, `append`, `partial`, `finished`, `journal`, `sharing`, `locks`, `planted` and
-`tempnames` of `writer`, `claims` of `salvage`, `scan` and `readahead` of `pack`, `archive`,
-`packedfile` and `walking` of `folder`, `openfolders` and `placing` of `extract`, `contents` of
-`pack` and `extract`, split into one job each; `fileio`, `package` and `utils` have the names of the
-original's modules.
+`reader`, `iteration`, `opening`, `partition`, `recheck`, `table` and `unfinished` are parts of
+`reader`, `newfile`, `beginning`, `append`, `partial`, `finished`, `journal`, `sharing`, `locks`,
+`planted` and `tempnames` of `writer`, `claims` of `salvage`, `scan` and `readahead` of `pack`,
+`archive`, `packedfile` and `walking` of `folder`, `openfolders` and `placing` of `extract`,
+`contents` of `pack` and `extract`, split into one job each; `fileio`, `package` and `utils` have
+the names of the original's modules.
 """
 
 from __future__ import annotations
@@ -43,12 +43,24 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.aio": ({"errors"}, {"numpy", "libaio"}),
     "ffrecord.engine": ({"errors", "extents", "aio", "pagecache"}, {"numpy"}),
     "ffrecord.batch": (READ_SIDE, {"numpy"}),
-    "ffrecord.opening": ({"checksum", "engine", "errors", "layout", "recheck"}, {"numpy"}),
+    "ffrecord.opening": (
+        {"checksum", "engine", "errors", "journal", "layout", "recheck", "wording"},
+        {"numpy"},
+    ),
     "ffrecord.partition": (set(), {"numpy"}),
-    "ffrecord.table": ({"engine", "layout", "partition"}, {"numpy"}),
+    "ffrecord.table": (
+        {"batch", "engine", "errors", "indices", "layout", "opening", "partition", "wording"},
+        {"numpy"},
+    ),
     "ffrecord.iteration": ({"batch", "errors"}, {"numpy"}),
     "ffrecord.reader": (
-        READ_SIDE | {"batch", "indices", "iteration", "opening", "partition", "table", "wording"},
+        READ_SIDE
+        | {"batch", "indices", "iteration", "opening", "partition", "table", "unfinished"}
+        | {"wording"},
+        {"numpy"},
+    ),
+    "ffrecord.unfinished": (
+        {"checksum", "engine", "errors", "journal", "layout", "opening", "table", "wording"},
         {"numpy"},
     ),
     "ffrecord.recheck": ({"checksum", "engine"}, {"numpy"}),

@@ -337,7 +337,7 @@ def test_one_record_where_several_are_due_is_a_type_error_that_says_so(
 ) -> None:
     with FileWriter(tmp_path / "t.ffr") as writer:
         for data in (b"", b"one"):
-            with pytest.raises(TypeError, match=rf"not one {kind.__name__}: use write_one"):  # type: ignore[attr-defined]
+            with pytest.raises(TypeError, match=rf"not one {kind.__name__}: use write_one"):
                 writer.write(kind(data))
         assert writer.count == 0
 
