@@ -114,9 +114,11 @@ class Source:
             )
         return count
 
-    def map(self) -> Bytes:
-        """The whole file as one read-only array."""
-        return np.frombuffer(mmap.mmap(self.fd, 0, prot=mmap.PROT_READ), np.uint8)
+    def map(self, length: int | None = None) -> Bytes:
+        """The whole file, or its first bytes, as one read-only array."""
+        if length == 0:  # which mmap takes for all of it
+            return np.empty(0, np.uint8)
+        return np.frombuffer(mmap.mmap(self.fd, length or 0, prot=mmap.PROT_READ), np.uint8)
 
     def __reduce__(self) -> NoReturn:
         # A copy would have the numbers of our descriptors, and close them with itself.
@@ -175,9 +177,9 @@ class SourceSet:
         """Find out how, after the headers were read (see `pagecache.tells`)."""
         self.use_cachestat = all(pagecache.tells(source.fd) for source in self.each)
 
-    def map_all(self) -> None:
-        """Map every file whole, for the mode that returns views of them."""
-        self.maps = [source.map() for source in self.each]
+    def map_all(self, length: int | None = None) -> None:
+        """Map every file whole, or its first bytes, for the mode that returns views of them."""
+        self.maps = [source.map(length) for source in self.each]
 
     def give_up_direct(self) -> None:
         """O_DIRECT opened but does not read (EINVAL): use the page cache from now on."""

@@ -74,7 +74,7 @@ class SampleChecksumError(FFRecordError):
 
 
 class UnfinishedError(FFRecordError):
-    """The writer never closed this file: its header is still zeros."""
+    """The writer never closed this file: its header is still zeros, or it has no journal."""
 
     exit_code = 8
 
@@ -178,7 +178,7 @@ class IndexStructureError(FFRecordError):
 
 
 class ChangedError(FFRecordError):
-    """A file changed, or went away, while its folder was packed or while it was appended to."""
+    """A file changed, or went away, while it was packed, appended to, or read before its end."""
 
     exit_code = 17
 
@@ -199,6 +199,21 @@ class BusyError(FFRecordError):
     """Another writer is at work on this file or folder."""
 
     exit_code = 21
+
+
+class TimedOutError(FFRecordError, TimeoutError):
+    """Within the time limit no record was added to a file that is followed."""
+
+    exit_code = 24
+
+    def __init__(self, path: str, what: str) -> None:
+        OSError.__init__(self, errno.ETIMEDOUT, what, path)  # RuntimeError's would stop there
+
+    def __reduce__(self) -> tuple[type[TimedOutError], tuple[str, str]]:
+        return type(self), (self.filename, self.strerror)  # type: ignore[return-value]
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
 
 
 class DamagedSourceError(FFRecordError):

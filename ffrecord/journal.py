@@ -1,4 +1,5 @@
-"""The journal of an unfinished file: where each record that is on disk ends, and its checksum.
+"""The journal of an unfinished file: its name, where each record that is on disk ends, and its
+checksum.
 
 Little endian:
 
@@ -24,11 +25,12 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ffrecord.checksum import crc32
 from ffrecord.engine import whole_file
+from ffrecord.errors import SampleChecksumError, StructureError, TruncatedError
 from ffrecord.newfile import write_all
 
 MAGIC = b"FFRPART1"
@@ -40,6 +42,20 @@ _ENTRY = struct.Struct("<qII")
 _CHECKED = struct.Struct("<qqI")
 ENTRIES_AT = 64
 UNKNOWN = -1
+_LONGEST = 200
+
+
+def partial_path(target: str) -> str:
+    """Where the records of an unfinished `target` are; the same for every writer."""
+    folder, name = os.path.split(target)
+    raw = os.fsencode(name)
+    if len(raw) > _LONGEST:  # a name may have 255 bytes
+        name = f"{os.fsdecode(raw[:_LONGEST])}.{crc32(raw):08x}"
+    return os.path.join(folder, f".{name}.partial")
+
+
+def journal_path(partial: str) -> str:
+    return f"{partial}.journal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +68,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a journal says. `entries` has None for those whose check does not hold."""
+    """A parsed journal. `entries`, from number `first` on, has None for those whose check does not
+    hold."""
 
     n: int | None
     begin: int
     crc: int
     settled: int
     entries: list[Entry | None]
+    first: int = 0
 
 
 def header(n: int | None, begin: int, identity: int) -> bytes:
@@ -66,8 +84,14 @@ def header(n: int | None, begin: int, identity: int) -> bytes:
     return fields + _CRC.pack(crc32(fields))
 
 
-def parse(raw: bytes) -> Content | None:
-    """What is in a journal; None if not even its header is whole."""
+def entry_at(number: int) -> int:
+    """The byte of a journal that an entry begins at."""
+    return ENTRIES_AT + number * _ENTRY.size
+
+
+def parse(raw: bytes, first: int = 0) -> Content | None:
+    """Parse a journal, of which the entries in front of number `first` were left out; None if not
+    even its header is whole."""
     fields = raw[: _HEADER.size]
     if len(raw) < _SETTLED_AT or not fields.startswith(MAGIC):
         return None
@@ -76,12 +100,12 @@ def parse(raw: bytes) -> Content | None:
     if crc32(fields) != crc or n < UNKNOWN or begin < 0:
         return None
     count = max(0, len(raw) - ENTRIES_AT) // _ENTRY.size
-    entries = [_entry(raw, number, crc) for number in range(count)]
-    return Content(None if n == UNKNOWN else n, begin, crc, _settled(raw, crc), entries)
+    entries = [_entry(raw, entry_at(at), first + at, crc) for at in range(count)]
+    return Content(None if n == UNKNOWN else n, begin, crc, _settled(raw, crc), entries, first)
 
 
-def _entry(raw: bytes, number: int, seed: int) -> Entry | None:
-    end, crc, check = _ENTRY.unpack_from(raw, ENTRIES_AT + number * _ENTRY.size)
+def _entry(raw: bytes, at: int, number: int, seed: int) -> Entry | None:
+    end, crc, check = _ENTRY.unpack_from(raw, at)
     return Entry(end, crc) if crc32(_CHECKED.pack(number, end, crc), seed) == check else None
 
 
@@ -92,6 +116,39 @@ def _settled(raw: bytes, seed: int) -> int:
         return 0
     count, crc = _SETTLED.unpack_from(fields)[0], _CRC.unpack_from(fields, _SETTLED.size)[0]
     return int(count) if crc == crc32(fields[: _SETTLED.size], seed) else 0
+
+
+def whole(
+    partial: str,
+    content: Content,
+    begin: int,
+    size: int,
+    verify: Callable[[int, int, Entry], None] = lambda number, begin, entry: None,
+) -> list[Entry]:
+    """The entries up to the first that is not whole, or whose record is not in the `size` bytes of
+    the file at `partial`. The first of them begins at byte `begin`; `verify` is called with each
+    one's number and begin, and raises SampleChecksumError if the record is damaged.
+
+    If a crash cannot explain what is wrong, it is damage, and an error.
+    """
+    found: list[Entry] = []
+    there = content.first + len(content.entries)
+    for number in range(content.first, max(there, content.settled)):
+        entry = content.entries[number - content.first] if number < there else None
+        try:
+            if entry is None or entry.end < begin:
+                where = journal_path(partial)
+                raise StructureError(f"{where}: the entry of record {number} is damaged")
+            if begin < entry.end and size < entry.end:
+                raise TruncatedError(f"{partial}: truncated: record {number} ends at {entry.end}")
+            verify(number, begin, entry)
+        except (StructureError, TruncatedError, SampleChecksumError):
+            if number < content.settled:
+                raise
+            break
+        found.append(entry)
+        begin = entry.end
+    return found
 
 
 class Journal:
@@ -118,7 +175,7 @@ class Journal:
     def resume(self, content: Content, count: int) -> None:
         """Go on after the first `count` entries, which from now on are certain."""
         self._crc, self._count = content.crc, count
-        os.ftruncate(self._fd, ENTRIES_AT + count * _ENTRY.size)
+        os.ftruncate(self._fd, entry_at(count))
         os.fsync(self._fd)
 
     def add(self, ends: Sequence[int], checksums: Sequence[int]) -> None:
@@ -129,7 +186,7 @@ class Journal:
             raw += _ENTRY.pack(end, crc, check)
         settled = _SETTLED.pack(self._count)
         write_all(self._fd, settled + _CRC.pack(crc32(settled, self._crc)), _SETTLED_AT)
-        write_all(self._fd, bytes(raw), ENTRIES_AT + self._count * _ENTRY.size)
+        write_all(self._fd, bytes(raw), entry_at(self._count))
         os.fsync(self._fd)
         self._count += len(ends)
 

@@ -21,6 +21,7 @@ from ffrecord.errors import (
     TruncatedError,
 )
 from ffrecord.recheck import Recheck
+from ffrecord.wording import said
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
@@ -53,12 +54,33 @@ def paths(fname: Path | Sequence[Path]) -> list[str]:
     return [os.fsdecode(path) for path in fname]
 
 
+def one_path(fname: Path | Sequence[Path]) -> list[str]:
+    """As `paths`, for a file that need not be there yet."""
+    if not isinstance(fname, (str, os.PathLike)):
+        raise TypeError(f"an unfinished file is named by one path, not by {type(fname).__name__}")
+    return [os.fsdecode(fname)]
+
+
 def refuse_other_kinds(path: str, due: str = "an FFRecord file") -> None:
     """Before opening: opening a fifo would wait for its other end."""
-    mode = os.stat(path).st_mode
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        _refuse_unfinished(path)
+        raise
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         raise NotFFRecordError(f"{path}: not {due} but {kind}")
+
+
+def _refuse_unfinished(path: str) -> None:
+    """A better error for a file that is not there, if its writer can go on."""
+    from ffrecord.journal import partial_path  # and what writers need
+
+    if os.path.exists(partial_path(os.path.realpath(path))):
+        how = said("unfinished=True reads", "`ffrecord info --unfinished` shows")
+        why = f"not finished: its writer is at work or was interrupted; {how} what was flushed"
+        raise FileNotFoundError(errno.ENOENT, why, path) from None
 
 
 def read_header(source: Source, check: bool) -> layout.Header:
@@ -111,8 +133,8 @@ def _refuse_holes(source: Source, n: int, check: bool) -> None:
         raise
 
 
-def warn_if_legacy(path: str, header: layout.Header, stacklevel: int) -> None:
-    if header.legacy:
+def warn_if_legacy(path: str, header_crc: int, stacklevel: int) -> None:
+    if not header_crc:
         warnings.warn(
             f"{path}: written before FFRecord had header checksums, its header cannot be "
             "verified; write it again to have it checked",

@@ -19,7 +19,6 @@ from collections.abc import Iterable
 
 from ffrecord import finished, journal, layout
 from ffrecord.beginning import Beginning
-from ffrecord.checksum import crc32
 from ffrecord.engine import Source
 from ffrecord.errors import (
     ChangedError,
@@ -27,9 +26,8 @@ from ffrecord.errors import (
     FFRecordError,
     SampleChecksumError,
     StructureError,
-    TruncatedError,
 )
-from ffrecord.journal import Entry, Journal
+from ffrecord.journal import Entry, Journal, journal_path, partial_path
 from ffrecord.locks import open_locked, open_own
 from ffrecord.newfile import NewFile, mode_for, sync_folder
 from ffrecord.opening import read_header
@@ -40,20 +38,6 @@ ROOM = 1 << 20
 """In front of the records when their number is not known: 87,380 fit. It is a hole until then."""
 
 MOST_GAP = 16  # a finished file may have one part in so many between its header and its records
-_LONGEST = 200
-
-
-def partial_path(target: str) -> str:
-    """Where the records of an unfinished `target` are; the same for every writer."""
-    folder, name = os.path.split(target)
-    raw = os.fsencode(name)
-    if len(raw) > _LONGEST:  # a name may have 255 bytes
-        name = f"{os.fsdecode(raw[:_LONGEST])}.{crc32(raw):08x}"
-    return os.path.join(folder, f".{name}.partial")
-
-
-def journal_path(partial: str) -> str:
-    return f"{partial}.journal"
 
 
 def _room(n: int | None) -> int:
@@ -207,29 +191,12 @@ def _resume(file: PartialFile, path: str, content: journal.Content, n: int | Non
 
 
 def _whole(path: str, content: journal.Content) -> list[Entry]:
-    """The entries up to the first that is not whole, or whose record is not.
-
-    If a crash cannot explain that, it is damage, and records that were flushed would be cut off.
-    """
+    """The entries to go on after: all records in front are read and checked."""
     recheck = Recheck(Source(path, direct=False))
-    size = os.path.getsize(path)
-    whole: list[Entry] = []
-    begin = content.begin
-    for number in range(max(len(content.entries), content.settled)):
-        entry = content.entries[number] if number < len(content.entries) else None
-        try:
-            if entry is None or entry.end < begin:
-                where = journal_path(path)
-                raise StructureError(f"{where}: the entry of record {number} is damaged")
-            if begin < entry.end and size < entry.end:
-                raise TruncatedError(f"{path}: truncated: record {number} ends at {entry.end}")
-            computed = recheck.checksum(begin, entry.end)
-            if computed != entry.crc:
-                raise SampleChecksumError(path, number, entry.crc, computed)
-        except (StructureError, TruncatedError, SampleChecksumError):
-            if number < content.settled:
-                raise
-            break
-        whole.append(entry)
-        begin = entry.end
-    return whole
+
+    def verify(number: int, begin: int, entry: Entry) -> None:
+        computed = recheck.checksum(begin, entry.end)
+        if computed != entry.crc:
+            raise SampleChecksumError(path, number, entry.crc, computed)
+
+    return journal.whole(path, content, content.begin, os.path.getsize(path), verify)

@@ -57,14 +57,17 @@ def part(extent: Extent, k: int, n: int) -> range:
     return range(_border(extent, k, n), _border(extent, k + 1, n))
 
 
-def tasks(extent: Extent, max_records: int | None, max_bytes: int | None) -> Iterator[range]:
-    """Ranges that keep to both limits where one record alone does not exceed them."""
+def tasks(
+    extent: Extent, records: range, max_records: int | None, max_bytes: int | None
+) -> Iterator[range]:
+    """`records` in ranges that keep to both limits, where one record alone does not exceed them."""
     limits = [_limit("max_records", max_records), _limit("max_bytes", max_bytes)]
-    return _tasks(extent, *limits)
+    return _tasks(extent, records.start, records.stop, *limits)
 
 
-def _tasks(extent: Extent, most: int | None, most_bytes: int | None) -> Iterator[range]:
-    start, count = 0, extent.records
+def _tasks(
+    extent: Extent, start: int, count: int, most: int | None, most_bytes: int | None
+) -> Iterator[range]:
     while start < count:
         stop = count if most is None else min(count, start + most)
         if most_bytes is not None:

@@ -13,22 +13,24 @@ from __future__ import annotations
 
 import operator
 import os
-from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, SupportsIndex, TypeAlias, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord import checksum, layout
+from ffrecord import checksum, iteration, layout
 from ffrecord.batch import Batch, PendingRead
 from ffrecord.engine import SourceSet
-from ffrecord.errors import ClosedError, FFRecordError, SampleChecksumError
+from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.indices import Indices, check_bounds, record_numbers
-from ffrecord.iteration import in_order
-from ffrecord.opening import Path, paths, read_header, refuse_other_kinds, warn_if_legacy
-from ffrecord.partition import Extent, part, tasks
-from ffrecord.wording import counted
+from ffrecord.opening import Path, one_path, paths, read_header, warn_if_legacy
+from ffrecord.partition import part, tasks
+from ffrecord.table import open_files
+
+if TYPE_CHECKING:
+    from ffrecord.unfinished import UnfinishedFile
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -44,8 +46,6 @@ STEP_BYTES = 4 << 20
 STEP_RECORDS = 1024
 # So many prefetched batches are kept for a reader that asks for them.
 MOST_AHEAD = 8
-# A record larger than this is checked piece by piece: it may not fit into memory.
-STREAM_BYTES = 64 << 20
 
 
 class FileReader:
@@ -60,6 +60,9 @@ class FileReader:
             that is truncated under a mapping kills the process.
         on_error: what iteration does with a damaged record. "skip" leaves it out, with a
             `BadRecordWarning` that names it. Everything else always raises.
+        unfinished: read what a resumable writer has flushed so far. `fname` is the name that the
+            file will get. `refresh` takes in what was flushed since; once the file has its name,
+            that is the one that is read, and `unfinished` is False.
     """
 
     def __init__(
@@ -69,53 +72,44 @@ class FileReader:
         *,
         mode: str = "auto",
         on_error: str = "raise",
+        unfinished: bool = False,
     ) -> None:
         for name, value, known in (("mode", mode, MODES), ("on_error", on_error, ON_ERROR)):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-        self.fnames = paths(fname)
+        self.fnames = one_path(fname) if unfinished else paths(fname)
         self.check_data = check_data
         self.mode = mode
         self.on_error = on_error
+        self.unfinished = unfinished
         self._open()
 
-    def _open(self) -> None:
-        self._sources: SourceSet | None = None
+    def _open(self, seen: tuple[int, int] | None = None) -> None:
+        """`seen` says how many records of an unfinished file there are to be, and which."""
         # For other processes: this one may change its folder.
         self._absolute = [os.path.abspath(path) for path in self.fnames]
-        more = len(self.fnames) - 1
-        self._shown = self.fnames[0] + (f" and {counted(more, 'more file')}" if more else "")
         self._ahead: dict[bytes, PendingRead] = {}  # by the record numbers, as bytes
         self.prefetch_hits = 0  # how often a read found its records on their way
-        for path in self.fnames:
-            refuse_other_kinds(path)
-        sources = SourceSet(self.fnames, direct=self.mode in ("auto", "aio"))
-        headers = [read_header(source, self.check_data) for source in sources.each]
-        for path, header in zip(self.fnames, headers, strict=True):
-            warn_if_legacy(path, header, stacklevel=4)
-        counts = [header.n for header in headers]
-        self._header_crcs = [header.crc for header in headers]
-        self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self._checksums = _joined([header.checksums for header in headers])
-        # One entry more than records in each file: record i of file f begins at entry i + f.
-        self._offsets = _joined([header.offsets for header in headers])
-        self.n = int(self._first[-1])
-        # Handed out by get_offsets and get_checksums: the reader relies on them.
-        self._offsets.flags.writeable = self._checksums.flags.writeable = False
-        self._extent = Extent.of(self._offsets, self._first)
-        if self.mode == "mmap":
-            sources.map_all()
-        elif self.mode == "auto":
-            sources.ask_about_the_cache()
         self._fingerprint: str | None = None
-        self._sources = sources
+        self._closed = False
+        self._growing: UnfinishedFile | None = None
+        if self.unfinished:
+            from ffrecord.unfinished import UnfinishedFile  # which few readers need
+
+            self._growing = UnfinishedFile(self.fnames[0], self.mode, self.check_data, seen)
+            self._show(self._growing)
+        else:
+            self._table = open_files(self.fnames, self.mode, self.check_data)
+        for path, crc in zip(self.fnames, self._table.header_crcs, strict=True):
+            if not self.unfinished:
+                warn_if_legacy(path, crc, stacklevel=4)
 
     # ---- reading -------------------------------------------------------------------------
 
     def read(self, indices: Indices) -> list[Bytes]:
         """The records at `indices`, in that order, as one batch."""
         _ = self.sources  # an error if it is closed
-        records = record_numbers(indices, self.n, self._shown)
+        records = record_numbers(indices, self.n, self._table.name)
         if self._ahead and (pending := self._ahead.pop(records.tobytes(), None)) is not None:
             self.prefetch_hits += 1
             return pending.result()
@@ -126,20 +120,23 @@ class FileReader:
     def read_one(self, index: SupportsIndex) -> Bytes:
         """The record at `index`."""
         record = operator.index(index)
-        check_bounds(record, record, self.n, self._shown)
-        return self._read_single(record + self.n if record < 0 else record)
+        table = self._table
+        check_bounds(record, record, table.n, table.name)
+        return self._read_single(record + table.n if record < 0 else record)
 
     def read_range(self, start: int, stop: int) -> list[Bytes]:
         """The records from `start` up to `stop`, which lie next to each other, as one read."""
         if not 0 <= start <= stop <= self.n:
             due = f"range [{start}, {stop}) is not within [0, {self.n:,})"
-            raise IndexError(f"{self._shown}: {due}")
+            raise IndexError(f"{self._table.name}: {due}")
         return self.read(range(start, stop))
 
     def read_async(self, indices: Indices) -> PendingRead:
         """Begin to read `indices` and return at once; `.result()` gives what `read` would."""
         _ = self.sources  # an error if it is closed
-        return self._batch(record_numbers(indices, self.n, self._shown)).begin_read(everything=True)
+        return self._batch(record_numbers(indices, self.n, self._table.name)).begin_read(
+            everything=True
+        )
 
     def prefetch(self, indices: Indices) -> None:
         """Begin to read `indices`: the next `read` of just these finds them on their way.
@@ -147,7 +144,7 @@ class FileReader:
         The last few calls count; what nobody reads is let go of with them.
         """
         _ = self.sources  # an error if it is closed
-        records = record_numbers(indices, self.n, self._shown)
+        records = record_numbers(indices, self.n, self._table.name)
         key = records.tobytes()
         if key not in self._ahead:
             self._ahead[key] = self._batch(records).begin_read(everything=True)
@@ -167,23 +164,21 @@ class FileReader:
         self, index: int, begin: Ints, end: Ints, checksums: layout.Checksums | None
     ) -> list[Bytes]:
         """Parts of one record, each with a checksum of its own (None: unchecked)."""
-        file, start = self.locate(index)
-        which = np.full(len(begin), file) if len(self.fnames) > 1 else None
-        record = np.full(len(begin), index - int(self._first[file]))
-        sources = self.sources
         stored = checksums if self.check_data else None
-        batch = Batch(sources, which, record, begin + start, end + start, stored, self.mode, start)
+        batch = self._table.pieces(index, begin, end, stored, self.mode)
         return batch.begin_read(everything=False).result()
 
     def read_unchecked(self, index: int, offset: int, memory: Bytes) -> None:
         """Fill `memory` from a record's byte `offset` on, as it is on disk."""
-        file, start = self.locate(index)
-        self.sources[file].read_into(memory, start + offset)
+        table = self._table
+        file, start = table.locate(index)
+        table.opened[file].read_into(memory, start + offset)
 
     def copy_unchecked(self, index: int, offset: int, length: int, fd: int) -> None:
         """Append bytes of a record, as they are on disk, to another file."""
-        file, start = self.locate(index)
-        self.sources[file].copy_to(fd, start + offset, length)
+        table = self._table
+        file, start = table.locate(index)
+        table.opened[file].copy_to(fd, start + offset, length)
 
     def stream(self, index: int, chunk: int = STEP_BYTES) -> Iterator[Bytes]:
         """A record of any size, in chunks.
@@ -211,23 +206,50 @@ class FileReader:
         return self.read_one(index)
 
     def __iter__(self) -> Iterator[Bytes]:
-        return in_order(self, self.tasks(STEP_RECORDS, STEP_BYTES))
+        return self.iterate()
+
+    def iterate(
+        self, start: SupportsIndex = 0, *, follow: bool = False, timeout: float | None = None
+    ) -> Iterator[Bytes]:
+        """The records from `start` on, in order.
+
+        With `follow`, those of an unfinished file that are added too, until it is finished. If for
+        `timeout` seconds none is added, that is a TimedOutError: a loop that ends has seen all.
+        """
+        if timeout is not None and not (follow and timeout >= 0):
+            raise ValueError("timeout must be 0 or more seconds, and needs follow=True")
+        first, n = operator.index(start), self.n
+        if first != n:
+            check_bounds(first, first, n, self._table.name)
+        first += n if first < 0 else 0
+        if follow:
+            return iteration.follow(self, self._steps, first, timeout)
+        return iteration.in_order(self, self._steps(first, n))
+
+    def _steps(self, start: int, stop: int) -> Iterator[range]:
+        return tasks(self._table.extent, range(start, stop), STEP_RECORDS, STEP_BYTES)
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """Ranges of records that cover everything in order: a few MiB each, or one record."""
-        return ((each.start, each.stop) for each in self.tasks(STEP_RECORDS, STEP_BYTES))
+        return ((each.start, each.stop) for each in self._steps(0, self.n))
 
     def tasks(
         self, max_records: int | None = None, max_bytes: int | None = None
     ) -> Iterator[range]:
         """Ranges of records, for `read`, that cover everything in order: none of more records or
         bytes than that, but for a single record that is larger. Nothing is read for it."""
-        return tasks(self._extent, max_records, max_bytes)
+        extent = self._table.extent
+        return tasks(extent, range(extent.records), max_records, max_bytes)
 
     def partition(self, k: int, n: int) -> range:
         """The k-th (from 0) of `n` ranges of records, for `read`, that together are all of them:
         as equal in bytes as can be without reading anything. Some are empty if n is large."""
-        return part(self._extent, k, n)
+        return part(self._table.extent, k, n)
+
+    @property
+    def n(self) -> int:
+        """How many records there are."""
+        return self._table.n
 
     def __len__(self) -> int:
         return self.n
@@ -239,34 +261,17 @@ class FileReader:
     # ---- checking ------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Check every file's header again, as it is on disk now. Records are not read."""
+        """Check every file's header again, or an unfinished one's journal, as it is on disk now.
+        Records are not read."""
+        if self._growing is not None:
+            self._growing.look()
+            return
         for source in self.sources.each:
-            warn_if_legacy(source.path, read_header(source, check=True), stacklevel=3)
+            warn_if_legacy(source.path, read_header(source, check=True).crc, stacklevel=3)
 
     def find_damaged(self, start: int, stop: int) -> list[tuple[int, FFRecordError]]:
         """Read records `start` up to `stop`; the number of each that fails, and its error."""
-        damaged: list[tuple[int, FFRecordError]] = []
-        if stop - start == 1 and self.record_size(start) > STREAM_BYTES:
-            try:
-                deque(self.stream(start), maxlen=0)
-            except ClosedError:
-                raise
-            except FFRecordError as error:
-                damaged.append((start, error))
-            return damaged
-        try:
-            self.read(range(start, stop))
-        except ClosedError:
-            raise
-        except FFRecordError as problem:
-            for record in range(start, stop):
-                try:
-                    self.read_one(record)
-                except FFRecordError as error:
-                    damaged.append((record, error))
-            if not damaged:  # it came and went: still not a file to trust
-                damaged.append((start, problem))
-        return damaged
+        return iteration.find_damaged(self, range(start, stop))
 
     @property
     def fingerprint(self) -> str:
@@ -275,66 +280,72 @@ class FileReader:
         The same records written another way need not: their places in the file count too.
         """
         if self._fingerprint is None:
-            from hashlib import sha256  # and OpenSSL with it, which takes some milliseconds
-
-            digest = sha256()
-            for file, crc in enumerate(self._header_crcs):
-                body = layout.body(self.get_checksums(file), self.get_offsets(file)[:-1])
-                digest.update(layout.seal(crc, body))
-            self._fingerprint = digest.hexdigest()
+            self._fingerprint = self._table.fingerprint()
         return self._fingerprint
 
     def record_size(self, index: int) -> int:
         """How many bytes a record has."""
-        check_bounds(index, index, self.n, self._shown)
-        at = index + self._file_of(index)
-        return int(self._offsets[at + 1] - self._offsets[at])
+        table = self._table
+        check_bounds(index, index, table.n, table.name)
+        at = index + table.file_of(index)
+        return int(table.offsets[at + 1] - table.offsets[at])
 
     def record_sizes(self, indices: Indices = slice(None)) -> Ints:
         """How many bytes each record has, or each of some records."""
-        at = record_numbers(indices, self.n, self._shown)
-        if len(self.fnames) > 1:
-            at = at + self._first.searchsorted(at, side="right") - 1
-        sizes: Ints = self._offsets[at + 1] - self._offsets[at]
-        return sizes
+        table = self._table
+        return table.sizes(record_numbers(indices, table.n, table.name))
 
     def locate(self, index: int) -> tuple[int, int]:
         """The number of the file that a record is in, and the byte that it begins at."""
-        if len(self.fnames) == 1 and 0 <= index < self.n:
-            return 0, int(self._offsets[index])
-        check_bounds(index, index, self.n, self._shown)
-        file = self._file_of(index)
-        return file, int(self._offsets[index + file])
+        return self._table.locate(index)
 
     def checksum(self, index: int) -> int:
         """The stored CRC-32 of a record."""
-        return int(self._checksums[index])
+        return int(self._table.checksums[index])
 
     @property
     def checksums(self) -> layout.Checksums:
         """The stored CRC-32 of each record of all files."""
-        return self._checksums
+        return self._table.checksums
 
     def get_offsets(self, file_index: int) -> Ints:
         """Where each record of that file starts, and where the last one ends."""
-        file = range(len(self.fnames))[file_index]
-        return self._offsets[self._first[file] + file : self._first[file + 1] + file + 1]
+        return self._table.offsets_of(range(len(self.fnames))[file_index])
 
     def get_checksums(self, file_index: int) -> layout.Checksums:
         """The stored CRC-32 of each record of that file."""
-        file = range(len(self.fnames))[file_index]
-        return self._checksums[self._first[file] : self._first[file + 1]]
+        return self._table.checksums_of(range(len(self.fnames))[file_index])
 
     def header_crc(self, file_index: int) -> int:
         """The stored checksum of that file's header; 0 if it has none."""
-        return self._header_crcs[file_index]
+        return self._table.header_crcs[file_index]
 
     # ---- life ----------------------------------------------------------------------------
 
+    def refresh(self) -> int:
+        """Take in what the writer of an unfinished file has flushed since; how many records that
+        is. For one thread at a time; others may read meanwhile."""
+        _ = self.sources  # an error if it is closed
+        before = self.n
+        if (growing := self._growing) is not None:
+            growing.look()
+            self._show(growing)
+        return self.n - before
+
+    def _show(self, growing: UnfinishedFile) -> None:
+        self._table = growing.table
+        self._fingerprint = None
+        if growing.finished:
+            self.unfinished, self._growing = False, None
+        if self._closed:  # by another thread, since
+            self.close()
+
     def close(self) -> None:
         """Close the files. Records that were read stay valid."""
+        self._closed = True
+        self._growing = None
         self._ahead.clear()
-        self._sources = None
+        self._table = replace(self._table, sources=None)
 
     def __enter__(self) -> FileReader:
         return self
@@ -343,15 +354,19 @@ class FileReader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("check_data", "mode", "on_error")
-        return {name: getattr(self, name) for name in kept} | {"fnames": self._absolute}
+        kept = ("check_data", "mode", "on_error", "unfinished")
+        state = {name: getattr(self, name) for name in kept} | {"fnames": self._absolute}
+        if self.unfinished:
+            state["_seen"] = self.n, checksum.crc32(self.checksums.tobytes())
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open()
+        self.__dict__.update({"unfinished": False, **state})
+        self._open(self.__dict__.pop("_seen", None))
 
     def __repr__(self) -> str:
-        state = "closed" if self._sources is None else f"{self.n} records"
+        so_far = " so far" if self.unfinished else ""
+        state = "closed" if self._table.sources is None else f"{self.n} records{so_far}"
         files = self.fnames[0] if len(self.fnames) == 1 else f"{len(self.fnames)} files"
         return f"<FileReader {files}: {state}>"
 
@@ -360,15 +375,14 @@ class FileReader:
     @property
     def sources(self) -> SourceSet:
         """The open files; ClosedError if they are not."""
-        if self._sources is None:
-            raise ClosedError(f"{self.fnames[0]}: this reader is closed")
-        return self._sources
+        return self._table.opened
 
     def _read_single(self, index: int) -> Bytes:
         """One record by a plain read: setting up a batch would cost more than it brings."""
-        sources = self.sources
-        file = self._file_of(index)
-        begin, end = self._offsets[index + file : index + file + 2].tolist()
+        table = self._table
+        sources = table.opened
+        file = table.file_of(index)
+        begin, end = table.offsets[index + file : index + file + 2].tolist()
         if self.mode == "mmap":
             record = sources.maps[file][begin:end]
         elif self.mode == "aio" or end - begin > SMALL_BYTES:
@@ -380,29 +394,13 @@ class FileReader:
             self._compare(index, checksum.crc32(record))
         return record
 
-    def _file_of(self, index: int) -> int:
-        if len(self.fnames) == 1:
-            return 0
-        return int(self._first.searchsorted(index, side="right")) - 1
-
     def _compare(self, index: int, computed: int) -> None:
         stored = self.checksum(index)
         if stored != computed:
-            file = self._file_of(index)
-            number = index - int(self._first[file])
-            raise SampleChecksumError(self.fnames[file], number, stored, computed)
+            file = self._table.file_of(index)
+            number = index - int(self._table.first[file])
+            path = self._table.opened[file].path
+            raise SampleChecksumError(path, number, stored, computed)
 
     def _batch(self, records: Ints) -> Batch:
-        sources = self.sources
-        file = None
-        at, record = records, records
-        if len(sources) > 1:
-            file = self._first.searchsorted(records, side="right") - 1
-            at, record = records + file, records - self._first[file]
-        stored = self._checksums[records] if self.check_data else None
-        begin, end = self._offsets[at], self._offsets[at + 1]
-        return Batch(sources, file, record, begin, end, stored, self.mode)
-
-
-def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return self._table.batch(records, self.mode, check=self.check_data)

@@ -22,8 +22,8 @@ from ffrecord.claims import NOWHERE, Claims
 from ffrecord.engine import Source, whole_file
 from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.index.layout import is_index
+from ffrecord.journal import journal_path
 from ffrecord.opening import refuse_other_kinds
-from ffrecord.partial import journal_path
 from ffrecord.recheck import CHUNK, Recheck
 from ffrecord.wording import there_already
 from ffrecord.writer import FileWriter

@@ -41,6 +41,7 @@ from ffrecord.newfile import check_target, writing
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 COPY_CHUNK = 1 << 20
+SHOWN = 30  # characters of a text that an error repeats
 FLUSH_BYTES = 64 << 20
 """A resumable writer flushes by itself when so much was written since the last time."""
 
@@ -131,6 +132,11 @@ class FileWriter:
 
     def write(self, records: Iterable[Any]) -> None:
         """Add each record of an iterable."""
+        if isinstance(records, str):
+            raise _refuse_text(records)
+        if isinstance(records, (bytes, bytearray, memoryview)):
+            kind = type(records).__name__
+            raise TypeError(f"write takes several records, not one {kind}: use write_one")
         for record in records:
             self.write_one(record)
 
@@ -260,6 +266,8 @@ class FileWriter:
             return crc32(buffer)
         crc = 0
         while (chunk := data.read(COPY_CHUNK)) != b"":
+            if isinstance(chunk, str):
+                raise TypeError('read() gave str, not bytes; open it with "rb"')
             buffer = None if chunk is None else _as_bytes(chunk)
             if buffer is None:  # a non-blocking stream, or not a stream of bytes
                 raise TypeError(f"read() gave {type(chunk).__name__} where bytes were due")
@@ -305,13 +313,19 @@ def _as_bytes(data: Any) -> Bytes | None:
         view = memoryview(data)
     except TypeError:
         if isinstance(data, str):
-            raise TypeError("a record is bytes, not str: encode it first") from None
+            raise _refuse_text(data) from None
         if not hasattr(data, "read"):
             raise
         return None
     if not view.c_contiguous:
         raise ValueError("the record's buffer is not C-contiguous; copy it first")
     return np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
+
+
+def _refuse_text(text: str) -> TypeError:
+    """The error for a str, with the line to write instead."""
+    shown = repr(text) if len(text) <= SHOWN else "text"
+    return TypeError(f"a record is bytes, not str; encode it: writer.write_one({shown}.encode())")
 
 
 def _array_as_bytes(array: npt.NDArray[Any]) -> Bytes:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hypothesis import strategies as st
+
 from ffrecord import FileReader, PackedFolder, PackReport, SkippedWarning, pack_folder
 from ffrecord.index import layout
 from tests import handmade
@@ -23,6 +25,20 @@ def pack(folder: Path, out: Path, **options: Any) -> PackReport:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SkippedWarning)
         return pack_folder(folder, out, **options)
+
+
+def spoil(path: Path, data: st.DataObject) -> None:
+    """Damage a file somewhere: a byte, some zeros, or its end."""
+    content = bytearray(path.read_bytes())
+    at = data.draw(st.integers(0, len(content) - 1))
+    kind = data.draw(st.sampled_from(["flip", "zeros", "cut"]))
+    if kind == "flip":
+        content[at] ^= data.draw(st.integers(1, 255))
+    elif kind == "zeros":
+        content[at : at + 300] = bytes(len(content[at : at + 300]))
+    else:
+        del content[at:]
+    path.write_bytes(content)
 
 
 def flip(path: Path, offset: int) -> None:

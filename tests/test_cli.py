@@ -74,6 +74,57 @@ def test_info_json_has_the_facts(file: Path) -> None:
     assert sum(each["records"] for each in facts["histogram"]) == 4
 
 
+@pytest.fixture
+def unfinished(tmp_path: Path) -> Path:
+    """Where a file will be whose writer has flushed two records and been interrupted."""
+    path = tmp_path / "long.ffr"
+    writer = FileWriter(path, resumable=True)
+    writer.write(RECORDS[2:])
+    writer.suspend()
+    return path
+
+
+def test_info_and_cat_show_what_was_flushed_of_an_unfinished_file(unfinished: Path) -> None:
+    result = run("info", "--unfinished", unfinished, "--json")
+    facts = json.loads(result.stdout)
+    assert (result.returncode, facts["kind"]) == (0, "unfinished records")
+    assert (facts["records"], facts["data_bytes"]) == (2, 5005)
+    assert facts["file_bytes"] == (unfinished.parent / ".long.ffr.partial").stat().st_size
+    assert b"unfinished records" in run("info", "--unfinished", unfinished).stdout
+    result = run("cat", "--unfinished", unfinished, "--record", "-1")
+    assert (result.returncode, result.stdout) == (0, RECORDS[-1])
+
+
+def test_a_finished_file_is_shown_as_ever_with_unfinished(file: Path) -> None:
+    for command in (["info", file], ["cat", file, "--record", "2"]):
+        assert run(*command, "--unfinished").stdout == run(*command).stdout != b""
+
+
+@pytest.mark.parametrize("command", [["info"], ["cat", "--record", "0"], ["verify"], ["ls"]])
+def test_an_unfinished_file_is_not_found_and_the_error_says_how_to_look_at_it(
+    command: list[str], unfinished: Path
+) -> None:
+    result = run(command[0], unfinished, *command[1:])
+    assert result.returncode == 13
+    said = f"{unfinished}: ", "not finished", "`ffrecord info --unfinished` shows"
+    (line,) = (result.stderr + result.stdout).decode().splitlines()
+    assert all(each in line for each in said)
+
+
+def test_unfinished_takes_a_file_and_of_cat_a_record(unfinished: Path, file: Path) -> None:
+    for arguments, code, said in (
+        (["info", unfinished.parent], 3, "a folder"),
+        (["info", unfinished.parent / "none.ffr"], 13, "neither this file nor an unfinished one"),
+        (["cat", unfinished], 2, "--unfinished needs --record N"),
+        (["cat", unfinished, "name"], 2, "--unfinished needs --record N"),
+        (["cat", unfinished, "--record", "2"], 2, "there are 2 records"),
+    ):
+        result = run(*arguments, "--unfinished")
+        assert (result.returncode, result.stdout) == (code, b"")
+        (line,) = result.stderr.decode().splitlines()
+        assert said in line
+
+
 def test_info_draws_a_histogram(file: Path) -> None:
     output = run("info", file).stdout.decode()
     assert "█" in output

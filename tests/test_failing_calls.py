@@ -13,8 +13,8 @@ import pytest
 from ffrecord import BusyError, FileWriter, SampleChecksumError, aio
 from ffrecord.archive import Archive
 from ffrecord.engine import SourceSet
+from ffrecord.journal import partial_path
 from ffrecord.newfolder import NewFolder
-from ffrecord.partial import partial_path
 from ffrecord_fuse.coldreads import ColdReads
 from ffrecord_fuse.content import Content
 from ffrecord_fuse.filesystem import Filesystem

@@ -1,12 +1,12 @@
 """The import table of the design, as data: who may import whom. Breaking it is a failing test.
 
 Beyond the design's table: `slabs`, `pagecache`, `engine` and `batch` are what it calls `aio` and
-`reader`, `iteration`, `opening`, `partition` and `recheck` are parts of `reader`, `newfile`,
-`beginning`, `append`, `partial`, `finished`, `journal`, `sharing`, `locks`, `planted` and
-`tempnames` of `writer`, `claims` of `salvage`, `scan` and `readahead` of `pack`, `archive`,
-`packedfile` and `walking` of `folder`, `openfolders` and `placing` of `extract`, `contents` of
-`pack` and `extract`, split into one job each; `fileio`, `package` and `utils` have the names of the
-original's modules.
+`reader`, `iteration`, `opening`, `partition`, `recheck`, `table` and `unfinished` are parts of
+`reader`, `newfile`, `beginning`, `append`, `partial`, `finished`, `journal`, `sharing`, `locks`,
+`planted` and `tempnames` of `writer`, `claims` of `salvage`, `scan` and `readahead` of `pack`,
+`archive`, `packedfile` and `walking` of `folder`, `openfolders` and `placing` of `extract`,
+`contents` of `pack` and `extract`, split into one job each; `fileio`, `package` and `utils` have
+the names of the original's modules.
 """
 
 from __future__ import annotations
@@ -45,11 +45,24 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.engine": ({"errors", "extents", "aio", "pagecache"}, {"numpy"}),
     "ffrecord.machine": ({"aio", "engine", "pagecache", "version"}, set()),
     "ffrecord.batch": (READ_SIDE, {"numpy"}),
-    "ffrecord.opening": ({"checksum", "engine", "errors", "layout", "recheck"}, {"numpy"}),
+    "ffrecord.opening": (
+        {"checksum", "engine", "errors", "journal", "layout", "recheck", "wording"},
+        {"numpy"},
+    ),
     "ffrecord.partition": (set(), {"numpy"}),
+    "ffrecord.table": (
+        {"batch", "engine", "errors", "indices", "layout", "opening", "partition", "wording"},
+        {"numpy"},
+    ),
     "ffrecord.iteration": ({"batch", "errors"}, {"numpy"}),
     "ffrecord.reader": (
-        READ_SIDE | {"batch", "indices", "iteration", "opening", "partition", "wording"},
+        READ_SIDE
+        | {"batch", "indices", "iteration", "opening", "partition", "table", "unfinished"}
+        | {"wording"},
+        {"numpy"},
+    ),
+    "ffrecord.unfinished": (
+        {"checksum", "engine", "errors", "journal", "layout", "opening", "table", "wording"},
         {"numpy"},
     ),
     "ffrecord.recheck": ({"checksum", "engine"}, {"numpy"}),
@@ -64,14 +77,13 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"sharing"},
         set(),
     ),
-    "ffrecord.journal": ({"checksum", "engine", "newfile"}, set()),
+    "ffrecord.journal": ({"checksum", "engine", "errors", "newfile"}, set()),
     "ffrecord.finished": (
         {"beginning", "engine", "errors", "layout", "newfile", "opening", "planted", "recheck"},
         set(),
     ),
     "ffrecord.partial": (
-        {"beginning", "checksum", "engine", "errors", "finished", "journal", "layout", "locks"}
-        | {"newfile"}
+        {"beginning", "engine", "errors", "finished", "journal", "layout", "locks", "newfile"}
         | {"opening", "recheck", "sharing"},
         set(),
     ),
@@ -81,7 +93,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "ffrecord.claims": ({"checksum", "engine", "errors", "journal", "layout"}, {"numpy"}),
     "ffrecord.salvage": (
-        {"checksum", "claims", "engine", "errors", "index", "layout", "opening", "partial"}
+        {"checksum", "claims", "engine", "errors", "index", "journal", "layout", "opening"}
         | {"recheck", "wording", "writer"},
         {"numpy"},
     ),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ffrecord import FileWriter, newfile, partial, salvage_file
+from ffrecord import FileWriter, newfile, salvage_file
+from ffrecord.journal import partial_path
 from tests import handmade, kills
 from tests.kills import Point
 
@@ -76,7 +77,7 @@ def resumed(path: Path, n: int | None, flushed: int) -> int:
         assert there >= flushed
         writer.suspend()
     out = path.with_name("taken.ffr")
-    report = salvage_file(partial.partial_path(os.fspath(path)), out)
+    report = salvage_file(partial_path(os.fspath(path)), out)
     assert (report.kept, report.lost) == (there, [])
     assert handmade.records_in(out.read_bytes()) == ADDED[:there]
     out.unlink()

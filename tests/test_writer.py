@@ -10,6 +10,7 @@ import io
 import math
 import mmap
 import os
+import re
 import resource
 import shutil
 import signal
@@ -306,9 +307,44 @@ def test_a_stream_that_breaks_leaves_no_trace_of_itself(
     assert read_all(tmp_path / "s.ffr") == [b"before", b"after", b"last"]
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("text", "writer.write_one('text'.encode())"),
+        ("it's", 'writer.write_one("it\'s".encode())'),
+        ("größer\n", r"writer.write_one('größer\n'.encode())"),
+        ("long" * 100, "writer.write_one(text.encode())"),
+        ("", "writer.write_one(''.encode())"),
+    ],
+)
+def test_text_is_a_type_error_with_the_line_to_write(text: str, line: str, tmp_path: Path) -> None:
+    with FileWriter(tmp_path / "t.ffr") as writer:
+        for write in (writer.write_one, writer.write):
+            with pytest.raises(TypeError, match=re.escape(f"not str; encode it: {line}")):
+                write(text)
+        with pytest.raises(TypeError, match=re.escape(f"encode it: {line}")):
+            writer.write([b"before", text])
+        assert writer.count == 1
+        writer.discard()
+    with FileWriter(tmp_path / "t.ffr") as writer:  # as it says
+        exec(line, {"writer": writer, "text": text})
+    assert read_all(tmp_path / "t.ffr") == [text.encode()]
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_one_record_where_several_are_due_is_a_type_error_that_says_so(
+    kind: Callable[[bytes], Any], tmp_path: Path
+) -> None:
+    with FileWriter(tmp_path / "t.ffr") as writer:
+        for data in (b"", b"one"):
+            with pytest.raises(TypeError, match=rf"not one {kind.__name__}: use write_one"):
+                writer.write(kind(data))
+        assert writer.count == 0
+
+
 def test_a_stream_of_text_is_a_type_error(tmp_path: Path) -> None:
     with FileWriter(tmp_path / "s.ffr", 1) as writer:
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=r"read\(\) gave str, not bytes; open it with \"rb\""):
             writer.write_one(io.StringIO("text"))
         writer.write_one(b"bytes")
     assert read_all(tmp_path / "s.ffr") == [b"bytes"]

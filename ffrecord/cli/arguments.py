@@ -75,6 +75,13 @@ def _add_json(parser: argparse.ArgumentParser, what: str = "one JSON object, for
     parser.add_argument("--json", action="store_true", help=what)
 
 
+def _add_unfinished(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--unfinished", action="store_true",
+        help="FILE is being written: read what its resumable writer has flushed so far",
+    )  # fmt: skip
+
+
 def _add_no_progress(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-progress", action="store_true",
@@ -179,6 +186,7 @@ def _cat(parser: argparse.ArgumentParser) -> None:
         "path", nargs="*", default=[], metavar="PATH", help="files in a packed folder"
     )
     what.add_argument("--record", type=int, metavar="N", help="a record; -1 is the last")
+    _add_unfinished(parser)
 
 
 def _extract(parser: argparse.ArgumentParser) -> None:
@@ -241,6 +249,7 @@ def _info(parser: argparse.ArgumentParser) -> None:
         "--system", nargs="?", const=".", metavar="PATH",
         help="instead: what this machine has, and the file system of PATH (the current folder)",
     )  # fmt: skip
+    _add_unfinished(parser)
     _add_json(parser)
 
 
@@ -335,6 +344,7 @@ COMMANDS = {
             "ffrecord info train       # a typed dataset: its fields",
             "ffrecord info --json train.ffr",
             "ffrecord info --system    # AIO, O_DIRECT, FUSE …, and what is missing",
+            "ffrecord info --unfinished train.ffr    # while it is written",
         ),
     ),
     "verify": Command(

@@ -14,9 +14,11 @@ from ffrecord.reader import FileReader
 def run(options: argparse.Namespace) -> int:
     if options.record is not None:
         refuse_records_of_datasets(options.file)
-        with FileReader(options.file) as reader:
+        with FileReader(options.file, unfinished=options.unfinished) as reader:
             sys.stdout.buffer.write(reader.read_one(options.record).data)
         return 0
+    if options.unfinished:
+        options.parser.error("--unfinished needs --record N")
     if not options.path:
         options.parser.error("name files in the packed folder, or with --record N a record")
     refuse_datasets(options.file)

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     if options.system is not None:
         system.show(options.system, as_json=options.json)
         return 0
-    what, facts = _describe(options.file)
+    what, facts = _describe(options.file, unfinished=options.unfinished)
     if options.json:
         print(json.dumps(facts, indent=2))
     else:
@@ -43,12 +43,15 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _describe(path: str) -> tuple[str, dict[str, Any]]:
+def _describe(path: str, *, unfinished: bool) -> tuple[str, dict[str, Any]]:
     """What sizes are of, and the facts."""
-    shards = datasets.parts(path)
-    if all(map(datasets.is_dataset, shards)):
-        return "value", datasets.describe(path, shards)
-    with FileReader(path) as reader:
+    if not unfinished:
+        shards = datasets.parts(path)
+        if all(map(datasets.is_dataset, shards)):
+            return "value", datasets.describe(path, shards)
+    with FileReader(path, unfinished=unfinished) as reader:
+        if reader.unfinished:
+            return "record", describe(reader)
         try:
             return "file", describe_folder(Archive(reader))
         except NotPackedFolderError:
@@ -133,10 +136,10 @@ def describe(reader: FileReader) -> dict[str, Any]:
     """The facts about record files, ready for JSON."""
     sizes = reader.record_sizes()
     return {
-        "kind": "records",
+        "kind": "unfinished records" if reader.unfinished else "records",
         "files": len(reader.fnames),
         "records": reader.n,
-        "file_bytes": sum(os.path.getsize(name) for name in reader.fnames),
+        "file_bytes": sum(os.fstat(source.fd).st_size for source in reader.sources.each),
         "data_bytes": int(sizes.sum()),
         "fingerprint": reader.fingerprint,
         **_spread("record", sizes),

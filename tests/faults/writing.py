@@ -10,7 +10,7 @@ from typing import Any
 
 from ffrecord import BusyError, ChangedError, FileWriter, PackedFolder, newfile, salvage_file
 from ffrecord.dataset import DatasetReader, DatasetWriter
-from ffrecord.partial import journal_path, partial_path
+from ffrecord.journal import journal_path, partial_path
 from ffrecord.salvage import SalvageReport
 from tests import archives, handmade, trees
 from tests.faults.cases import Operation

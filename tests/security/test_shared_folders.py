@@ -20,7 +20,7 @@ from ffrecord.convert import convert
 from ffrecord.dataset import DatasetWriter
 from ffrecord.errors import FFRecordError
 from ffrecord.extract import extract
-from ffrecord.partial import journal_path, partial_path
+from ffrecord.journal import journal_path, partial_path
 from ffrecord_fuse.log import Log
 from tests import archives, handmade, trees, users
 from tests.mounted.mounting import time_limit
