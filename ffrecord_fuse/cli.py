@@ -6,12 +6,17 @@ mount -t fuse.ffrecord-fuse photos.ffr /mnt/photos -o allow_other
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ffrecord.errors import FFRecordError
 from ffrecord.terminal import EXIT_INTERRUPTED, EXIT_SYSTEM, Parser, complain, prepare_output
 from ffrecord.version import __version__
 from ffrecord_fuse import options as mount_options
+
+if TYPE_CHECKING:
+    from ffrecord_fuse.lifeline import Caller
 
 PROGRAM = "ffrecord-fuse"
 EXAMPLES = """examples:
@@ -19,8 +24,8 @@ EXAMPLES = """examples:
   mount -t fuse.ffrecord-fuse photos.ffr mounted -o noexec,workers=2"""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
+def main(arguments: Sequence[str] | None = None, caller: Caller | None = None) -> int:
+    """Run the command line and return the exit code. The mount ends with `caller`."""
     prepare_output(PROGRAM)
     parser = Parser(
         prog=PROGRAM, description="Mount a packed folder as a read-only directory.",
@@ -30,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_arguments(parser)
     given = parser.parse_args(arguments)
     try:
-        return run(given)
+        with contextlib.nullcontext() if caller is None else caller.folder():
+            return run(given, caller)
     except KeyboardInterrupt:
         complain("interrupted", program=PROGRAM)
         return EXIT_INTERRUPTED
@@ -63,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log", metavar="FILE", help="where to log to; syslog if left out")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(given: argparse.Namespace, caller: Caller | None = None) -> int:
     words = list(given.options)
     for name in ("workers", "backend", "log"):
         value = getattr(given, name)
@@ -73,4 +79,6 @@ def run(given: argparse.Namespace) -> int:
     # Not before it is asked for: help and completion need none of what it imports.
     from ffrecord_fuse.daemon import serve
 
-    return serve(given.archive, given.mountpoint, options, foreground=given.foreground)
+    return serve(
+        given.archive, given.mountpoint, options, foreground=given.foreground, caller=caller
+    )

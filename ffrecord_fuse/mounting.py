@@ -363,7 +363,7 @@ def _take_over(mountpoint: str, fd: int) -> int:
         raise MountError(mountpoint, errno.EBADF, why) from None
     if not stat.S_ISCHR(status.st_mode) or status.st_rdev != _DEVICE_NUMBER:
         raise MountError(mountpoint, errno.ENODEV, f"the descriptor handed in is not {_DEVICE}")
-    if _is_unmounted(fd):
+    if is_unmounted(fd):
         why = "the descriptor handed in is not mounted, or no longer: mount it first"
         raise MountError(mountpoint, errno.ENOTCONN, why)
     os.set_blocking(fd, False)
@@ -371,7 +371,8 @@ def _take_over(mountpoint: str, fd: int) -> int:
     return fd
 
 
-def _is_unmounted(fd: int) -> bool:
+def is_unmounted(fd: int) -> bool:
+    """Whether a descriptor of /dev/fuse has no mount: never had one, or lost it by now."""
     poll = select.poll()
     poll.register(fd, 0)
-    return bool(poll.poll(0))  # POLLERR: never mounted, aborted, or unmounted
+    return bool(poll.poll(0))  # POLLERR

@@ -68,6 +68,14 @@ def connection_of(mountpoint: str) -> int:
     return entry.minor
 
 
+def connection_at(mountpoint: str) -> int | None:
+    """As `connection_of`; None where no FUSE mount can be seen."""
+    try:
+        return connection_of(mountpoint)
+    except MountError:
+        return None
+
+
 def set_read_ahead(mountpoint: str, kib: int) -> bool:
     """Let the kernel read ahead that far; False where that is not permitted.
 
@@ -87,7 +95,8 @@ def resolve(path: str) -> str:
     os.path.realpath does lstat, which a file system mounted there has to answer; readlink is
     answered by the kernel, since the root of a mount is no symlink.
     """
-    todo = _components(os.path.join(os.getcwd(), path))
+    # Not for an absolute path: the working directory may have been deleted.
+    todo = _components(path if os.path.isabs(path) else os.path.join(os.getcwd(), path))
     resolved = "/"
     symlinks = 0
     while todo:
