@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ffrecord.errors import FFRecordError
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None, caller: Caller | None = None) -
     given = parser.parse_args(arguments)
     try:
         with contextlib.nullcontext() if caller is None else caller.folder():
-            return run(given, caller)
+            return run(given, caller, program=PROGRAM, by_mount8=caller is None)
     except KeyboardInterrupt:
         complain("interrupted", program=PROGRAM)
         return EXIT_INTERRUPTED
@@ -69,16 +70,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log", metavar="FILE", help="where to log to; syslog if left out")
 
 
-def run(given: argparse.Namespace, caller: Caller | None = None) -> int:
+def run(
+    given: argparse.Namespace,
+    caller: Caller | None = None,
+    *,
+    program: str = "ffrecord",
+    by_mount8: bool = False,
+) -> int:
+    """Mount as the command line says. Complaints begin with the `program`'s name."""
     words = list(given.options)
     for name in ("workers", "backend", "log"):
         value = getattr(given, name)
         if value is not None:
             words.append(f"{name}={mount_options.escape(str(value))}")
-    options = mount_options.parse(words)
+    options = mount_options.parse(words, by_mount8=by_mount8)
     # Not before it is asked for: help and completion need none of what it imports.
     from ffrecord_fuse.daemon import serve
 
     return serve(
-        given.archive, given.mountpoint, options, foreground=given.foreground, caller=caller
-    )
+        given.archive, given.mountpoint, options, foreground=given.foreground, caller=caller,
+        warn=partial(complain, warning=True, program=program),
+    )  # fmt: skip

@@ -7,7 +7,9 @@ import errno
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeAlias
 
 from ffrecord.archive import Archive
@@ -20,8 +22,8 @@ from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem, Ownership
 from ffrecord_fuse.handshake import Agreement, agree
 from ffrecord_fuse.lifeline import Caller
-from ffrecord_fuse.log import Log
-from ffrecord_fuse.mounting import mount, unmount
+from ffrecord_fuse.log import NOWHERE, Log
+from ffrecord_fuse.mounting import inherited_descriptor, mount, unmount
 from ffrecord_fuse.mounttable import READ_AHEAD_KIB, connection_at, set_read_ahead
 from ffrecord_fuse.options import Options
 from ffrecord_fuse.supervisor import ENDING, Served, Supervisor, default_workers
@@ -32,6 +34,8 @@ Run: TypeAlias = Callable[[Callable[[], None]], None]
 READY = b"+"
 SPARE_DESCRIPTORS = 16
 """Open files that serving takes, beyond one for each worker."""
+ANSWER_SECONDS = 2.0
+"""How long a mount may take to answer before it is taken for one that lives."""
 
 
 def serve(
@@ -41,25 +45,22 @@ def serve(
     *,
     foreground: bool = False,
     caller: Caller | None = None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> int:
     """Mount and serve; returns when the mount has gone or, as a daemon, when it answers.
 
     Whatever stands in the way is raised before anything is left in the background. The mount ends
-    with the `caller`, if there is one.
+    with the `caller`, if there is one. `warn` is told where the log is, if that is a surprise.
     """
     archive, mountpoint = absolute(archive), absolute(mountpoint)
     by_libfuse = options.backend == "fusepy"
     workers = 1 if by_libfuse else options.workers or default_workers()
-    served = _opened(archive, options, workers)
-    log_path = None if options.log is None else os.path.abspath(options.log)
-    log = Log(log_path, foreground=foreground)
+    opened = Archive.open(archive)
     _require_descriptors(mountpoint, workers + SPARE_DESCRIPTORS)
-    inodes = len(served.filesystem.archive.index)
-    facts = f"{inodes} inodes, {counted(workers, 'worker')}, verify={options.verify}"
-
-    def logged(run: Run) -> Run:
-        return _logged(run, log, f"mounted {archive} on {mountpoint}: {facts}", mountpoint)
-
+    log = Log(None if options.log is None else absolute(options.log), foreground=foreground)
+    served = _served(opened, options, workers, log.place)
+    facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}, verify={options.verify}"
+    logged = partial(_logged, log, f"mounted {archive} on {mountpoint}: {facts}", mountpoint)
     if by_libfuse:
         what = (served.filesystem, served.content, served.counters.row(0), log.line, caller)
         run = logged(fusepy_adapter.prepare(archive, mountpoint, options, *what))
@@ -68,14 +69,17 @@ def serve(
         else:
             with _undone_if_interrupted(mountpoint):
                 in_background(run, mountpoint)
-        return 0
-    with _undone_if_interrupted(mountpoint):
-        fd, agreement, connection = _mount(archive, mountpoint, options)
-        watch = Supervisor(
-            fd, mountpoint, served, agreement, workers=workers, log=log.line,
-            connection=connection, caller=caller,
-        )  # fmt: skip
-        _run(logged(watch.run), watch, mountpoint, foreground=foreground)
+    else:
+        with _undone_if_interrupted(mountpoint):
+            fd, agreement, connection = _mount(archive, mountpoint, options)
+            watch = Supervisor(
+                fd, mountpoint, served, agreement, workers=workers, log=log.line,
+                connection=connection, caller=caller,
+            )  # fmt: skip
+            _run(logged(watch.run), watch, mountpoint, foreground=foreground)
+    if log.is_our_choice:
+        where = "nothing is logged" if log.place == NOWHERE else f"the log is {log.place}"
+        warn(f"there is no syslog here (/dev/log): {where}; --log FILE names another file")
     return 0
 
 
@@ -117,29 +121,69 @@ def _unmount_quietly(mountpoint: str) -> None:
         unmount(mountpoint, lazy=True)
 
 
-def _opened(path: str, options: Options, workers: int) -> Served:
+def _served(archive: Archive, options: Options, workers: int, log_place: str) -> Served:
     """An archive as it is to be served."""
-    archive = Archive.open(path)
     counters = Counters(workers)
     keeper = os.getuid() if options.allow_root else None
     ownership = Ownership(options.uid, options.gid, options.umask, keeper)
-    filesystem = Filesystem(archive, ownership, counters)
+    filesystem = Filesystem(archive, ownership, counters, log_place)
     content = Content(archive, options.verify)
     return Served(filesystem, content, counters, options.spin, options.idle)
 
 
-def _logged(run: Run, log: Log, what: str, mountpoint: str) -> Run:
-    """Serve, and have the log say when that begins and ends."""
+def _logged(log: Log, what: str, mountpoint: str, run: Run) -> Run:
+    """Serve, and have the log say when that begins and how it ends."""
 
     def run_and_log(ready: Callable[[], None]) -> None:
+        connection = None
+
         def mounted() -> None:
+            nonlocal connection
+            connection = connection_at(mountpoint)
             log.line(what)
             ready()
 
         run(mounted)
-        log.line(f"unmounted {mountpoint}")
+        log.line(_ending(mountpoint, connection))
 
     return run_and_log
+
+
+def _ending(mountpoint: str, connection: int | None) -> str:
+    """Tell how a mount ended, in a line for the log. One that was aborted is still there, dead:
+    it is removed."""
+    if inherited_descriptor(mountpoint) is not None:
+        return f"{mountpoint} has ended: it was unmounted, or its connection aborted"
+    if connection is None or connection_at(mountpoint) != connection or not _is_dead(mountpoint):
+        return f"unmounted {mountpoint}"
+    try:
+        unmount(mountpoint, lazy=True)
+    except MountError as error:
+        return f"the connection of {mountpoint} was aborted; a dead mount is left: {error.strerror}"
+    return f"the connection of {mountpoint} was aborted; unmounted it"
+
+
+def _is_dead(mountpoint: str) -> bool:
+    """Whether a mount has no daemon. By a process that can be killed: another file system may have
+    been mounted there meanwhile, one that does not answer yet."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.statvfs(mountpoint)
+        except OSError as error:
+            code = 0 if error.errno in (errno.ENOTCONN, errno.ECONNABORTED) else 1
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status == 0
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
 
 
 @contextlib.contextmanager

@@ -78,7 +78,7 @@ def prepare(
             # libfuse 3 also fails in the end when it was a signal that made it unmount.
             if not callbacks.has_started:
                 said = stderr.stop() or f"libfuse gives up with code {error}"
-                raise mounting.refusal(mountpoint, said) from None
+                raise mounting.refusal(mountpoint, said, options) from None
         if caller is not None and caller.has_ended():
             caller.wait_for_release()
 

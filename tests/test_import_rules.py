@@ -184,7 +184,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord_fuse.__main__": ({"cli"}, set()),
     "ffrecord_fuse.errors": ({"errors"}, set()),
     "ffrecord_fuse.options": ({"errors"}, set()),
-    "ffrecord_fuse.mounttable": ({"errors"}, set()),
+    "ffrecord_fuse.mounttable": ({"errors", "names"}, set()),
     "ffrecord_fuse.mounting": ({"errors", "mounttable", "options"}, set()),
     "ffrecord_fuse.lifeline": ({"errors", "mounting", "mounttable"}, set()),
     "ffrecord_fuse.events": (set(), set()),
