@@ -10,6 +10,8 @@ import base64
 import errno
 import os
 
+NO_WORKING_FOLDER = "the working directory was deleted: give an absolute path"
+
 
 def to_bytes(name: str | os.PathLike[str]) -> bytes:
     text = os.fspath(name) if isinstance(name, os.PathLike) else name
@@ -31,7 +33,10 @@ def absolute(path: str | os.PathLike[str]) -> str:
     text = os.fsdecode(path)
     if not text:
         raise FileNotFoundError(errno.ENOENT, "an empty name is no file or folder")
-    return os.path.abspath(text)
+    try:
+        return os.path.abspath(text)
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, NO_WORKING_FOLDER, text) from None
 
 
 def json_facts(key: str, text: str) -> dict[str, str]:

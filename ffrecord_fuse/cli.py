@@ -6,12 +6,18 @@ mount -t fuse.ffrecord-fuse photos.ffr /mnt/photos -o allow_other
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ffrecord.running import run_command
-from ffrecord.terminal import Parser
+from ffrecord.terminal import Parser, complain
 from ffrecord.version import __version__
 from ffrecord_fuse import options as mount_options
+
+if TYPE_CHECKING:
+    from ffrecord_fuse.lifeline import Caller
 
 PROGRAM = "ffrecord-fuse"
 EXAMPLES = """examples:
@@ -19,9 +25,14 @@ EXAMPLES = """examples:
   mount -t fuse.ffrecord-fuse photos.ffr mounted -o noexec,workers=2"""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
-    return run_command(lambda: run(_parse(arguments)), PROGRAM)
+def main(arguments: Sequence[str] | None = None, caller: Caller | None = None) -> int:
+    """Run the command line and return the exit code. The mount ends with `caller`."""
+    return run_command(lambda: _run(_parse(arguments), caller), PROGRAM)
+
+
+def _run(given: argparse.Namespace, caller: Caller | None) -> int:
+    with contextlib.nullcontext() if caller is None else caller.folder():
+        return run(given, caller, program=PROGRAM, by_mount8=caller is None)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -54,14 +65,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log", metavar="FILE", help="where to log to; syslog if left out")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(
+    given: argparse.Namespace,
+    caller: Caller | None = None,
+    *,
+    program: str = "ffrecord",
+    by_mount8: bool = False,
+) -> int:
+    """Mount as the command line says. Complaints begin with the `program`'s name."""
     words = list(given.options)
     for name in ("workers", "backend", "log"):
         value = getattr(given, name)
         if value is not None:
             words.append(f"{name}={mount_options.escape(str(value))}")
-    options = mount_options.parse(words)
+    options = mount_options.parse(words, by_mount8=by_mount8)
     # Not before it is asked for: help and completion need none of what it imports.
     from ffrecord_fuse.daemon import serve
 
-    return serve(given.archive, given.mountpoint, options, foreground=given.foreground)
+    return serve(
+        given.archive, given.mountpoint, options, foreground=given.foreground, caller=caller,
+        warn=partial(complain, warning=True, program=program),
+    )  # fmt: skip

@@ -25,6 +25,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 STATS = b"user.ffrecord.stats"
 ARCHIVE = b"user.ffrecord.archive"
+LOG = b"user.ffrecord.log"
 RECORD = b"user.ffrecord.record"
 CRC32 = b"user.ffrecord.crc32"
 OURS = b"user.ffrecord."
@@ -98,12 +99,14 @@ class Filesystem:
         archive: Archive,
         ownership: Ownership | None = None,
         counters: Counters | None = None,
+        log_place: str | None = None,
     ) -> None:
         self.archive = archive
         self._index = archive.index
         self._count = len(archive.index)
         self._own = None if ownership == Ownership() else ownership
         self._counters = counters or Counters()
+        self._log_place = log_place
 
     def __len__(self) -> int:
         return self._count
@@ -212,6 +215,8 @@ class Filesystem:
     def _made_up(self, inode: int, name: bytes) -> bytes | None:
         if inode == ROOT and name == STATS:
             return self._counters.json()
+        if inode == ROOT and name == LOG and self._log_place is not None:
+            return os.fsencode(self._log_place)
         if inode == ROOT and name == ARCHIVE:
             path = os.path.abspath(self.archive.path)
             # Of an archive in shards the folder, as it was mounted, not the file with the index.

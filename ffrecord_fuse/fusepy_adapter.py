@@ -12,6 +12,7 @@ import errno
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeAlias, TypeVar
 
@@ -23,6 +24,7 @@ from ffrecord_fuse.content import Content, DamageError
 from ffrecord_fuse.damage import DamageLog
 from ffrecord_fuse.filesystem import MISSING, Filesystem
 from ffrecord_fuse.libfuse import ENCODING
+from ffrecord_fuse.lifeline import Caller
 from ffrecord_fuse.options import Options
 
 P = ParamSpec("P")
@@ -42,10 +44,12 @@ def prepare(
     content: Content,
     counts: memoryview,
     log: Log,
+    caller: Caller | None = None,
 ) -> Callable[[Ready], None]:
     """A function that mounts and serves until the mount has gone; it says when it is ready.
 
-    What can be seen to stand in the way is raised here. The rest turns up while libfuse mounts.
+    The mount ends with the `caller`, if there is one. What can be seen to stand in the way is
+    raised here. The rest turns up while libfuse mounts.
     """
     inherited = mounting.inherited_descriptor(mountpoint)
     if inherited is None:
@@ -60,6 +64,8 @@ def prepare(
 
         def started() -> None:
             mounttable.set_read_ahead(mountpoint, mounttable.READ_AHEAD_KIB)
+            if caller is not None:
+                _release_after(caller, mountpoint, log)
             stderr.stop()
             ready()
 
@@ -72,9 +78,22 @@ def prepare(
             # libfuse 3 also fails in the end when it was a signal that made it unmount.
             if not callbacks.has_started:
                 said = stderr.stop() or f"libfuse gives up with code {error}"
-                raise mounting.refusal(mountpoint, said) from None
+                raise mounting.refusal(mountpoint, said, options) from None
+        if caller is not None and caller.has_ended():
+            caller.wait_for_release()
 
     return run
+
+
+def _release_after(caller: Caller, mountpoint: str, log: Log) -> None:
+    """Unmount when the caller has ended. In a thread, since libfuse waits in the only other one."""
+    connection = mounttable.connection_at(mountpoint)
+
+    def wait() -> None:
+        caller.wait()
+        caller.release(mountpoint, connection, log)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _answered(

@@ -1,16 +1,32 @@
-"""The log of a mount: a line for each thing worth knowing, to one place for all its processes."""
+"""The log of a mount: a line for each thing worth knowing, to one place for all its processes.
+
+Without a file of the user's choice that place is syslog. Containers often have none: there the log
+is a file of our own, of bounded size (`place` names it).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
+import socket
 import sys
 import syslog
+import tempfile
 import time
+from collections.abc import Iterator
 
 from ffrecord import planted
 from ffrecord.terminal import printable
 
 NAME = "ffrecord-fuse"
+SYSLOG = "syslog"
+NOWHERE = "nowhere"
+MOST_BYTES = 1 << 20
+"""Of a log file of our own. Then it gets another name, in place of the one that had it before."""
+
+_SYSLOG_SOCKET = "/dev/log"
 # Not blocking: a pipe that nobody reads is an error here, and loses lines later.
 _APPEND = (
     os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -26,23 +42,74 @@ class Log:
     """
 
     def __init__(self, path: str | None = None, *, foreground: bool = False) -> None:
+        self.place = SYSLOG
+        """A path, `syslog`, `standard error` or `nowhere`."""
+        self.is_our_choice = False
+        """Whether the place is a file that nobody has asked for, or nowhere."""
         self._fd = -1
         if path is not None:
-            self._fd = _open(path)
+            self._fd, self.place = _open(path), path
         elif foreground and sys.stderr is not None:
-            self._fd = os.dup(sys.stderr.fileno())
+            self._fd, self.place = os.dup(sys.stderr.fileno()), "standard error"
+        elif not _has_syslog():
+            self.is_our_choice = True
+            self._fd, self.place = _open_our_own()
 
     def line(self, text: str) -> None:
         text = printable(text)
-        if self._fd < 0:
+        if self.place == SYSLOG:
             syslog.openlog(NAME, syslog.LOG_PID, syslog.LOG_DAEMON)
             syslog.syslog(syslog.LOG_NOTICE, text)
             return
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        try:
+        with contextlib.suppress(OSError):  # a full disk must not end the mount
             os.write(self._fd, f"{now} {NAME}[{os.getpid()}] {text}\n".encode(errors="replace"))
-        except OSError:  # a full disk must not end the mount
-            return
+            if self.is_our_choice and os.fstat(self._fd).st_size >= MOST_BYTES:
+                self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Give the full file another name. Workers and other mounts share it: one of them does."""
+        lock = os.open(self.place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            is_the_same = os.path.samestat(os.fstat(lock), os.stat(self.place))
+            if is_the_same and os.fstat(lock).st_size >= MOST_BYTES:
+                os.rename(self.place, f"{self.place}.1")
+            fresh = _open(self.place)
+        finally:
+            os.close(lock)
+        os.dup2(fresh, self._fd, inheritable=False)
+        os.close(fresh)
+
+
+def _has_syslog() -> bool:
+    """Whether somebody listens where syslog(3) sends."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as trial:
+        try:
+            trial.connect(_SYSLOG_SOCKET)
+        except OSError as error:
+            return error.errno == errno.EPROTOTYPE  # it wants a stream, which syslog(3) tries next
+    return True
+
+
+def _open_our_own() -> tuple[int, str]:
+    """A log file where this user's programs keep such things; NOWHERE if none can be made."""
+    for path in _our_own_paths():
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+            return _open(path), path
+    return -1, NOWHERE
+
+
+def _our_own_paths() -> Iterator[str]:
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if os.path.isabs(state):
+        yield f"{state}/ffrecord/{NAME}.log"
+    elif os.geteuid() == 0:
+        yield f"/var/log/{NAME}.log"
+    else:
+        yield os.path.expanduser(f"~/.local/state/ffrecord/{NAME}.log")
+    yield f"{tempfile.gettempdir()}/{NAME}-{os.geteuid()}.log"
 
 
 def _open(path: str) -> int:

@@ -264,7 +264,7 @@ def _mount_by_helper(source: str, mountpoint: str, folder: str, options: Options
                 environment=environment, descriptors=(theirs.fileno(),),
             )  # fmt: skip
         if said is not None:
-            raise refusal(mountpoint, said)
+            raise refusal(mountpoint, said, options)
         return _received(mountpoint, ours)
 
 
@@ -297,10 +297,11 @@ def _received(mountpoint: str, ours: socket.socket) -> int:
     return descriptors[0]
 
 
+_NOT_FOR_USERS = "'user_allow_other' is set"
 # what fusermount3 says -> what it means
 _SAID_OF_MOUNTING = (
     (
-        "'user_allow_other' is set", errno.EPERM,
+        _NOT_FOR_USERS, errno.EPERM,
         "allow_other is for root only, unless /etc/fuse.conf has the line user_allow_other: "
         "have root add it, or leave the option out",
     ),
@@ -332,8 +333,16 @@ _SAID_OF_MOUNTING = (
 )  # fmt: skip
 
 
-def refusal(mountpoint: str, said: str) -> MountError:
+_ALLOW_ROOT = (
+    "allow_root takes the line user_allow_other in /etc/fuse.conf, as allow_other does: "
+    "have root add it, or leave the option out"
+)
+
+
+def refusal(mountpoint: str, said: str, options: Options) -> MountError:
     """What fusermount3 says when it does not mount, as an error that tells what to do."""
+    if options.allow_root and _NOT_FOR_USERS in said:  # it was asked for allow_other instead
+        return MountError(mountpoint, errno.EPERM, _ALLOW_ROOT)
     for part, code, why in _SAID_OF_MOUNTING:
         if part in said:
             return MountError(mountpoint, code, why)
@@ -363,7 +372,7 @@ def _take_over(mountpoint: str, fd: int) -> int:
         raise MountError(mountpoint, errno.EBADF, why) from None
     if not stat.S_ISCHR(status.st_mode) or status.st_rdev != _DEVICE_NUMBER:
         raise MountError(mountpoint, errno.ENODEV, f"the descriptor handed in is not {_DEVICE}")
-    if _is_unmounted(fd):
+    if is_unmounted(fd):
         why = "the descriptor handed in is not mounted, or no longer: mount it first"
         raise MountError(mountpoint, errno.ENOTCONN, why)
     os.set_blocking(fd, False)
@@ -371,7 +380,8 @@ def _take_over(mountpoint: str, fd: int) -> int:
     return fd
 
 
-def _is_unmounted(fd: int) -> bool:
+def is_unmounted(fd: int) -> bool:
+    """Whether a descriptor of /dev/fuse has no mount: never had one, or lost it by now."""
     poll = select.poll()
     poll.register(fd, 0)
-    return bool(poll.poll(0))  # POLLERR: never mounted, aborted, or unmounted
+    return bool(poll.poll(0))  # POLLERR

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ffrecord.names import NO_WORKING_FOLDER
 from ffrecord_fuse.errors import MountError
 
 READ_AHEAD_KIB = 1024
@@ -68,6 +69,14 @@ def connection_of(mountpoint: str) -> int:
     return entry.minor
 
 
+def connection_at(mountpoint: str) -> int | None:
+    """As `connection_of`; None where no FUSE mount can be seen."""
+    try:
+        return connection_of(mountpoint)
+    except MountError:
+        return None
+
+
 def set_read_ahead(mountpoint: str, kib: int) -> bool:
     """Let the kernel read ahead that far; False where that is not permitted.
 
@@ -87,7 +96,7 @@ def resolve(path: str) -> str:
     os.path.realpath does lstat, which a file system mounted there has to answer; readlink is
     answered by the kernel, since the root of a mount is no symlink.
     """
-    todo = _components(os.path.join(os.getcwd(), path))
+    todo = _components(path if os.path.isabs(path) else os.path.join(_here(path), path))
     resolved = "/"
     symlinks = 0
     while todo:
@@ -105,6 +114,13 @@ def resolve(path: str) -> str:
         resolved = "/" if target.startswith("/") else resolved
         todo += _components(target)
     return resolved
+
+
+def _here(path: str) -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise MountError(path, errno.ENOENT, NO_WORKING_FOLDER) from None
 
 
 def _components(path: str) -> list[str]:

@@ -1,9 +1,9 @@
 """`-o` strings into `Options`, and back into text where a value has a comma in it.
 
 The words come from three sides: a user's command line, /etc/fstab, and mount(8), which adds its
-own (`mount -t fuse.… -o ro` hands over `ro,dev,suid`). So what is meant for mount(8) is accepted
-and left alone; a word that nobody here knows is an error, because a misspelled `noexec` that is
-quietly ignored is worse than a mount that does not come up.
+own (`mount -t fuse.… -o ro` hands over `ro,dev,suid`, and without `ro` it is `rw`). So what is
+meant for mount(8) is accepted and left alone; a word that nobody here knows is an error, because a
+misspelled `noexec` that is quietly ignored is worse than a mount that does not come up.
 
 Words are separated by commas. A backslash takes away the meaning of the character after it:
 `log=/var/log/a\\,b` is a file name with a comma. Of a word given twice, the last counts.
@@ -43,12 +43,18 @@ class Options:
     backend: str = "native"
 
 
-def parse(text: str | Sequence[str]) -> Options:
-    """One `-o` string, or those of several `-o` in their order."""
+def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
+    """One `-o` string, or those of several `-o` in their order.
+
+    `rw` is refused, unless the words come from mount(8): that adds it wherever nobody says `ro`.
+    """
     fields: dict[str, object] = {}
     kernel: list[str] = []
+    writable = False
     for word in _words([text] if isinstance(text, str) else text):
         name, equals, value = word.partition("=")
+        if word in ("ro", "rw"):
+            writable = word == "rw"
         if name in _VALUES:
             fields[name] = _value(name, equals, value)
         elif name in _SWITCHES and not equals:
@@ -61,6 +67,8 @@ def parse(text: str | Sequence[str]) -> Options:
             raise OptionError(_refusal(name, equals))
     if fields.get("allow_other") and fields.get("allow_root"):
         raise OptionError("allow_other and allow_root exclude each other: leave one out")
+    if writable and not by_mount8:
+        raise OptionError("rw is not possible, archives are mounted read-only: leave it out")
     return Options(kernel=tuple(kernel), **fields)  # type: ignore[arg-type]
 
 

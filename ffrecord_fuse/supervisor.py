@@ -9,7 +9,8 @@ closed, and those requests, no others, fail.
 When the supervisor itself is killed, the workers die with it (PR_SET_PDEATHSIG) and the kernel
 aborts the connection: the mount point answers ENOTCONN, and does not look like an empty folder.
 
-Signals are waited for, not handled: SIGTERM, SIGINT and SIGHUP unmount.
+Signals are waited for, not handled: SIGTERM, SIGINT and SIGHUP unmount. So does the end of the
+program that a mount belongs to, if it belongs to one (`lifeline`).
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ from ffrecord_fuse import abi, reply
 from ffrecord_fuse.content import Content
 from ffrecord_fuse.counters import RESTARTS, Counters
 from ffrecord_fuse.errors import MountError
+from ffrecord_fuse.events import Events
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.handshake import Agreement
 from ffrecord_fuse.idling import Idling
 from ffrecord_fuse.inbox import DEFAULT_SPIN
-from ffrecord_fuse.mounting import unmount
-from ffrecord_fuse.mounttable import connection_of
+from ffrecord_fuse.lifeline import Caller
+from ffrecord_fuse.mounting import is_unmounted, unmount
+from ffrecord_fuse.mounttable import connection_at
 from ffrecord_fuse.session import Session
 
 MOST_WORKERS = 4
@@ -84,6 +87,8 @@ class Supervisor:
         agreement: what INIT has settled.
         workers: how many processes.
         log: takes a line.
+        connection: the number of the connection, where the mount can be seen.
+        caller: the program that the mount belongs to; None if it is to outlive its maker.
     """
 
     def __init__(
@@ -95,6 +100,8 @@ class Supervisor:
         *,
         workers: int,
         log: Callable[[str], None],
+        connection: int | None = None,
+        caller: Caller | None = None,
     ) -> None:
         self._fd = fd
         self._mountpoint = mountpoint
@@ -103,34 +110,48 @@ class Supervisor:
         self._log = log
         self._workers = [_Worker(number, -1) for number in range(workers)]
         self._ending = False
-        self._connection = _connection_at(mountpoint)
+        self._connection = connection
+        self._caller = caller
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Start the workers, say that they are, and return when the mount has gone."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
         try:
-            self._start_all()
-            ready()
-            while any(worker.pid for worker in self._workers):
-                self._react(signal.sigwaitinfo(WAITED_FOR).si_signo)
+            with contextlib.closing(self._events()) as events:
+                self._start_all()
+                ready()
+                while any(worker.pid for worker in self._workers):
+                    self._heed(events.wait(), events)
+                    self._reap(events)
         finally:
-            self._close()
+            self.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _events(self) -> Events:
+        return Events(WAITED_FOR, () if self._caller is None else self._caller.descriptors)
 
     def _start_all(self) -> None:
         try:
             for worker in self._workers:
                 self._start(worker)
         except OSError as error:
-            self._close()  # first: there may be no descriptor left to unmount with
+            self.close()  # first: there may be no descriptor left to unmount with
             self._log(f"cannot serve {self._mountpoint}: {error}")
             self._unmount()  # nobody was told that it is there
             raise
 
-    def _react(self, signo: int) -> None:
+    def _heed(self, signo: int | None, events: Events) -> None:
+        """Unmount if a signal says so, or the caller's end."""
         if signo in ENDING and not self._ending:
-            self._end(signo)
-        # Several children may have ended for one SIGCHLD.
+            self._log(f"unmounting {self._mountpoint}: {signal.Signals(signo).name}")
+            self._unmount()
+        if self._caller is not None and self._caller.has_ended():
+            events.signals_only()
+            self._caller.release(self._mountpoint, self._connection, self._log)
+            self._caller = None
+
+    def _reap(self, events: Events) -> None:
+        """Start others for the workers that have ended: several, it may be, for one SIGCHLD."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -140,13 +161,9 @@ class Supervisor:
                 return
             for worker in self._workers:
                 if worker.pid == pid:
-                    self._ended(worker, status)
+                    self._ended(worker, status, events)
 
-    def _end(self, signo: int) -> None:
-        self._log(f"unmounting {self._mountpoint}: {signal.Signals(signo).name}")
-        self._unmount()
-
-    def _ended(self, worker: _Worker, status: int) -> None:
+    def _ended(self, worker: _Worker, status: int, events: Events) -> None:
         worker.pid = 0
         code = os.waitstatus_to_exitcode(status)
         if code == 0 or self._ending:  # it was unmounted: the others find out as well
@@ -159,21 +176,22 @@ class Supervisor:
         if not self._agreement.may_resend:
             os.close(worker.fd)  # what it had taken fails now, and does not wait for ever
             worker.fd = -1
-        self._restart(worker)
+        self._restart(worker, events)
         if self._agreement.may_resend:
             self._resend()
 
-    def _restart(self, worker: _Worker) -> None:
+    def _restart(self, worker: _Worker, events: Events) -> None:
         """There may be no memory or no process to be had just now: whoever reads waits for it."""
         while not self._ending:
+            if is_unmounted(self._fd):  # no worker that lives can tell
+                self._ending = True
+                return
             try:
                 self._start(worker)
                 return
             except OSError as error:
                 self._log(f"worker {worker.number} cannot be started yet: {error.strerror}")
-            told = signal.sigtimedwait(ENDING, LONGEST_PAUSE)
-            if told is not None:
-                self._end(told.si_signo)
+            self._heed(events.wait(LONGEST_PAUSE), events)
 
     def _pause(self, worker: _Worker) -> None:
         """Not at once again and again, when a worker cannot live."""
@@ -240,7 +258,7 @@ class Supervisor:
         still reads gets errors from now on."""
         self._ending = True
         # After a lazy unmount somebody may have mounted something else there.
-        if self._connection is None or self._connection == _connection_at(self._mountpoint):
+        if self._connection is None or self._connection == connection_at(self._mountpoint):
             try:
                 unmount(self._mountpoint)
             except MountError:
@@ -250,8 +268,8 @@ class Supervisor:
             if worker.pid:
                 os.kill(worker.pid, signal.SIGKILL)
 
-    def _close(self) -> None:
-        """The descriptors, and with the last of them the connection."""
+    def close(self) -> None:
+        """End the workers; close the descriptors, and with the last of them the connection."""
         for worker in self._workers:
             if worker.pid:
                 os.kill(worker.pid, signal.SIGKILL)
@@ -263,14 +281,6 @@ class Supervisor:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-def _connection_at(mountpoint: str) -> int | None:
-    """Which connection is mounted there; None where that is not to be seen from here."""
-    try:
-        return connection_of(mountpoint)
-    except MountError:
-        return None
 
 
 def clone(fd: int) -> int:

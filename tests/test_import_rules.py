@@ -204,12 +204,14 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"utils", "version", "writer"},
         set(),
     ),
-    "ffrecord_fuse.__init__": ({"errors", "mounting", "mounttable", "options"}, set()),
+    "ffrecord_fuse.__init__": ({"errors", "lifeline", "mounting", "mounttable", "options"}, set()),
     "ffrecord_fuse.__main__": ({"cli"}, set()),
     "ffrecord_fuse.errors": ({"errors"}, set()),
     "ffrecord_fuse.options": ({"errors"}, set()),
-    "ffrecord_fuse.mounttable": ({"errors"}, set()),
+    "ffrecord_fuse.mounttable": ({"errors", "names"}, set()),
     "ffrecord_fuse.mounting": ({"errors", "mounttable", "options"}, set()),
+    "ffrecord_fuse.lifeline": ({"errors", "mounting", "mounttable"}, set()),
+    "ffrecord_fuse.events": (set(), set()),
     "ffrecord_fuse.counters": (set(), set()),
     "ffrecord_fuse.background": (set(), set()),
     "ffrecord_fuse.log": ({"planted", "terminal"}, set()),
@@ -236,14 +238,15 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "ffrecord_fuse.supervisor": (
         FUSE_INSIDE
-        | {"abi", "errors", "handshake", "idling", "inbox", "mounting", "mounttable", "reply"}
-        | {"session"},
+        | {"abi", "errors", "events", "handshake", "idling", "inbox", "lifeline", "mounting"}
+        | {"mounttable", "reply", "session"},
         set(),
     ),
     # mfusepy and fusepy are imported by name, when they are asked for.
     "ffrecord_fuse.libfuse": ({"errors", "mounting", "options"}, set()),
     "ffrecord_fuse.fusepy_adapter": (
-        FUSE_INSIDE | {"damage", "errors", "index", "libfuse", "mounting", "mounttable", "options"},
+        FUSE_INSIDE
+        | {"damage", "errors", "index", "libfuse", "lifeline", "mounting", "mounttable", "options"},
         set(),
     ),
     "ffrecord_fuse.daemon": (
@@ -253,6 +256,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "errors",
             "fusepy_adapter",
             "handshake",
+            "lifeline",
             "log",
             "mounting",
             "mounttable",
@@ -261,7 +265,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"options", "supervisor", "wording"},
         set(),
     ),
-    "ffrecord_fuse.cli": ({"daemon", "options", "running", "terminal", "version"}, set()),
+    "ffrecord_fuse.cli": (
+        {"daemon", "errors", "lifeline", "options", "running", "terminal", "version"},
+        set(),
+    ),
 }
 
 

@@ -102,7 +102,17 @@ def test_of_a_flag_and_its_opposite_the_last_counts() -> None:
 
 @pytest.mark.parametrize("text", ["rw", "ro,rw", "rw,ro", "defaults,rw,allow_other"])
 def test_rw_which_mount8_adds_unasked_changes_nothing(text: str) -> None:
-    assert parse(text) == parse(text.replace("rw", "ro"))
+    assert parse(text, by_mount8=True) == parse(text.replace("rw", "ro"), by_mount8=True)
+
+
+@pytest.mark.parametrize("text", ["rw", "ro,rw", "defaults,rw,allow_other"])
+def test_rw_that_a_user_asks_for_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"^rw is not possible, archives are mounted read-only"):
+        parse(text)
+
+
+def test_of_ro_and_rw_the_last_counts() -> None:
+    assert parse("rw,ro") == parse(["defaults,rw", "ro"]) == Options()
 
 
 @pytest.mark.parametrize("word", ["noexce", "ALLOW_OTHER", " ro", "nonempty", "=1", "x", "é"])

@@ -588,6 +588,20 @@ def test_what_fusermount3_says_becomes_one_line_that_helps(
 
 
 @pytest.mark.usefixtures("an_ordinary_user")
+@pytest.mark.parametrize("word", ["allow_other", "allow_root"])
+def test_a_refusal_names_the_option_that_was_given(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """fusermount3 is asked for allow_other in both cases, and speaks of that."""
+    said = "option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf"
+    (tmp_path / "said").write_text(f"fusermount3: {said}\n")
+    fake_helper(tmp_path, f"/bin/cat '{tmp_path}/said' >&2; exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    error = refusal("a", folder, parse(word))
+    assert (error.errno, str(error).startswith(f"{folder}: {word} ")) == (errno.EPERM, True)
+
+
+@pytest.mark.usefixtures("an_ordinary_user")
 def test_a_helper_that_fails_silently_or_passes_nothing_is_an_error(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -744,7 +758,8 @@ def test_letting_others_in_needs_user_allow_other(theirs: str, word: str) -> Non
         assert "allow_other" in fields[-1].split(",")
     else:
         assert told["errno"] == errno.EPERM
-        assert "/etc/fuse.conf has the line user_allow_other" in str(told["line"])
+        assert f"{word} " in str(told["line"])
+        assert "the line user_allow_other" in str(told["line"])
 
 
 @needs_helper

@@ -43,7 +43,8 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 def test_the_command_returns_when_the_mount_answers(
     archive: Path, mountpoint: Path, backend: str
 ) -> None:
-    done = command("mount", archive, mountpoint, "--backend", backend)
+    log = mountpoint.with_name("log")
+    done = command("mount", archive, mountpoint, "--backend", backend, "--log", log)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (mountpoint / "file").read_bytes() == b"content"
     assert command("umount", mountpoint).returncode == 0
@@ -76,6 +77,22 @@ def test_the_log_says_what_was_mounted_and_that_it_no_longer_is(
     assert f"unmounted {mountpoint}" in last
 
 
+def test_without_syslog_the_log_is_a_file_that_is_named(
+    archive: Path, mountpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    done = command("mount", archive, mountpoint, "--backend", backend)
+    assert (done.returncode, done.stdout) == (0, "")
+    place = os.getxattr(mountpoint, "user.ffrecord.log").decode()
+    if place == "syslog":
+        assert done.stderr == ""
+        return
+    assert place == str(tmp_path / "state/ffrecord/ffrecord-fuse.log")
+    assert one_line(done).startswith("ffrecord: warning: there is no syslog here (/dev/log): ")
+    assert place in done.stderr
+    assert f"mounted {archive} on {mountpoint}" in Path(place).read_text()
+
+
 @pytest.mark.parametrize("workers", [3])
 def test_as_many_workers_as_asked_for_serve_it(
     archive: Path, mountpoint: Path, workers: int
@@ -96,6 +113,7 @@ REFUSED: dict[tuple[str, ...], tuple[int, str]] = {
     ("{archive}", "{mnt}", "-o", "bogus"): (2, "there is no option 'bogus'"),
     ("{archive}", "{mnt}", "-o", "verify=never"): (2, "one of first, always, off"),
     ("{archive}", "{mnt}", "-o", "allow_other,allow_root"): (2, "leave one out"),
+    ("{archive}", "{mnt}", "-o", "noexec,rw"): (2, "mounted read-only: leave it out"),
     ("{archive}", "{mnt}", "--workers", "0"): (2, "workers=0"),
     ("{archive}", "{mnt}", "--log", "{mnt}/no/log"): (13, "No such file or directory"),
     ("{archive}", "/dev/fd/999"): (18, "no such descriptor"),
@@ -151,6 +169,38 @@ def test_a_mount_point_in_use_is_told_with_what_to_do(archive: Path, mountpoint:
     assert done.returncode == 18
     assert f"ffrecord umount {mountpoint}" in one_line(done)
     assert (mountpoint / "file").read_bytes() == b"content"
+
+
+DELETED_FOLDER = """
+import os, subprocess, sys
+os.mkdir("deleted")
+os.chdir("deleted")
+os.rmdir("../deleted")
+for arguments in sys.argv[1:]:
+    command = [sys.executable, "-m", "ffrecord", *arguments.split("|")]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    print(done.returncode, done.stderr, end="" if done.stderr else "\\n")
+"""
+
+
+def test_absolute_paths_mount_and_unmount_from_a_folder_that_was_deleted(
+    archive: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    mounting_it = [f"mount|{archive}|{mountpoint}|--log|{log}", f"umount|{mountpoint}"]
+    relative = ["mount|tree.ffr|mnt", f"mount|{archive}|mnt", "umount|mnt"]
+    done = subprocess.run(
+        [sys.executable, "-c", DELETED_FOLDER, *mounting_it, *relative],
+        env=mounting.environment(), cwd=tmp_path, capture_output=True, text=True, check=False,
+        timeout=mounting.PATIENCE,
+    )  # fmt: skip
+    why = "the working directory was deleted: give an absolute path"
+    assert done.stdout.splitlines() == [
+        "0 ", "0 ",
+        f"13 ffrecord: tree.ffr: {why}", f"13 ffrecord: mnt: {why}", f"18 ffrecord: mnt: {why}",
+    ]  # fmt: skip
+    assert log.read_text().count("mounted") == 2
+    assert wait_until_ended(mountpoint)
 
 
 # ---- in the foreground -------------------------------------------------------------------------
@@ -323,7 +373,10 @@ def test_its_errors_are_one_line_under_its_own_name(archive: Path, mountpoint: P
 
 @pytest.mark.skipif(shutil.which("mount.fuse3") is None, reason="fuse3 is not installed")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may call mount(8)")
-def test_mount_of_the_system_mounts_it(archive: Path, mountpoint: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("access", ["ro", "defaults", "rw"])
+def test_mount_of_the_system_mounts_it(
+    archive: Path, mountpoint: Path, tmp_path: Path, access: str
+) -> None:
     """As for a line of fstab. `-t fuse.ffrecord-fuse` finds the program in root's PATH only."""
     program = tmp_path / "bin/ffrecord-fuse"
     program.parent.mkdir()
@@ -332,12 +385,14 @@ def test_mount_of_the_system_mounts_it(archive: Path, mountpoint: Path, tmp_path
     )
     program.chmod(0o755)
     done = subprocess.run(
-        ["mount", "-t", "fuse", f"{program}#{archive}", mountpoint, "-o", "ro,noexec,workers=2"],
+        ["mount", "-t", "fuse", f"{program}#{archive}", mountpoint,
+         "-o", f"{access},noexec,workers=2"],
         capture_output=True, text=True, check=False, timeout=mounting.PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (mountpoint / "file").read_bytes() == b"content"
     assert os.statvfs(mountpoint).f_flag & os.ST_NOEXEC
+    assert os.statvfs(mountpoint).f_flag & os.ST_RDONLY
     mounting.output("umount", mountpoint)
     assert wait_until_ended(mountpoint)
 

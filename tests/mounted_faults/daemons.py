@@ -78,6 +78,7 @@ def daemon(
     )  # fmt: skip
     mounted = Daemon(point, log, process)
     due = int(arguments[arguments.index("--workers") + 1]) if "--workers" in arguments else 1
+    due = 0 if "fusepy" in arguments else due  # libfuse serves in the supervisor's place
     workers: list[int] = []
     try:
         wait_until(

@@ -47,6 +47,15 @@ mapping[:1]
 print("ready", flush=True)
 sys.stdin.read()
 """
+# May not unmount what was aborted.
+_CANNOT_UNMOUNT = """
+import errno, sys
+from ffrecord_fuse import cli, daemon
+def refuse(mountpoint, lazy=False):
+    raise daemon.MountError(mountpoint, errno.EPERM, "not today")
+daemon.unmount = refuse
+sys.exit(cli.main(sys.argv[1:]))
+"""
 
 
 def file_in(packed: Packed) -> str:
@@ -162,8 +171,22 @@ def test_an_abort_ends_every_read_in_flight_and_every_process(
         assert set(met) <= {"ECONNABORTED", "ENOTCONN"}
         assert mounted.end() == 0
         daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
-        assert daemons.error_of(path) == "ENOTCONN"
-        assert daemons.run("umount", point).returncode == 0
+        assert not daemons.is_mounted(point)
+        assert f"the connection of {point} was aborted; unmounted it" in mounted.log()[-1]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--backend", "fusepy")])
+def test_a_dead_mount_that_cannot_be_removed_is_not_said_to_be_unmounted(
+    packed: Packed, point: Path, connections: Path, arguments: tuple[str, ...]
+) -> None:
+    command = ("-c", _CANNOT_UNMOUNT)
+    with daemons.daemon(packed.archive, point, *arguments, command=command) as mounted:
+        assert daemons.error_of(point / file_in(packed), 0, 10) == ""
+        (connections / str(daemons.connection(point)) / "abort").write_text("1")
+        assert mounted.end() == 0
+        assert daemons.is_mounted(point)
+        said = f"the connection of {point} was aborted; a dead mount is left: not today"
+        assert said in mounted.log()[-1]
 
 
 def test_an_abort_under_load_hangs_nobody(packed: Packed, point: Path, connections: Path) -> None:
@@ -282,29 +305,94 @@ def test_a_late_signal_does_not_unmount_what_somebody_else_has_mounted_there(
 # ---- beginnings that fail, and odd places --------------------------------------------------
 
 
-@pytest.mark.parametrize("foreground", [False, True])
-def test_a_daemon_that_cannot_start_leaves_no_mount(
-    packed: Packed, point: Path, foreground: bool
-) -> None:
+# Fails at a call that comes after mount(2): `module.function`, from the nth call on.
+_HALF_WAY = """
+import errno, importlib, os, sys
+from ffrecord_fuse import cli, daemon, supervisor
+module, _, name = sys.argv[1].rpartition(".")
+module, left = importlib.import_module(module), int(sys.argv[2])
+def failing(*arguments):
+    global left
+    left -= 1
+    if left < 0:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return function(*arguments)
+function = getattr(module, name)
+setattr(module, name, failing)
+sys.exit(cli.main(sys.argv[3:]))
+"""
+
+
+def assert_it_does_not_mount(command: list[str], packed: Packed, point: Path, limit: int) -> str:
+    """The line that is said instead."""
     point.mkdir()
 
     def few_descriptors() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "ffrecord_fuse", str(packed.archive), str(point),
-             "--workers", "60", *(["-f"] if foreground else [])],
+            [sys.executable, *command, str(packed.archive), str(point)],
             cwd=daemons.ROOT, env=daemons.ENVIRONMENT, preexec_fn=few_descriptors, text=True,
             capture_output=True, timeout=daemons.LIMIT, check=False,
         )  # fmt: skip
         assert done.returncode != 0
         assert "Traceback" not in done.stderr
-        assert done.stderr.splitlines()[-1].startswith("ffrecord-fuse: ")
         assert not daemons.is_mounted(point)
+        return done.stderr.splitlines()[-1]
     finally:
         if daemons.is_mounted(point):
             subprocess.run(["umount", "--lazy", str(point)], check=True, timeout=daemons.LIMIT)
+
+
+@pytest.mark.parametrize("foreground", [False, True])
+@pytest.mark.parametrize(("limit", "workers"), [(7, 1), (8, 1), (9, 1), (10, 1), (40, 60)])
+def test_too_few_open_files_are_told_before_anything_is_mounted(
+    packed: Packed, point: Path, foreground: bool, limit: int, workers: int
+) -> None:
+    command = ["-m", "ffrecord_fuse", *(["-f"] if foreground else []), "--workers", str(workers)]
+    said = assert_it_does_not_mount(command, packed, point, limit)
+    due = f"{point}: serving takes {workers + 16} more open files: Too many open files"
+    assert said == f"ffrecord-fuse: {due}; raise `ulimit -n`"
+
+
+LATE_CALLS = [
+    ("ffrecord_fuse.daemon.agree", 0), ("ffrecord_fuse.daemon.connection_at", 0),
+    ("ffrecord_fuse.supervisor.clone", 1), ("ffrecord_fuse.supervisor.Events", 0),
+    ("os.fork", 0), ("os.fork", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "times", "arguments"),
+    [("os.pipe", 0, []), *((*call, word) for call in LATE_CALLS for word in ([], ["-f"]))],
+)
+def test_a_mount_that_fails_half_way_leaves_no_dead_mount(
+    packed: Packed, point: Path, call: str, times: int, arguments: list[str]
+) -> None:
+    command = ["-c", _HALF_WAY, call, str(times), *arguments, "--workers", "2"]
+    said = assert_it_does_not_mount(command, packed, point, 1024)
+    assert said.startswith("ffrecord-fuse: ")
+
+
+# A worker that ends at once, with an error, whenever it is started.
+_HOPELESS = """
+import sys
+from ffrecord_fuse import cli, supervisor
+class Hopeless(supervisor.Session):
+    def __init__(self, *arguments, **options):
+        raise OSError(24, "no descriptor for a worker")
+supervisor.Session = Hopeless
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_a_daemon_without_a_worker_that_lives_ends_when_it_is_unmounted(
+    packed: Packed, point: Path
+) -> None:
+    with daemons.daemon(packed.archive, point, command=("-c", _HOPELESS)) as mounted:
+        subprocess.run(["umount", "--lazy", str(point)], check=True, timeout=daemons.LIMIT)
+        assert mounted.end() == 0
 
 
 def test_a_supervisor_may_be_the_first_process_of_a_container(packed: Packed, point: Path) -> None:
