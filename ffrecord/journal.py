@@ -89,6 +89,11 @@ def entry_at(number: int) -> int:
     return ENTRIES_AT + number * _ENTRY.size
 
 
+def count_in(size: int) -> int:
+    """How many whole entries there are in so many bytes."""
+    return size // _ENTRY.size
+
+
 def parse(raw: bytes, first: int = 0) -> Content | None:
     """Parse a journal, of which the entries in front of number `first` were left out; None if not
     even its header is whole."""
@@ -99,7 +104,7 @@ def parse(raw: bytes, first: int = 0) -> Content | None:
     _, n, begin, _ = _HEADER.unpack(fields)
     if crc32(fields) != crc or n < UNKNOWN or begin < 0:
         return None
-    count = max(0, len(raw) - ENTRIES_AT) // _ENTRY.size
+    count = count_in(max(0, len(raw) - ENTRIES_AT))
     entries = [_entry(raw, entry_at(at), first + at, crc) for at in range(count)]
     return Content(None if n == UNKNOWN else n, begin, crc, _settled(raw, crc), entries, first)
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ffrecord import journal, layout
 from ffrecord.checksum import crc32
@@ -43,8 +42,8 @@ FIRST_ROOM = 1024  # records; doubled when they are more
 class UnfinishedFile:
     """The records that were flushed so far for the file at `path`, until that is finished.
 
-    `table` has the records that were there when it was last looked for them. For a reader that was
-    pickled that is when it was: `seen` says how many it had, and the CRC-32 of their checksums.
+    `table` has the records that were there at the last look. For a reader that was pickled it has
+    those that were seen before: `seen` is their number, and the CRC-32 of their checksums.
     """
 
     def __init__(
@@ -85,8 +84,12 @@ class UnfinishedFile:
 
     def _first(self, n: int, crc: int) -> Table:
         """The first `n` records, if `crc` is the CRC-32 of their checksums."""
+        if not _is_first(self.table, n, crc):
+            # Their file may be finished, and another one begun since.
+            with contextlib.suppress(FFRecordError, OSError):
+                self.table = self._finish(self._open_target())
         table = self.table
-        if table.n < n or crc32(table.checksums[:n].tobytes()) != crc:
+        if not _is_first(table, n, crc):
             raise ChangedError(
                 f"{self._shown}: its writer began anew: the {counted(n, 'record')} that this "
                 "reader has seen before it was pickled are not there now; open it again"
@@ -121,7 +124,7 @@ class UnfinishedFile:
         self._before = before
         assert found is not None
         self._attempt = _Attempt(self._partial, sources, content, self._mode)
-        return self._take(self._attempt, content, found.state, size)
+        return self._take(self._attempt, found, content, size)
 
     def _without_partial(self) -> Table:
         now = _state(self._target)
@@ -131,12 +134,12 @@ class UnfinishedFile:
                 "resumable=True begins one"
             )
             raise FileNotFoundError(errno.ENOENT, why, self._shown)
-        return self._finish(open_files([self._target], self._mode, self._check))
+        return self._finish(self._open_target())
 
     # ---- going on ------------------------------------------------------------------------
 
     def _grow(self, attempt: _Attempt) -> Table:
-        found = _look_at(self._journal, attempt.sure, attempt.state)
+        found = _look_at(self._journal, attempt.sure, attempt.unsure, attempt.state)
         size = self._size_of_partial(attempt.sources)
         if found is not None and found.state == attempt.state:
             return self._or_finished(self._table_of(attempt.sources, *attempt.columns))
@@ -144,10 +147,10 @@ class UnfinishedFile:
         if content is None or content.crc != attempt.crc:
             raise _GoneError
         assert found is not None
-        return self._take(attempt, content, found.state, size)
+        return self._take(attempt, found, content, size)
 
-    def _take(self, attempt: _Attempt, content: Content, state: State, size: int) -> Table:
-        attempt.take(content, state, size)
+    def _take(self, attempt: _Attempt, found: _Look, content: Content, size: int) -> Table:
+        attempt.take(found, content, size)
         return self._or_finished(self._table_of(attempt.sources, *attempt.columns))
 
     def _table_of(
@@ -190,7 +193,7 @@ class UnfinishedFile:
         """The target, if it was made since and begins with these records."""
         if _state(self._target) not in (None, self._before):
             with contextlib.suppress(FileNotFoundError):
-                found = open_files([self._target], self._mode, self._check)
+                found = self._open_target()
                 if _begins_with(found, seen):
                     return self._finish(found)
         raise ChangedError(
@@ -207,10 +210,13 @@ class UnfinishedFile:
         self._compared = now, table.n
         with contextlib.suppress(FFRecordError, OSError):  # something else is there, or nothing now
             if os.stat(self._target).st_mtime_ns > os.stat(self._partial).st_mtime_ns:
-                found = open_files([self._target], self._mode, self._check)
+                found = self._open_target()
                 if found.n == table.n and _begins_with(found, table):
                     return self._finish(found)
         return table
+
+    def _open_target(self) -> Table:
+        return open_files([self._target], self._mode, self._check)
 
     def _finish(self, table: Table) -> Table:
         self._finished, self._attempt = table, None
@@ -229,6 +235,7 @@ class _Attempt:
         self.crc = content.crc
         self.state: State = ()  # of the journal, when all of its entries had been taken
         self.sure = 0  # entries that never change
+        self.unsure = b""  # those behind them that were taken, as the journal has them
         self._partial = partial
         self._mode = mode
         self._n = 0
@@ -241,9 +248,9 @@ class _Attempt:
         """Of all records so far. These views stay as they are when more are taken."""
         return self._checksums[: self._n], self._offsets[: self._n + 1]
 
-    def take(self, content: Content, state: State, size: int) -> None:
-        """Take in the entries of `content`, from `content.first` on: some were taken before. The
-        partial file has `size` bytes."""
+    def take(self, found: _Look, content: Content, size: int) -> None:
+        """Take in the entries of a journal, from `content.first` on: some may have been taken
+        before. The partial file has `size` bytes."""
         first = content.first
         entries = journal.whole(self._partial, content, int(self._offsets[first]), size)
         known = self._n - first
@@ -254,8 +261,10 @@ class _Attempt:
             )
         self._add(entries[known:])
         self._prepare(size)
-        self.sure = max(self.sure, min(content.settled, self._n))
-        self.state = state
+        sure = max(self.sure, min(content.settled, self._n))
+        at = journal.entry_at(self.sure)
+        self.unsure = found.raw[journal.entry_at(sure) - at : journal.entry_at(self._n) - at]
+        self.sure, self.state = sure, found.state
 
     def _taken(self, first: int) -> list[Entry]:
         ends = self._offsets[first + 1 : self._n + 1].tolist()
@@ -275,7 +284,7 @@ class _Attempt:
     def _prepare(self, size: int) -> None:
         """Have the files ready for what is there by now."""
         if self._mode == "mmap":
-            # Not further: a writer that goes on cuts off what lies behind, and with it the mapping.
+            # Not further: a writer that goes on after a crash may cut off what lies behind.
             self.sources.map_all(min(size, int(self._offsets[self._n])))
         elif self._mode == "auto" and size and not self.state:
             self.sources[0].read_bytes(0, 1)  # a page that is certainly cached
@@ -285,24 +294,29 @@ class _Attempt:
 @dataclass(frozen=True, slots=True)
 class _Look:
     """A journal as it was found. `content` is None if its header is not whole, or if `state` is
-    the one that it was in before."""
+    the one that it was in before. `raw` are the entries that were read."""
 
     state: State
-    content: Content | None
+    content: Content | None = None
+    raw: bytes = b""
 
 
-def _look_at(path: str, first: int = 0, before: State = ()) -> _Look | None:
-    """Read a journal's header and its entries from number `first` on; None if there is none."""
+def _look_at(path: str, first: int = 0, known: bytes = b"", before: State = ()) -> _Look | None:
+    """Read a journal's header and its entries from number `first` on; None if there is none. If
+    they begin with the `known` ones, only those behind are parsed."""
     try:
         refuse_other_kinds(path, "a journal")
         with open(path, "rb") as file:
             # The state first: whatever is added from now on makes it another one.
             state = _state_of(os.fstat(file.fileno()))
             if state == before:
-                return _Look(state, None)
+                return _Look(state)
             head = file.read(journal.ENTRIES_AT)
             file.seek(journal.entry_at(first))
-            return _Look(state, journal.parse(head + file.read(), first))
+            raw = file.read()
+            skip = len(known) if raw.startswith(known) else 0
+            at = first + journal.count_in(skip)
+            return _Look(state, journal.parse(head + raw[skip:], at), raw)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -316,9 +330,12 @@ def _has_bytes(content: Content) -> bool:
     return any(entry is not None and entry.end > content.begin for entry in content.entries)
 
 
+def _is_first(table: Table, n: int, crc: int) -> bool:
+    return table.n >= n and crc32(table.checksums[:n].tobytes()) == crc
+
+
 def _begins_with(found: Table, seen: Table) -> bool:
-    same: npt.NDArray[np.bool_] = found.checksums[: seen.n] == seen.checksums
-    return found.n >= seen.n and bool(same.all())
+    return np.array_equal(found.checksums[: seen.n], seen.checksums)
 
 
 def _state(path: str) -> State | None:

@@ -96,8 +96,9 @@ def test_info_and_cat_show_what_was_flushed_of_an_unfinished_file(unfinished: Pa
 
 
 def test_a_finished_file_is_shown_as_ever_with_unfinished(file: Path) -> None:
-    for command in (["info", file], ["cat", file, "--record", "2"]):
-        assert run(*command, "--unfinished").stdout == run(*command).stdout != b""
+    for command, *more in (["info"], ["cat", "--record", "2"]):
+        due = run(command, file, *more).stdout
+        assert run(command, file, *more, "--unfinished").stdout == due != b""
 
 
 @pytest.mark.parametrize("command", [["info"], ["cat", "--record", "0"], ["verify"], ["ls"]])
@@ -112,14 +113,15 @@ def test_an_unfinished_file_is_not_found_and_the_error_says_how_to_look_at_it(
 
 
 def test_unfinished_takes_a_file_and_of_cat_a_record(unfinished: Path, file: Path) -> None:
-    for arguments, code, said in (
-        (["info", unfinished.parent], 3, "a folder"),
-        (["info", unfinished.parent / "none.ffr"], 13, "neither this file nor an unfinished one"),
-        (["cat", unfinished], 2, "--unfinished needs --record N"),
-        (["cat", unfinished, "name"], 2, "--unfinished needs --record N"),
-        (["cat", unfinished, "--record", "2"], 2, "there are 2 records"),
+    folder = unfinished.parent
+    for command, path, more, code, said in (
+        ("info", folder, [], 3, "a folder"),
+        ("info", folder / "none.ffr", [], 13, "neither this file nor an unfinished one"),
+        ("cat", unfinished, [], 2, "--unfinished needs --record N"),
+        ("cat", unfinished, ["name"], 2, "--unfinished needs --record N"),
+        ("cat", unfinished, ["--record", "2"], 2, "there are 2 records"),
     ):
-        result = run(*arguments, "--unfinished")
+        result = run(command, path, *more, "--unfinished")
         assert (result.returncode, result.stdout) == (code, b"")
         (line,) = result.stderr.decode().splitlines()
         assert said in line

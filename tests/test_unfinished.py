@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -11,6 +12,7 @@ import random
 import signal
 import stat
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -446,6 +448,31 @@ def test_changed_error_when_the_writer_gives_up_and_an_older_file_stays(path: Pa
         reader.refresh()
 
 
+@pytest.mark.parametrize("others", [RECORDS[:2], RECORDS[1:], [*RECORDS[:2], b"x", b"y"]], ids=len)
+def test_changed_error_when_the_writer_gives_up_and_another_file_gets_the_name(
+    others: list[bytes], path: Path
+) -> None:
+    writer = flushed(path, RECORDS[:3])
+    reader = follow(path)
+    writer.discard()
+    handmade.write_records(path, others)
+    with pytest.raises(ChangedError):
+        reader.refresh()
+    assert all_of(reader) == RECORDS[:3]
+
+
+def test_changed_error_for_the_journal_of_another_writer(path: Path) -> None:
+    other = path.with_name("other.ffr")
+    interrupted(other, RECORDS[:1] * 5)
+    writer = flushed(path, RECORDS[:1] * 3)
+    writer.flush()  # now all are settled
+    reader = follow(path)
+    journal_of(other).replace(journal_of(path))
+    with pytest.raises(ChangedError):
+        reader.refresh()
+    writer._file.abandon()
+
+
 def test_nothing_has_changed_for_a_reader_that_has_seen_nothing(path: Path) -> None:
     handmade.write_records(path, [b"old"])
     writer = flushed(path, [])
@@ -805,6 +832,10 @@ def test_a_pickled_reader_sees_what_it_saw_and_then_more(end: str, path: Path) -
     with flushed(path, [b"another"]):
         again = pickle.loads(pickle.dumps(reader))  # the finished file is what it reads
         assert (all_of(again), again.unfinished) == (RECORDS, False)
+        again = pickle.loads(pickled)  # of which it saw the beginning
+        assert all_of(again) == RECORDS[:3]
+        again.refresh()
+        assert (all_of(again), again.unfinished) == (RECORDS, False)
 
 
 def test_changed_error_for_a_pickled_reader_whose_records_are_gone(path: Path) -> None:
@@ -887,6 +918,13 @@ EVENTS: dict[str, tuple[Event, list[list[bytes]]]] = {
 }
 
 
+LAST: dict[str, list[bytes]] = {
+    "flushed": RECORDS[:5], "finished": RECORDS, "finished, and another begun": RECORDS,
+    "given up": [], "begun anew": [],
+}  # fmt: skip
+"""The records that a reader sees in the end which has seen the first ones; none: they are gone."""
+
+
 class Race:
     """Has something happen before one of the calls that a look makes, or counts them."""
 
@@ -910,6 +948,41 @@ class Race:
             return look()
 
 
+def test_a_journal_that_is_begun_anew_while_a_reader_opens_the_file_is_not_mixed_with_the_old_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is there before its journal is begun: until then an older journal is beside it."""
+    others = [b"something else", b"x" * 5000, b""]
+    start = Journal.start
+    finds: list[tuple[bool, list[bytes]]] = []
+
+    def start_while_a_reader_opens(journal: Journal, n: int | None, begin: int) -> None:
+        def go_on() -> None:
+            start(journal, n, begin)
+            data_of(path).write_bytes(bytes(begin) + b"".join(others))
+            ends = itertools.accumulate(map(len, others), initial=begin)
+            journal.add(list(ends)[1:], [zlib.crc32(each) for each in others])
+
+        race = Race(at, go_on)
+        reader = race.run(lambda: follow(path))
+        finds.append((race.calls > at, all_of(reader)))
+        reader.refresh()
+        assert all_of(reader) == (others if finds[-1][0] else [])
+
+    at = 0
+    while not finds or finds[-1][0]:
+        interrupted(path, RECORDS[:3])
+        data_of(path).unlink()
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "start", start_while_a_reader_opens)
+            writer = FileWriter(path, resumable=True)
+        writer.discard()
+        at += 1
+    assert at > 5
+    assert all(found in ([], others) for _, found in finds)
+    assert others in [found for _, found in finds]
+
+
 @pytest.mark.parametrize("what", EVENTS)
 @pytest.mark.parametrize("first", [True, False], ids=["opening", "looking again"])
 def test_whatever_happens_between_two_steps_of_a_look_it_sees_one_state_or_says_so(
@@ -927,6 +1000,7 @@ def test_whatever_happens_between_two_steps_of_a_look_it_sees_one_state_or_says_
             early.refresh()
             return early
 
+        found: list[bytes] = []
         race = Race(at, lambda writer=writer: event(writer, path))  # type: ignore[misc]
         try:
             reader = race.run(look)
@@ -935,8 +1009,11 @@ def test_whatever_happens_between_two_steps_of_a_look_it_sees_one_state_or_says_
             if early is not None:
                 assert found[:4] == RECORDS[:4]
             seen.add(len(found))
+            if race.calls > at:  # it has happened: whoever looks once more sees it
+                reader.refresh()
+                assert all_of(reader) == (LAST[what] if found[:1] != [b"another"] else found)
         except (ChangedError, FileNotFoundError):
-            assert "given up" in what or "anew" in what or (first and "another" in what)
+            assert what == "given up" or (not LAST[what] and (early is not None or found))
         writer.discard()
         for each in (path, data_of(path), journal_of(path)):
             each.unlink(missing_ok=True)
