@@ -81,6 +81,7 @@ class InitFlag(IntFlag):
     ASYNC_READ = 1 << 0
     EXPORT_SUPPORT = 1 << 4
     DO_READDIRPLUS = 1 << 13
+    ASYNC_DIO = 1 << 15
     PARALLEL_DIROPS = 1 << 18
     MAX_PAGES = 1 << 22
     CACHE_SYMLINKS = 1 << 23

@@ -33,6 +33,8 @@ Log: TypeAlias = Callable[[str], None]
 Ready: TypeAlias = Callable[[], None]
 
 KNOWN_PATHS = 1 << 14
+BACKGROUND_REQUESTS = 256
+"""As many as the native back end lets the kernel have under way; libfuse's default is 12."""
 _FIRST_NUMBER = 1  # of the root: other programs take an inode 0 for none at all
 
 
@@ -149,9 +151,11 @@ class Callbacks:
         self._started()
 
     def init_with_config(self, connection: Any, config: Any) -> None:
-        """What mfusepy calls instead. The answer to FUSE_INIT limits how far is read ahead."""
+        """What mfusepy calls instead. The answer to FUSE_INIT limits how far is read ahead, and how
+        many reads may be under way; that these may be O_DIRECT ones is libfuse 3's default."""
         if connection is not None:
             connection.max_readahead = mounttable.READ_AHEAD_KIB << 10
+            connection.max_background = BACKGROUND_REQUESTS
         self.init("/")
 
     def report(self, callback: str, error: Exception) -> None:

@@ -14,7 +14,7 @@ from ffrecord_fuse.mounttable import READ_AHEAD_KIB
 from ffrecord_fuse.request import MOST_BYTES, Init, MalformedError, parse
 
 WANTED = (
-    InitFlag.ASYNC_READ | InitFlag.EXPORT_SUPPORT | InitFlag.DO_READDIRPLUS
+    InitFlag.ASYNC_READ | InitFlag.EXPORT_SUPPORT | InitFlag.DO_READDIRPLUS | InitFlag.ASYNC_DIO
     | InitFlag.PARALLEL_DIROPS | InitFlag.MAX_PAGES | InitFlag.CACHE_SYMLINKS | InitFlag.INIT_EXT
     | InitFlag.HAS_RESEND
 )  # fmt: skip

@@ -17,9 +17,9 @@ from tests import kernel
 
 INIT_EXT = 1 << 30
 HAS_RESEND = 1 << 39
-# What is asked for, bit by bit: async_read, export_support, do_readdirplus, parallel_dirops,
-# max_pages, cache_symlinks.
-LOWER = 1 << 0 | 1 << 4 | 1 << 13 | 1 << 18 | 1 << 22 | 1 << 23
+# What is asked for, bit by bit: async_read, export_support, do_readdirplus, async_dio,
+# parallel_dirops, max_pages, cache_symlinks.
+LOWER = 1 << 0 | 1 << 4 | 1 << 13 | 1 << 15 | 1 << 18 | 1 << 22 | 1 << 23
 EVERYTHING = (1 << 64) - 1
 
 
