@@ -140,7 +140,7 @@ class Steps(Sampler[Any]):
         self.rng = before if start.rng is None else start.rng
         if start.rng is not None:
             set_random_state(generator, start.rng)
-        source = iter(self.source)
+        source = _Once(iter(self.source))
         first = list(islice(source, start.skip, start.skip + 1))
         if start.rng is not None and generator is None:
             set_random_state(None, before)  # the program's own numbers are not to be touched
@@ -160,6 +160,19 @@ class Steps(Sampler[Any]):
                     present.following = list(window[-1])
                 yield present
         yield from window
+
+
+class _Once(Iterator[Any]):
+    """An iterator that is not asked for its iterator again.
+
+    Some begin anew then, and some cannot be asked: torch needs nothing but `__next__`.
+    """
+
+    def __init__(self, items: Any) -> None:
+        self._items = items
+
+    def __next__(self) -> Any:
+        return next(self._items)
 
 
 class _Drawable(Iterator[Any]):
