@@ -275,7 +275,13 @@ def prefetch(dataset: TorchDataset[Any], indices: list[int]) -> None:
 
 def fingerprint_of(dataset: Any) -> str:
     """A dataset's own fingerprint; of one that has none, no more than its length is known."""
-    return str(getattr(dataset, "fingerprint", None) or f"length {len(dataset)}")
+    own = getattr(dataset, "fingerprint", None)
+    if own:
+        return str(own)
+    try:
+        return f"length {len(dataset)}"
+    except TypeError:
+        return "length unknown"
 
 
 def combined(*parts: str) -> str:

@@ -181,14 +181,8 @@ class Stream(IterableDataset[int]):
 
 
 def test_an_iterable_has_no_steps() -> None:
-    loader = DataLoader(Stream(), 4)
-    for attempt in (
-        lambda: loader.set_step(1),
-        loader.state_dict,
-        lambda: loader.load_state_dict({}),
-    ):
-        with pytest.raises(TypeError, match="IterableDataset"):
-            attempt()
+    with pytest.raises(TypeError, match="IterableDataset"):
+        DataLoader(Stream(), 4).set_step(1)
 
 
 class Waiting(Processed):
