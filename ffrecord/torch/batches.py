@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -18,8 +19,15 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from ffrecord.errors import FFRecordError
+from ffrecord.errors import FFRecordError, ReplacedLoaderWarning
 from ffrecord.torch.stateful import is_stateful, own_state
+
+REPLACED = (
+    "batches are read without the loader's on_error, batch seeds, read-ahead and state: another "
+    "package made a torch DataLoader from it, or the dataset defines __getitems__. For Accelerate "
+    "use ffrecord.torch.accelerate.prepare_loader(accelerator, loader); on_error can also be given "
+    "to the dataset"
+)
 
 OnError: TypeAlias = "str | Callable[[int, Exception], Any]"
 Skipped: TypeAlias = list[tuple[int, str]]
@@ -99,9 +107,11 @@ class Assembler:
         self.collate_fn = collate_fn
         self.on_error = on_error
         self._announced: list[Any] | None = None  # the batch that was begun and should be next
+        self._replaced = False  # whether it was said that the loader is not ours
 
     def __call__(self, fetched: Any) -> Any:
         if not isinstance(fetched, Promise):
+            self._warn_of_replacement()
             return self.collate_fn(fetched)
         dataset, batch = fetched
         if self._announced is not None and self._announced != batch:
@@ -121,6 +131,14 @@ class Assembler:
             if not skipped or len(samples):
                 collated = (self.collate_fn(samples[0] if batch.single else samples),)
         return Delivery(collated, skipped, None, batch.number, *_state_in_worker(dataset))
+
+    def _warn_of_replacement(self) -> None:
+        """Warn once that batches come from a loader that is not ours, in one worker only."""
+        worker = get_worker_info()
+        if self._replaced or (worker is not None and worker.id > 0):
+            return
+        self._replaced = True
+        warnings.warn(REPLACED, ReplacedLoaderWarning, stacklevel=3)
 
 
 def _state_in_worker(dataset: Any) -> tuple[int | None, Opaque | None]:
