@@ -159,6 +159,13 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
         """The same data in the same order has the same fingerprint."""
         return combined(str(len(self)), *(reader.fingerprint for reader in self.ffreaders()))
 
+    def __repr__(self) -> str:
+        """Name the data, the same in every process: Grain compares it when a state is loaded."""
+        try:
+            return f"<{type(self).__name__}: {len(self)} samples, {fingerprint_of(self)[:16]}>"
+        except Exception:  # of a dataset that is not ready, or closed
+            return super().__repr__()
+
     def __add__(self, other: TorchDataset[Any]) -> ConcatDataset[Any]:  # type: ignore[override]
         return ConcatDataset([self, other])
 
