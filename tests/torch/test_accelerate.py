@@ -44,13 +44,13 @@ def fresh(**config: Any) -> Any:
 
 def made(numbers: Path, kind: str, workers: int = 0, seed: int = 3) -> DataLoader[Any]:
     dataset = Noisy(numbers)
-    options: dict[str, Any] = {
+    options: dict[str, dict[str, Any]] = {
         "in order": {},
         "shuffle": {"shuffle": True},
         "ShuffleSampler": {"sampler": ShuffleSampler(dataset, seed=seed)},
-    }[kind]
+    }
     generator = seeded(seed + 1)
-    return DataLoader(dataset, SIZE, num_workers=workers, generator=generator, **options)
+    return DataLoader(dataset, SIZE, num_workers=workers, generator=generator, **options[kind])
 
 
 # ---- one process -----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ def as_number(sample: Any) -> int:
     return sample if isinstance(sample, int) else number_of(sample)
 
 
-class Decode(grain.transforms.Map):  # type: ignore[misc]
+class Decode(grain.transforms.Map):  # type: ignore[name-defined,misc]
     def map(self, element: Any) -> int:
         return as_number(element)
 

@@ -53,7 +53,7 @@ class Recorder(torch.nn.Module):
         return {"loss": self.weight * noise.sum(), "number": number}
 
 
-class WithOurLoader(transformers.Trainer):  # type: ignore[misc]
+class WithOurLoader(transformers.Trainer):  # type: ignore[name-defined,misc]
     def get_train_dataloader(self) -> Any:
         dataset, args = self.train_dataset, self.args
         loader: DataLoader[Any] = DataLoader(

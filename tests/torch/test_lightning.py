@@ -36,7 +36,7 @@ pytestmark = [
 ]
 
 
-class Recorder(pl.LightningModule):  # type: ignore[misc]
+class Recorder(pl.LightningModule):  # type: ignore[name-defined,misc]
     """A model that keeps every batch it is given, with the step's kind and the epoch."""
 
     def __init__(self) -> None:
