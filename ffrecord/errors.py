@@ -247,6 +247,10 @@ class BadRecordWarning(UserWarning):
     """A record could not be read or decoded, and was left out as asked."""
 
 
+class ReplacedLoaderWarning(UserWarning):
+    """Another package made a torch DataLoader from one of ours, without its options."""
+
+
 class DatasetError(FFRecordError, ValueError):
     """A folder is not a dataset, or its files do not belong together."""
 

@@ -46,12 +46,16 @@ echo "#!$PWD/.venv/bin/python" >.venv/bin/pip
 def clone(tmp_path: Path) -> Path:
     tmp_path = tmp_path / "clone"
     (tmp_path / "scripts").mkdir(parents=True)
-    for name in ("pyproject.toml", "scripts/setup", "scripts/requirements-torch.txt"):
+    for name in (
+        "pyproject.toml", "scripts/setup", "scripts/test", "scripts/requirements-torch.txt",
+    ):  # fmt: skip
         shutil.copy(ROOT / name, tmp_path / name)
     for name, text in (
         (".venv/bin/python", PIP),
         (".venv/bin/pip", f"#!{tmp_path}/.venv/bin/python\n"),
         ("python-of-the-venv", PIP),
+        (".venv/bin/ruff", "#!/bin/sh\n"),
+        (".venv/bin/mypy", "#!/bin/sh\n"),
         ("bin/apt-get", "#!/bin/sh\nexit 1\n"),
         ("bin/making-a-venv", MAKING_A_VENV),
     ):
@@ -94,12 +98,29 @@ def test_the_demo_needs_less_than_the_tests_and_they_less_than_the_benchmarks(
     assert installed(clone, "demo") == ["demo"]
     assert installed(clone, "demo") == []
     assert installed(clone) == ["dev"]
+    assert installed(clone, "long") == ["dev,frameworks"]
     assert installed(clone, "bench") == ["dev,bench"]
-    for part in ((), ("demo",), ("bench",)):
+    for part in ((), ("demo",), ("long",), ("bench",)):
         assert installed(clone, *part) == []
 
 
-@pytest.mark.parametrize(("first", "then"), [("dev", "demo"), ("bench", "demo"), ("bench", "dev")])
+@pytest.mark.parametrize(
+    ("arguments", "extras"),
+    [((), "dev"), (("-q", "tests"), "dev"), (("-q", "--long"), "dev,frameworks")],
+)
+def test_the_long_tests_get_what_they_need(
+    clone: Path, arguments: tuple[str, ...], extras: str
+) -> None:
+    environment = {**os.environ, "PATH": f"{clone}/bin:{os.environ['PATH']}"}
+    subprocess.run(
+        [clone / "scripts/test", *arguments], env=environment, capture_output=True, check=True
+    )
+    assert f"-e .[{extras}] " in (clone / "asked").read_text()
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("dev", "demo"), ("bench", "demo"), ("bench", "dev"), ("long", "dev")]
+)
 def test_what_is_there_already_is_not_installed_again(clone: Path, first: str, then: str) -> None:
     assert installed(clone, first) != []
     assert installed(clone, then) == []
@@ -136,7 +157,7 @@ def test_a_part_that_there_is_not_is_an_error(clone: Path) -> None:
         [clone / "scripts/setup", "dmeo"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "setup: there is no part dmeo: there are dev, demo and bench\n"
+    assert done.stderr == "setup: there is no part dmeo: there are dev, demo, long and bench\n"
     assert not (clone / "asked").exists()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -18,16 +19,32 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from ffrecord.errors import FFRecordError
+from ffrecord.errors import FFRecordError, ReplacedLoaderWarning
+from ffrecord.torch.stateful import is_stateful, own_state
+
+REPLACED = (
+    "batches are read without the loader's on_error, batch seeds, read-ahead and state: another "
+    "package made a torch DataLoader from it, or the dataset defines __getitems__. For Accelerate "
+    "use ffrecord.torch.accelerate.prepare_loader(accelerator, loader); on_error can also be given "
+    "to the dataset"
+)
 
 OnError: TypeAlias = "str | Callable[[int, Exception], Any]"
 Skipped: TypeAlias = list[tuple[int, str]]
 
 
 class Batch(list[Any]):
-    """Indices, those that the same worker gets next, and the seed for random transforms."""
+    """Indices, and what the worker needs to know about them.
 
-    __slots__ = ("following", "seed", "single")
+    Args:
+        following: the indices that the same worker gets next.
+        seed: for random transforms.
+        single: one index, of a loader that makes no batches.
+        number: which batch of the epoch it is.
+        restored: a state that the dataset is to load first.
+    """
+
+    __slots__ = ("following", "number", "restored", "seed", "single")
 
     def __init__(
         self,
@@ -35,14 +52,19 @@ class Batch(list[Any]):
         following: list[Any] | None = None,
         seed: int | None = None,
         single: bool = False,
+        number: int | None = None,
+        restored: Any = None,
     ) -> None:
         super().__init__(indices)
         self.following = following
         self.seed = seed
-        self.single = single  # one index, of a loader that makes no batches
+        self.single = single
+        self.number = number
+        self.restored = restored
 
     def __reduce__(self) -> tuple[type[Batch], tuple[Any, ...]]:
-        return Batch, (list(self), self.following, self.seed, self.single)
+        more = (self.following, self.seed, self.single, self.number, self.restored)
+        return Batch, (list(self), *more)
 
 
 class Loadable(Protocol):
@@ -60,12 +82,22 @@ class Promise(NamedTuple):
     batch: Batch
 
 
+class Opaque:
+    """Something that torch does not look into when it pins a batch."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 class Delivery(NamedTuple):
     """What a worker hands over. A named tuple, so that torch pins the tensors in it."""
 
     batch: tuple[Any, ...]  # empty if every sample was skipped, or there was an error
     skipped: Skipped
     error: FFRecordError | None  # raised again where it can be caught as what it is
+    number: int | None = None  # which batch of the epoch it is
+    worker: int | None = None
+    state: Opaque | None = None  # the dataset's, after this batch; text: why there is none
 
 
 class Assembler:
@@ -75,9 +107,11 @@ class Assembler:
         self.collate_fn = collate_fn
         self.on_error = on_error
         self._announced: list[Any] | None = None  # the batch that was begun and should be next
+        self._replaced = False  # whether it was said that the loader is not ours
 
     def __call__(self, fetched: Any) -> Any:
         if not isinstance(fetched, Promise):
+            self._warn_of_replacement()
             return self.collate_fn(fetched)
         dataset, batch = fetched
         if self._announced is not None and self._announced != batch:
@@ -86,15 +120,37 @@ class Assembler:
         if batch.following:
             with contextlib.suppress(FFRecordError, OSError, IndexError):  # reading will tell
                 dataset.prefetch(batch.following)
+        if batch.restored is not None:
+            dataset.load_state_dict(batch.restored)  # type: ignore[attr-defined]
         with _seeded(batch.seed):
             try:
                 samples, skipped = samples_of(dataset, list(batch), self.on_error)
             except FFRecordError as error:
-                return Delivery((), [], error.with_traceback(None))
-            if skipped and len(samples) == 0:
-                return Delivery((), skipped, None)
-            fetched = samples[0] if batch.single else samples
-            return Delivery((self.collate_fn(fetched),), skipped, None)
+                return Delivery((), [], error.with_traceback(None), batch.number)
+            collated: tuple[Any, ...] = ()
+            if not skipped or len(samples):
+                collated = (self.collate_fn(samples[0] if batch.single else samples),)
+        return Delivery(collated, skipped, None, batch.number, *_state_in_worker(dataset))
+
+    def _warn_of_replacement(self) -> None:
+        """Warn once that batches come from a loader that is not ours, in one worker only."""
+        worker = get_worker_info()
+        if self._replaced or (worker is not None and worker.id > 0):
+            return
+        self._replaced = True
+        warnings.warn(REPLACED, ReplacedLoaderWarning, stacklevel=3)
+
+
+def _state_in_worker(dataset: Any) -> tuple[int | None, Opaque | None]:
+    """The worker's number and its dataset's own state; None where there is none to be sent."""
+    info = get_worker_info()
+    if info is None or not is_stateful(dataset):
+        return None, None
+    try:
+        return info.id, Opaque({"dataset": own_state(dataset)})
+    except Exception as error:
+        why = f"the dataset's state_dict raised {type(error).__name__}: {error}"
+        return info.id, Opaque(why)
 
 
 def check_on_error(on_error: OnError) -> OnError:
@@ -143,7 +199,8 @@ def _seeded(seed: int | None) -> Iterator[None]:
     random.seed(seed)
     # Python's generator and numpy's are the same one: the same words would give the same numbers.
     np.random.seed([seed & 0xFFFFFFFF, seed >> 32, 1])
-    torch.default_generator.manual_seed(seed)
+    # torch uses 32 bits of it. Without the highest, `torch.initial_seed()` fits into a tensor.
+    torch.default_generator.manual_seed(seed & (1 << 63) - 1)
     try:
         yield
     finally:

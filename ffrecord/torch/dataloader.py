@@ -1,48 +1,48 @@
 """`DataLoader`: torch's, with steps that can be skipped and a state that can be saved.
 
 Everything is torch's own machinery: this class only says which batches come (`Steps`), what is
-done with them where they are read (`Assembler`), and counts those that were handed out.
+done with them where they are read (`Assembler`, `Stamping`), and counts those that were handed out
+(`Epoch`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import operator
+import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from types import NoneType
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from ffrecord.errors import StateError
-from ffrecord.torch.batches import Assembler, Delivery, OnError, Skipped, check_on_error
-from ffrecord.torch.dataset import Dataset, fingerprint_of, warn_of_skipped
-from ffrecord.torch.skipable import SkipableSampler as SkipableSampler  # as in the original
-from ffrecord.torch.skipable import Skipping
-from ffrecord.torch.steps import (
-    Start,
-    Steps,
-    is_random_state,
+from ffrecord.torch.batches import Assembler, OnError, Skipped, check_on_error
+from ffrecord.torch.dataset import Dataset, fingerprint_of
+from ffrecord.torch.epoch import Epoch, Progress, WorkerStates
+from ffrecord.torch.randomness import (
+    drawing_from,
+    drawn_seed,
+    encoded,
+    generator_at,
     mixed_seed,
     random_state,
     set_random_state,
 )
+from ffrecord.torch.skipable import SkipableSampler as SkipableSampler  # as in the original
+from ffrecord.torch.skipable import Skipping
+from ffrecord.torch.stateful import is_stateful, own_state
+from ffrecord.torch.states import VERSION, State, checked, unresumable
+from ffrecord.torch.steps import Start, Steps
+from ffrecord.torch.streams import FIELDS_OF_A_STREAM, Place, Stamping, Stream
+from ffrecord.torch.wrapping import Promising
 
 T_co = TypeVar("T_co", covariant=True)
-State: TypeAlias = dict[str, Any]
-
-VERSION = 1
-# What a state has, and of what type.
-STATE_FIELDS: dict[str, Any] = {
-    "version": int, "fingerprint": str, "step_size": int, "begun": bool, "epoch": int, "step": int,
-    "sampler_kind": str, "sampler": (Mapping, NoneType), "sampler_epoch": (int, NoneType),
-    "seed": (int, NoneType), "rng": (torch.Tensor, NoneType), "generator": (torch.Tensor, NoneType),
-}  # fmt: skip
 
 
 class DataLoader(Skipping, TorchDataLoader[T_co]):
@@ -58,7 +58,8 @@ class DataLoader(Skipping, TorchDataLoader[T_co]):
 
     `state_dict()` between any two batches, given to `load_state_dict()` of a loader of the same
     data and batch size, goes on with the next batch, also with another number of workers and,
-    with a `DistributedShuffleSampler`, of ranks.
+    with a `DistributedShuffleSampler`, of ranks. docs/torch.md says what holds for datasets and
+    samplers from elsewhere.
 
     Args:
         skippable: whether `set_step` may be used. It need not be off for anything; the original
@@ -67,6 +68,8 @@ class DataLoader(Skipping, TorchDataLoader[T_co]):
         read_ahead: read the next batch while the present one is decoded.
         batch_seeds: seed Python's, numpy's and torch's random numbers for each batch. Turn it off
             if a `worker_init_fn` is to have the last word.
+        snapshot_every_n_steps: a worker asks an IterableDataset for its state after so many
+            batches. Loading a state passes over the samples since then.
     """
 
     def __init__(
@@ -78,19 +81,21 @@ class DataLoader(Skipping, TorchDataLoader[T_co]):
         on_error: OnError | None = None,
         read_ahead: bool = True,
         batch_seeds: bool = True,
+        snapshot_every_n_steps: int | None = 1,
         **options: Any,
     ) -> None:
         super().__init__(dataset, batch_size, *_in_torchs_order(args), **options)
-        ours = isinstance(dataset, Dataset)
+        self._ours = isinstance(dataset, Dataset)
         check_on_error("raise" if on_error is None else on_error)
-        if on_error is not None and not ours:
+        if on_error is not None and not self._ours:
             raise ValueError("on_error needs a dataset of ffrecord.torch")
         self.skippable = skippable
         self.on_error = on_error
         self.read_ahead = read_ahead
         self.batch_seeds = batch_seeds
+        self.snapshot_every_n_steps = snapshot_every_n_steps
         self.skipped: Skipped = []  # index and reason of every sample that was left out
-        if ours:
+        if self._ours:
             inner = self.collate_fn  # already wrapped, if the loader was made from another
             inner = inner.collate_fn if isinstance(inner, Assembler) else inner
             policy = dataset.on_error if on_error is None else on_error  # type: ignore[attr-defined]
@@ -99,64 +104,200 @@ class DataLoader(Skipping, TorchDataLoader[T_co]):
         self._steps = Steps(
             self.sampler if batches is None else batches,
             batched=batches is not None,
-            ahead=max(self.num_workers, 1) if read_ahead else 0,
-            promises=ours,
+            promises=self._ours or self._wrapped,
+            ahead=0,
+            ours=self._ours,
+            kept=(self.prefetch_factor or 0) * self.num_workers + max(self.num_workers, 1) + 2,
         )
+        self._steps.ahead = self._ahead()
         self._steps.start = Start(self._step, self._step)  # the step that set_step said
         self._epoch = 0  # how many have begun
         self._seed: int | None = None  # what the seeds of all epochs are made of
-        self._progress: _Progress | None = None  # of the present epoch
-        self._loaded: State | None = None  # a state in mid-epoch, to go on from
+        self._base: torch.Tensor | None = None  # what torch draws its workers' seeds from
+        self._progress: Progress | None = None  # of the present epoch
+        self._place = Place()  # in an IterableDataset
+        self._loaded: State | None = None  # a state to go on from, as it was given
+        self._resumed: State | None = None  # the same, checked
+
+    # ---- what kind of dataset it is ------------------------------------------------------
+
+    @property
+    def _iterable(self) -> bool:
+        return isinstance(self.dataset, IterableDataset)
+
+    @property
+    def _tracked(self) -> bool:
+        """Whether it is an IterableDataset whose place is known. torch looks into data pipes."""
+        return self._iterable and not isinstance(self.dataset, IterDataPipe)
+
+    @property
+    def _out_of_order(self) -> bool:
+        return self.num_workers > 0 and not getattr(self, "in_order", True)
+
+    @property
+    def _wrapped(self) -> bool:
+        """Whether a dataset from elsewhere must tell which batch it made, or its own state."""
+        if self._ours or self._iterable or isinstance(self.dataset, MapDataPipe):
+            return False
+        return self._out_of_order or (self.num_workers > 0 and is_stateful(self.dataset))
+
+    @property
+    def _stateful(self) -> bool:
+        """Whether workers' states are a part of the loader's."""
+        return self._tracked or (not self._iterable and is_stateful(self.dataset))
+
+    @property
+    def _pool_stays(self) -> bool:
+        """Whether there are workers that the next epoch goes on with."""
+        return self.persistent_workers and self._iterator is not None
 
     @property
     def _index_sampler(self) -> Any:
         """Where torch's iterators take their batches from."""
         return super()._index_sampler if self._iterable else self._steps
 
-    @property
-    def _iterable(self) -> bool:
-        return isinstance(self.dataset, IterableDataset)
+    def _ahead(self) -> int:
+        """Say after how many batches a worker gets its next one; 0 if it is not to be told."""
+        if not self._ours or not self.read_ahead:
+            return 0
+        if not self.num_workers:
+            return 1 if self._steps.settled else 0
+        return self.num_workers
 
     # ---- iteration -----------------------------------------------------------------------
 
     def __iter__(self) -> Any:
-        if self._iterable:
-            return super().__iter__()
-        steps, loaded, self._loaded = self._steps, self._loaded, None
-        if loaded is None:
-            steps.start = Start(self._step, self._step, self._epoch_seed())
-        # A resumed epoch drew its random numbers when it began: the program's stay as they are.
-        kept = contextlib.nullcontext() if loaded is None else _kept_random_numbers()
-        self._progress = _Progress(self._epoch, steps.start.number)
+        resumed, self._loaded, self._resumed = self._resumed, None, None
+        begun = resumed is not None and resumed["begun"]
+        steps = self._steps
+        if steps.start.seed is None and not self._iterable:
+            steps.start = replace(steps.start, seed=self._epoch_seed())
+        self._progress = progress = Progress(
+            self._epoch,
+            resumed["step"] if resumed is not None and begun else self._step,
+            given=set(steps.start.given),
+            turn=resumed["turn"] if resumed is not None and begun else 0,
+            workers=self._workers_at_the_beginning(resumed),
+        )
         self._epoch += 1
-        with kept:
-            iterator = super().__iter__()
-            if not self.num_workers:
-                steps.draw()
-        if loaded is not None and steps.generator is not self.generator:
-            self._restore(self.generator, loaded["generator"])  # torch has drawn from it
-        skip, steps.start = steps.start.skip, Start(self._step, self._step)
-        return _Epoch(self, iterator, self._progress, skip)
+        self._restore_dataset(progress, resumed)
+        with self._numbers_for_torch(resumed):
+            batches = super().__iter__()
+        start, steps.start = steps.start, Start(self._step, self._step)
+        return Epoch(
+            batches,
+            progress,
+            report=self._report,
+            length=lambda: steps.left(start),
+            in_order=not self._out_of_order,
+            discarded=progress.step if begun and self._iterable and not self._tracked else 0,
+            following=self.__iter__ if begun else None,
+        )
+
+    def _get_iterator(self) -> Any:
+        """Let torch see the dataset in a wrapper, where it needs one. `self.dataset` stays."""
+        if self._tracked:
+            collate: Any = Stamping(
+                self.collate_fn, self._place, self.snapshot_every_n_steps or 1 << 62
+            )
+            dataset: Any = Stream(self.dataset, self._place)
+        elif self._wrapped:
+            collate, dataset = Assembler(self.collate_fn, "raise"), Promising(self.dataset)
+        else:
+            return super()._get_iterator()
+        shown = copy.copy(self)
+        vars(shown).update(dataset=dataset, collate_fn=collate)
+        return TorchDataLoader._get_iterator(shown)
+
+    def _report(self, skipped: Skipped) -> None:
+        self.skipped += skipped
 
     def _epoch_seed(self) -> int | None:
-        """What torch was about to draw for its workers in the first epoch, made another for each
-        epoch and rank. So it does not matter who draws how often afterwards."""
-        if not self.batch_seeds:
+        """Return the seed of the epoch that begins, for random transforms.
+
+        It is made of what torch was about to draw for its workers in the first epoch, of the
+        epoch's number and of the rank. So it does not matter who draws how often afterwards.
+        """
+        if not self.batch_seeds or not self._ours:
             return None
         if self._seed is None:
-            generator = torch.Generator()
-            generator.set_state(random_state(self.generator))
-            drawn = torch.empty((), dtype=torch.int64).random_(generator=generator)
-            self._seed = int(drawn.item())
+            self._seed = drawn_seed(generator_at(random_state(self.generator)))
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         rank = torch.distributed.get_rank() if distributed else 0
         return mixed_seed(self._seed, self._epoch, rank)
+
+    @contextlib.contextmanager
+    def _numbers_for_torch(self, resumed: State | None) -> Iterator[None]:
+        """The random numbers that torch draws when it begins: those of a resumed epoch again."""
+        begun = resumed is not None and resumed["begun"]
+        base = None if resumed is None else resumed["base_rng"]
+        program = random_state(None)
+        with drawing_from(self.generator, base):
+            if self.num_workers and not self._pool_stays:
+                self._base = random_state(self.generator)
+            yield
+        if resumed is None or not begun:
+            return
+        # A resumed epoch drew its random numbers when it began: the program's stay as they are.
+        set_random_state(None, program)
+        if self._steps.draws.generator is not self.generator:
+            self._restore(self.generator, resumed["generator"])
+
+    # ---- datasets with a state of their own ----------------------------------------------
+
+    def _workers_at_the_beginning(self, resumed: State | None) -> WorkerStates:
+        """The states in which the workers begin, or this process; None: as they are made."""
+        count = max(self.num_workers, 1)
+        if resumed is not None and resumed["workers"]:
+            # Samples of a stream are its worker's own. Batches of indices are for any: the first
+            # of them is the first worker's.
+            first = 0 if self._iterable else resumed["turn"]
+            return [resumed["workers"][(first + number) % count] for number in range(count)]
+        last = self._progress
+        if not self._pool_stays or last is None or resumed is not None:
+            return [None] * count
+        if not self._iterable:
+            return list(last.workers)
+        over = [None if each is None else {**each, "over": True} for each in last.workers]
+        return over if last.finished else [None] * count
+
+    def _restore_dataset(self, progress: Progress, resumed: State | None) -> None:
+        """Have the dataset begin in its states, where it has some."""
+        if self._tracked:
+            if not self._pool_stays:
+                self._place = Place(progress.workers, progress.turn)
+        elif resumed is not None and any(progress.workers):
+            progress.turn = 0
+            states = tuple(each and copy.deepcopy(each["dataset"]) for each in progress.workers)
+            if self.num_workers:
+                self._steps.start = replace(self._steps.start, restored=states)
+            elif states[0] is not None:
+                self.dataset.load_state_dict(states[0])  # type: ignore[attr-defined]
+
+    def _worker_states(self, progress: Progress | None, begun: bool) -> WorkerStates:
+        """The states that a saved state has of the dataset."""
+        if not self._stateful:
+            return []
+        if self.num_workers:
+            if progress is None or not (begun or self._pool_stays):
+                return []  # each epoch has workers of its own
+            workers = copy.deepcopy(progress.workers)
+        elif not self._tracked:
+            workers = [{"dataset": own_state(self.dataset)}]
+        elif self._place.samples is None:
+            return []
+        else:
+            workers = [self._place.samples.state()]
+        if self._iterable and not begun:
+            workers = [each and {**each, "over": True} for each in workers]
+        return workers
 
     # ---- steps and state -----------------------------------------------------------------
 
     def set_step(self, step: int) -> None:
         """Leave out so many batches at the beginning of every epoch, until it is set again."""
-        self._require_steps("set_step")
+        if self._iterable:
+            raise TypeError("set_step needs a dataset with indices, not an IterableDataset")
         step = operator.index(step)
         steps = self._steps
         if self._loaded is not None and steps.seekable:
@@ -166,68 +307,136 @@ class DataLoader(Skipping, TorchDataLoader[T_co]):
             why = f"there are {most}" if self.skippable else "the loader is not skippable"
             raise ValueError(f"step {step} cannot be set: {why}")
         self._step = step
-        self._loaded = None
-        steps.start = Start(step, step)
+        self._loaded, self._resumed = None, None
+        steps.start = Start(step, step, origin=steps.start.origin)
 
     def state_dict(self) -> State:
-        """Where the loader is: after the last batch that was handed out."""
-        self._require_steps("state_dict")
+        """Return where the loader is: after the last batch that was handed out.
+
+        This never fails. Where a place cannot be told, the state says so when it is loaded.
+        """
         if self._loaded is not None:
             return dict(self._loaded)
+        try:
+            return self._state()
+        except Exception as error:
+            why = str(error) if isinstance(error, StateError) else repr(error)
+            warnings.warn(f"this loader's state cannot be resumed: {why}", stacklevel=2)
+            return unresumable(why)
+
+    def _state(self) -> State:
         steps, progress = self._steps, self._progress
-        state = {
+        begun = progress is not None and not progress.finished
+        if begun and self._out_of_order and not (self._ours or self._wrapped or self._tracked):
+            raise StateError("with in_order=False it is not known which batches are to come")
+        if progress is not None and progress.problem is not None:
+            raise StateError(progress.problem)
+        sampler, origin = (
+            (None, None) if self._iterable else self._order(progress if begun else None)
+        )
+        return {
             "version": VERSION,
             "fingerprint": fingerprint_of(self.dataset),
+            "begun": begun,
+            "epoch": progress.epoch if progress is not None and begun else self._epoch,
+            "step": progress.step if progress is not None and begun else self._step,
+            "given": sorted(progress.given) if progress is not None and begun else [],
             "step_size": steps.step_size,
+            "ranks": steps.ranks,
             "sampler_kind": steps.kind,
+            "sampler": sampler,
+            "sampler_epoch": steps.epoch if begun and steps.present.drawn else steps.next_epoch,
             "seed": self._seed,
-            "generator": None if self.generator is None else random_state(self.generator),
+            "rng": None if origin is None else encoded(origin),
+            "generator": None if self.generator is None else encoded(random_state(self.generator)),
+            "base_rng": self._base_state(begun),
+            "num_workers": self.num_workers,
+            "turn": progress.turn if progress is not None and begun else 0,
+            "workers": self._worker_states(progress, begun),
         }
-        if progress is None or progress.finished:
-            return state | {
-                "begun": False,
-                "epoch": self._epoch,
-                "step": self._step,
-                "sampler": steps.sampler.next_state() if steps.seekable else None,
-                "sampler_epoch": steps.next_epoch,
-                "rng": None if steps.generator is None else random_state(steps.generator),
-            }
-        given = (progress.step - progress.first) * steps.step_size
-        return state | {
-            "begun": True,
-            "epoch": progress.epoch,
-            "step": progress.step,
-            "sampler": steps.sampler.state_dict(given) if steps.seekable else None,
-            "sampler_epoch": steps.epoch,
-            "rng": None if steps.seekable else steps.rng,
-        }
+
+    def _order(self, progress: Progress | None) -> tuple[Any, torch.Tensor | None]:
+        """The sampler's own state, and what the order is drawn from if it has none.
+
+        Args:
+            progress: of the present epoch; None: the next one is meant.
+        """
+        steps, draws = self._steps, self._steps.draws
+        if progress is not None:
+            steps.present.pin()
+            sampler = steps.present.sampler_state(progress.step)
+            if sampler is not None:
+                return sampler, None
+            if is_stateful(steps.sampler):
+                raise StateError(f"the state of the sampler at step {progress.step} is not known")
+            matter = draws.matter if steps.present.drawn else draws.may_matter
+            return None, steps.present.origin if matter else None
+        sampler = steps.next_state()
+        if sampler is not None or not draws.matter:
+            return sampler, None
+        ahead = generator_at(random_state(None))
+        if self.generator is None and not self._pool_stays:
+            drawn_seed(ahead)  # torch draws a seed for its workers first
+        return None, draws.origin(ahead.get_state())
+
+    def _base_state(self, begun: bool) -> Any:
+        """What torch draws its workers' seeds from, where a state of a worker depends on it."""
+        if not self.num_workers or not (self._stateful or self._iterable):
+            return None
+        if begun or self._pool_stays:
+            return None if self._base is None else encoded(self._base)
+        return encoded(random_state(None)) if self.generator is None else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state: the next epoch begins with the batch after the last one then.
 
-        A `generator` that was given to the loader or its sampler goes on from where it was too;
-        torch's global one is the program's own to restore. StateError if it is the state of a
-        loader of other data, or of another kind.
+        A state of an epoch's end goes on with the next epoch. A `generator` that was given to the
+        loader or its sampler goes on from where it was too; torch's global one is the program's own
+        to restore.
+
+        Raises:
+            StateError: it is the state of a loader of other data, or of another kind.
         """
-        self._require_steps("load_state_dict")
-        steps = self._steps
-        self._compare(state)
+        saved = checked(state)
+        self._compare(saved)
+        self._epoch, self._seed = saved["epoch"], saved["seed"]
+        self._progress = None
+        self._restore(self.generator, saved["generator"])
+        if self._stateful:
+            self._iterator = None  # workers that persist are made again, with their states
+        if not self._iterable:
+            self._move(saved)
+        self._loaded, self._resumed = dict(state), saved
+
+    def _move(self, saved: State) -> None:
+        """Put the sampler where a state says."""
+        steps, step, begun = self._steps, saved["step"], saved["begun"]
+        own = None
         if steps.seekable:
-            steps.sampler.load_state_dict(state["sampler"])
-        elif state["sampler_epoch"] is not None:
-            steps.set_epoch(state["sampler_epoch"])
-        self._epoch, self._seed = state["epoch"], state["seed"]
-        self._progress, self._loaded = None, None
-        step = state["step"]
-        if state["begun"]:
-            self._step, self._loaded = 0, dict(state)
-            skip = 0 if steps.seekable else step
-            steps.start = Start(skip, step, self._epoch_seed(), state["rng"])
+            steps.sampler.load_state_dict(saved["sampler"])
         else:
-            self._restore(self.generator, state["generator"])
-            self._restore(steps.generator, state["rng"])
-            self._step = step
-            steps.start = Start(step, step)
+            own = saved["sampler"]
+            if saved["sampler_epoch"] is not None:
+                steps.set_epoch(saved["sampler_epoch"])
+        origin = saved["rng"]
+        if saved["version"] == 1 and origin is not None and steps.draws.generator is None:
+            origin = steps.draws.origin(origin)  # it was the global generator's state
+        self._step = 0 if begun else step
+        if not begun:
+            if steps.draws.generator is not None:
+                self._restore(steps.draws.generator, origin)
+                origin = None
+            steps.start = Start(step, step, origin=origin, sampler=own)
+            return
+        skip = 0 if steps.seekable or own is not None else step
+        steps.start = Start(skip, step, self._epoch_seed(), origin, own, frozenset(saved["given"]))
+        if steps.count is not None and len(steps) == 0:
+            # It was the last batch: the next epoch follows, with what the sampler draws for it.
+            steps.pass_over()
+            steps.start = Start()
+            self._epoch += 1
+            saved["begun"], saved["step"] = False, 0
+            saved["base_rng"] = None if not self.persistent_workers else saved["base_rng"]
 
     @staticmethod
     def _restore(generator: torch.Generator | None, state: torch.Tensor | None) -> None:
@@ -235,45 +444,50 @@ class DataLoader(Skipping, TorchDataLoader[T_co]):
         if generator is not None and state is not None:
             set_random_state(generator, state)
 
-    def _compare(self, state: Mapping[str, Any]) -> None:
-        """Whether a state can be one of this loader's."""
-        version = state.get("version") if isinstance(state, Mapping) else None
-        if not isinstance(version, int) or version != VERSION:
-            raise StateError("this is not the state of a loader, or one of another version")
-        for name, kind in STATE_FIELDS.items():
-            if name not in state or not isinstance(state[name], kind):
-                raise StateError(f"this is not the state of a loader: its {name} is missing or odd")
-        for name in ("rng", "generator"):
-            if state[name] is not None and not is_random_state(state[name]):
-                raise StateError(f"this is not the state of a loader: its {name} is no generator's")
-        if state["epoch"] < 0 or state["step"] < 0:
-            raise StateError(f"the state is at step {state['step']} of epoch {state['epoch']}")
+    def _compare(self, saved: State) -> None:
+        """Refuse a state that cannot be one of this loader's."""
+        steps = self._steps
         here = fingerprint_of(self.dataset)
-        if state["fingerprint"] != here:
+        if saved["fingerprint"] != here:
             raise StateError(
                 "the state belongs to other data: its fingerprint is "
-                f"{state['fingerprint'][:16]}, here it is {here[:16]}"
+                f"{saved['fingerprint'][:16]}, here it is {here[:16]}"
             )
-        if state["sampler_kind"] != self._steps.kind:
+        if saved["sampler_kind"] != steps.kind:
             raise StateError(
                 "the state belongs to a loader with another kind of sampler: "
-                f"{state['sampler_kind']}, here it is {self._steps.kind}"
+                f"{saved['sampler_kind']}, here it is {steps.kind}"
             )
-        if not self._steps.seekable and state["step_size"] != self._steps.step_size:
+        fixed = saved["given"] or not (steps.seekable or self._tracked)
+        if fixed and saved["step_size"] != steps.step_size:
             raise StateError(
-                f"the state belongs to a loader with a batch size of {state['step_size']}, here "
-                f"it is {self._steps.step_size}; ShuffleSampler allows that, others do not"
+                f"the state belongs to a loader with a batch size of {saved['step_size']}, here "
+                f"it is {steps.step_size}; ShuffleSampler allows that, others do not"
             )
-        if not self._steps.seekable and state["step"] > len(self._steps.source):
+        if saved["given"] and saved["ranks"] != steps.ranks:
             raise StateError(
-                f"the state is at step {state['step']}, there are {len(self._steps.source)}"
+                f"the state was saved out of order on {saved['ranks']} ranks, here are "
+                f"{steps.ranks}; with in_order=True the number may change"
             )
+        count = None if steps.seekable or self._iterable else steps.count
+        if count is not None and saved["step"] > count:
+            raise StateError(f"the state is at step {saved['step']}, there are {count}")
+        self._compare_workers(saved)
 
-    def _require_steps(self, what: str) -> None:
-        if self._iterable:
-            raise TypeError(f"{what} needs a dataset with indices, not an IterableDataset")
-        if what == "state_dict" and self.num_workers and not getattr(self, "in_order", True):
-            raise StateError("with in_order=False nobody knows which batches are still to come")
+    def _compare_workers(self, saved: State) -> None:
+        known = [each for each in saved["workers"] if each is not None]
+        if (known or (self._iterable and saved["begun"])) and (
+            saved["num_workers"] != self.num_workers
+        ):
+            raise StateError(
+                f"the state has {saved['num_workers']} workers' places in the dataset, here are "
+                f"{self.num_workers} workers"
+            )
+        if self._tracked and not all(set(each) >= FIELDS_OF_A_STREAM for each in known):
+            raise StateError("this is not the state of a loader with an IterableDataset")
+        own = any(each.get("dataset") is not None for each in known)
+        if own and not is_stateful(self.dataset):
+            raise StateError("the state has one of the dataset, which has no load_state_dict")
 
 
 def _in_torchs_order(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -282,71 +496,3 @@ def _in_torchs_order(args: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(args) > place and isinstance(args[place], torch.Generator):
         return (*args[:place], None, *args[place:])
     return args
-
-
-@dataclass(slots=True)
-class _Progress:
-    """How far an epoch is."""
-
-    epoch: int
-    step: int  # the number of the next batch
-    first: int = field(init=False)  # the number of the first batch of this iteration
-    failed: int = 0  # batches that were an error: a state begins with them until another follows
-    finished: bool = False
-
-    def __post_init__(self) -> None:
-        self.first = self.step
-
-
-class _Epoch(Iterator[Any]):
-    """torch's iterator over an epoch, counting what it hands out."""
-
-    def __init__(
-        self, loader: DataLoader[Any], batches: Any, progress: _Progress, skip: int
-    ) -> None:
-        self._loader = loader
-        self._skip = skip
-        self._batches = batches
-        self._progress = progress
-
-    def __next__(self) -> Any:
-        while True:
-            got = self._next()
-            if not isinstance(got, Delivery):
-                return got
-            if got.skipped:
-                self._loader.skipped += got.skipped
-                warn_of_skipped(got.skipped, stacklevel=2)
-            if got.batch:
-                return got.batch[0]
-
-    def _next(self) -> Any:
-        progress = self._progress
-        try:
-            got = next(self._batches)
-            if isinstance(got, Delivery) and got.error is not None:
-                raise got.error
-        except StopIteration:
-            progress.finished = True
-            raise
-        except Exception:
-            progress.failed += 1
-            raise
-        progress.step += 1 + progress.failed
-        progress.failed = 0
-        return got
-
-    def __len__(self) -> int:
-        return max(len(self._loader._steps.source) - self._skip, 0)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batches, name)
-
-
-@contextlib.contextmanager
-def _kept_random_numbers() -> Iterator[None]:
-    before = random_state(None)
-    try:
-        yield
-    finally:
-        set_random_state(None, before)

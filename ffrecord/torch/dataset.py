@@ -160,6 +160,13 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
         """The same data in the same order has the same fingerprint."""
         return combined(str(len(self)), *(reader.fingerprint for reader in self.ffreaders()))
 
+    def __repr__(self) -> str:
+        """Name the data, the same in every process: Grain compares it when a state is loaded."""
+        try:
+            return f"<{type(self).__name__}: {len(self)} samples, {fingerprint_of(self)[:16]}>"
+        except Exception:  # of a dataset that is not ready, or closed
+            return super().__repr__()
+
     def __add__(self, other: TorchDataset[Any]) -> ConcatDataset[Any]:  # type: ignore[override]
         return ConcatDataset([self, other])
 
@@ -280,7 +287,13 @@ def prefetch(dataset: TorchDataset[Any], indices: list[int]) -> None:
 
 def fingerprint_of(dataset: Any) -> str:
     """A dataset's own fingerprint; of one that has none, no more than its length is known."""
-    return str(getattr(dataset, "fingerprint", None) or f"length {len(dataset)}")
+    own = getattr(dataset, "fingerprint", None)
+    if own:
+        return str(own)
+    try:
+        return f"length {len(dataset)}"
+    except TypeError:
+        return "length unknown"
 
 
 def combined(*parts: str) -> str:

@@ -90,7 +90,10 @@ class _Shuffle:
 
     def skip(self, count: int) -> None:
         """Begin the next iteration so many of this rank's indices later."""
-        self._begin = min(self._begin + count * self._share()[1], self._length)
+        self._begin = self._skipped(count)
+
+    def _skipped(self, count: int) -> int:
+        return min(self._begin + count * self._share()[1], self._length)
 
     def rewind(self) -> None:
         """Begin the next iteration at the beginning of its epoch after all."""
@@ -166,9 +169,9 @@ class ShuffleSampler(_Shuffle, Sampler[int]):
         super().set_epoch(epoch)
         self._begun = False
 
-    def next_state(self) -> State:
-        """The state in which the next iteration begins."""
-        return self._state(self.epoch + self._begun, self._begin)
+    def next_state(self, skip: int = 0) -> State:
+        """Return the state in which the next iteration begins if it skips so many indices."""
+        return self._state(self.epoch + self._begun, self._skipped(skip))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
@@ -213,6 +216,6 @@ class DistributedShuffleSampler(_Shuffle, DistributedSampler[int]):
         left = super()._count(begin)
         return left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
 
-    def next_state(self) -> State:
-        """The state in which the next iteration begins."""
-        return self._state(self.epoch, self._begin)
+    def next_state(self, skip: int = 0) -> State:
+        """Return the state in which the next iteration begins if it skips so many indices."""
+        return self._state(self.epoch, self._skipped(skip))

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Any
+from itertools import islice
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
-from torch.utils.data import BatchSampler, Sampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from ffrecord.torch.batches import Batch
+from ffrecord.torch.draws import Draws
+from ffrecord.torch.randomness import mixed_seed
 from ffrecord.torch.samplers import DistributedShuffleSampler, ShuffleSampler
+from ffrecord.torch.stateful import is_stateful, own_state
 
+SamplerState: TypeAlias = dict[str, Any]
+
+END = object()
 SEEKABLE = (ShuffleSampler, DistributedShuffleSampler)
+# The order of an epoch of theirs is settled when it begins. Any other sampler may decide on a batch
+# when it is asked for it, by the losses of the last one for example, and is not asked early.
+SETTLED = (
+    *SEEKABLE, SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler,
+    DistributedSampler, list, tuple, range, torch.Tensor, np.ndarray,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +45,39 @@ class Start:
     skip: int = 0  # so many batches of the sampler are left out
     number: int = 0  # the first one after them is this one of the epoch
     seed: int | None = None  # for the random transforms of its batches
-    rng: torch.Tensor | None = None  # what the sampler's generator is to be when it draws
+    origin: torch.Tensor | None = None  # the state of a generator, to draw the order from
+    sampler: SamplerState | None = None  # the state of a sampler that has one of its own
+    given: frozenset[int] = frozenset()  # batches after `number` that were handed out already
+    restored: tuple[Any, ...] = ()  # states of the dataset, for the workers in turn
 
 
 class Steps(Sampler[Any]):
     """Batches of a batch sampler, or indices of a sampler where a loader makes no batches.
 
-    `start` says where the next iteration begins. Where the sampler can be moved there, it is; any
-    other is asked for its batches, and those before are dropped.
+    `start` says where the next iteration begins. A sampler of ours is moved there, one with a state
+    of its own is given that, and any other is asked for its batches, and those before are dropped.
+
+    Args:
+        source: the batch sampler, or the sampler.
+        batched: whether it gives batches.
+        ahead: a worker's next batch is the one after so many; 0: it is not to be told.
+        promises: whether the dataset is given `Batch`es: it is ours, or wrapped.
+        ours: whether the dataset is ours: a list of indices is then several samples, not one key.
+        kept: so many states of a sampler of its own are kept: as many as batches can be under way.
     """
 
-    def __init__(self, source: Any, *, batched: bool, ahead: int, promises: bool) -> None:
+    def __init__(
+        self, source: Any, *, batched: bool, ahead: int, promises: bool, ours: bool, kept: int
+    ) -> None:
         self.source = source
         self.batched = batched
-        self.ahead = ahead  # a worker's next batch is the one after so many; 0: not to be told
-        self.promises = promises  # whether the dataset is one of ours
+        self.ahead = ahead
+        self.promises = promises
+        self.ours = ours
+        self.kept = kept
         self.start = Start()
-        self.rng: torch.Tensor | None = None  # the sampler's generator when it last drew
-        self._present = _Drawable(iter(()))
+        self.draws = Draws(self._with("generator") or self.sampler)
+        self.present = _Iteration(self, Start())
 
     @property
     def sampler(self) -> Any:
@@ -53,6 +88,11 @@ class Steps(Sampler[Any]):
     def seekable(self) -> bool:
         """Whether the sampler can be moved to a step."""
         return isinstance(self.sampler, SEEKABLE)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the sampler may be asked for a batch before it is wanted."""
+        return type(self.sampler) in SETTLED
 
     @property
     def step_size(self) -> int:
@@ -68,10 +108,9 @@ class Steps(Sampler[Any]):
         return type(self.sampler).__name__ + (f" of {ranks} ranks" if ranks else "")
 
     @property
-    def generator(self) -> torch.Generator | None:
-        """Where the sampler draws from; None if that is torch's global generator, or nothing."""
-        generator: torch.Generator | None = getattr(self._with("generator"), "generator", None)
-        return generator
+    def ranks(self) -> int:
+        """How many ranks share the sampler's order."""
+        return int(getattr(self.sampler, "num_replicas", 1))
 
     @property
     def epoch(self) -> int | None:
@@ -97,10 +136,6 @@ class Steps(Sampler[Any]):
                 return sampler
         return None
 
-    def __len__(self) -> int:
-        """How many are still to come, from the start on."""
-        return max(len(self.source) - self.start.skip, 0)
-
     @property
     def count(self) -> int | None:
         """How many an epoch has; None if the sampler does not know."""
@@ -109,67 +144,164 @@ class Steps(Sampler[Any]):
         except TypeError:
             return None
 
+    def __len__(self) -> int:
+        """How many are still to come, from the start on."""
+        return self.left(self.start)
+
+    def left(self, start: Start) -> int:
+        """How many come from a start on; TypeError if the sampler does not know."""
+        # A sampler of ours that was moved counts the rest only.
+        before = start.skip if self.seekable else start.number
+        return max(len(self.source) - before - len(start.given), 0)
+
     def __iter__(self) -> Iterator[Any]:
-        # All generators: nothing is moved or drawn before the first step is asked for. A torch
-        # loader with workers makes two iterators at the beginning and uses one.
-        drawn = self._moved(self.start) if self.seekable else self._drawn(self.start)
-        steps = self._batches(drawn, self.start) if self.promises else drawn
-        self._present = _Drawable(steps)
-        return self._present
+        # A torch loader with workers makes two iterators at the beginning and uses one.
+        self.present = _Iteration(self, self.start)
+        return self.present
 
-    def draw(self) -> None:
-        """Let the sampler draw its random numbers now.
+    def next_state(self) -> SamplerState | None:
+        """Return the sampler's own state before the next epoch; None if it has none."""
+        if self.seekable:
+            state: SamplerState = self.sampler.next_state()
+            return state
+        return _own_state(self)
 
-        With workers it has: they have their first batches. Without, torch would let it wait until
-        the first batch is wanted, and a state saved before that would miss them.
+    def pass_over(self) -> None:
+        """Go through what is left of an epoch, for what that does to the sampler."""
+        for _ in _Iteration(self, self.start).numbered():
+            pass
+
+
+class _Iteration(Iterator[Any]):
+    """The batches of one epoch. Nothing is moved or drawn before the first one is asked for."""
+
+    def __init__(self, steps: Steps, start: Start) -> None:
+        self.steps = steps
+        self.start = start
+        self.origin = start.origin  # what the order is drawn from
+        self._states: deque[tuple[int, SamplerState | None]] = deque(maxlen=steps.kept)
+        self._batches: Iterator[Any] | None = None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the first batch was asked for."""
+        return self._batches is not None
+
+    def __next__(self) -> Any:
+        if self._batches is None:
+            keys = self.numbered()
+            self._batches = self._with_more(keys) if self.steps.promises else _keys_only(keys)
+        return next(self._batches)
+
+    # ---- states --------------------------------------------------------------------------
+
+    def pin(self) -> None:
+        """Settle what the order will be drawn from, if it was not drawn yet.
+
+        A state is saved: it must be the same order then, whatever the program draws meanwhile.
         """
-        self._present.draw()
+        if not self.drawn and self.origin is None and not self.steps.draws.never:
+            self.origin = self.steps.draws.origin()
 
-    def _moved(self, start: Start) -> Iterator[Any]:
-        self.sampler.skip(start.skip * self.step_size)
-        indices: Iterator[int] = iter(self.sampler)
-        if self.source is self.sampler:
-            yield from indices
+    def sampler_state(self, step: int) -> SamplerState | None:
+        """Return the sampler's own state before the batch `step`; None if it is not known."""
+        steps = self.steps
+        if steps.seekable:
+            if self.drawn:
+                moved = step - self.start.number
+                state: SamplerState = steps.sampler.state_dict(moved * steps.step_size)
+            else:
+                state = steps.sampler.next_state(self.start.skip * steps.step_size)
+            return state
+        if not self.drawn:
+            return self.start.sampler if self.start.sampler is not None else _own_state(steps)
+        return next((state for number, state in self._states if number == step), None)
+
+    # ---- batches -------------------------------------------------------------------------
+
+    def numbered(self) -> Iterator[tuple[int, Any]]:
+        """What the sampler gives from the start on, with the numbers of the batches."""
+        steps, start = self.steps, self.start
+        if steps.seekable:
+            steps.sampler.skip(start.skip * steps.step_size)
+            items: Iterator[Any] = self._items(iter(steps.sampler))
         else:
-            yield from BatchSampler(indices, self.source.batch_size, self.source.drop_last)
+            items = self._drawn()
+        for number, key in enumerate(items, start.number):
+            if number not in start.given:
+                yield number, key
 
-    def _drawn(self, start: Start) -> Iterator[Any]:
-        """What the sampler gives from the start on. It draws when its first is asked for."""
-        generator = self.generator
-        before = random_state(generator)
-        self.rng = before if start.rng is None else start.rng
-        if start.rng is not None:
-            set_random_state(generator, start.rng)
-        source = iter(self.source)
-        first = list(islice(source, start.skip, start.skip + 1))
-        if start.rng is not None and generator is None:
-            set_random_state(None, before)  # the program's own numbers are not to be touched
-        yield from first
-        yield from source
+    def _drawn(self) -> Iterator[Any]:
+        """The items of a sampler that is not ours. It draws when its first is asked for."""
+        steps, start, draws = self.steps, self.start, self.steps.draws
+        if self.origin is None and not draws.never:
+            self.origin = draws.origin()
+        if start.sampler is not None and start.sampler["sampler"] is not None:
+            steps.sampler.load_state_dict(start.sampler["sampler"])
+        with draws.coming_from(self.origin):
+            indices = iter(steps.sampler)
+            if start.sampler is not None and start.sampler["iterator"] is not None:
+                indices.load_state_dict(start.sampler["iterator"])
+            stateful = is_stateful(steps.sampler) or is_stateful(indices)
+            if stateful:
+                self._states.append((start.number, _own_state(steps, indices)))
+            items = self._items(indices)
+            items = items if draws.known else draws.watched(items)
+            item = next(islice(items, start.skip, None), END)
+        number = start.number
+        while item is not END:
+            number += 1
+            if stateful:
+                self._states.append((number, _own_state(steps, indices)))
+            yield item
+            item = next(items, END)
 
-    def _batches(self, drawn: Iterator[Any], start: Start) -> Iterator[Batch]:
-        """Each with its seed, and with the indices that the same worker gets after it."""
+    def _items(self, indices: Any) -> Iterator[Any]:
+        """Indices as they are, or in batches."""
+        steps, once = self.steps, _Once(indices)
+        if steps.source is steps.sampler:
+            return once
+        return iter(BatchSampler(once, steps.source.batch_size, steps.source.drop_last))
+
+    def _with_more(self, keys: Iterator[tuple[int, Any]]) -> Iterator[Batch]:
+        """Each with its number and seed, and with the indices that the same worker gets next."""
+        steps, start = self.steps, self.start
+        restored = deque(start.restored)
         window: deque[Batch] = deque()
-        for number, key in enumerate(drawn, start.number):
-            seed = None if start.seed is None else mixed_seed(start.seed, number)
-            single = not self.batched and _is_one(key)
-            window.append(Batch([key] if single else key, seed=seed, single=single))
-            if len(window) > self.ahead:
+        for number, key in keys:
+            single = not steps.batched and (_is_one(key) or not steps.ours)
+            batch = Batch([key] if single else key, single=single, number=number)
+            batch.seed = None if start.seed is None else mixed_seed(start.seed, number)
+            if restored:
+                batch.restored = restored.popleft()
+            window.append(batch)
+            if len(window) > steps.ahead:
                 present = window.popleft()
-                if self.ahead and not single:  # one record is read faster than it is announced
+                if steps.ahead and not single:  # one record is read faster than it is announced
                     present.following = list(window[-1])
                 yield present
         yield from window
 
 
-class _Drawable(Iterator[Any]):
-    """An iterator whose first item may be drawn before it is wanted."""
+def _own_state(steps: Steps, indices: Any = None) -> SamplerState | None:
+    """Return the state of a sampler that has one of its own, and of its iterator."""
+    found = {"sampler": own_state(steps.sampler), "iterator": own_state(indices)}
+    return None if found == {"sampler": None, "iterator": None} else found
 
-    def __init__(self, items: Iterator[Any]) -> None:
+
+def _keys_only(keys: Iterator[tuple[int, Any]]) -> Iterator[Any]:
+    for _, key in keys:
+        yield key
+
+
+class _Once(Iterator[Any]):
+    """An iterator that is not asked for its iterator again.
+
+    Some begin anew then, and some cannot be asked: torch needs nothing but `__next__`.
+    """
+
+    def __init__(self, items: Any) -> None:
         self._items = items
-
-    def draw(self) -> None:
-        self._items = chain(list(islice(self._items, 1)), self._items)
 
     def __next__(self) -> Any:
         return next(self._items)
@@ -178,29 +310,3 @@ class _Drawable(Iterator[Any]):
 def _is_one(key: Any) -> bool:
     """Whether a sampler gave an index, not several; one may be an array or tensor of no axes."""
     return not hasattr(key, "__len__") or getattr(key, "ndim", 1) == 0
-
-
-def mixed_seed(*parts: int) -> int:
-    """A seed of 64 bits that differs where any of the parts does."""
-    digest = hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=8)
-    return int.from_bytes(digest.digest(), "little")
-
-
-def random_state(generator: torch.Generator | None) -> torch.Tensor:
-    return torch.get_rng_state() if generator is None else generator.get_state()
-
-
-def set_random_state(generator: torch.Generator | None, state: torch.Tensor) -> None:
-    if generator is None:
-        torch.set_rng_state(state)
-    else:
-        generator.set_state(state)
-
-
-def is_random_state(state: torch.Tensor) -> bool:
-    """Whether a generator takes it: torch looks at its type, its size and what is in it."""
-    try:
-        torch.Generator().set_state(state)
-    except (RuntimeError, TypeError):
-        return False
-    return True

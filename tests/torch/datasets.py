@@ -35,6 +35,14 @@ def write_numbers(path: Path, numbers: Sequence[int]) -> Path:
     return handmade.write_records(path, [record(number) for number in numbers])
 
 
+def damaged(numbers: Path, copy: Path, number: int) -> Path:
+    """A copy of a file of numbers in which one record is damaged."""
+    content = bytearray(numbers.read_bytes())
+    content[content.index(record(number)) + 3] ^= 1
+    copy.write_bytes(content)
+    return copy
+
+
 def number_of(data: Bytes) -> int:
     found = data.tobytes()
     number = int.from_bytes(found[:8], "little")

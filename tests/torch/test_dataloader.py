@@ -181,14 +181,8 @@ class Stream(IterableDataset[int]):
 
 
 def test_an_iterable_has_no_steps() -> None:
-    loader = DataLoader(Stream(), 4)
-    for attempt in (
-        lambda: loader.set_step(1),
-        loader.state_dict,
-        lambda: loader.load_state_dict({}),
-    ):
-        with pytest.raises(TypeError, match="IterableDataset"):
-            attempt()
+    with pytest.raises(TypeError, match="IterableDataset"):
+        DataLoader(Stream(), 4).set_step(1)
 
 
 class Waiting(Processed):
@@ -289,6 +283,82 @@ def test_a_sampler_without_a_length_will_do(numbers: Path) -> None:
         len(loader)
     with pytest.raises(TypeError):
         len(iter(loader))
+
+
+class Resetting:
+    """A batch sampler that is its own iterator and starts again with every `iter()`.
+
+    Lightning's `Trainer.predict` wraps every batch sampler like this.
+    """
+
+    def __init__(self, batches: list[list[int]]) -> None:
+        self.batches = batches
+        self.begun = 0
+
+    def __iter__(self) -> Resetting:
+        self.begun += 1
+        self.left = iter(self.batches)
+        return self
+
+    def __next__(self) -> list[int]:
+        return next(self.left)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+class NextOnly:
+    """An iterator with `__next__` and nothing else. torch takes it."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = iter(items)
+
+    def __next__(self) -> Any:
+        return next(self.items)
+
+
+class Bare:
+    """A sampler whose iterator has `__next__` only."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __iter__(self) -> Any:
+        return NextOnly(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+PAIRS = [[2 * i, 2 * i + 1] for i in range(6)]
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", [Resetting, Bare])
+def test_a_batch_sampler_is_asked_for_its_iterator_once_an_epoch(
+    make: Any, workers: int, ours: bool, numbers: Path
+) -> None:
+    dataset: Any = Processed(numbers) if ours else list(range(N))
+    sampler = make(PAIRS)
+    loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=sampler, num_workers=workers)
+    assert [batches(loader) for _ in range(2)] == [PAIRS, PAIRS]
+    loader.set_step(1)
+    assert batches(loader) == PAIRS[1:]
+    assert getattr(sampler, "begun", 3) == 3
+    loader.set_step(0)
+    iterator = iter(loader)
+    assert [plain(next(iterator)) for _ in range(2)] == PAIRS[:2]
+    second: DataLoader[Any] = DataLoader(dataset, batch_sampler=make(PAIRS), num_workers=workers)
+    second.load_state_dict(loader.state_dict())
+    assert batches(second) == PAIRS[2:]
+    shut_down(iterator)
+
+
+def test_a_sampler_whose_iterator_has_next_only_will_do(numbers: Path) -> None:
+    dataset = Processed(numbers)
+    options: dict[str, Any] = {"batch_size": None, "sampler": Bare([4, 2, 9, 7])}
+    assert batches(DataLoader(dataset, **options)) == expected(dataset, **options)[0]
 
 
 def test_set_step_works_with_persistent_workers(numbers: Path) -> None:

@@ -12,8 +12,8 @@ import torch
 import torch.distributed
 
 from ffrecord.torch import DataLoader, DistributedShuffleSampler
-from tests import handmade
 from tests.torch.datasets import Noisy, plain, write_numbers
+from tests.torch.ranks import run_ranks
 
 COUNT = 48
 SIZE = 3
@@ -50,26 +50,7 @@ def run_rank(rank: int, ranks: int, folder: Path, name: str, plan: dict[str, Any
 def run(folder: Path, name: str, ranks: int, **plan: Any) -> list[Any]:
     """Start all ranks, wait for them, and return what each of them got."""
     plan = {"state": None, "epochs": [], "stop": None} | plan
-    script = (
-        "import json, sys, warnings; from pathlib import Path;"
-        "warnings.simplefilter('ignore');"
-        "from tests.torch.test_distributed import run_rank;"
-        "rank, ranks, folder, name, plan = sys.argv[1:];"
-        "run_rank(int(rank), int(ranks), Path(folder), name, json.loads(plan))"
-    )
-    arguments = [str(ranks), str(folder), name, json.dumps(plan)]
-    running = [
-        handmade.python(script, str(rank), *arguments, OMP_NUM_THREADS="1") for rank in range(ranks)
-    ]
-    try:
-        for process in running:
-            _, errors = process.communicate(timeout=120)
-            assert process.returncode == 0, errors
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-    return [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(ranks)]
+    return run_ranks("tests.torch.test_distributed", ranks, folder, name, plan)
 
 
 @pytest.fixture(scope="module")

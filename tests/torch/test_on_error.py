@@ -156,7 +156,8 @@ def test_a_batch_with_nothing_left_is_dropped_and_still_counts(
             second = DataLoader(dataset, SIZE)
             second.load_state_dict(first.state_dict())
             found += [plain(batch) for batch in second]
-        assert found == expected
+        # After the last one that is left, the next epoch follows.
+        assert found == expected * (2 if stop == len(expected) else 1)
 
 
 # ---- a function --------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import pickle
 import random
 from collections.abc import Callable, Iterator
@@ -20,11 +22,25 @@ from torch.utils.data import (
     TensorDataset,
     WeightedRandomSampler,
 )
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset as TorchDataset
 
 from ffrecord.errors import StateError
 from ffrecord.torch import DataLoader, DistributedShuffleSampler, ShuffleSampler
-from tests.torch.datasets import N, Noisy, Processed, as_list, batches, plain, seeded, write_numbers
+from ffrecord.torch.randomness import decoded
+from tests.torch.datasets import (
+    N,
+    Noisy,
+    Processed,
+    as_list,
+    batches,
+    plain,
+    seeded,
+    shut_down,
+    write_numbers,
+)
 
+STORED = Path(__file__).with_name("states_of_version_1.json")
 SIZE = 4
 STEPS = -(-N // SIZE)
 
@@ -93,7 +109,7 @@ def test_stopped_after_any_batch_it_goes_on_with_the_next(kind: str, numbers: Pa
     before = batches(unbroken)
     whole = batches(unbroken)
     assert whole != before
-    for stop in range(len(whole) + 1):
+    for stop in range(len(whole)):
         torch.manual_seed(11)
         first = made(dataset, kind, seed=3)
         assert batches(first) == before
@@ -161,7 +177,8 @@ def test_with_the_programs_own_numbers_restored_later_epochs_are_the_same(number
 
 def test_it_can_be_stopped_and_resumed_again_and_again(numbers: Path) -> None:
     dataset = Noisy(numbers)
-    whole = batches(made(dataset, "shuffle with a generator", 3))
+    unbroken = made(dataset, "shuffle with a generator", 3)
+    whole, following = batches(unbroken), batches(unbroken)
     loader = made(dataset, "shuffle with a generator", 3)
     found = []
     for _ in range(STEPS):
@@ -170,7 +187,7 @@ def test_it_can_be_stopped_and_resumed_again_and_again(numbers: Path) -> None:
         loader = made(dataset, "shuffle with a generator", 0)
         loader.load_state_dict(state)
     assert found == whole
-    assert batches(loader) == []
+    assert batches(loader) == following
 
 
 def test_persistent_workers_resume_and_may_be_saved_in_a_later_epoch(numbers: Path) -> None:
@@ -254,20 +271,162 @@ def test_a_state_before_the_first_epoch_is_that_of_the_first(numbers: Path) -> N
     assert batches(second) == batches(first)
 
 
-@pytest.mark.parametrize("kind", ["shuffle with a generator", "ShuffleSampler"])
-def test_a_state_after_the_last_batch_leads_to_an_empty_rest_and_the_next_epoch(
-    kind: str, numbers: Path
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [*KINDS, *BATCHED])
+def test_a_state_after_the_last_batch_goes_on_with_the_next_epoch(
+    kind: str, workers: int, numbers: Path
 ) -> None:
-    dataset = Processed(numbers)
-    first = made(dataset, kind, 3)
+    """Lightning saves there, before it asks for a batch that does not come."""
+    dataset = Noisy(numbers)
+    torch.manual_seed(4)
+    first = made(dataset, kind, 3, workers)
     iterator = iter(first)
-    take(iterator, STEPS)
-    state = first.state_dict()
+    take(iterator, len(first))
+    state, program = first.state_dict(), torch.get_rng_state()
     assert next(iterator, None) is None
+    following = [batches(first) for _ in range(2)]
+    torch.set_rng_state(program)
     second = made(dataset, kind, 8)
     second.load_state_dict(state)
-    assert batches(second) == []
-    assert batches(second) == batches(first)
+    assert len(second) == len(first)
+    if kind == "DistributedShuffleSampler":
+        second.sampler.set_epoch(0)  # type: ignore[attr-defined]
+    assert [batches(second) for _ in range(2)] == following
+
+
+@pytest.mark.parametrize("batch", [SIZE, 5])
+def test_what_drop_last_leaves_out_is_not_taken_for_a_rest(batch: int, numbers: Path) -> None:
+    dataset = Processed(numbers)
+    for make in (SequentialSampler, ShuffleSampler):
+        options: Options = {"batch_size": batch, "drop_last": True}
+        first = DataLoader(dataset, sampler=make(dataset), **options)
+        take(iter(first), N // batch)
+        second = DataLoader(dataset, sampler=make(dataset), **options)
+        second.load_state_dict(first.state_dict())
+        unbroken = DataLoader(dataset, sampler=make(dataset), **options)
+        batches(unbroken)
+        assert batches(second) == batches(unbroken)
+
+
+class Countless:
+    """A sampler that does not say how many indices it has."""
+
+    def __init__(self, count: int | None, generator: torch.Generator) -> None:
+        self.count = count
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        given = 0
+        while self.count is None or given < self.count:
+            given += 1
+            yield int(torch.randint(N, (), generator=self.generator))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_unsized_sampler_is_resumed_and_its_end_found_when_it_comes(
+    workers: int, numbers: Path
+) -> None:
+    dataset = Noisy(numbers)
+    torch.manual_seed(2)
+    unbroken = DataLoader(dataset, SIZE, sampler=Countless(N, seeded(3)))
+    whole, following = batches(unbroken), batches(unbroken)
+    for stop in range(STEPS + 1):
+        torch.manual_seed(2)
+        options: Options = {"num_workers": workers if stop in (2, STEPS) else 0}
+        first = DataLoader(dataset, SIZE, sampler=Countless(N, seeded(3)), **options)
+        iterator = iter(first)
+        assert take(iterator, stop) == whole[:stop]
+        second = DataLoader(dataset, SIZE, sampler=Countless(N, seeded(9)), **options)
+        second.load_state_dict(first.state_dict())
+        del iterator
+        resumed = batches(second)
+        assert resumed == (whole[stop:] if stop < STEPS else following)
+        if stop == STEPS:
+            assert second.state_dict()["epoch"] == 2
+
+
+def test_an_infinite_sampler_is_resumed(numbers: Path) -> None:
+    """detectron2's training sampler is one."""
+    dataset = Noisy(numbers)
+    torch.manual_seed(2)
+    whole = take(iter(DataLoader(dataset, SIZE, sampler=Countless(None, seeded(3)))), 20)
+    for workers in (0, 2):
+        torch.manual_seed(2)
+        first = DataLoader(
+            dataset, SIZE, sampler=Countless(None, seeded(3)), num_workers=workers
+        )  # fmt: skip
+        iterator = iter(first)
+        take(iterator, 7)
+        second = DataLoader(dataset, SIZE, sampler=Countless(None, seeded(9)))
+        second.load_state_dict(first.state_dict())
+        shut_down(iterator)
+        assert take(iter(second), 13) == whole[7:]
+
+
+class Lengthless(TorchDataset[int]):
+    """A dataset with indices that does not know how many: the sampler does."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_a_dataset_without_a_length_has_a_state() -> None:
+    first = DataLoader(Lengthless(), 2, sampler=range(10))
+    assert take(iter(first), 2) == [[0, 1], [2, 3]]
+    second = DataLoader(Lengthless(), 2, sampler=range(10))
+    second.load_state_dict(first.state_dict())
+    assert batches(second) == [[4, 5], [6, 7], [8, 9]]
+
+
+# ---- drawn when the first batch is asked for -----------------------------------------------
+
+
+def test_set_epoch_after_iter_counts(numbers: Path) -> None:
+    """Lightning calls it then when it resumes; torch's loader without workers takes it."""
+    dataset = Processed(numbers)
+    samplers: list[Any] = [
+        DistributedSampler(dataset, 2, 1), DistributedShuffleSampler(dataset, 2, 1),
+        ShuffleSampler(dataset),
+    ]  # fmt: skip
+    for sampler in samplers:
+        loader = DataLoader(dataset, SIZE, sampler=sampler)
+        iterator = iter(loader)
+        sampler.set_epoch(3)
+        found = [plain(batch) for batch in iterator]
+        sampler.set_epoch(3)
+        assert found == batches(loader)
+        sampler.set_epoch(0)
+        assert found != batches(loader)
+
+
+@pytest.mark.parametrize("kind", ["shuffle", "weighted", "shuffle with a generator"])
+def test_a_state_before_the_first_batch_settles_the_order(kind: str, numbers: Path) -> None:
+    """Whatever the program draws before it asks for that batch."""
+    dataset = Noisy(numbers)
+    torch.manual_seed(4)
+    first = made(dataset, kind, 3)
+    iterator = iter(first)
+    state = first.state_dict()
+    torch.rand(5)
+    program = torch.get_rng_state()
+    whole = [plain(batch) for batch in iterator]
+    assert torch.equal(torch.get_rng_state(), program)
+    second = made(dataset, kind, 8)
+    second.load_state_dict(state)
+    assert batches(second) == whole
+
+
+def test_without_a_state_the_order_is_drawn_with_the_first_batch_as_torch_does(
+    numbers: Path,
+) -> None:
+    dataset = Processed(numbers)
+    found = []
+    for make in (DataLoader, TorchDataLoader):
+        torch.manual_seed(4)
+        iterator = iter(make(dataset, SIZE, shuffle=True))
+        torch.rand(5)
+        found.append([plain(batch) for batch in iterator])
+    assert found[0] == found[1]
 
 
 def test_a_loaded_state_that_was_not_used_yet_is_the_state(numbers: Path) -> None:
@@ -342,6 +501,61 @@ def test_a_state_is_a_snapshot(numbers: Path) -> None:
     second = made(dataset, "shuffle with a generator", 5)
     second.load_state_dict(state)
     assert batches(second) == whole[1:]
+
+
+def stored_states() -> list[Any]:
+    """States that version 1 of this module saved, each with the SHA-256 of what followed then.
+
+    The loaders were in their second epoch. Generators' states are packed; they were tensors.
+    """
+
+    def unpacked(value: Any) -> Any:
+        return decoded(value["tensor"]) if isinstance(value, dict) and "tensor" in value else value
+
+    stored = json.loads(STORED.read_text())
+    for each in stored:
+        each["state"] = {name: unpacked(value) for name, value in each["state"].items()}
+    return [pytest.param(each, id=f"{each['kind']} at {each['stop']}") for each in stored]
+
+
+@pytest.mark.parametrize("stored", stored_states())
+def test_a_state_of_version_1_goes_on_as_it_did(stored: Any, numbers: Path) -> None:
+    torch.manual_seed(77)
+    loader = made(Noisy(numbers), stored["kind"], 8)
+    loader.load_state_dict(stored["state"])
+    again = made(Noisy(numbers), stored["kind"], 8)
+    again.load_state_dict(loader.state_dict())
+    for each in (loader, again):
+        torch.manual_seed(5)
+        following = json.dumps(batches(each)).encode()
+        assert hashlib.sha256(following).hexdigest() == stored["rest"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *BATCHED])
+@pytest.mark.parametrize("taken", [None, 0, 2])
+def test_a_state_is_json_and_small_where_no_generator_is_in_it(
+    kind: str, taken: int | None, numbers: Path
+) -> None:
+    dataset = Processed(numbers)
+    loader = made(dataset, kind, 3)
+    batches(loader)
+    if taken is not None:
+        iterator = iter(loader)
+        take(iterator, taken)
+    state = loader.state_dict()
+    text = json.dumps(state)
+    # The default shuffle is drawn from a seed. Other draws need all of a generator's state.
+    drawn = kind.startswith("weighted") or "another kind" in kind or kind == "replacement"
+    most = 7500 if "a generator" in kind else 4500 if drawn else 1000
+    assert len(text) < most, len(text)
+    program = torch.get_rng_state()
+    rests = []
+    for copied in (state, json.loads(text)):
+        torch.set_rng_state(program)
+        second = made(dataset, kind, 5)
+        second.load_state_dict(copied)
+        rests.append(batches(second))
+    assert rests[0] == rests[1]
 
 
 # ---- refused -----------------------------------------------------------------------------
@@ -435,12 +649,6 @@ def test_a_state_with_anything_missing_or_of_another_type_is_refused(
     with pytest.raises(StateError):
         loader.load_state_dict(state)
     assert batches(loader) == whole
-
-
-def test_without_order_there_is_no_state(numbers: Path) -> None:
-    loader = DataLoader(Processed(numbers), SIZE, num_workers=2, in_order=False)
-    with pytest.raises(StateError, match="in_order"):
-        loader.state_dict()
 
 
 # ---- random numbers ----------------------------------------------------------------------

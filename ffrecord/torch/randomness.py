@@ -1,0 +1,113 @@
+"""Random numbers: seeds, states of torch's generators, and those states as JSON values.
+
+A generator that was just seeded is written as its seed, an int. Any other state is written as text:
+torch's 5,056 bytes, of which half are zeros, compressed and encoded.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hashlib
+import zlib
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+Encoded: TypeAlias = "int | str"
+
+STATE_BYTES = torch.Generator().get_state().numel()
+
+
+def mixed_seed(*parts: int) -> int:
+    """Return a seed of 64 bits that differs where any of the parts does."""
+    digest = hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=8)
+    return int.from_bytes(digest.digest(), "little")
+
+
+# ---- generators; None stands for torch's global one ----------------------------------------
+
+
+def random_state(generator: torch.Generator | None) -> torch.Tensor:
+    return torch.get_rng_state() if generator is None else generator.get_state()
+
+
+def set_random_state(generator: torch.Generator | None, state: torch.Tensor) -> None:
+    if generator is None:
+        torch.set_rng_state(state)
+    else:
+        generator.set_state(state)
+
+
+def generator_at(state: torch.Tensor) -> torch.Generator:
+    """Return a new generator in a state."""
+    generator = torch.Generator()
+    generator.set_state(state)
+    return generator
+
+
+def drawn_seed(generator: torch.Generator | None) -> int:
+    """Draw a seed as torch's loaders and `RandomSampler` do."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+@contextlib.contextmanager
+def drawing_from(
+    generator: torch.Generator | None, state: torch.Tensor | None
+) -> Iterator[None]:  # fmt: skip
+    """Put a generator into a state for the block, and back afterwards.
+
+    If it is in that state already, or the state is None, its numbers are simply used up: a program
+    that restored its own random numbers goes on as if it had never stopped.
+    """
+    before = random_state(generator)
+    if state is None or torch.equal(before, state):
+        yield
+        return
+    set_random_state(generator, state)
+    try:
+        yield
+    finally:
+        set_random_state(generator, before)
+
+
+# ---- states as JSON values -----------------------------------------------------------------
+
+
+def encoded(state: torch.Tensor) -> Encoded:
+    """Return a generator's state as a JSON value."""
+    seed = generator_at(state).initial_seed()
+    if torch.equal(torch.Generator().manual_seed(seed).get_state(), state):
+        return seed
+    words = np.frombuffer(state.numpy().tobytes(), np.uint32)
+    # Every second word is zero: side by side they take no room.
+    packed = zlib.compress(words.reshape(-1, 2).T.tobytes(), 9)
+    return base64.b85encode(packed).decode()
+
+
+def decoded(value: Any) -> torch.Tensor:
+    """Return the state that `encoded` was given, or a state that is a tensor still.
+
+    Raises:
+        ValueError: it is not a generator's state.
+    """
+    try:
+        state = value if isinstance(value, torch.Tensor) else _unpacked(value)
+        return generator_at(state).get_state()  # torch checks type, size and content
+    except (RuntimeError, TypeError, binascii.Error, zlib.error) as error:
+        raise ValueError(f"not the state of a generator: {error}") from None
+
+
+def _unpacked(value: Any) -> torch.Tensor:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return torch.Generator().manual_seed(value).get_state()
+    if not isinstance(value, str):
+        raise TypeError(f"a seed or text is due, not {type(value).__name__}")
+    raw = zlib.decompressobj().decompress(base64.b85decode(value), STATE_BYTES + 1)
+    if len(raw) != STATE_BYTES:
+        raise ValueError(f"not the state of a generator: {len(raw)} bytes, not {STATE_BYTES}")
+    words = np.frombuffer(raw, np.uint32).reshape(2, -1).T
+    return torch.from_numpy(np.frombuffer(words.tobytes(), np.uint8).copy())

@@ -1,0 +1,16 @@
+"""Objects that save and load their own state: datasets, samplers and their iterators."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+
+def is_stateful(thing: Any) -> bool:
+    """Return whether an object has `state_dict` and `load_state_dict`."""
+    return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def own_state(thing: Any) -> Any:
+    """Return a copy of an object's own state, which may be a part of it; None if it has none."""
+    return copy.deepcopy(thing.state_dict()) if is_stateful(thing) else None

@@ -1,0 +1,95 @@
+"""Datasets from elsewhere in a wrapper, which a worker is given in their place.
+
+A wrapper passes everything on to the dataset inside, so that a `worker_init_fn` that looks at or
+changes `get_worker_info().dataset` does that to the dataset itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ffrecord.torch.batches import Batch, Promise
+from ffrecord.torch.dataset import fetch
+
+INNER = "_ffrecord_inner"
+
+
+class Wrapper:
+    """Looks like the object inside."""
+
+    def __init__(self, inner: Any) -> None:
+        object.__setattr__(self, INNER, inner)
+
+    @property
+    def __class__(self) -> Any:
+        return type(inner_of(self))
+
+    @__class__.setter
+    def __class__(self, value: Any) -> None:
+        raise TypeError("the class of a wrapped dataset cannot be changed")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == INNER:  # it is being made
+            raise AttributeError(name)
+        return getattr(inner_of(self), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(inner_of(self), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(inner_of(self), name)
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return type(self), (inner_of(self),)
+
+    def __repr__(self) -> str:
+        return repr(inner_of(self))
+
+    def __len__(self) -> int:
+        return len(inner_of(self))
+
+    def __getitem__(self, key: Any) -> Any:
+        return inner_of(self)[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(inner_of(self))
+
+
+def inner_of(wrapper: Wrapper) -> Any:
+    """Return the object inside."""
+    return object.__getattribute__(wrapper, INNER)
+
+
+class Promising(Wrapper):
+    """A dataset with indices that answers a `Batch` as datasets of ours do."""
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, Batch):
+            return Promise(_OneByOne(inner_of(self)), key)
+        return inner_of(self)[key]
+
+    def __getitems__(self, keys: Any) -> Any:
+        if isinstance(keys, Batch):
+            return Promise(_Batchwise(inner_of(self)), keys)
+        return fetch(inner_of(self), keys)
+
+
+class _Batchwise(Wrapper):
+    """The same, asked for lists of keys."""
+
+    def __getitem__(self, keys: list[Any]) -> Any:
+        return fetch(inner_of(self), keys)
+
+    def prefetch(self, keys: list[Any]) -> None:
+        pass
+
+    def drop_prefetched(self) -> None:
+        pass
+
+
+class _OneByOne(_Batchwise):
+    """The same, for a loader that makes no batches."""
+
+    def __getitem__(self, keys: list[Any]) -> Any:
+        return [inner_of(self)[key] for key in keys]
