@@ -92,7 +92,7 @@ def prepare_output(program: str) -> None:
     _open_closed()
     for name, number, kind in (("stdout", 1, _Output), ("stderr", 2, _Errors)):
         stream = getattr(sys, name)
-        if type(stream) is io.TextIOWrapper and stream.fileno() == number:
+        if type(stream) is io.TextIOWrapper and _number(stream) == number:
             stream.flush()
             encoding, lines = stream.encoding, stream.line_buffering
             setattr(sys, name, _text(kind(number, "wb", closefd=False), encoding, lines))
@@ -105,6 +105,13 @@ def prepare_output(program: str) -> None:
         complain(message, warning=True, program=program)
 
     warnings.showwarning = one_line
+
+
+def _number(stream: io.TextIOWrapper) -> int | None:
+    """The descriptor of a stream; None for one in memory, which a program may have put there."""
+    with contextlib.suppress(io.UnsupportedOperation):
+        return stream.fileno()
+    return None
 
 
 def _open_closed() -> None:
