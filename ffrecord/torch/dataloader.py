@@ -181,6 +181,7 @@ class DataLoader(Skipping, TorchDataLoader[T_co]):
         )
         self._epoch += 1
         self._restore_dataset(progress, resumed)
+        begin = steps.sampler.begin if steps.seekable else None
         with self._numbers_for_torch(resumed):
             batches = super().__iter__()
         start, steps.start = steps.start, Start(self._step, self._step)
@@ -188,7 +189,7 @@ class DataLoader(Skipping, TorchDataLoader[T_co]):
             batches,
             progress,
             report=self._report,
-            length=lambda: steps.left(start),
+            length=lambda: steps.left(start, begin),
             in_order=not self._out_of_order,
             discarded=progress.step if begun and self._iterable and not self._tracked else 0,
             following=self.__iter__ if begun else None,
@@ -410,6 +411,7 @@ class DataLoader(Skipping, TorchDataLoader[T_co]):
         """Put the sampler where a state says."""
         steps, step, begun = self._steps, saved["step"], saved["begun"]
         own = None
+        steps.present.waits = False
         if steps.seekable:
             steps.sampler.load_state_dict(saved["sampler"])
         else:

@@ -61,6 +61,15 @@ class _Shuffle:
     def __len__(self) -> int:
         return self._count(self._begin)
 
+    @property
+    def begin(self) -> int:
+        """Where the next iteration begins in the epoch's order."""
+        return self._begin
+
+    def count_from(self, begin: int, skip: int = 0) -> int:
+        """Return how many indices an iteration gives that leaves out `skip` after `begin`."""
+        return max(self._count(begin) - skip, 0)
+
     def _indices(self) -> Iterator[int]:
         """The iteration that begins now."""
         self._present, self._begin, self._given = self._begin, 0, 0

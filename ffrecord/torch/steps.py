@@ -148,17 +148,27 @@ class Steps(Sampler[Any]):
 
     def __len__(self) -> int:
         """How many are still to come, from the start on."""
-        return self.left(self.start)
+        if not self.seekable:
+            return self.left(self.start)
+        return self.left(self.start, 0 if self.present.waits else self.sampler.begin)
 
-    def left(self, start: Start) -> int:
-        """How many come from a start on; TypeError if the sampler does not know."""
-        # A sampler of ours that was moved counts the rest only.
-        before = start.skip if self.seekable else start.number
-        return max(len(self.source) - before - len(start.given), 0)
+    def left(self, start: Start, begin: int | None = None) -> int:
+        """How many come from a start on; TypeError if the sampler does not know.
+
+        Args:
+            begin: where in its order a sampler of ours is moved to before it begins.
+        """
+        if not self.seekable:
+            return max(len(self.source) - start.number - len(start.given), 0)
+        count = self.sampler.count_from(begin or 0, start.skip * self.step_size)
+        if self.source is not self.sampler:
+            size = self.source.batch_size
+            count = count // size if self.source.drop_last else -(-count // size)
+        return max(count - len(start.given), 0)
 
     def __iter__(self) -> Iterator[Any]:
         # A torch loader with workers makes two iterators at the beginning and uses one.
-        self.present = _Iteration(self, self.start)
+        self.present = _Iteration(self, self.start, waits=True)
         return self.present
 
     def next_state(self) -> SamplerState | None:
@@ -177,9 +187,10 @@ class Steps(Sampler[Any]):
 class _Iteration(Iterator[Any]):
     """The batches of one epoch. Nothing is moved or drawn before the first one is asked for."""
 
-    def __init__(self, steps: Steps, start: Start) -> None:
+    def __init__(self, steps: Steps, start: Start, waits: bool = False) -> None:
         self.steps = steps
         self.start = start
+        self.waits = waits  # until the first batch the place of a sampler of ours is this one's
         self.origin = start.origin  # what the order is drawn from
         self._states: deque[tuple[int, SamplerState | None]] = deque(maxlen=steps.kept)
         self._batches: Iterator[Any] | None = None
@@ -191,6 +202,7 @@ class _Iteration(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self._batches is None:
+            self.waits = False
             keys = self.numbered()
             self._batches = self._with_more(keys) if self.steps.promises else _keys_only(keys)
         return next(self._batches)

@@ -16,9 +16,9 @@ from torch.utils.data import DistributedSampler
 
 from ffrecord.errors import StateError
 from ffrecord.permutation import Permutation
-from ffrecord.torch import DistributedShuffleSampler, ShuffleSampler
+from ffrecord.torch import DataLoader, DistributedShuffleSampler, ShuffleSampler
 from ffrecord.torch.samplers import STRETCH
-from tests.torch.datasets import N, Processed, write_numbers
+from tests.torch.datasets import N, Processed, shut_down, write_numbers
 
 
 def whole_order(n: int, seed: int, epoch: int) -> list[int]:
@@ -258,3 +258,29 @@ def test_a_length_may_be_any_integer_but_a_negative_one() -> None:
     assert list(ShuffleSampler(np.int64(5))) == list(ShuffleSampler(5))
     with pytest.raises(ValueError, match="-5"):
         ShuffleSampler(-5)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_resumed_loader_is_whole_again_once_its_iterator_is_made(
+    workers: int, numbers: Path
+) -> None:
+    """Lightning asks for the length after `iter`, and takes it for that of every epoch."""
+
+    def made() -> DataLoader[int]:
+        dataset = Processed(numbers)
+        return DataLoader(dataset, 4, sampler=ShuffleSampler(dataset), num_workers=workers)
+
+    first = made()
+    begun = iter(first)
+    next(begun)
+    second = made()
+    second.load_state_dict(first.state_dict())
+    assert len(second) == 5
+    rest = iter(second)
+    assert (len(second), len(rest)) == (6, 5)
+    next(rest)
+    assert (len(second), len(rest)) == (6, 5)
+    second.load_state_dict(first.state_dict())
+    assert len(second) == 5
+    for iterator in (begun, rest):
+        shut_down(iterator)
