@@ -70,17 +70,32 @@ class Source:
 
     def read_into(self, memory: Bytes, offset: int) -> None:
         """Fill `memory` from `offset`, by plain buffered reads."""
+        got = self._read_up_to(memory, offset)
+        if got < len(memory):
+            self._more_than_none(0, offset + got)
+
+    def _read_up_to(self, memory: Bytes, offset: int) -> int:
         got = 0
         while got < len(memory):
             with self._named_errors(offset + got):
                 count = os.preadv(self.fd, [memory[got:].data], offset + got)
-            got += self._more_than_none(count, offset + got)
+            if not count:
+                break
+            got += count
+        return got
 
     def read_bytes(self, offset: int, length: int) -> bytes:
         """A few bytes from `offset` on, for whoever has no memory for them."""
         memory = np.empty(length, np.uint8)
         self.read_into(memory, offset)
         return memory.tobytes()
+
+    def read_there(self, offset: int, most: int | None = None) -> bytes:
+        """The bytes from `offset` on that are there, at most so many, of a file that may grow or
+        shrink meanwhile."""
+        length = max(0, os.fstat(self.fd).st_size - offset)
+        memory = np.empty(length if most is None else min(length, most), np.uint8)
+        return memory[: self._read_up_to(memory, offset)].tobytes()
 
     def copy_to(self, fd: int, offset: int, length: int) -> None:
         """Append `length` bytes from `offset` on to another file, in the kernel. If all of them

@@ -24,8 +24,8 @@ import numpy as np
 
 from ffrecord import journal, layout
 from ffrecord.checksum import crc32
-from ffrecord.engine import SourceSet
-from ffrecord.errors import ChangedError, FFRecordError, ReadFailedError, UnfinishedError
+from ffrecord.engine import Source, SourceSet
+from ffrecord.errors import ChangedError, FFRecordError, UnfinishedError
 from ffrecord.journal import Content, Entry, journal_path, partial_path
 from ffrecord.opening import refuse_other_kinds
 from ffrecord.table import Table, open_files, sources_for
@@ -306,23 +306,18 @@ def _look_at(path: str, first: int = 0, known: bytes = b"", before: State = ()) 
     they begin with the `known` ones, only those behind are parsed."""
     try:
         refuse_other_kinds(path, "a journal")
-        with open(path, "rb") as file:
-            # The state first: whatever is added from now on makes it another one.
-            state = _state_of(os.fstat(file.fileno()))
-            if state == before:
-                return _Look(state)
-            head = file.read(journal.ENTRIES_AT)
-            file.seek(journal.entry_at(first))
-            raw = file.read()
-            skip = len(known) if raw.startswith(known) else 0
-            at = first + journal.count_in(skip)
-            return _Look(state, journal.parse(head + raw[skip:], at), raw)
+        source = Source(path, direct=False)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        if error.filename is not None or error.errno is None:
-            raise
-        raise ReadFailedError(path, error.errno, journal.entry_at(first)) from error
+    # The state first: whatever is added from now on makes it another one.
+    state = _state_of(os.fstat(source.fd))
+    if state == before:
+        return _Look(state)
+    head = source.read_there(0, journal.ENTRIES_AT)
+    raw = source.read_there(journal.entry_at(first))
+    skip = len(known) if raw.startswith(known) else 0
+    at = first + journal.count_in(skip)
+    return _Look(state, journal.parse(head + raw[skip:], at), raw)
 
 
 def _has_bytes(content: Content) -> bool:

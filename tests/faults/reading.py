@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ffrecord import FileReader, PackedFolder, cli
+from ffrecord import FileReader, FileWriter, PackedFolder, cli
 from ffrecord.dataset import DatasetReader, DatasetWriter
+from ffrecord.journal import journal_path, partial_path
 from ffrecord.terminal import EXIT_SYSTEM
 from tests import archives, handmade, trees
 from tests.faults.cases import Operation
@@ -91,6 +92,36 @@ class ReadAhead(Reading):
             prefetched = handmade.as_bytes(reader.read(APART[::-1]))
             streamed = b"".join(piece.tobytes() for piece in reader.stream(12, 100_000))
             return batch, prefetched, handmade.as_bytes(reader), streamed
+
+
+class ReadUnfinished(Reading):
+    """What a killed writer has flushed, some of it after the reader was opened."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "long.ffr"
+        unfinished = partial_path(os.fspath(self._path))
+        self._journal = Path(journal_path(unfinished))
+        self._next = folder / "the journal after the next flush"
+        self._journals = []
+        for count in (5, len(RECORDS)):
+            writer = FileWriter(self._path, len(RECORDS), resumable=True)
+            writer.write(RECORDS[writer.count : count])
+            writer.flush()
+            writer._file.abandon()
+            self._journals.append(self._journal.read_bytes())
+        due = 5, len(RECORDS) - 5, RECORDS
+        super().__init__([Path(unfinished)], due, cold=False)
+
+    def prepare(self) -> None:
+        for path, content in zip((self._journal, self._next), self._journals, strict=True):
+            path.write_bytes(content)
+        super().prepare()
+
+    def run(self) -> Any:
+        with FileReader(self._path, unfinished=True, mode="buffered") as reader:
+            there = reader.n
+            self._next.replace(self._journal)  # as if a writer had flushed
+            return there, reader.refresh(), handmade.as_bytes(reader)
 
 
 class ReadFolder(Reading):
@@ -187,6 +218,7 @@ MAKERS: dict[str, Callable[[Path], Reading]] = {
     "read buffered": lambda folder: ReadRecords(folder, "buffered", cold=True),
     "read ahead, auto": lambda folder: ReadAhead(folder, "auto"),
     "read ahead, aio": lambda folder: ReadAhead(folder, "aio"),
+    "read unfinished": ReadUnfinished,
     "folder": lambda folder: ReadFolder(folder, "file"),
     "folder of shards": lambda folder: ReadFolder(folder, "shards"),
     "folder of the original's": lambda folder: ReadFolder(folder, "original"),
