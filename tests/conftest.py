@@ -45,6 +45,14 @@ def _few_objects_to_look_through() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _logs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where there is no syslog, mounts log to a file in this folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 MEMORY = Path("/dev/shm")
 """Files here are never waited for."""
 ROOM = 1 << 30

@@ -1,4 +1,4 @@
-"""The disk's own limit for random reads, as fio measures it."""
+"""Random O_DIRECT reads, as fio measures them: the limit of a disk, or of a mount."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def block_size(record_size: int) -> int:
     return -(-record_size // ALIGNMENT) * ALIGNMENT
 
 
-def random_read(path: Path, block: int, seconds: int) -> dict[str, float]:
-    """Reads and bytes per second of O_DIRECT libaio random reads at queue depth 64."""
+def random_read(path: Path, block: int, seconds: int, depth: int = QUEUE_DEPTH) -> dict[str, float]:
+    """Reads and bytes per second of O_DIRECT libaio random reads, `depth` of them at a time."""
     if shutil.which("fio") is None:
         raise FioError("fio is not installed")
     command = [
@@ -39,7 +39,7 @@ def random_read(path: Path, block: int, seconds: int) -> dict[str, float]:
         "--rw=randread",
         "--ioengine=libaio",
         "--direct=1",
-        f"--iodepth={QUEUE_DEPTH}",
+        f"--iodepth={depth}",
         f"--bs={block}",
         "--norandommap",
         "--randrepeat=0",

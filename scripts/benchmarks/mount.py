@@ -12,6 +12,8 @@ from .benchmark import Benchmark, Chart, Outcome
 from .mount_cases import (
     CLIENTS,
     COLD,
+    DEPTH,
+    DIRECT,
     FULL,
     IDLE,
     IN_ORDER,
@@ -36,6 +38,7 @@ FILES = "files_per_s"
 AGAIN = "again_files_per_s"
 ENTRIES = "entries_per_s"
 BYTES = "bytes_per_s"
+READS = "reads_per_s"
 MOUNT = "mount_s"
 PACKAGES = ("ffrecord", "numpy", "isal", "libaio", "mfusepy", "ratarmount")
 
@@ -94,6 +97,7 @@ COLUMNS: dict[str, Columns] = {
         "seconds": ("s", 1, 2),
         "client_s": ("client's CPU, s", 1, 2),
     },
+    DIRECT: {READS: ("reads/s", 1, 0)},
     MOUNT_MANY: {
         MOUNT: ("mount, ms", 1e3, 0),
         "python_s": ("python -c pass, ms", 1e3, 0),
@@ -123,6 +127,8 @@ client, daemon: processor time of each, the kernel's part too, for a file that i
 listed: os.walk goes through all folders, which is not in files/s; then files are read, as above.
 cold: caches are dropped after mounting, when all clients wait to begin. In the order of names: one
 client reads neighbours one after another, as tar and grep -r do.
+O_DIRECT: fio reads 4 KiB pages of the large file at random by libaio, {DEPTH} at a time. What is
+mounted comes out of the page cache of the archive, the source folder from the disk.
 mounting many files: from the start of the command line until a stat of a file in it succeeds.
 memory: PSS of all processes that serve the mount. Read once: a walk over all names and a sample of
 the files; twice: the same again with other files. Caches are dropped before each, so that the
@@ -171,6 +177,8 @@ def _amount(name: str, plan: Plan) -> str:
     """What a case read."""
     if name == LARGE:
         return f"{plan.large.payload / 1e6:,.0f} MB"
+    if name == DIRECT:
+        return f"{DEPTH} at a time, {plan.direct} s"
     if name == MOUNT_MANY:
         return f"{plan.many.count:,}"
     if name == MEMORY:
@@ -205,7 +213,7 @@ def _row(results: Results, name: str, mounter: str, references: Sequence[str]) -
 
 def _is_speed(columns: Columns) -> bool:
     """Whether the first column is one to compare with others by a ratio."""
-    return next(iter(columns)) in (FILES, ENTRIES, BYTES)
+    return next(iter(columns)) in (FILES, ENTRIES, BYTES, READS)
 
 
 def _document(results: Results, measured: Run, load: float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -26,6 +27,8 @@ TWO_CORES = 2
 CLIENTS = 8
 ROUNDS = 2
 """How often all names and some files are read to see whether memory grows."""
+DEPTH = 16
+"""Reads of O_DIRECT that are under way at a time."""
 IDLE_FILES = 100
 """Files read before a mount is left alone."""
 
@@ -36,6 +39,7 @@ LISTED_UNPINNED = "listed, then read, two cores"
 WALK_PINNED = "walk, one core"
 WALK_UNPINNED = "walk, two cores"
 LARGE = "large file"
+DIRECT = "large file, random pages, O_DIRECT"
 IDLE = "idle"
 MOUNT_MANY = "mounting many files"
 MEMORY = "memory, many files"
@@ -44,13 +48,15 @@ IN_ORDER = "cold, in the order of names"
 
 RIVALS = (mounters.OURS, mounters.SQUASHFUSE, mounters.RATARMOUNT, mounters.SOURCE)
 """Those that goals are about. What takes long is measured with them alone."""
+DIRECT_READERS = (mounters.OURS, mounters.OURS_FUSEPY, mounters.SQUASHFUSE, mounters.SOURCE)
 OWN = (mounters.OURS, mounters.OURS_FUSEPY)
 """Who can read an archive that was made without its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured: `reads` random ones of the small files, in `sampled` of the many."""
+    """How much is measured: `reads` random ones of the small files, in `sampled` of the many;
+    seconds of rest (`idle`) and of O_DIRECT reads (`direct`)."""
 
     repeats: int
     small: FileTree
@@ -59,6 +65,7 @@ class Plan:
     many: FolderArchive
     sampled: int
     idle: float
+    direct: int
 
 
 FULL = Plan(
@@ -69,6 +76,7 @@ FULL = Plan(
     many=FolderArchive(1_000, 1_000),
     sampled=200_000,
     idle=3.0,
+    direct=5,
 )
 QUICK = Plan(
     repeats=2,
@@ -78,6 +86,7 @@ QUICK = Plan(
     many=FolderArchive(100, 1_000),
     sampled=5_000,
     idle=1.0,
+    direct=1,
 )
 
 
@@ -130,6 +139,8 @@ def samples(run: Run) -> Iterator[Sample]:
         )
         yield from _interleaved(run, name, everyone, walking)
     yield from _interleaved(run, LARGE, everyone, partial(_read_large, run))
+    if shutil.which("fio") is not None:
+        yield from _interleaved(run, DIRECT, DIRECT_READERS, partial(_read_direct, run))
     yield from _interleaved(run, IDLE, OWN, partial(_idle, run))
     yield from _interleaved(run, MOUNT_MANY, OWN, partial(_mount_many, run))
     if "cold" in rounds.states():
@@ -219,6 +230,12 @@ def _read_large(run: Run, mounter: Mounter, repeat: int) -> Values:
     tree = run.plan.large
     what: dict[str, Any] = {"name": tree.path(0), "size": tree.payload}
     return _measure(run, mount_worker.read_large, tree, TWO_CORES, mounter, repeat, **what)
+
+
+def _read_direct(run: Run, mounter: Mounter, repeat: int) -> Values:
+    tree = run.plan.large
+    what: dict[str, Any] = {"name": tree.path(0), "seconds": run.plan.direct, "depth": DEPTH}
+    return _measure(run, mount_worker.read_direct, tree, TWO_CORES, mounter, repeat, **what)
 
 
 def _idle(run: Run, mounter: Mounter, repeat: int) -> Values:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import harness, memory, mount_client, processes
+from . import fio, harness, memory, mount_client, processes
 from .mounters import MOUNTERS, Mounted
 
 CLIENT_TIMEOUT = 600.0
@@ -99,6 +99,15 @@ def read_large(
             "client_s": took["client_cpu"],
             "mount_s": mount.seconds,
         }
+
+
+def read_direct(
+    *, mounter: str, archive: str, point: str, cores: int, name: str, seconds: int, depth: int
+) -> Values:
+    """fio reads pages of one file at random, `depth` of them at a time, past the page cache."""
+    with _warm(mounter, archive, point, cores, name) as mount:
+        rates = fio.random_read(mount.top / name, fio.ALIGNMENT, seconds, depth)
+        return {"reads_per_s": rates["records_per_s"], "mount_s": mount.seconds}
 
 
 def read_cold(

@@ -58,14 +58,6 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _logs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where there is no syslog, mounts log to a file in this folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        yield
-
-
 @pytest.fixture(autouse=True)
 def _time_limit(request: pytest.FixtureRequest) -> Iterator[None]:
     is_long = request.node.get_closest_marker("long") is not None

@@ -442,7 +442,7 @@ needs_helper = pytest.mark.skipif(
 
 
 @pytest.fixture
-def theirs(tmp_path: Path) -> Iterator[Path]:
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A mount point of an ordinary user's beside an archive that has a file of root's."""
     source = trees.plain_tree(tmp_path / "tree", {**FILES, "secret": b"secret"})
     (source / "secret").chmod(0o600)
@@ -452,6 +452,7 @@ def theirs(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "tree.ffr").chmod(0o644)
     point = tmp_path / "mnt"
     point.mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with users.reachable(tmp_path), released(point):
         if os.geteuid() == 0:
             os.chown(point, users.NOBODY, users.NOBODY)
