@@ -40,7 +40,7 @@ class Batch(list[Any]):
         following: the indices that the same worker gets next.
         seed: for random transforms.
         single: one index, of a loader that makes no batches.
-        number: which batch of the epoch it is.
+        number: which batch of the epoch it is. An empty batch without one is passed over.
         restored: a state that the dataset is to load first.
     """
 
@@ -114,6 +114,8 @@ class Assembler:
             self._warn_of_replacement()
             return self.collate_fn(fetched)
         dataset, batch = fetched
+        if batch.number is None and not batch:  # it is another worker's turn
+            return Delivery((), [], None)
         if self._announced is not None and self._announced != batch:
             dataset.drop_prefetched()  # the epoch that it was begun for was left early
         self._announced = batch.following

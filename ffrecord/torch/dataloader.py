@@ -37,7 +37,7 @@ from ffrecord.torch.randomness import (
 from ffrecord.torch.stateful import is_stateful, own_state
 from ffrecord.torch.states import VERSION, State, checked, unresumable
 from ffrecord.torch.steps import Start, Steps
-from ffrecord.torch.streams import FIELDS_OF_A_STREAM, Place, Stamping, Stream
+from ffrecord.torch.streams import FIELDS, Place, Stamping, Stream, after_the_epoch
 from ffrecord.torch.wrapping import Promising
 
 T_co = TypeVar("T_co", covariant=True)
@@ -257,17 +257,13 @@ class DataLoader(TorchDataLoader[T_co]):
         """The states in which the workers begin, or this process; None: as they are made."""
         count = max(self.num_workers, 1)
         if resumed is not None and resumed["workers"]:
-            # Samples of a stream are its worker's own. Batches of indices are for any: the first
-            # of them is the first worker's.
-            first = 0 if self._iterable else resumed["turn"]
-            return [resumed["workers"][(first + number) % count] for number in range(count)]
+            return list(resumed["workers"])
         last = self._progress
         if not self._pool_stays or last is None or resumed is not None:
             return [None] * count
         if not self._iterable:
             return list(last.workers)
-        over = [None if each is None else {**each, "over": True} for each in last.workers]
-        return over if last.finished else [None] * count
+        return [after_the_epoch(each) if last.finished else None for each in last.workers]
 
     def _restore_dataset(self, progress: Progress, resumed: State | None) -> None:
         """Have the dataset begin in its states, where it has some."""
@@ -275,10 +271,12 @@ class DataLoader(TorchDataLoader[T_co]):
             if not self._pool_stays:
                 self._place = Place(progress.workers, progress.turn)
         elif resumed is not None and any(progress.workers):
-            progress.turn = 0
-            states = tuple(each and copy.deepcopy(each["dataset"]) for each in progress.workers)
+            states = [each and copy.deepcopy(each["dataset"]) for each in progress.workers]
             if self.num_workers:
-                self._steps.start = replace(self._steps.start, restored=states)
+                in_turn = tuple(states[progress.turn :] + states[: progress.turn])
+                self._steps.start = replace(
+                    self._steps.start, passing=progress.turn, restored=in_turn
+                )
             elif states[0] is not None:
                 self.dataset.load_state_dict(states[0])  # type: ignore[attr-defined]
 
@@ -297,7 +295,7 @@ class DataLoader(TorchDataLoader[T_co]):
         else:
             workers = [self._place.samples.state()]
         if self._iterable and not begun:
-            workers = [each and {**each, "over": True} for each in workers]
+            workers = [after_the_epoch(each) for each in workers]
         return workers
 
     # ---- steps and state -----------------------------------------------------------------
@@ -481,6 +479,9 @@ class DataLoader(TorchDataLoader[T_co]):
         count = None if steps.seekable or self._iterable else steps.count
         if count is not None and saved["step"] > count:
             raise StateError(f"the state is at step {saved['step']}, there are {count}")
+        own = None if steps.seekable else saved["sampler"]
+        if own is not None and set(own) != {"sampler", "iterator", "ended"}:
+            raise StateError("this is not the state of a sampler from elsewhere")
         self._compare_workers(saved)
 
     def _compare_workers(self, saved: State) -> None:
@@ -492,7 +493,7 @@ class DataLoader(TorchDataLoader[T_co]):
                 f"the state has {saved['num_workers']} workers' places in the dataset, here are "
                 f"{self.num_workers} workers"
             )
-        if self._tracked and not all(set(each) >= FIELDS_OF_A_STREAM for each in known):
+        if self._tracked and not all(set(each) == FIELDS for each in known):
             raise StateError("this is not the state of a loader with an IterableDataset")
         own = any(each.get("dataset") is not None for each in known)
         if own and not is_stateful(self.dataset):

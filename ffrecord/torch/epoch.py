@@ -37,16 +37,17 @@ class Progress:
             self.given.remove(self.step)
             self.step += 1
 
-    def note(self, delivery: Delivery) -> None:
+    def note(self, delivery: Delivery, in_order: bool) -> None:
         """Take over the state that came with a batch."""
         if delivery.worker is None or delivery.state is None:
             return
-        self.turn = (delivery.worker + 1) % len(self.workers)
+        if in_order:
+            self.turn = (delivery.worker + 1) % len(self.workers)
         state = delivery.state.value
         if isinstance(state, str):
             self.problem = state
         else:
-            self.workers[delivery.worker] = {**(self.workers[delivery.worker] or {}), **state}
+            self.workers[delivery.worker] = (self.workers[delivery.worker] or {}) | state
 
 
 class Epoch(Iterator[Any]):
@@ -108,7 +109,7 @@ class Epoch(Iterator[Any]):
             self._discarded = 0
             got = next(self._batches)
             if isinstance(got, Delivery):
-                progress.note(got)
+                progress.note(got, self._in_order)
                 if got.error is not None:
                     raise got.error
         except StopIteration:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,7 +49,8 @@ class Start:
     origin: torch.Tensor | None = None  # the state of a generator, to draw the order from
     sampler: SamplerState | None = None  # the state of a sampler that has one of its own
     given: frozenset[int] = frozenset()  # batches after `number` that were handed out already
-    restored: tuple[Any, ...] = ()  # states of the dataset, for the workers in turn
+    passing: int = 0  # so many workers get an empty batch first: it is the turn of the next one
+    restored: tuple[Any, ...] = ()  # states of the dataset, for the workers from then on
 
 
 class Steps(Sampler[Any]):
@@ -236,7 +238,7 @@ class _Iteration(Iterator[Any]):
         steps, start = self.steps, self.start
         if steps.seekable:
             steps.sampler.skip(start.skip * steps.step_size)
-            items: Iterator[Any] = self._items(iter(steps.sampler))
+            items: Iterator[Any] = self._items(_Once(iter(steps.sampler)))
         else:
             items = self._drawn()
         for number, key in enumerate(items, start.number):
@@ -248,13 +250,11 @@ class _Iteration(Iterator[Any]):
         steps, start, draws = self.steps, self.start, self.steps.draws
         if self.origin is None and not draws.never:
             self.origin = draws.origin()
-        if start.sampler is not None and start.sampler["sampler"] is not None:
-            steps.sampler.load_state_dict(start.sampler["sampler"])
         with draws.coming_from(self.origin):
-            indices = iter(steps.sampler)
-            if start.sampler is not None and start.sampler["iterator"] is not None:
-                indices.load_state_dict(start.sampler["iterator"])
-            stateful = is_stateful(steps.sampler) or is_stateful(indices)
+            indices = self._begun()
+            if start.sampler is not None and start.sampler["ended"]:
+                return
+            stateful = is_stateful(steps.sampler) or is_stateful(indices.inner)
             if stateful:
                 self._states.append((start.number, _own_state(steps, indices)))
             items = self._items(indices)
@@ -268,17 +268,29 @@ class _Iteration(Iterator[Any]):
             yield item
             item = next(items, END)
 
-    def _items(self, indices: Any) -> Iterator[Any]:
+    def _begun(self) -> _Once:
+        """The sampler's iterator, in the states that it has of its own."""
+        sampler, states = self.steps.sampler, copy.deepcopy(self.start.sampler)
+        if states is not None and states["sampler"] is not None:
+            sampler.load_state_dict(states["sampler"])
+        indices = iter(sampler)
+        if states is not None and states["iterator"] is not None:
+            indices.load_state_dict(states["iterator"])
+        return _Once(indices)
+
+    def _items(self, indices: _Once) -> Iterator[Any]:
         """Indices as they are, or in batches."""
-        steps, once = self.steps, _Once(indices)
+        steps = self.steps
         if steps.source is steps.sampler:
-            return once
-        return iter(BatchSampler(once, steps.source.batch_size, steps.source.drop_last))
+            return indices
+        return iter(BatchSampler(indices, steps.source.batch_size, steps.source.drop_last))
 
     def _with_more(self, keys: Iterator[tuple[int, Any]]) -> Iterator[Batch]:
         """Each with its number and seed, and with the indices that the same worker gets next."""
         steps, start = self.steps, self.start
         restored = deque(start.restored)
+        for _ in range(start.passing):
+            yield Batch([])
         window: deque[Batch] = deque()
         for number, key in keys:
             single = not steps.batched and (_is_one(key) or not steps.ours)
@@ -295,10 +307,14 @@ class _Iteration(Iterator[Any]):
         yield from window
 
 
-def _own_state(steps: Steps, indices: Any = None) -> SamplerState | None:
+def _own_state(steps: Steps, indices: _Once | None = None) -> SamplerState | None:
     """Return the state of a sampler that has one of its own, and of its iterator."""
-    found = {"sampler": own_state(steps.sampler), "iterator": own_state(indices)}
-    return None if found == {"sampler": None, "iterator": None} else found
+    sampler = own_state(steps.sampler)
+    iterator = None if indices is None else own_state(indices.inner)
+    if sampler is None and iterator is None:
+        return None
+    ended = indices is not None and indices.ended
+    return {"sampler": sampler, "iterator": iterator, "ended": ended}
 
 
 def _keys_only(keys: Iterator[tuple[int, Any]]) -> Iterator[Any]:
@@ -312,11 +328,16 @@ class _Once(Iterator[Any]):
     Some begin anew then, and some cannot be asked: torch needs nothing but `__next__`.
     """
 
-    def __init__(self, items: Any) -> None:
-        self._items = items
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.ended = False
 
     def __next__(self) -> Any:
-        return next(self._items)
+        try:
+            return next(self.inner)
+        except StopIteration:
+            self.ended = True
+            raise
 
 
 def _is_one(key: Any) -> bool:

@@ -8,9 +8,8 @@ that were handed out are passed over.
 from __future__ import annotations
 
 import copy
-from collections import deque
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from typing import Any, TypeAlias
 
 from torch.utils.data import get_worker_info
@@ -21,8 +20,13 @@ from ffrecord.torch.wrapping import Wrapper, inner_of
 
 WorkerState: TypeAlias = dict[str, Any]
 
-FIELDS_OF_A_STREAM = {"given", "at", "ended", "over", "dataset", "iterator"}
+FIELDS = {"given", "batches", "at", "ended", "over", "dataset", "iterator"}
 PASS = object()  # stands for a sample of a worker whose turn it is not
+
+
+def after_the_epoch(state: WorkerState | None) -> WorkerState | None:
+    """Return the state of a worker that has come to the end: the next epoch is to begin."""
+    return None if state is None else {**state, "over": True, "given": 0, "batches": 0}
 
 
 class Place:
@@ -78,6 +82,7 @@ class Samples(Iterator[Any]):
         self._loaded = state
         self.passing = passing
         self._given = 0
+        self._batches = 0
         self._ended = False
         self._iterator: Any = iter(dataset) if state is None else None
 
@@ -98,47 +103,58 @@ class Samples(Iterator[Any]):
         return sample
 
     def _restore(self, state: WorkerState) -> None:
-        """Load the dataset's state, then that of its iterator; read over what is missing."""
+        """Load the dataset's state, then that of its iterator; read over what was given since."""
         dataset = self._dataset
-        iterator: Any = None
         own, iterators = copy.deepcopy((state["dataset"], state["iterator"]))
+        known, ended, over = state["at"], state["ended"], state["over"]
+        iterator: Any = None
         if own is not None:
             dataset.load_state_dict(own)
-        if iterators is not None or not state["ended"]:
+        if iterators is not None or (own is not None and not ended):
             iterator = iter(dataset)
         if iterators is not None:
             iterator.load_state_dict(iterators)
-        if iterator is not None:
-            known = 0 if own is None and iterators is None else state["at"]
-            deque(islice(iterator, state["given"] - known), maxlen=0)
-        self._given, self._ended = state["given"], state["ended"]
-        if state["over"]:
-            if iterator is not None and not self._ended:
-                deque(iterator, maxlen=0)  # as far as the end, for what that does to the dataset
-            iterator, self._given, self._ended = iter(dataset), 0, False
+        if over and iterator is not None and not ended:
+            _pass_over(iterator)  # as far as the end, for what that does to the dataset
+        if over or (own is None and iterators is None):
+            iterator, known = iter(dataset), 0
+        self._given, self._batches, self._ended = state["given"], state["batches"], False
+        if ended and not over:
+            self._ended = True
+        else:
+            _pass_over(iterator, state["given"] - known)
         self._iterator = iterator
 
-    @property
-    def ended(self) -> bool:
-        return self._ended
-
-    def place(self) -> WorkerState:
-        """Return how far it is, in samples."""
-        return {"given": self._given}
+    def after_batch(self, every: int) -> WorkerState:
+        """Return the state after a batch: all of it every so often, else how far it is."""
+        self._batches += 1
+        if self._ended or self._batches == 1 or self._batches % every == 0:
+            return self.state()
+        return {"given": self._given, "batches": self._batches}
 
     def state(self) -> WorkerState:
         """Return all that is known."""
         if self._loaded is not None:
-            return copy.deepcopy(self._loaded)
+            return self._loaded
         itself = self._iterator is self._dataset
         return {
             "given": self._given,
+            "batches": self._batches,
             "at": self._given,  # when the states below were asked for
             "ended": self._ended,
-            "over": False,  # the state is that of an epoch that is over: the next one is meant
+            "over": False,  # those were of the epoch before: it is over
             "dataset": None if itself else own_state(self._dataset),
             "iterator": own_state(self._iterator),
         }
+
+
+def _pass_over(iterator: Any, count: int | None = None) -> None:
+    """Ask for so many samples, or all. Never for the iterator's iterator: some begin anew then."""
+    end = object()
+    numbers = itertools.count() if count is None else range(count)
+    for _ in numbers:
+        if next(iterator, end) is end:
+            return
 
 
 class Stamping:
@@ -154,7 +170,6 @@ class Stamping:
         self.collate_fn = collate_fn
         self.place = place
         self.every = every
-        self._made = 0
 
     def __call__(self, fetched: Any) -> Any:
         samples = self.place.samples
@@ -166,10 +181,8 @@ class Stamping:
         info = get_worker_info()
         if info is None:  # the state is asked for when it is wanted
             return batch
-        self._made += 1
         try:
-            whole = samples.ended or self._made % self.every == 0
-            state: Any = samples.state() if whole else samples.place()
+            state: Any = samples.after_batch(self.every)
         except Exception as error:
             state = f"the dataset's state_dict raised {type(error).__name__}: {error}"
         return Delivery((batch,), [], None, worker=info.id, state=Opaque(state))
