@@ -185,6 +185,7 @@ class DataLoader(Skipping, TorchDataLoader[T_co]):
         with self._numbers_for_torch(resumed):
             batches = super().__iter__()
         start, steps.start = steps.start, Start(self._step, self._step)
+        told = steps.epoch
         return Epoch(
             batches,
             progress,
@@ -193,7 +194,16 @@ class DataLoader(Skipping, TorchDataLoader[T_co]):
             in_order=not self._out_of_order,
             discarded=progress.step if begun and self._iterable and not self._tracked else 0,
             following=self.__iter__ if begun else None,
+            renewed=lambda: self._renewed(progress, told),
         )
+
+    def _renewed(self, progress: Progress, told: int | None) -> Epoch | None:
+        """Make an epoch once more if its sampler was told another number since; else None."""
+        if self._progress is not progress or self._steps.epoch == told:
+            return None
+        self._epoch -= 1
+        renewed: Epoch = iter(self)
+        return renewed
 
     def _get_iterator(self) -> Any:
         """Let torch see the dataset in a wrapper, where it needs one. `self.dataset` stays."""

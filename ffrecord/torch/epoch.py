@@ -61,6 +61,9 @@ class Epoch(Iterator[Any]):
         in_order: whether they come in their order.
         discarded: so many are passed over first.
         following: makes the next epoch, if this one may turn out to be over: it was resumed.
+        renewed: makes this epoch once more if the sampler was told another one, else None.
+            Workers get their first batches when the iterator is made; Lightning calls `set_epoch`
+            after that.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Epoch(Iterator[Any]):
         in_order: bool = True,
         discarded: int = 0,
         following: Callable[[], Epoch] | None = None,
+        renewed: Callable[[], Epoch | None] | None = None,
     ) -> None:
         self._batches = batches
         self._progress = progress
@@ -80,6 +84,7 @@ class Epoch(Iterator[Any]):
         self._in_order = in_order
         self._discarded = discarded
         self._following = following
+        self._renewed = renewed
 
     def __next__(self) -> Any:
         while True:
@@ -93,6 +98,10 @@ class Epoch(Iterator[Any]):
                 return got.batch[0]
 
     def _next(self) -> Any:
+        renewed, self._renewed = self._renewed, None
+        other = None if renewed is None else renewed()
+        if other is not None:
+            self._go_on_with(other)
         progress = self._progress
         try:
             for _ in range(self._discarded):

@@ -160,7 +160,7 @@ class Steps(Sampler[Any]):
         """
         if not self.seekable:
             return max(len(self.source) - start.number - len(start.given), 0)
-        count = self.sampler.count_from(begin or 0, start.skip * self.step_size)
+        count: int = self.sampler.count_from(begin or 0, start.skip * self.step_size)
         if self.source is not self.sampler:
             size = self.source.batch_size
             count = count // size if self.source.drop_last else -(-count // size)

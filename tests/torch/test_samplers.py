@@ -284,3 +284,31 @@ def test_a_resumed_loader_is_whole_again_once_its_iterator_is_made(
     assert len(second) == 5
     for iterator in (begun, rest):
         shut_down(iterator)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_that_is_named_before_its_first_batch_is_that_epoch(
+    workers: int, persistent: bool, numbers: Path
+) -> None:
+    """Lightning resumes like that, and workers have their first batches by then."""
+    dataset = Processed(numbers)
+    persistent = persistent and workers > 0
+    for kind in (ShuffleSampler(dataset, seed=5), DistributedShuffleSampler(dataset, 1, 0, seed=5)):
+        loader = DataLoader(
+            dataset, 4, sampler=kind, num_workers=workers, persistent_workers=persistent
+        )
+        for epoch in (3, 1):
+            iterator = iter(loader)
+            kind.set_epoch(epoch)
+            given = [number for batch in iterator for number in batch.tolist()]
+            assert given == whole_order(N, 5, epoch)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_two_iterators_at_once_are_two_epochs(workers: int, numbers: Path) -> None:
+    dataset = Processed(numbers)
+    loader = DataLoader(dataset, 4, sampler=ShuffleSampler(dataset, seed=5), num_workers=workers)
+    first, second = iter(loader), iter(loader)
+    given = [[n for batch in each for n in batch.tolist()] for each in (first, second)]
+    assert given == [whole_order(N, 5, 0), whole_order(N, 5, 1)]
