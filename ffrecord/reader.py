@@ -6,7 +6,8 @@ read-only views of the mapped file. A view keeps its whole batch in memory; `.co
 be kept for long.
 
 A reader may be used from any number of threads at once and after a fork, and pickles as its
-paths and options, so a spawned process opens the files again.
+paths and options, so a spawned process opens the files again. If they were replaced, that is a
+ChangedError.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ffrecord.indices import Indices, check_bounds, record_numbers
 from ffrecord.opening import Path, one_path, paths, read_header, warn_if_legacy
 from ffrecord.partition import part, tasks
 from ffrecord.table import open_files
+from ffrecord.unchanged import changed, refuse_replaced
 
 if TYPE_CHECKING:
     from ffrecord.unfinished import UnfinishedFile
@@ -205,6 +207,10 @@ class FileReader:
             return self.read(index)
         return self.read_one(index)
 
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Bytes]:
+        """Return a batch of records: torch's loaders ask for it, and it is one read."""
+        return self.read(indices)
+
     def __iter__(self) -> Iterator[Bytes]:
         return self.iterate()
 
@@ -358,11 +364,23 @@ class FileReader:
         state = {name: getattr(self, name) for name in kept} | {"fnames": self._absolute}
         if self.unfinished:
             state["_seen"] = self.n, checksum.crc32(self.checksums.tobytes())
-        return state
+            return state
+        refuse_replaced(
+            self.opened(), self.fingerprint, lambda: type(self)(self._absolute).fingerprint
+        )
+        return {**state, "fingerprint": self.fingerprint}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({"unfinished": False, **state})
+        due = self.__dict__.pop("fingerprint", None)
         self._open(self.__dict__.pop("_seen", None))
+        if due not in (None, self.fingerprint):
+            raise changed(self._table.name)
+
+    def opened(self) -> list[tuple[str, int]]:
+        """Return the absolute paths of the files and their descriptors; none if it is closed."""
+        sources = [] if self._table.sources is None else self._table.sources.each
+        return [(path, s.fd) for path, s in zip(self._absolute, sources, strict=False)]
 
     def __repr__(self) -> str:
         so_far = " so far" if self.unfinished else ""

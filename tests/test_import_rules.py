@@ -57,14 +57,15 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.iteration": ({"batch", "errors"}, {"numpy"}),
     "ffrecord.reader": (
         READ_SIDE
-        | {"batch", "indices", "iteration", "opening", "partition", "table", "unfinished"}
-        | {"wording"},
+        | {"batch", "indices", "iteration", "opening", "partition", "table", "unchanged"}
+        | {"unfinished", "wording"},
         {"numpy"},
     ),
     "ffrecord.unfinished": (
         {"checksum", "engine", "errors", "journal", "layout", "opening", "table", "wording"},
         {"numpy"},
     ),
+    "ffrecord.unchanged": ({"errors"}, set()),
     "ffrecord.recheck": ({"checksum", "engine"}, {"numpy"}),
     "ffrecord.locks": ({"errors", "planted"}, set()),
     "ffrecord.tempnames": ({"locks"}, set()),
@@ -110,7 +111,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.packedfile": ({"archive", "index"}, set()),
     "ffrecord.walking": ({"index", "names"}, {"numpy"}),
     "ffrecord.folder": (
-        {"archive", "extract", "index", "names", "packedfile", "reader", "walking"},
+        {"archive", "extract", "index", "names", "packedfile", "reader", "unchanged", "walking"},
         {"numpy"},
     ),
     "ffrecord.bars": (set(), {"tqdm"}),
@@ -133,15 +134,25 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
     "ffrecord.dataset": (
         {"append", "bars", "batch", "beginning", "checksum", "dataset", "engine", "errors"}
-        | {"growfolder", "indices", "layout", "newfile"}
-        | {"newfolder", "opening", "reader", "recheck", "writer"},
+        | {"fingerprints", "growfolder", "indices", "layout", "newfile"}
+        | {"newfolder", "opening", "reader", "recheck", "unchanged", "writer"},
         {"isal", "numpy"},
     ),
     "ffrecord.package": ({"folder", "index", "pack", "reader", "writer"}, set()),
     "ffrecord.permutation": (set(), {"numpy"}),
+    "ffrecord.fingerprints": (set(), {"numpy"}),
     # The only place that imports torch.
     "ffrecord.torch": (
-        {"errors", "folder", "indices", "opening", "permutation", "reader", "torch"},
+        {
+            "errors",
+            "fingerprints",
+            "folder",
+            "indices",
+            "opening",
+            "permutation",
+            "reader",
+            "torch",
+        },
         {"numpy", "PIL", "torch"},
     ),
     # Optional packages are imported by name, through dataset.packages, when they are needed.

@@ -25,6 +25,7 @@ from ffrecord.dataset.reader import DatasetReader
 from ffrecord.dataset.spec import load
 from ffrecord.dataset.writer import DatasetWriter
 from ffrecord.errors import ClosedError, DatasetError, MissingShardWarning, SpecError
+from ffrecord.fingerprints import combined
 from ffrecord.indices import Ints
 
 Path: TypeAlias = "str | os.PathLike[str]"
@@ -166,6 +167,10 @@ class JoinedDatasets(Datapoints):
 
     def __len__(self) -> int:
         return int(self._stops[-1])
+
+    @property
+    def fingerprint(self) -> str:
+        return combined(*(part.fingerprint for part in self.parts))
 
     def available(self, index: SupportsIndex) -> dict[str, Part]:
         number = self._number(index)
