@@ -33,6 +33,7 @@ from ffrecord.index.resolve import leads_to, readable_record, resolve
 from ffrecord.names import to_bytes, to_text
 from ffrecord.packedfile import PackedFile
 from ffrecord.reader import FileReader
+from ffrecord.unchanged import changed
 
 Name: TypeAlias = "str | os.PathLike[str]"
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -267,6 +268,22 @@ class PackedFolder:
         """The paths of all regular files, a folder's own before those of the folders in it."""
         return walking.all_files(self._index)
 
+    @overload
+    def __getitem__(self, names: Name | bytes) -> Bytes: ...  # type: ignore[overload-overlap]
+    @overload
+    def __getitem__(self, names: Sequence[Name]) -> Arrays: ...
+    def __getitem__(self, names: Name | bytes | Sequence[Name]) -> Bytes | Arrays:
+        """`folder["a/b.jpg"]` is a file's content, `folder[["a", "b"]]` those of several.
+
+        A file that is not there is a FileNotFoundError, as for `read`, not a KeyError. Records by
+        number are in `folder.reader`.
+        """
+        return self.read(to_text(names) if isinstance(names, bytes) else names)
+
+    def __getitems__(self, names: Sequence[Name]) -> Arrays:
+        """Return a batch of files: torch's loaders ask for it, and it is one read."""
+        return self.read(names)
+
     def __contains__(self, name: object) -> bool:
         return isinstance(name, (str, os.PathLike)) and self.exists(name)
 
@@ -283,11 +300,13 @@ class PackedFolder:
         self.close()
 
     def __getstate__(self) -> Any:
-        return self._options
+        return *self._options, self.reader.__getstate__()["fingerprint"]
 
     def __setstate__(self, state: Any) -> None:
-        ffr_file, check_data, mode = state
+        ffr_file, check_data, mode, *fingerprint = state
         PackedFolder.__init__(self, ffr_file, check_data, mode=mode)
+        if fingerprint and fingerprint != [self.reader.fingerprint]:
+            raise changed(self.archive.path)
 
     def __repr__(self) -> str:
         return f"<PackedFolder {self.archive.path}: {len(self._index)} files and folders>"

@@ -6,7 +6,8 @@ read-only views of the mapped file. A view keeps its whole batch in memory; `.co
 be kept for long.
 
 A reader may be used from any number of threads at once and after a fork, and pickles as its
-paths and options, so a spawned process opens the files again.
+paths and options, so a spawned process opens the files again. If they were replaced, that is a
+ChangedError.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ffrecord.indices import Indices, check_bounds, record_numbers
 from ffrecord.iteration import in_order
 from ffrecord.opening import Path, paths, read_header, refuse_other_kinds, warn_if_legacy
 from ffrecord.partition import Extent, part, tasks
+from ffrecord.unchanged import changed, refuse_replaced
 from ffrecord.wording import counted
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -210,6 +212,10 @@ class FileReader:
             return self.read(index)
         return self.read_one(index)
 
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Bytes]:
+        """Return a batch of records: torch's loaders ask for it, and it is one read."""
+        return self.read(indices)
+
     def __iter__(self) -> Iterator[Bytes]:
         return in_order(self, self.tasks(STEP_RECORDS, STEP_BYTES))
 
@@ -339,12 +345,23 @@ class FileReader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("check_data", "mode", "on_error")
+        refuse_replaced(
+            self.opened(), self.fingerprint, lambda: type(self)(self._absolute).fingerprint
+        )
+        kept = ("check_data", "mode", "on_error", "fingerprint")
         return {name: getattr(self, name) for name in kept} | {"fnames": self._absolute}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        fingerprint = state.get("fingerprint")
+        self.__dict__.update({k: v for k, v in state.items() if k != "fingerprint"})
         self._open()
+        if fingerprint not in (None, self.fingerprint):
+            raise changed(self._shown)
+
+    def opened(self) -> list[tuple[str, int]]:
+        """Return the absolute paths of the files and their descriptors; none if it is closed."""
+        sources = [] if self._sources is None else self._sources.each
+        return [(path, s.fd) for path, s in zip(self._absolute, sources, strict=False)]
 
     def __repr__(self) -> str:
         state = "closed" if self._sources is None else f"{self.n} records"

@@ -28,6 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ffrecord import (
+    ChangedError,
     ClosedError,
     FFRecordError,
     FileReader,
@@ -38,6 +39,7 @@ from ffrecord import (
     PackedFolder,
     ReadFailedError,
     SampleChecksumError,
+    pack_folder,
     packedfile,
 )
 from tests import archives, handmade, trees
@@ -133,6 +135,38 @@ def test_a_plain_name_reads_that_file_and_a_list_reads_a_list(
         assert isinstance(arrays, list)
         assert handmade.as_bytes(arrays) == [files[name]] * len(names)
     assert folder.read([]) == []
+
+
+def test_brackets_read_one_file_by_name_or_several(single: PackedFolder) -> None:
+    names = list(single)
+    one, both = names[0], [names[1], names[0]]
+    content = single.read_one(one).tobytes()
+    for name in (one, Path(one), os.fsencode(one)):
+        assert single[name].tobytes() == content
+    assert [data.tobytes() for data in single[both]] == [d.tobytes() for d in single.read(both)]
+    assert [d.tobytes() for d in single.__getitems__(both)] == [d.tobytes() for d in single[both]]
+    assert single[[]] == []
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        single["nowhere"]
+    for key in (3, slice(2)):
+        with pytest.raises(TypeError, match=r"by number are read by \.reader"):
+            single[key]  # type: ignore[call-overload]
+
+
+def test_a_folder_whose_archive_was_replaced_is_not_pickled(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_bytes(b"old")
+    archive = tmp_path / "a.ffr"
+    pack_folder(tmp_path / "in", archive)
+    with PackedFolder(archive) as folder:
+        dumped = pickle.dumps(folder)
+        (tmp_path / "in" / "a").write_bytes(b"newer")
+        pack_folder(tmp_path / "in", tmp_path / "b.ffr")
+        os.replace(tmp_path / "b.ffr", archive)
+        assert folder["a"].tobytes() == b"old"
+        for attempt in (lambda: pickle.dumps(folder), lambda: pickle.loads(dumped)):
+            with pytest.raises(ChangedError, match=f"{re.escape(str(archive))}: replaced"):
+                attempt()
 
 
 def test_names_may_be_mixed_repeated_and_spelled_in_any_way(

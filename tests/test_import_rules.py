@@ -47,9 +47,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.partition": (set(), {"numpy"}),
     "ffrecord.iteration": ({"batch", "errors"}, {"numpy"}),
     "ffrecord.reader": (
-        READ_SIDE | {"batch", "indices", "iteration", "opening", "partition", "wording"},
+        READ_SIDE
+        | {"batch", "indices", "iteration", "opening", "partition", "unchanged", "wording"},
         {"numpy"},
     ),
+    "ffrecord.unchanged": ({"errors"}, set()),
     "ffrecord.recheck": ({"checksum", "engine"}, {"numpy"}),
     "ffrecord.locks": ({"errors", "planted"}, set()),
     "ffrecord.tempnames": ({"locks"}, set()),
@@ -94,7 +96,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "ffrecord.packedfile": ({"archive", "index"}, set()),
     "ffrecord.walking": ({"index", "names"}, {"numpy"}),
     "ffrecord.folder": (
-        {"archive", "extract", "index", "names", "packedfile", "reader", "walking"},
+        {"archive", "extract", "index", "names", "packedfile", "reader", "unchanged", "walking"},
         {"numpy"},
     ),
     "ffrecord.bars": (set(), {"tqdm"}),
@@ -114,15 +116,25 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
     "ffrecord.dataset": (
-        {"bars", "batch", "checksum", "dataset", "engine", "errors", "indices", "layout", "newfile"}
-        | {"newfolder", "opening", "reader", "recheck", "writer"},
+        {"bars", "batch", "checksum", "dataset", "engine", "errors", "fingerprints", "indices"}
+        | {"layout", "newfile", "newfolder", "opening", "reader", "recheck", "unchanged", "writer"},
         {"isal", "numpy"},
     ),
     "ffrecord.package": ({"folder", "pack"}, set()),
     "ffrecord.permutation": (set(), {"numpy"}),
+    "ffrecord.fingerprints": (set(), {"numpy"}),
     # The only place that imports torch.
     "ffrecord.torch": (
-        {"errors", "folder", "indices", "opening", "permutation", "reader", "torch"},
+        {
+            "errors",
+            "fingerprints",
+            "folder",
+            "indices",
+            "opening",
+            "permutation",
+            "reader",
+            "torch",
+        },
         {"numpy", "PIL", "torch"},
     ),
     # Optional packages are imported by name, through dataset.packages, when they are needed.

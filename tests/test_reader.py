@@ -8,6 +8,7 @@ import operator
 import os
 import pickle
 import random
+import re
 import resource
 import struct
 import subprocess
@@ -24,6 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ffrecord import (
+    ChangedError,
     ClosedError,
     FFRecordError,
     FileReader,
@@ -879,6 +881,37 @@ def test_a_reader_closed_by_another_thread_is_right_or_says_that_it_is_closed(
         except ClosedError:
             continue
         assert got == sample_records
+
+
+def test_a_reader_whose_file_was_replaced_is_not_pickled(tmp_path: Path) -> None:
+    """Another process would open the new file, and read other records than this one."""
+    path = handmade.write_records(tmp_path / "a.ffr", [b"one", b"two"])
+    dumped = pickle.dumps(FileReader(path))
+    with FileReader([path, path]) as reader:
+        other = handmade.write_records(tmp_path / "b.ffr", [b"one", b"other"])
+        os.replace(other, path)
+        assert reader.read_one(1).tobytes() == b"two"
+        with pytest.raises(ChangedError, match=rf"{re.escape(str(path))}: replaced since"):
+            pickle.dumps(reader)
+        with pytest.raises(ChangedError, match=re.escape(str(path))):
+            pickle.loads(dumped)
+        # A copy of the old file has the same records.
+        os.replace(handmade.write_records(tmp_path / "c.ffr", [b"one", b"two"]), path)
+        assert pickle.loads(pickle.dumps(reader))[1].tobytes() == b"two"
+        path.unlink()
+        with pytest.raises(ChangedError, match=re.escape(str(path))):
+            pickle.dumps(reader)
+
+
+def test_a_loader_asks_for_a_batch_of_records_at_once(tmp_path: Path) -> None:
+    """torch's loaders call `__getitems__` where there is one."""
+    with FileReader(handmade.write_records(tmp_path / "a.ffr", [b"0", b"11", b"2"])) as reader:
+        assert [r.tobytes() for r in reader.__getitems__([2, 0, 1, -1])] == [
+            b"2",
+            b"0",
+            b"11",
+            b"2",
+        ]
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))

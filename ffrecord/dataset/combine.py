@@ -16,6 +16,7 @@ from typing import Any, Protocol, SupportsIndex, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord.fingerprints import combined, fingerprint_of
 from ffrecord.indices import record_numbers
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -60,6 +61,11 @@ class Transform:
     def set_epoch(self, epoch: int) -> None:
         self.epoch = operator.index(epoch)
 
+    @property
+    def fingerprint(self) -> str:
+        """That of the reader: the same data has the same one, whatever the function does."""
+        return fingerprint_of(self.reader)
+
     def __len__(self) -> int:
         return len(self.reader)
 
@@ -92,6 +98,16 @@ class _Combined:
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def fingerprint(self) -> str:
+        """The same readers, combined in the same way, have the same fingerprint."""
+        way = f"{type(self).__name__} {self._way()}"
+        return combined(way, *map(fingerprint_of, self.readers))
+
+    def _way(self) -> str:
+        """Say how the readers are combined."""
+        return str(len(self))
 
     def __getitem__(self, index: SupportsIndex) -> Any:
         return self.__getitems__([index])[0]
@@ -182,6 +198,9 @@ class Mix(_Combined):
             self._length = operator.index(length)
             if self._length < 0 or (self._length and not lengths.all()):
                 raise ValueError("length must not be negative, and no reader may be empty")
+
+    def _way(self) -> str:
+        return f"{len(self)} {self._slots.tolist()}"
 
     def _until_one_ends(self) -> int:
         ends = []

@@ -53,6 +53,11 @@ class Datapoints(ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """The same datapoints, written in the same way, have the same fingerprint."""
+
     @abstractmethod
     def available(self, index: SupportsIndex) -> dict[str, Part]:
         """What a mask may ask of a datapoint: True, or for a sequence the range of all of it."""

@@ -54,6 +54,9 @@ class Files(Protocol):
     def words(self, file: int, record: int, at: Ints) -> Ints:
         """Two 64-bit numbers from each of these bytes of a record on, unchecked."""
 
+    def opened(self) -> list[tuple[str, int]]:
+        """The paths of the files and their descriptors; none if they are closed."""
+
     def close(self) -> None: ...
 
 
@@ -83,6 +86,9 @@ class IndexedFiles:
     def words(self, file: int, record: int, at: Ints) -> Ints:
         index = int(self._first[file]) + record
         return _joined_words(self._reader.read_pieces(index, at, at + 16, None))
+
+    def opened(self) -> list[tuple[str, int]]:
+        return self._reader.opened()
 
     def close(self) -> None:
         self._reader.close()
@@ -140,6 +146,9 @@ class StreamedFiles:
         begin, _, _ = self._entries(np.array([file]), np.array([record]))
         at = at + begin
         return _joined_words(self._raw(np.full(len(at), file), at, at + 16))
+
+    def opened(self) -> list[tuple[str, int]]:
+        return [] if self._open is None else [(s.path, s.fd) for s in self._open.each]
 
     def close(self) -> None:
         self._open = None

@@ -24,7 +24,9 @@ from ffrecord.dataset.columns import Bytes, Column, open_columns, parse_types
 from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
 from ffrecord.dataset.files import Files, IndexedFiles, StreamedFiles
 from ffrecord.dataset.spec import file_name, load
+from ffrecord.fingerprints import combined
 from ffrecord.indices import Ints
+from ffrecord.unchanged import changed, refuse_replaced
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
@@ -176,6 +178,17 @@ class DatasetReader(_ColumnDatapoints):
         self._options["decoders"] = {name: decoders[name] for name in names}
 
     @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the fields and the checksums of their files' headers."""
+        assert self._files is not None
+        fields = (
+            f"{column.name} {column.type.text} {self._files.counts[column.file]} "
+            f"{self._files.header_crc(column.file)}"
+            for column in self._columns.values()
+        )
+        return combined(str(self._length), *fields)
+
+    @property
     def size(self) -> int:
         """The bytes of all its record files."""
         assert self._files is not None
@@ -190,7 +203,8 @@ class DatasetReader(_ColumnDatapoints):
         assert self._files is not None
         columns = [column.loaded(self._files) for column in self._columns.values()
                    if column.name in chosen]  # fmt: skip
-        return MemoryDataset(columns, self._length)
+        names = [column.name for column in columns]
+        return MemoryDataset(columns, self._length, combined(self.fingerprint, *names))
 
     def close(self) -> None:
         """Close the files. Values that were read stay valid."""
@@ -204,11 +218,16 @@ class DatasetReader(_ColumnDatapoints):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self._options
+        opened = [] if self._files is None else self._files.opened()
+        refuse_replaced(opened, self.fingerprint, lambda: type(self)(**self._options).fingerprint)
+        return {**self._options, "fingerprint": self.fingerprint}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._options = state
-        self._open(**state)
+        self._options = {**state}
+        fingerprint = self._options.pop("fingerprint", None)
+        self._open(**self._options)
+        if fingerprint not in (None, self.fingerprint):
+            raise changed(self.directory)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.directory}: {len(self)} datapoints>"
@@ -217,10 +236,15 @@ class DatasetReader(_ColumnDatapoints):
 class MemoryDataset(_ColumnDatapoints):
     """A dataset, or some of its fields, in memory; made by `to_memory`. Needs no files."""
 
-    def __init__(self, columns: Sequence[Column], length: int) -> None:
+    def __init__(self, columns: Sequence[Column], length: int, fingerprint: str) -> None:
         self._files = None
         self._length = length
+        self._fingerprint = fingerprint
         self._columns = {column.name: column for column in columns}
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
 
     @property
     def size(self) -> int:

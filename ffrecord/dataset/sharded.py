@@ -23,6 +23,7 @@ from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
 from ffrecord.dataset.reader import DatasetReader
 from ffrecord.dataset.writer import DatasetWriter
 from ffrecord.errors import ClosedError, DatasetError, MissingShardWarning
+from ffrecord.fingerprints import combined
 from ffrecord.indices import Ints
 
 Path: TypeAlias = "str | os.PathLike[str]"
@@ -138,6 +139,10 @@ class JoinedDatasets(Datapoints):
 
     def __len__(self) -> int:
         return int(self._stops[-1])
+
+    @property
+    def fingerprint(self) -> str:
+        return combined(*(part.fingerprint for part in self.parts))
 
     def available(self, index: SupportsIndex) -> dict[str, Part]:
         number = self._number(index)

@@ -120,7 +120,8 @@ class Assembler:
             dataset.drop_prefetched()  # the epoch that it was begun for was left early
         self._announced = batch.following
         if batch.following:
-            with contextlib.suppress(FFRecordError, OSError, IndexError):  # reading will tell
+            # What is wrong with it, or that its keys are no indices, will show when it is read.
+            with contextlib.suppress(FFRecordError, OSError, LookupError, TypeError, ValueError):
                 dataset.prefetch(batch.following)
         if batch.restored is not None:
             dataset.load_state_dict(batch.restored)  # type: ignore[attr-defined]
@@ -177,7 +178,7 @@ def samples_of(dataset: Loadable, indices: list[int], on_error: OnError) -> tupl
     skipped: Skipped = []
     for index in indices:
         try:
-            sample = dataset[index]
+            (sample,) = dataset[[index]]
         except Exception as error:
             sample = on_error(index, error) if callable(on_error) else None
             if sample is None:

@@ -22,8 +22,9 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from ffrecord.errors import StateError
+from ffrecord.fingerprints import UNSIZED, fingerprint_of, former_fingerprint_of, has_fingerprint
 from ffrecord.torch.batches import Assembler, OnError, Skipped, check_on_error
-from ffrecord.torch.dataset import Dataset, fingerprint_of
+from ffrecord.torch.dataset import Dataset
 from ffrecord.torch.epoch import Epoch, Progress, WorkerStates
 from ffrecord.torch.randomness import (
     drawing_from,
@@ -342,7 +343,7 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         return {
             "version": VERSION,
-            "fingerprint": fingerprint_of(self.dataset),
+            "fingerprint": self._fingerprint(),
             "begun": begun,
             "epoch": progress.epoch if progress is not None and begun else self._epoch,
             "step": progress.step if progress is not None and begun else self._step,
@@ -451,11 +452,18 @@ class DataLoader(TorchDataLoader[T_co]):
         if generator is not None and state is not None:
             set_random_state(generator, state)
 
+    def _fingerprint(self) -> str:
+        """What a state knows its data by."""
+        if self._iterable and not has_fingerprint(self.dataset):
+            return UNSIZED  # the length of a stream may be that of a worker's share
+        return fingerprint_of(self.dataset)
+
     def _compare(self, saved: State) -> None:
         """Refuse a state that cannot be one of this loader's."""
         steps = self._steps
-        here = fingerprint_of(self.dataset)
-        if saved["fingerprint"] != here:
+        here = self._fingerprint()
+        former = former_fingerprint_of(self.dataset) if saved["version"] == 1 else here
+        if saved["fingerprint"] not in (here, former):
             raise StateError(
                 "the state belongs to other data: its fingerprint is "
                 f"{saved['fingerprint'][:16]}, here it is {here[:16]}"

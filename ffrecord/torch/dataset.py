@@ -7,7 +7,6 @@ own DataLoader finds `__getitems__` and asks for batches too.
 from __future__ import annotations
 
 import functools
-import hashlib
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +18,13 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from ffrecord.errors import BadRecordWarning, CountError, FFRecordError
+from ffrecord.fingerprints import (
+    Fingerprinting,
+    combined,
+    fingerprint_of,
+    former_fingerprint_of,
+    of_indices,
+)
 from ffrecord.indices import record_numbers
 from ffrecord.opening import Path
 from ffrecord.reader import FileReader
@@ -136,10 +142,12 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
     def prefetch(self, indices: list[int]) -> None:
         """Begin to read what `self[indices]` will read.
 
-        Readers with a record for every sample are taken to be read with the same indices; one
-        where that never came true is left alone. Override it where a dataset knows better.
+        Readers with a record for every sample are taken to be read with the same indices, or the
+        first of each where a sampler gives tuples; one where that never came true is left alone.
+        Override it where a dataset knows better.
         """
         length = len(self)
+        indices = [index[0] if isinstance(index, tuple) and index else index for index in indices]
         for reader in self.ffreaders():
             if reader.n < length or id(reader) in self._not_ahead:
                 continue
@@ -156,8 +164,18 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """The same data in the same order has the same fingerprint."""
-        return combined(str(len(self)), *(reader.fingerprint for reader in self.ffreaders()))
+        """The same data in the same order has the same fingerprint.
+
+        It is made of the length, of the readers' fingerprints, and of those that other attributes
+        have: `DatasetReader`s, for example, or datasets of torch's around them.
+        """
+        return self.fingerprint_by(fingerprint_of)
+
+    def fingerprint_by(self, of: Fingerprinting) -> str:
+        """Return the fingerprint, with those of datasets inside as a function gives them."""
+        read = [reader.fingerprint for reader in self.ffreaders()]
+        others = [] if of is former_fingerprint_of else map(of, self.ffdatasets())
+        return combined(str(len(self)), *read, *others)
 
     def __repr__(self) -> str:
         """Name the data, the same in every process: Grain compares it when a state is loaded."""
@@ -190,10 +208,8 @@ class Subset(Dataset[T_co]):
     def _inner(self, indices: list[int]) -> list[int]:
         return [int(self.indices[index]) for index in indices]
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        indices = hashlib.sha256(np.asarray(self.indices, np.int64).tobytes()).hexdigest()
-        return combined(fingerprint_of(self.dataset), indices)
+    def fingerprint_by(self, of: Fingerprinting) -> str:
+        return combined(of(self.dataset), of_indices(self.indices))
 
 
 class ConcatDataset(Dataset[T_co]):
@@ -243,9 +259,8 @@ class ConcatDataset(Dataset[T_co]):
             parts.append((self.datasets[number], inner, places.tolist()))
         return parts
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        return combined(*map(fingerprint_of, self.datasets))
+    def fingerprint_by(self, of: Fingerprinting) -> str:
+        return combined(*map(of, self.datasets))
 
 
 def _is_one_each(samples: Any, count: int) -> bool:
@@ -278,23 +293,6 @@ def prefetch(dataset: TorchDataset[Any], indices: list[int]) -> None:
     """Put a batch on its way, where a dataset can."""
     if isinstance(dataset, Dataset):
         dataset.prefetch(indices)
-
-
-def fingerprint_of(dataset: Any) -> str:
-    """A dataset's own fingerprint; of one that has none, no more than its length is known."""
-    own = getattr(dataset, "fingerprint", None)
-    if own:
-        return str(own)
-    try:
-        return f"length {len(dataset)}"
-    except TypeError:
-        return "length unknown"
-
-
-def combined(*parts: str) -> str:
-    # Names that are not UTF-8 are text with surrogates in it.
-    joined = "\n".join(parts).encode(errors="surrogateescape")
-    return hashlib.sha256(joined).hexdigest()
 
 
 def warn_of_skipped(skipped: Skipped, stacklevel: int) -> None:

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord.fingerprints import Fingerprinting, combined
 from ffrecord.folder import PackedFolder
 from ffrecord.torch.batches import OnError, check_on_error
-from ffrecord.torch.dataset import Dataset, combined
+from ffrecord.torch.dataset import Dataset
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Function: TypeAlias = Callable[[Any], Any]
@@ -137,8 +138,7 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
         targets: list[int] = self._targets.tolist()
         return targets
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
+    def fingerprint_by(self, of: Fingerprinting) -> str:
         chosen = hashlib.sha256(self._records.tobytes() + self._targets.tobytes())
         return combined(self.folder.reader.fingerprint, chosen.hexdigest(), *self.classes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ffrecord.fingerprints import has_fingerprint
 from ffrecord.folder import PackedFolder
 from ffrecord.reader import FileReader
 
@@ -23,6 +24,25 @@ class ReaderRegistry:
     def ffreaders(self) -> list[FileReader]:
         """All readers, each once: this object's own, then those of the registries in it."""
         found: dict[int, FileReader] = {}
+        for value in self._everything():
+            if isinstance(value, PackedFolder):
+                value = value.reader
+            if isinstance(value, FileReader):
+                found[id(value)] = value
+        return list(found.values())
+
+    def ffdatasets(self) -> list[Any]:
+        """Return everything else in this object, and in the registries in it, that has a
+        fingerprint: `DatasetReader`s, for example."""
+        found: dict[int, Any] = {}
+        for value in self._everything():
+            mine = isinstance(value, (FileReader, PackedFolder, ReaderRegistry))
+            if not mine and not isinstance(value, type) and has_fingerprint(value):
+                found[id(value)] = value
+        return list(found.values())
+
+    def _everything(self) -> Iterator[Any]:
+        """The attributes of this object, and of the registries among them, with their items."""
         seen: set[int] = set()
         waiting: list[ReaderRegistry] = [self]
         for registry in waiting:  # it grows while it is gone through
@@ -30,13 +50,9 @@ class ReaderRegistry:
                 continue
             seen.add(id(registry))
             for value in _values(vars(registry).values()):
-                if isinstance(value, PackedFolder):
-                    value = value.reader
-                if isinstance(value, FileReader):
-                    found[id(value)] = value
-                elif isinstance(value, ReaderRegistry):
+                yield value
+                if isinstance(value, ReaderRegistry):
                     waiting.append(value)
-        return list(found.values())
 
 
 def _values(values: Any) -> Iterator[Any]:

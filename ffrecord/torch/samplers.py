@@ -17,8 +17,8 @@ import numpy.typing as npt
 from torch.utils.data import DistributedSampler, Sampler
 
 from ffrecord.errors import StateError
+from ffrecord.fingerprints import fingerprint_of, former_fingerprint_of
 from ffrecord.permutation import Permutation
-from ffrecord.torch.dataset import fingerprint_of
 
 State: TypeAlias = dict[str, Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -41,9 +41,10 @@ class _Shuffle:
         if isinstance(data_source, Sized):
             self._length = len(data_source)
             self._fingerprint = fingerprint_of(data_source)
+            self._former = former_fingerprint_of(data_source)
         else:
             self._length = operator.index(data_source)
-            self._fingerprint = f"length {self._length}"
+            self._fingerprint = self._former = f"length {self._length}"
         if self._length < 0:
             raise ValueError(f"there cannot be {self._length} samples")
         self._begin = 0  # where the next iteration begins in the epoch's order
@@ -136,7 +137,8 @@ class _Shuffle:
         except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
             # The last two are those of infinity and of tensors.
             raise StateError(f"not the state of a shuffle: {error!r}") from None
-        if (length, fingerprint) != (self._length, self._fingerprint):
+        # States of the first version have its fingerprint.
+        if length != self._length or fingerprint not in (self._fingerprint, self._former):
             raise StateError(
                 f"the state belongs to other data: {length} samples with the fingerprint "
                 f"{fingerprint[:16]}, here are {self._length} with {self._fingerprint[:16]}"

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffrecord import (
+    ChangedError,
     ClosedError,
     DatasetError,
     DatasetReader,
@@ -427,6 +428,29 @@ def test_the_record_that_does_not_decode_is_named_wherever_it_is_in_a_batch(
 
 
 # ---- processes and threads -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache_index", [True, False])
+def test_a_reader_whose_dataset_was_replaced_is_not_pickled(
+    cache_index: bool, tmp_path: Path
+) -> None:
+    """Another process would read the new dataset, and this one the old."""
+
+    def write(name: str, value: int) -> Path:
+        with DatasetWriter(tmp_path / name, {"value": "int"}) as writer:
+            writer.append({"value": value})
+        return tmp_path / name
+
+    path = write("data", 1)
+    with DatasetReader(path, cache_index=cache_index) as reader:
+        dumped = pickle.dumps(reader)
+        assert pickle.loads(dumped).fingerprint == reader.fingerprint
+        path.rename(tmp_path / "old")
+        write("new", 2).rename(path)
+        assert reader[0] == {"value": 1}
+        for attempt in (lambda: pickle.dumps(reader), lambda: pickle.loads(dumped)):
+            with pytest.raises(ChangedError, match="replaced since it was opened"):
+                attempt()
 
 
 def test_a_reader_pickles_as_its_path_and_options(shared: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+import os
 import pickle
+import random
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +19,14 @@ from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, 
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from ffrecord.torch import DataLoader, Dataset, ShuffleSampler
-from ffrecord.torch.batches import Delivery
+from ffrecord import ChangedError, pack_folder
+from ffrecord.torch import DataLoader, Dataset, PackedFolderDataset, ShuffleSampler
+from ffrecord.torch.batches import Assembler, Batch, Delivery
 from tests.torch.datasets import (
     STYLES,
     Both,
     N,
+    Noisy,
     Processed,
     Reading,
     as_list,
@@ -29,6 +34,7 @@ from tests.torch.datasets import (
     plain,
     seeded,
     shut_down,
+    write_numbers,
 )
 
 SIZE = 4
@@ -370,6 +376,136 @@ def test_set_step_works_with_persistent_workers(numbers: Path) -> None:
     assert batches(loader) == whole[4:]
     loader.set_step(0)
     assert batches(loader) == whole
+
+
+# ---- what samplers and workers may be like -----------------------------------------------
+
+
+class Adaptive:
+    """A batch sampler that decides on a batch when it is asked for it."""
+
+    def __init__(self) -> None:
+        self.harder = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(4):
+            yield [self.harder, self.harder + 1]
+
+    def __len__(self) -> int:
+        return 4
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_adaptive_sampler_is_not_asked_early(wrapped: bool, numbers: Path) -> None:
+    """Without workers: it takes the last batch into account."""
+    dataset = Processed(numbers)
+    sampler = Adaptive()
+    options: dict[str, Any] = {"batch_sampler": sampler}
+    if wrapped:
+        options = {"sampler": (index for batch in sampler for index in batch), "batch_size": 2}
+    loader = DataLoader(dataset, **options)
+    found = []
+    for batch in loader:
+        found.append(plain(batch))
+        sampler.harder = 5 * len(found)
+    assert found == [[0, 1], [5, 6], [10, 11], [15, 16]]
+
+
+class Scaled(Processed):
+    """Is asked for (index, size) pairs: pictures of a size that the batch decides on."""
+
+    def __getitem__(self, indices: Any) -> Any:
+        numbers = super().__getitem__([index for index, _ in indices])
+        return [(number, size) for number, (_, size) in zip(numbers, indices, strict=True)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_sampler_may_give_pairs_of_index_and_size(
+    on_error: str, workers: int, numbers: Path
+) -> None:
+    pairs = [[(2 * i, 100 + i), (2 * i + 1, 100 + i)] for i in range(6)]
+    loader = DataLoader(
+        Scaled(numbers), batch_sampler=pairs, num_workers=workers, collate_fn=as_list,
+        on_error=on_error,
+    )  # fmt: skip
+    assert list(loader) == pairs
+
+
+def test_pairs_are_read_ahead_by_their_indices(numbers: Path) -> None:
+    dataset = Scaled(numbers)
+    pairs = [[(2 * i, 100 + i), (2 * i + 1, 100 + i)] for i in range(6)]
+    list(DataLoader(dataset, batch_sampler=pairs))
+    assert dataset.reader.prefetch_hits == len(pairs) - 1
+
+
+class FailingPair(Scaled):
+    def __getitem__(self, indices: Any) -> Any:
+        if any(index == 3 for index, _ in indices):
+            raise ValueError("three")
+        return super().__getitem__(indices)
+
+
+@pytest.mark.filterwarnings("ignore::ffrecord.BadRecordWarning")
+def test_a_bad_pair_is_left_out_by_itself(numbers: Path) -> None:
+    pairs = [[(2, 100), (3, 100), (4, 100)]]
+    loader = DataLoader(
+        FailingPair(numbers), batch_sampler=pairs, collate_fn=as_list, on_error="skip"
+    )  # fmt: skip
+    assert list(loader) == [[(2, 100), (4, 100)]]
+    assert str(loader.skipped) == "[((3, 100), 'ValueError: three')]"
+
+
+class Seeds(Processed):
+    def process(self, indices: list[int], data: list[Any]) -> list[int]:
+        return [torch.initial_seed() for _ in indices]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_seeds_fit_into_a_tensor(workers: int, numbers: Path) -> None:
+    """default_collate makes a tensor of them, as a batch of seeds for another library."""
+    dataset = Seeds(numbers)
+    found = []
+    for seed in range(8):
+        loader = DataLoader(dataset, 2, num_workers=workers, generator=seeded(seed))
+        found += [batch[0] for batch in batches(loader)]
+        if workers:
+            break
+    assert all(0 <= seed < 1 << 63 for seed in found)
+    assert len(set(found)) == len(found)
+
+
+def test_the_numbers_of_a_seed_are_those_of_all_its_64_bits(numbers: Path) -> None:
+    """As before seeds were made to fit into a tensor."""
+    batch = Batch([0], seed=(1 << 63) + 12345, number=0)
+    delivery = Assembler(as_list, "raise")(Noisy(numbers).__getitems__(batch))
+    (sample,) = delivery.batch[0]
+    assert sample[1] == random.Random((1 << 63) + 12345).random()
+    assert sample[3] == float(torch.rand((), generator=seeded((1 << 63) + 12345)))
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_an_archive_that_was_replaced_between_epochs_is_an_error_for_new_workers(
+    folder: bool, tmp_path: Path
+) -> None:
+    """Spawned ones open it by name. This process goes on with the file that it has open."""
+    path, other = tmp_path / "a.ffr", tmp_path / "b.ffr"
+    dataset: Any
+    if folder:
+        (tmp_path / "in" / "class").mkdir(parents=True)
+        for archive, content in ((path, b"old"), (other, b"other")):
+            (tmp_path / "in" / "class" / "a").write_bytes(content)
+            pack_folder(tmp_path / "in", archive)
+        dataset = PackedFolderDataset(path, bytes, extensions=None)
+    else:
+        dataset = Processed(write_numbers(path, range(4)))
+        write_numbers(other, range(1, 5))
+    os.replace(other, path)
+    loader = DataLoader(dataset, 2, num_workers=1, multiprocessing_context="spawn")
+    with pytest.raises(ChangedError, match=f"{re.escape(str(path))}: replaced"):
+        next(iter(loader))
+    forked = DataLoader(dataset, 2, num_workers=1, multiprocessing_context="fork")
+    assert len(batches(forked)) == len(loader)
 
 
 # ---- made again, as Lightning does it ----------------------------------------------------
