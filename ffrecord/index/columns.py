@@ -44,15 +44,17 @@ class Texts:
         self.ends.append(len(self.bytes))
 
     def __iter__(self) -> Iterator[bytes]:
-        for start in range(0, len(self), AT_A_TIME):
-            yield from self.some(start, start + AT_A_TIME)
+        return self.some(0, len(self))
 
     def some(self, start: int, stop: int) -> Iterator[bytes]:
         """The strings of rows `start` up to `stop`, faster than one by one."""
-        at = self._begin(start)
-        for end in self.ends[start:stop]:
-            yield bytes(self.bytes[at:end])
-            at = end
+        for first in range(start, stop, AT_A_TIME):
+            low = at = self._begin(first)
+            ends = self.ends[first : min(first + AT_A_TIME, stop)]
+            raw = bytes(self.bytes[low : ends[-1]])
+            for end in ends:
+                yield raw[at - low : end - low]
+                at = end
 
     def _begin(self, row: int) -> int:
         return self.ends[row - 1] if row else 0

@@ -45,7 +45,7 @@ LONGEST_TARGET = 4095
 LARGEST_XATTR = 1 << 16
 LONGEST_XATTR = LONGEST_NAME + LARGEST_XATTR
 DEEPEST = 4096
-"""Levels of folders. Linux takes no path of more than 4095 bytes."""
+"""Levels of folders. A path may have more bytes than Linux takes at once."""
 
 INODE = np.dtype([
     ("data", "<u8"),  # a file's record, a folder's first entry, where a symlink's target begins
