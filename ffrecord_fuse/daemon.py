@@ -61,25 +61,26 @@ def serve(
     served = _served(opened, options, workers, log.place)
     facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}, verify={options.verify}"
     logged = partial(_logged, log, f"mounted {archive} on {mountpoint}: {facts}", mountpoint)
-    if by_libfuse:
-        what = (served.filesystem, served.content, served.counters.row(0), log.line, caller)
-        run = logged(fusepy_adapter.prepare(archive, mountpoint, options, *what))
-        if foreground:
-            run(lambda: None)  # libfuse sees to its signals
-        else:
-            with _undone_if_interrupted(mountpoint):
+    # In the foreground libfuse sees to its signals.
+    is_left_alone = by_libfuse and foreground
+    with contextlib.nullcontext() if is_left_alone else _undone_if_interrupted(mountpoint):
+        if by_libfuse:
+            what = (served.filesystem, served.content, served.counters.row(0), log.line, caller)
+            run = logged(fusepy_adapter.prepare(archive, mountpoint, options, *what))
+            if foreground:
+                run(lambda: None)
+            else:
                 in_background(run, mountpoint)
-    else:
-        with _undone_if_interrupted(mountpoint):
+        else:
             fd, agreement, connection = _mount(archive, mountpoint, options)
             watch = Supervisor(
                 fd, mountpoint, served, agreement, workers=workers, log=log.line,
                 connection=connection, caller=caller,
             )  # fmt: skip
             _run(logged(watch.run), watch, mountpoint, foreground=foreground)
-    if log.is_our_choice:
-        where = "nothing is logged" if log.place == NOWHERE else f"the log is {log.place}"
-        warn(f"there is no syslog here (/dev/log): {where}; --log FILE names another file")
+        if log.is_our_choice:
+            where = "nothing is logged" if log.place == NOWHERE else f"the log is {log.place}"
+            warn(f"there is no syslog here (/dev/log): {where}; --log FILE names another file")
     return 0
 
 

@@ -43,6 +43,7 @@ def interrupted_at(moment):
                 os.write(tell, b"!")
                 signal.raise_signal(signal.SIGINT)
     def counted(options):
+        os.register_at_fork(after_in_child=lambda: sys.setprofile(None))  # it has no terminal
         sys.setprofile(count)
         try:
             return run(options)
@@ -212,8 +213,8 @@ def mountpoint(tmp_path: Path) -> Iterator[Path]:
 def test_an_interrupted_mount_leaves_nothing_mounted(
     sample: Path, mountpoint: Path, tmp_path: Path, growth: float
 ) -> None:
-    options = ("--workers", "1", "--log", tmp_path / "log")
-    interrupt_often(tmp_path / "place", growth, "mount", sample / "tree.ffr", mountpoint, *options)
+    words = ("mount", sample / "tree.ffr", mountpoint, "--workers", "1", "--log", tmp_path / "log")
+    interrupt_often(tmp_path / "place", growth, *words)
     # The last one was not interrupted. If one before it had left a mount, it had been refused.
     assert (mountpoint / "a/3").read_bytes() == trees.content(3000)
     unmount(str(mountpoint))

@@ -435,6 +435,24 @@ with open(mountpoint + "/file", "rb", buffering=0) as file:
     assert os.listdir(mountpoint) == []
     print(file.read().decode())
 """
+OWNED = """
+import signal, time
+from ffrecord_fuse.lifeline import Caller
+archive, mountpoint, backend = sys.argv[1], sys.argv[2] + "/made", sys.argv[3]
+program = os.fork()
+if not program:
+    signal.pause()
+caller = Caller([os.pidfd_open(program)], mountpoint)
+assert cli.main([archive, mountpoint, "--backend", backend], caller) == 0
+print(open(mountpoint + "/file").read())
+os.kill(program, signal.SIGKILL)
+os.waitpid(program, 0)
+deadline = time.monotonic() + 30
+while os.path.lexists(mountpoint) and time.monotonic() < deadline:
+    time.sleep(0.01)
+assert mountpoint not in open("/proc/self/mountinfo").read()
+print(os.listdir(sys.argv[2]))
+"""
 needs_helper = pytest.mark.skipif(
     shutil.which("fusermount3") is None and shutil.which("fusermount") is None,
     reason="fusermount3 is not installed",
@@ -477,6 +495,15 @@ def test_an_ordinary_user_mounts_reads_and_unmounts(theirs: Path, backend: str) 
 def test_an_ordinary_user_s_busy_mount_is_unmounted(theirs: Path, backend: str) -> None:
     archive = theirs.with_name("tree.ffr")
     assert users.run(BUSY, archive, theirs, backend, imports=IMPORTS) == "content\n"
+    assert wait_until_ended(theirs)
+
+
+@needs_helper
+def test_an_ordinary_user_s_mount_ends_with_the_program_that_it_belongs_to(
+    theirs: Path, backend: str
+) -> None:
+    archive = theirs.with_name("tree.ffr")
+    assert users.run(OWNED, archive, theirs, backend, imports=IMPORTS) == "content\n[]\n"
     assert wait_until_ended(theirs)
 
 
