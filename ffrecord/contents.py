@@ -34,16 +34,8 @@ class Contents:
 
 def of_index(index: Index) -> Contents:
     """Of an archive."""
-    rows = index.tables.inodes
-    kinds = kinds_of(index)
-    is_file = kinds == stat.S_IFREG
-    return Contents(
-        files=int(is_file.sum()),
-        folders=int((kinds == stat.S_IFDIR).sum()) - 1,
-        symlinks=int((kinds == stat.S_IFLNK).sum()),
-        hard_links=len(index.tables.entries) - len(rows) + 1,
-        bytes=int(rows["length"][is_file].sum()),
-    )
+    tables = index.tables
+    return _counted(kinds_of(index), tables.inodes["length"], len(tables.entries))
 
 
 def kinds_of(index: Index) -> npt.NDArray[np.uint32]:
@@ -56,12 +48,18 @@ def kinds_of(index: Index) -> npt.NDArray[np.uint32]:
 
 def of_tree(tree: Tree) -> Contents:
     """Of a folder that was walked."""
-    kinds = tree.kinds()
+    return _counted(tree.kinds(), np.frombuffer(tree.length, np.uint64), len(tree.names))
+
+
+def _counted(
+    kinds: npt.NDArray[np.uint32], lengths: npt.NDArray[np.uint64], entries: int
+) -> Contents:
+    """Count inodes by their kinds; the root is one of them, and has no entry."""
     is_file = kinds == stat.S_IFREG
     return Contents(
         files=int(is_file.sum()),
         folders=int((kinds == stat.S_IFDIR).sum()) - 1,
         symlinks=int((kinds == stat.S_IFLNK).sum()),
-        hard_links=len(tree.names) - len(tree) + 1,
-        bytes=int(np.frombuffer(tree.length, np.uint64)[is_file].sum()),
+        hard_links=entries - len(kinds) + 1,
+        bytes=int(lengths[is_file].sum()),
     )
