@@ -189,7 +189,7 @@ class DataLoader(TorchDataLoader[T_co]):
             length=lambda: steps.left(start),
             in_order=not self._out_of_order,
             discarded=progress.step if begun and self._iterable and not self._tracked else 0,
-            following=self.__iter__ if begun else None,
+            following=(lambda: DataLoader.__iter__(self)) if begun else None,
         )
 
     def _get_iterator(self) -> Any:
