@@ -178,7 +178,8 @@ class IndexStructureError(FFRecordError):
 
 
 class ChangedError(FFRecordError):
-    """A file changed, or went away, while it was packed, appended to, or read before its end."""
+    """A file changed, or went away: while it was packed, appended to, or read before its end, or
+    after it was opened and before another process was to open it."""
 
     exit_code = 17
 
