@@ -134,7 +134,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     # msgpack, Pillow, zstandard and lz4 are imported by name, when they are asked for.
     "ffrecord.dataset": (
         {"append", "bars", "batch", "beginning", "checksum", "dataset", "engine", "errors"}
-        | {"fingerprints", "growfolder", "indices", "layout", "newfile"}
+        | {"fingerprints", "growfolder", "indices", "layout", "locks", "newfile"}
         | {"newfolder", "opening", "reader", "recheck", "unchanged", "writer"},
         {"isal", "numpy"},
     ),

@@ -37,6 +37,7 @@ from ffrecord.dataset.spec import (
 )
 from ffrecord.errors import ClosedError, EncodeError, FFRecordError, SpecError
 from ffrecord.growfolder import GrownFolder
+from ffrecord.locks import is_at
 from ffrecord.newfile import NewFile, writing
 from ffrecord.newfolder import NewFolder, check_new_folder
 from ffrecord.reader import FileReader
@@ -290,10 +291,19 @@ class _FieldWriter:
 
 def is_new(directory: str) -> bool:
     """Whether there is nothing yet, or an empty folder."""
-    try:
-        return not os.listdir(directory)
-    except FileNotFoundError:
-        return not os.path.islink(directory)
+    while True:
+        try:
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return not os.path.islink(directory)
+        try:
+            if os.listdir(fd):
+                return False
+            # A writer that appends exchanges the folder, then empties the one that was listed.
+            if is_at(fd, directory):
+                return True
+        finally:
+            os.close(fd)
 
 
 def _check(given: Mapping[str, str], encoders: Mapping[str, Encoder]) -> dict[str, str]:

@@ -361,6 +361,29 @@ def test_datapoints_of_many_threads_all_arrive(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["data"]
 
 
+def test_a_folder_that_is_exchanged_and_emptied_while_it_is_listed_is_no_new_dataset(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer ends between the opening of the old folder and the look at its names."""
+    listed = os.listdir
+
+    def after_another_writer(folder: Any) -> list[str]:
+        monkeypatch.setattr(os, "listdir", listed)
+        fd = os.open(folder, os.O_RDONLY) if isinstance(folder, str) else os.dup(folder)
+        write_dataset(data, DatasetReader(data)[:1], append=True)
+        try:
+            return listed(fd)
+        finally:
+            os.close(fd)
+
+    before = len(DatasetReader(data))
+    monkeypatch.setattr(os, "listdir", after_another_writer)
+    with DatasetWriter(data, append=True) as writer:
+        assert len(writer) == before + 1
+        writer.append(DatasetReader(data)[0])
+    assert len(DatasetReader(data)) == before + 2
+
+
 def test_a_dataset_that_was_replaced_meanwhile_is_not_undone(data: Path) -> None:
     writer = DatasetWriter(data, append=True)
     writer.append({**point(20), "a": 1})
