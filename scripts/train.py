@@ -54,6 +54,7 @@ def train(work: Path, epochs: int, workers: int, stop_after: int | None) -> None
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     checkpoint = work / "checkpoint.pt"
+    steps_each = len(loader)  # of a whole epoch: a loaded state leaves fewer
     first = step = 0
     loss = torch.tensor(float("nan"))  # until there is one
     if checkpoint.exists():
@@ -62,7 +63,8 @@ def train(work: Path, epochs: int, workers: int, stop_after: int | None) -> None
         optimizer.load_state_dict(state["optimizer"])
         loader.load_state_dict(state["loader"])
         torch.set_rng_state(state["random"])
-        first, step = state["epoch"], state["step"]
+        step = state["step"]
+        first = step // steps_each  # the loader goes on there too, after an epoch's last step
         print(f"going on in epoch {first} after {step} steps")
     for epoch in range(first, epochs):
         for images, targets in loader:
@@ -74,7 +76,7 @@ def train(work: Path, epochs: int, workers: int, stop_after: int | None) -> None
             if step == stop_after:
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
                 state |= {"loader": loader.state_dict(), "random": torch.get_rng_state()}
-                save(state | {"epoch": epoch, "step": step}, checkpoint)
+                save(state | {"step": step}, checkpoint)
                 print(f"stopped in epoch {epoch} after {step} steps")
                 return
         print(f"epoch {epoch}: loss {loss.item():.4f}")
