@@ -161,7 +161,8 @@ class IndexStructureError(FFRecordError):
 
 
 class ChangedError(FFRecordError):
-    """A file changed, or went away, while its folder was packed or while it was appended to."""
+    """A file changed, or went away: while its folder was packed, while it was appended to, or after
+    it was opened and before another process was to open it."""
 
     exit_code = 17
 

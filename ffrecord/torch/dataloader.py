@@ -191,7 +191,7 @@ class DataLoader(TorchDataLoader[T_co]):
             length=lambda: steps.left(start, begin),
             in_order=not self._out_of_order,
             discarded=progress.step if begun and self._iterable and not self._tracked else 0,
-            following=self.__iter__ if begun else None,
+            following=(lambda: DataLoader.__iter__(self)) if begun else None,
             renewed=lambda: self._renewed(progress, told),
         )
 
@@ -200,7 +200,7 @@ class DataLoader(TorchDataLoader[T_co]):
         if self._progress is not progress or self._steps.epoch == told:
             return None
         self._epoch -= 1
-        renewed: Epoch = iter(self)
+        renewed: Epoch = DataLoader.__iter__(self)
         return renewed
 
     def _get_iterator(self) -> Any:

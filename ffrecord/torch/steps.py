@@ -281,9 +281,10 @@ class _Iteration(Iterator[Any]):
     def _items(self, indices: _Once) -> Iterator[Any]:
         """Indices as they are, or in batches."""
         steps = self.steps
+        once: Any = indices.inner if steps.settled else indices  # torch's are iterators like others
         if steps.source is steps.sampler:
-            return indices
-        return iter(BatchSampler(indices, steps.source.batch_size, steps.source.drop_last))
+            return once  # type: ignore[no-any-return]
+        return iter(BatchSampler(once, steps.source.batch_size, steps.source.drop_last))
 
     def _with_more(self, keys: Iterator[tuple[int, Any]]) -> Iterator[Batch]:
         """Each with its number and seed, and with the indices that the same worker gets next."""

@@ -34,7 +34,8 @@ ELSEWHERE = {"ffrecord", "ffrecord_fuse", "torch", "mount", "utils", "DataLoader
 """Of our packages that have pages of their own."""
 
 INSIDE = {
-    "archive", "sources", "read_pieces", "read_unchecked", "copy_unchecked", "append", "seal"
+    "archive", "opened", "sources", "read_pieces", "read_unchecked", "copy_unchecked", "append",
+    "seal",
 }  # fmt: skip
 """Public to our own modules, not meant for users."""
 
