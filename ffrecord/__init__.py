@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from ffrecord import package as package
     from ffrecord import torch as torch
     from ffrecord import utils as utils
+    from ffrecord.archive.folder import PackedFolder
+    from ffrecord.archive.pack import PackReport, pack_folder, packing_bar
     from ffrecord.dataset import (
         DatasetReader,
         DatasetWriter,
@@ -62,11 +64,9 @@ if TYPE_CHECKING:
         write_dataset,
     )
     from ffrecord.fileio import checkFsAlign
-    from ffrecord.folder import PackedFolder
-    from ffrecord.pack import PackReport, pack_folder, packing_bar
-    from ffrecord.reader import FileReader
-    from ffrecord.salvage import SalvageReport, salvage_file
-    from ffrecord.writer import FileWriter
+    from ffrecord.records.reader import FileReader
+    from ffrecord.records.salvage import SalvageReport, salvage_file
+    from ffrecord.records.writer import FileWriter
 
 __all__ = [
     "AppendError",
@@ -140,15 +140,15 @@ _WHERE = {
     "encoders": "dataset",
     "view_decoder": "dataset",
     "write_dataset": "dataset",
-    "FileReader": "reader",
-    "FileWriter": "writer",
-    "PackReport": "pack",
-    "PackedFolder": "folder",
-    "SalvageReport": "salvage",
+    "FileReader": "records.reader",
+    "FileWriter": "records.writer",
+    "PackReport": "archive.pack",
+    "PackedFolder": "archive.folder",
+    "SalvageReport": "records.salvage",
     "checkFsAlign": "fileio",
-    "pack_folder": "pack",
-    "packing_bar": "pack",
-    "salvage_file": "salvage",
+    "pack_folder": "archive.pack",
+    "packing_bar": "archive.pack",
+    "salvage_file": "records.salvage",
 }
 
 # The original loads these three modules with the package: `ffrecord.utils.dump` works there after

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import struct
 
-from ffrecord.reader import FileReader
-from ffrecord.writer import FileWriter
+from ffrecord.records.reader import FileReader
+from ffrecord.records.writer import FileWriter
 
 __all__ = ["FileReader", "FileWriter", "checkFsAlign"]
 

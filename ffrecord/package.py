@@ -21,11 +21,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from ffrecord.folder import PackedFolder
-from ffrecord.index.layout import LEGACY_MAGIC as MAGIC_BYTES
-from ffrecord.pack import pack_folder, print_file
-from ffrecord.reader import FileReader
-from ffrecord.writer import FileWriter
+from ffrecord.archive.folder import PackedFolder
+from ffrecord.archive.pack import pack_folder, print_file
+from ffrecord.format.index import LEGACY_MAGIC as MAGIC_BYTES
+from ffrecord.records.reader import FileReader
+from ffrecord.records.writer import FileWriter
 
 __all__ = [
     "MAGIC_BYTES",

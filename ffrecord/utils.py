@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ffrecord.dumping import dump
-from ffrecord.writer import FileWriter
+from ffrecord.records.dump import dump
+from ffrecord.records.writer import FileWriter
 
 __all__ = ["FileWriter", "dump"]

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ffrecord_fuse.errors import MountError, OptionError
-from ffrecord_fuse.lifeline import Lifeline
-from ffrecord_fuse.mounting import unmount
-from ffrecord_fuse.mounttable import find
-from ffrecord_fuse.options import escape
+from ffrecord_fuse.mounting.lifeline import Lifeline
+from ffrecord_fuse.mounting.mount import unmount
+from ffrecord_fuse.mounting.mounttable import find
+from ffrecord_fuse.mounting.options import escape
 
 __all__ = ["MountError", "OptionError", "mount"]
 
@@ -70,7 +70,7 @@ _COMMAND = """
 import sys
 sys.path[:] = filter(None, sys.path)
 from ffrecord_fuse.cli import main
-from ffrecord_fuse.lifeline import Caller
+from ffrecord_fuse.mounting.lifeline import Caller
 descriptors, folder, *arguments = sys.argv[1:]
 caller = Caller([int(fd) for fd in descriptors.split()], folder or None)
 sys.exit(main(arguments, caller))

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ffrecord.running import run_command
+from ffrecord.command import run_command
 from ffrecord.terminal import Parser, complain
 from ffrecord.version import __version__
-from ffrecord_fuse import options as mount_options
+from ffrecord_fuse.mounting.options import BACKENDS, escape, parse
 
 if TYPE_CHECKING:
-    from ffrecord_fuse.lifeline import Caller
+    from ffrecord_fuse.mounting.lifeline import Caller
 
 PROGRAM = "ffrecord-fuse"
 EXAMPLES = """examples:
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "spin=µs, idle=poll|halt, log=FILE, backend=native|fusepy, and generic ones such as noexec",
     )  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N", help="processes that serve it")
-    parser.add_argument("--backend", choices=mount_options.BACKENDS, help="native if left out")
+    parser.add_argument("--backend", choices=BACKENDS, help="native if left out")
     parser.add_argument("--log", metavar="FILE", help="where to log to; syslog if left out")
 
 
@@ -77,10 +77,10 @@ def run(
     for name in ("workers", "backend", "log"):
         value = getattr(given, name)
         if value is not None:
-            words.append(f"{name}={mount_options.escape(str(value))}")
-    options = mount_options.parse(words, by_mount8=by_mount8)
+            words.append(f"{name}={escape(str(value))}")
+    options = parse(words, by_mount8=by_mount8)
     # Not before it is asked for: help and completion need none of what it imports.
-    from ffrecord_fuse.daemon import serve
+    from ffrecord_fuse.process.daemon import serve
 
     return serve(
         given.archive, given.mountpoint, options, foreground=given.foreground, caller=caller,

@@ -9,19 +9,18 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.archive import Archive
-from ffrecord.index import ROOT
-from ffrecord.index.layout import LONGEST_NAME
-from ffrecord.index.lookup import FOLDER_SIZE, MISSING
-from ffrecord_fuse.counters import Counters
-
-Ints: TypeAlias = npt.NDArray[np.int64]
+from ffrecord.aliases import Ints
+from ffrecord.archive.archive import Archive
+from ffrecord.archive.index import ROOT
+from ffrecord.archive.index.lookup import FOLDER_SIZE, MISSING
+from ffrecord.format.index import LONGEST_NAME
 
 STATS = b"user.ffrecord.stats"
 ARCHIVE = b"user.ffrecord.archive"
@@ -98,14 +97,14 @@ class Filesystem:
         self,
         archive: Archive,
         ownership: Ownership | None = None,
-        counters: Counters | None = None,
+        stats: Callable[[], bytes] = lambda: b"{}",
         log_place: str | None = None,
     ) -> None:
         self.archive = archive
         self._index = archive.index
         self._count = len(archive.index)
         self._own = None if ownership == Ownership() else ownership
-        self._counters = counters or Counters()
+        self._stats = stats
         self._log_place = log_place
 
     def __len__(self) -> int:
@@ -214,7 +213,7 @@ class Filesystem:
 
     def _made_up(self, inode: int, name: bytes) -> bytes | None:
         if inode == ROOT and name == STATS:
-            return self._counters.json()
+            return self._stats()
         if inode == ROOT and name == LOG and self._log_place is not None:
             return os.fsencode(self._log_place)
         if inode == ROOT and name == ARCHIVE:

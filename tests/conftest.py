@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import handmade
+from tests.support import handmade
 
 # Timing never decides a test, and nothing is kept between runs.
 for name, examples in (("short", 40), ("long", 200)):

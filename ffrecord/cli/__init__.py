@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from ffrecord.cli.arguments import COMMANDS, make_parser
-from ffrecord.running import run_command
+from ffrecord.command import run_command
 from ffrecord.terminal import PROGRAM
-from ffrecord.wording import for_a_shell
+from ffrecord.text import for_a_shell
 
 
 def command() -> int:

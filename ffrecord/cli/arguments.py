@@ -11,8 +11,8 @@ import argparse
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from ffrecord.sizes import parse_size
 from ffrecord.terminal import Parser
+from ffrecord.text import parse_size
 from ffrecord.version import __version__
 
 FORMATS = (

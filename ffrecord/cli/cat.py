@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ffrecord.cli.inside import inside
-from ffrecord.cli.refusal import refuse_datasets, refuse_records_of_datasets
-from ffrecord.folder import PackedFolder
-from ffrecord.reader import FileReader
+from ffrecord.archive.folder import PackedFolder
+from ffrecord.cli.common import inside, refuse_datasets, refuse_records_of_datasets
+from ffrecord.records.reader import FileReader
 
 
 def run(options: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ from ffrecord.cli.shells.syntax import (
     Syntax,
 )
 from ffrecord.cli.shells.zsh import zsh_script
-from ffrecord_fuse.options import offered
+from ffrecord_fuse.mounting.options import offered
 
 SCRIPTS = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}
 

@@ -6,13 +6,12 @@ import argparse
 import dataclasses
 import json
 
-from ffrecord.cli.shardsize import warn_of_bytes
-from ffrecord.cli.tally import tally
-from ffrecord.contents import Contents
+from ffrecord.archive.counts import Contents
+from ffrecord.cli.common import tally, warn_of_bytes
 from ffrecord.convert import FORMATS, ConversionReport, convert
 from ffrecord.convert.shapes import Records, Rows
 from ffrecord.terminal import printable, shows_progress
-from ffrecord.wording import counted
+from ffrecord.text import counted
 
 KINDS = {Records: "record", Rows: "row"}
 

@@ -13,7 +13,7 @@ from ffrecord.dataset.reader import DatasetReader
 from ffrecord.dataset.sharded import SHARD_NAME
 from ffrecord.dataset.spec import SEQUENCE, SPEC_NAME, file_name, load
 from ffrecord.errors import DatasetError, NotPackedFolderError
-from ffrecord.reader import FileReader
+from ffrecord.records.reader import FileReader
 
 
 def is_dataset(path: str) -> bool:

@@ -7,17 +7,15 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from ffrecord.archive import Archive
-from ffrecord.bars import bar
-from ffrecord.cli.inside import inside
-from ffrecord.cli.refusal import refuse_datasets
-from ffrecord.cli.tally import tally
+from ffrecord.archive.archive import Archive
+from ffrecord.archive.extract import extract
+from ffrecord.archive.index.resolve import require
+from ffrecord.archive.names import json_facts, to_bytes
+from ffrecord.cli.common import inside, refuse_datasets, tally
 from ffrecord.errors import FFRecordError, SampleChecksumError
-from ffrecord.extract import extract
-from ffrecord.index.resolve import require
-from ffrecord.names import json_facts, to_bytes
+from ffrecord.progress import bar
 from ffrecord.terminal import complain, printable, shows_progress
-from ffrecord.wording import counted
+from ffrecord.text import counted
 
 
 def run(options: argparse.Namespace) -> int:

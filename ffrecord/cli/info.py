@@ -8,22 +8,19 @@ import json
 import os
 import shutil
 import stat
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ffrecord.archive import Archive
+from ffrecord.aliases import Ints
+from ffrecord.archive.archive import Archive
+from ffrecord.archive.counts import kinds_of, of_index
+from ffrecord.archive.names import json_facts, to_text
 from ffrecord.cli import datasets, system
-from ffrecord.contents import kinds_of, of_index
 from ffrecord.errors import NotPackedFolderError
-from ffrecord.names import json_facts, to_text
-from ffrecord.reader import FileReader
-from ffrecord.sizes import human
+from ffrecord.records.reader import FileReader
 from ffrecord.terminal import quoted
-from ffrecord.wording import counted
-
-Ints: TypeAlias = npt.NDArray[np.int64]
+from ffrecord.text import counted, human
 
 LARGEST = 5
 EIGHTHS = " ▏▎▍▌▋▊▉█"

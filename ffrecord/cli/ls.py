@@ -20,14 +20,13 @@ from functools import cache
 from itertools import chain
 from typing import Any, TypeAlias
 
-from ffrecord.archive import Archive
-from ffrecord.cli.inside import inside
-from ffrecord.cli.refusal import refuse_datasets
-from ffrecord.index import Index, Status
-from ffrecord.index.resolve import resolve
-from ffrecord.names import json_facts, to_bytes, to_text
-from ffrecord.sizes import human
+from ffrecord.archive.archive import Archive
+from ffrecord.archive.index import Index, Status
+from ffrecord.archive.index.resolve import resolve
+from ffrecord.archive.names import json_facts, to_bytes, to_text
+from ffrecord.cli.common import inside, refuse_datasets
 from ffrecord.terminal import coloured, has_colours, print_names, quoted
+from ffrecord.text import human
 
 Listing: TypeAlias = "list[tuple[str, Status]]"
 

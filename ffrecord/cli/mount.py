@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ffrecord.cli.refusal import refuse_datasets
+from ffrecord.cli.common import refuse_datasets
 from ffrecord_fuse.cli import run as mount
 
 

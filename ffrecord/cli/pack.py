@@ -7,12 +7,11 @@ import json
 import os
 from dataclasses import asdict
 
-from ffrecord.cli.shardsize import warn_of_bytes
-from ffrecord.cli.tally import tally
-from ffrecord.names import json_facts
-from ffrecord.pack import PackReport, pack_folder, packing_bar
+from ffrecord.archive.names import json_facts
+from ffrecord.archive.pack import PackReport, pack_folder, packing_bar
+from ffrecord.cli.common import tally, warn_of_bytes
 from ffrecord.terminal import EXIT_USAGE, complain, printable, shows_progress
-from ffrecord.wording import there_already
+from ffrecord.text import there_already
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,10 +6,9 @@ import argparse
 import json
 from dataclasses import asdict
 
-from ffrecord.bars import bar
-from ffrecord.names import json_facts
-from ffrecord.salvage import SalvageReport, salvage_file
-from ffrecord.sizes import human
+from ffrecord.archive.names import json_facts
+from ffrecord.progress import bar
+from ffrecord.records.salvage import SalvageReport, salvage_file
 from ffrecord.terminal import (
     EXIT_DAMAGED,
     EXIT_USAGE,
@@ -17,7 +16,7 @@ from ffrecord.terminal import (
     printable,
     shows_progress,
 )
-from ffrecord.wording import counted
+from ffrecord.text import counted, human
 
 SHOWN = 20
 """Lost records that are named: of a file that ends early there may be millions."""

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from ffrecord.machine import Facts, facts, missing
-from ffrecord.names import json_facts
-from ffrecord.sizes import human
+from ffrecord.archive.names import json_facts
+from ffrecord.disk.machine import Facts, facts, missing
 from ffrecord.terminal import printable
+from ffrecord.text import human
 
 
 def show(path: str, *, as_json: bool) -> None:

@@ -8,8 +8,8 @@ import sys
 
 from ffrecord.terminal import complain, print_names, quoted
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.mounting import TYPE, unmount
-from ffrecord_fuse.mounttable import mount_points
+from ffrecord_fuse.mounting.mount import TYPE, unmount
+from ffrecord_fuse.mounting.mounttable import mount_points
 
 
 def run(options: argparse.Namespace) -> int:

@@ -18,19 +18,18 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from ffrecord.archive import Archive
-from ffrecord.audit import audit, shown_path
-from ffrecord.bars import bar
+from ffrecord.aliases import Ints
+from ffrecord.archive.archive import Archive
+from ffrecord.archive.audit import audit, shown_path
+from ffrecord.archive.names import json_facts, to_text
 from ffrecord.cli import datasets
 from ffrecord.errors import FFRecordError, NotPackedFolderError, SampleChecksumError
-from ffrecord.names import json_facts, to_text
-from ffrecord.reader import FileReader
+from ffrecord.progress import bar
+from ffrecord.records.reader import FileReader
 from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable, shows_progress
-from ffrecord.wording import counted
+from ffrecord.text import counted
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 Damage: TypeAlias = "tuple[int, FFRecordError]"
 
 SHOWN_PATHS = 3

@@ -6,6 +6,6 @@ docs/converting.md says what becomes what, what is lost, and has the bytes of th
 from __future__ import annotations
 
 from ffrecord.convert.conversion import ConversionReport, convert
-from ffrecord.convert.formats import FORMATS
+from ffrecord.convert.registry import FORMATS
 
 __all__ = ["FORMATS", "ConversionReport", "convert"]

@@ -14,15 +14,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
-from ffrecord.archive import Archive
-from ffrecord.bars import bar
-from ffrecord.contents import Contents, of_index
-from ffrecord.convert import bag, fieldtypes, formats
-from ffrecord.convert.adapt import adapt
-from ffrecord.convert.formats import Format
+from ffrecord.aliases import Path
+from ffrecord.archive.archive import Archive
+from ffrecord.archive.counts import Contents, of_index
+from ffrecord.archive.extract import extract
+from ffrecord.archive.names import absolute
+from ffrecord.archive.pack import pack_folder, packing_bar
+from ffrecord.atomic.file import check_target
+from ffrecord.atomic.folder import NewFolder, remove_abandoned
+from ffrecord.convert import field_types, registry
+from ffrecord.convert.formats import bag
 from ffrecord.convert.publish import publish_files, publish_folder
+from ffrecord.convert.registry import Format
+from ffrecord.convert.reshape import adapt
 from ffrecord.convert.shapes import Entry, Files, Options, Rows, Shape, Written
 from ffrecord.errors import (
     ConversionError,
@@ -32,15 +38,8 @@ from ffrecord.errors import (
     SkippedWarning,
     WriteFailedError,
 )
-from ffrecord.extract import extract
-from ffrecord.names import absolute
-from ffrecord.newfile import check_target
-from ffrecord.newfolder import NewFolder, remove_abandoned
-from ffrecord.pack import pack_folder, packing_bar
-from ffrecord.sizes import parse_size
-from ffrecord.wording import listed, said, there_already
-
-Path: TypeAlias = "str | os.PathLike[str]"
+from ffrecord.progress import bar
+from ffrecord.text import listed, parse_size, said, there_already
 
 NEVER_REPLACED = "is never replaced: remove it, or name another target"
 DOING = "converting"  # in the name of the folder that it is done in
@@ -105,7 +104,7 @@ def convert(
     )  # fmt: skip
     source = _source_format(paths, source_format)
     for name, text in options.types.items():
-        fieldtypes.check_type(name, text)
+        field_types.check_type(name, text)
     target = _target_format(os.fsdecode(dst), source, target_format, options)
     if target.name == source.name and options.codec is None:
         _refuse_itself(os.fsdecode(dst), paths)
@@ -131,10 +130,10 @@ def _source_paths(src: Path | Sequence[Path]) -> list[str]:
 
 def _source_format(paths: list[str], name: str | None) -> Format:
     if name is not None:
-        return formats.named(name)
-    first = formats.find(paths[0])
+        return registry.named(name)
+    first = registry.find(paths[0])
     for path in paths[1:]:
-        other = formats.find(path)
+        other = registry.find(path)
         if other.name != first.name:
             raise ConversionError(
                 f"{path}: is of the format {other.name}, {paths[0]} of {first.name}; "
@@ -146,7 +145,7 @@ def _source_format(paths: list[str], name: str | None) -> Format:
 
 def _target_format(dst: str, source: Format, name: str | None, options: Options) -> Format:
     shape = source.shape if options.field is None else Rows
-    target = formats.find_target(dst, shape) if name is None else formats.named(name)
+    target = registry.find_target(dst, shape) if name is None else registry.named(name)
     if options.shard_size is not None and target.name != "tar":
         raise ConversionError("a shard size is for tars only")
     if options.shard_size is not None:

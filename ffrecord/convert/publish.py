@@ -14,9 +14,9 @@ import os
 import stat
 from contextlib import ExitStack
 
-from ffrecord.newfile import sync_folder, writing
-from ffrecord.newfolder import appeared, rename_to_new
-from ffrecord.placing import NO_LINKS
+from ffrecord.archive.placing import NO_LINKS
+from ffrecord.atomic.file import sync_folder, writing
+from ffrecord.atomic.folder import appeared, rename_to_new
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

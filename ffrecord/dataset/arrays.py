@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.dataset.failures import raising
+from ffrecord.dataset.optional import raising
 from ffrecord.errors import DecodeError, EncodeError
 
 Array: TypeAlias = npt.NDArray[Any]

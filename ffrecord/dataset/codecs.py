@@ -21,10 +21,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from ffrecord.dataset import packages
+from ffrecord.dataset import optional
 from ffrecord.dataset.arrays import decode_array, encode_array
-from ffrecord.dataset.failures import raising
 from ffrecord.dataset.images import decode_jpg, decode_png, encode_jpg, encode_png
+from ffrecord.dataset.optional import raising
 from ffrecord.errors import DecodeError, EncodeError
 
 Encoder: TypeAlias = Callable[[Any], Any]
@@ -126,7 +126,7 @@ def decode_json(buffer: memoryview) -> Any:
 
 @raising(EncodeError)
 def encode_msgpack(value: Any) -> bytes:
-    packed: bytes = packages.load("msgpack").packb(value, use_bin_type=True)
+    packed: bytes = optional.load("msgpack").packb(value, use_bin_type=True)
     return packed
 
 
@@ -138,7 +138,7 @@ def decode_msgpack(buffer: memoryview) -> Any:
 @raising(EncodeError)
 def encode_tree(value: Any) -> bytes:
     """Nested dicts and lists of arrays, numbers, text, bytes, booleans and None."""
-    msgpack = packages.load("msgpack")
+    msgpack = optional.load("msgpack")
 
     def extended(item: Any) -> Any:
         # Before msgpack sees it: to it numpy's float64 is a float and its str_ a str.
@@ -173,7 +173,7 @@ def decode_tree(buffer: memoryview) -> Any:
 
 
 def _unpack(buffer: memoryview, **options: Any) -> Any:
-    msgpack = packages.load("msgpack")
+    msgpack = optional.load("msgpack")
     # First without making anything: a list may claim as many items as there are bytes, and so may
     # the list in it, and memory would be taken for all of them before the end is missed.
     counter = msgpack.Unpacker(max_buffer_size=max(1, len(buffer)))

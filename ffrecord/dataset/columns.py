@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from ffrecord.aliases import Bytes, Ints
 from ffrecord.dataset.codecs import Decoder, takes_view
 from ffrecord.dataset.compression import Compression, decompressor
 from ffrecord.dataset.datapoints import Part
-from ffrecord.dataset.failures import reason
 from ffrecord.dataset.files import Files
+from ffrecord.dataset.optional import reason
 from ffrecord.dataset.spec import BOUND, FieldType, Manifest, parse_type
 from ffrecord.errors import DatasetError, DecodeError, FFRecordError, SpecError
-
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 # When a column is taken into memory: about so many bytes at once, and at most so many records.
 LOAD_BYTES = 16 << 20

@@ -11,15 +11,13 @@ import hashlib
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, SupportsIndex, TypeAlias
+from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
-import numpy.typing as npt
 
-from ffrecord.fingerprints import combined, fingerprint_of
-from ffrecord.indices import record_numbers
-
-Ints: TypeAlias = npt.NDArray[np.int64]
+from ffrecord.aliases import Ints
+from ffrecord.records.fingerprints import combined, fingerprint_of
+from ffrecord.records.indices import record_numbers
 
 # Weights that are no small whole numbers become parts of this many.
 SLOTS = 10_000

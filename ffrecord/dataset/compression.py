@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 
 from isal import isal_zlib
 
-from ffrecord.dataset import packages
-from ffrecord.dataset.failures import raising
+from ffrecord.dataset import optional
+from ffrecord.dataset.optional import raising
 from ffrecord.errors import DecodeError, EncodeError, SpecError
 
 Compress: TypeAlias = Callable[[bytes], bytes]
@@ -62,7 +62,7 @@ def parse_compression(text: str) -> Compression:
 
 def train(samples: Sequence[bytes]) -> bytes:
     """A zstd dictionary of these values; empty if there is too little to learn from."""
-    zstandard = packages.load("zstandard")
+    zstandard = optional.load("zstandard")
     total = sum(map(len, samples))
     if len(samples) < _FEWEST_SAMPLES:
         return b""
@@ -119,14 +119,14 @@ class _PerThread(threading.local):
 
 
 def _zstd_packer(level: int, dictionary: bytes) -> Compress:
-    zstandard = packages.load("zstandard")
+    zstandard = optional.load("zstandard")
     trained = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
     contexts = _PerThread(lambda: zstandard.ZstdCompressor(level=level, dict_data=trained))
     return lambda value: bytes(contexts.own.compress(value))
 
 
 def _zstd_unpacker(dictionary: bytes) -> Unpacker:
-    zstandard = packages.load("zstandard")
+    zstandard = optional.load("zstandard")
     trained = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
     contexts = _PerThread(lambda: zstandard.ZstdDecompressor(dict_data=trained))
 
@@ -163,13 +163,13 @@ def _gzip_unpacker(dictionary: bytes) -> Unpacker:
 
 
 def _lz4_packer(level: int, dictionary: bytes) -> Compress:
-    frame = packages.load("lz4.frame")
+    frame = optional.load("lz4.frame")
     # No checksum of its own: the record has one, and this took half of the time to unpack.
     return lambda value: bytes(frame.compress(value, level))
 
 
 def _lz4_unpacker(dictionary: bytes) -> Unpacker:
-    frame = packages.load("lz4.frame")
+    frame = optional.load("lz4.frame")
     contexts = _PerThread(frame.create_decompression_context)
 
     def unpack(record: memoryview, size: int) -> bytearray:

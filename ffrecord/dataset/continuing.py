@@ -1,8 +1,8 @@
 """A dataset that is there and gets more datapoints: what a writer has to know of each field.
 
 The values of a field are copied, or share their blocks, from one file into the next
-(`ffrecord.append`). The dictionary and the bounds come after the values: they are taken out, and
-written again at the end.
+(`ffrecord.records.append`). The dictionary and the bounds come after the values: they are taken
+out, and written again at the end.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ffrecord import append
-from ffrecord.beginning import Beginning
 from ffrecord.dataset.compression import decompressor
 from ffrecord.dataset.reader import DatasetReader
 from ffrecord.dataset.spec import BOUND, FieldType
 from ffrecord.errors import SpecError
-from ffrecord.reader import FileReader
-from ffrecord.writer import FileWriter
+from ffrecord.records import append
+from ffrecord.records.beginning import Beginning
+from ffrecord.records.reader import FileReader
+from ffrecord.records.writer import FileWriter
 
 
 @dataclass(frozen=True, slots=True)

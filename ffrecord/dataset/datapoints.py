@@ -16,7 +16,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
-from ffrecord.indices import Indices, Ints, record_numbers
+from ffrecord.aliases import Ints
+from ffrecord.records.indices import Indices, record_numbers
 
 Datapoint: TypeAlias = dict[str, Any]
 Mask: TypeAlias = Any

@@ -15,24 +15,21 @@ from itertools import pairwise
 from typing import Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from ffrecord import layout
-from ffrecord.batch import Batch
-from ffrecord.checksum import crc32
-from ffrecord.engine import SourceSet
+from ffrecord.aliases import Bytes, Ints
+from ffrecord.disk.source import Recheck, SourceSet
 from ffrecord.errors import (
     ClosedError,
     HeaderChecksumError,
     SampleChecksumError,
     StructureError,
 )
-from ffrecord.opening import refuse_other_kinds
-from ffrecord.reader import FileReader
-from ffrecord.recheck import Recheck
+from ffrecord.format import records as record_layout
+from ffrecord.format.checksum import crc32
+from ffrecord.records.batch import Batch
+from ffrecord.records.opening import refuse_other_kinds
+from ffrecord.records.reader import FileReader
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Ints: TypeAlias = npt.NDArray[np.int64]
 Collect: TypeAlias = Callable[[], list[Bytes]]
 
 CHUNK = 1 << 20
@@ -109,10 +106,10 @@ class StreamedFiles:
         self.counts = []
         self._crcs = []
         for source, size in zip(sources.each, self._sizes.tolist(), strict=True):
-            prefix = source.read_bytes(0, min(size, layout.PREFIX.size))
-            self.counts.append(layout.parse_prefix(source.path, prefix, size))
-            self._crcs.append(int.from_bytes(prefix[: layout.CRC_SIZE], "little"))
-        self._headers = np.array([layout.header_size(n) for n in self.counts])
+            prefix = source.read_bytes(0, min(size, record_layout.PREFIX.size))
+            self.counts.append(record_layout.parse_prefix(source.path, prefix, size))
+            self._crcs.append(int.from_bytes(prefix[: record_layout.CRC_SIZE], "little"))
+        self._headers = np.array([record_layout.header_size(n) for n in self.counts])
         self._n = np.array(self.counts)
         self.size = int(self._sizes.sum())
         if mode == "mmap":
@@ -159,21 +156,25 @@ class StreamedFiles:
             raise ClosedError(f"{self._paths[0]}: this reader is closed")
         return self._open
 
-    def _entries(self, file: Ints, record: Ints) -> tuple[Ints, Ints, layout.Checksums]:
+    def _entries(self, file: Ints, record: Ints) -> tuple[Ints, Ints, record_layout.Checksums]:
         """Where records begin and end, and their checksums, from the headers on disk."""
         n, size, header = self._n[file], self._sizes[file], self._headers[file]
-        crcs_at = layout.PREFIX.size + layout.CHECKSUM.itemsize * record
+        crcs_at = record_layout.PREFIX.size + record_layout.CHECKSUM.itemsize * record
         begin_at = (
-            layout.PREFIX.size + layout.CHECKSUM.itemsize * n + layout.OFFSET.itemsize * record
+            record_layout.PREFIX.size
+            + record_layout.CHECKSUM.itemsize * n
+            + record_layout.OFFSET.itemsize * record
         )
-        end_at = np.minimum(begin_at + layout.OFFSET.itemsize, header - layout.OFFSET.itemsize)
+        end_at = np.minimum(
+            begin_at + record_layout.OFFSET.itemsize, header - record_layout.OFFSET.itemsize
+        )
         starts = np.concatenate([crcs_at, begin_at, end_at])
         widths = np.repeat([4, 8, 8], len(file))
         raw = b"".join(
             entry.tobytes() for entry in self._raw(np.tile(file, 3), starts, starts + widths)
         )
-        stored = np.frombuffer(raw, layout.CHECKSUM, len(file))
-        begin, end = np.frombuffer(raw, layout.OFFSET, offset=4 * len(file)).reshape(2, -1)
+        stored = np.frombuffer(raw, record_layout.CHECKSUM, len(file))
+        begin, end = np.frombuffer(raw, record_layout.OFFSET, offset=4 * len(file)).reshape(2, -1)
         end = np.where(record == n - 1, size, end)
         wrong = np.flatnonzero((begin < header) | (end < begin) | (end > size))
         if wrong.size:
@@ -196,7 +197,7 @@ class StreamedFiles:
 
     def _verify_headers(self) -> None:
         for file, source in enumerate(self._sources.each):
-            crc = Recheck(source).checksum(layout.CRC_SIZE, int(self._headers[file]))
+            crc = Recheck(source).checksum(record_layout.CRC_SIZE, int(self._headers[file]))
             if crc != self._crcs[file]:
                 raise HeaderChecksumError(
                     f"{source.path}: the header is damaged: its checksum is {crc:#010x}, "
@@ -206,4 +207,4 @@ class StreamedFiles:
 
 def _joined_words(pieces: list[Bytes]) -> Ints:
     raw = b"".join(piece.tobytes() for piece in pieces)
-    return np.frombuffer(raw, layout.OFFSET).reshape(-1, 2)
+    return np.frombuffer(raw, record_layout.OFFSET).reshape(-1, 2)

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.dataset import packages
-from ffrecord.dataset.failures import raising
+from ffrecord.dataset import optional
+from ffrecord.dataset.optional import raising
 from ffrecord.errors import DecodeError, EncodeError
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
@@ -42,14 +42,14 @@ def encode_png(value: Any) -> bytes:
 @raising(DecodeError)
 def decode_jpg(buffer: memoryview) -> Pixels:
     # Not Image.open: it tries every format it knows, and its limit is a process-wide warning.
-    packages.load("PIL")
-    return _load(packages.load("PIL.JpegImagePlugin").JpegImageFile, buffer)
+    optional.load("PIL")
+    return _load(optional.load("PIL.JpegImagePlugin").JpegImageFile, buffer)
 
 
 @raising(DecodeError)
 def decode_png(buffer: memoryview) -> Pixels:
-    packages.load("PIL")
-    return _load(packages.load("PIL.PngImagePlugin").PngImageFile, buffer)
+    optional.load("PIL")
+    return _load(optional.load("PIL.PngImagePlugin").PngImageFile, buffer)
 
 
 def _save(value: Any, kind: str, **how: Any) -> bytes:
@@ -66,7 +66,7 @@ def _save(value: Any, kind: str, **how: Any) -> bytes:
     if not 0 < height * width <= MOST_PIXELS:
         raise ValueError(f"an image has 1 to {MOST_PIXELS} pixels, not {height} × {width}")
     size, mode = (width, height), _MODES[channels]
-    image = packages.load("PIL.Image").frombytes(mode, size, pixels.tobytes())
+    image = optional.load("PIL.Image").frombytes(mode, size, pixels.tobytes())
     stream = io.BytesIO()
     image.save(stream, **how)
     return stream.getvalue()

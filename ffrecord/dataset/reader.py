@@ -14,22 +14,20 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex
 
 import numpy as np
 
+from ffrecord.aliases import Bytes, Ints, Path
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Decoder
-from ffrecord.dataset.columns import Bytes, Column, open_columns, parse_types
+from ffrecord.dataset.columns import Column, open_columns, parse_types
 from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
 from ffrecord.dataset.files import Files, IndexedFiles, StreamedFiles
 from ffrecord.dataset.spec import file_name, load
 from ffrecord.errors import DatasetError
-from ffrecord.fingerprints import combined
-from ffrecord.indices import Ints
-from ffrecord.unchanged import changed, refuse_replaced
-
-Path: TypeAlias = "str | os.PathLike[str]"
+from ffrecord.records.fingerprints import combined
+from ffrecord.records.unchanged import changed, refuse_replaced
 
 SEQUENCE_BOUNDS = "refs"
 """Among `cache_keys`: granular has a file of this name, which holds what our bounds do."""

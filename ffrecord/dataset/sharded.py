@@ -13,10 +13,11 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex
 
 import numpy as np
 
+from ffrecord.aliases import Ints, Path
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Decoder, Encoder
 from ffrecord.dataset.continuing import require_same
@@ -25,10 +26,7 @@ from ffrecord.dataset.reader import DatasetReader
 from ffrecord.dataset.spec import load
 from ffrecord.dataset.writer import DatasetWriter
 from ffrecord.errors import ClosedError, DatasetError, MissingShardWarning, SpecError
-from ffrecord.fingerprints import combined
-from ffrecord.indices import Ints
-
-Path: TypeAlias = "str | os.PathLike[str]"
+from ffrecord.records.fingerprints import combined
 
 # As the writer spells them: another spelling of a number would be a second shard of it.
 SHARD_NAME = r"[0-9]{6}|[1-9][0-9]{6,18}"

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from ffrecord.dataset.compression import Compression, parse_compression
-from ffrecord.engine import whole_file
+from ffrecord.disk.source import whole_file
 from ffrecord.errors import DatasetError, SpecError
-from ffrecord.layout import MAX_RECORDS
+from ffrecord.format.records import MAX_RECORDS
 
 SPEC_NAME = "spec.json"
 FORMAT = "ffrecord dataset"

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sized
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from ffrecord.bars import bar
+from ffrecord.aliases import Path
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Encoder
 from ffrecord.dataset.spec import SEQUENCE
 from ffrecord.dataset.writer import DatasetWriter, is_new
 from ffrecord.errors import SpecError
-
-Path: TypeAlias = "str | os.PathLike[str]"
+from ffrecord.progress import bar
 
 # The first that fits: a bool is an int to Python, and numpy's scalars may be Python's.
 _TYPES: tuple[tuple[tuple[type, ...], str], ...] = (

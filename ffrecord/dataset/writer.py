@@ -5,7 +5,7 @@ The folder is filled beside its target under the name `.NAME.writing` and gets i
 killed, or is left by an exception leaves no dataset, and what a killed one left behind is removed
 by the next that writes there. A dataset that exists is never replaced, unless by one that has all
 of its datapoints and more: `append=True` fills a folder that begins with the old one's values, and
-exchanges the two in one step (`ffrecord.growfolder`).
+exchanges the two in one step (`ffrecord.atomic.grown_folder`).
 
 A writer belongs to one thread and to the process that made it.
 """
@@ -17,14 +17,19 @@ import warnings
 from array import array
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from ffrecord.aliases import Path
+from ffrecord.atomic.file import NewFile, writing
+from ffrecord.atomic.folder import NewFolder, check_new_folder
+from ffrecord.atomic.grown_folder import GrownFolder
+from ffrecord.atomic.locks import is_at
 from ffrecord.dataset import codecs, compression
 from ffrecord.dataset.codecs import Encoder
 from ffrecord.dataset.continuing import OldField, open_old, require_same
-from ffrecord.dataset.failures import reason
+from ffrecord.dataset.optional import reason
 from ffrecord.dataset.spec import (
     BOUND,
     SPEC_NAME,
@@ -36,14 +41,8 @@ from ffrecord.dataset.spec import (
     parse_type,
 )
 from ffrecord.errors import ClosedError, EncodeError, FFRecordError, SpecError
-from ffrecord.growfolder import GrownFolder
-from ffrecord.locks import is_at
-from ffrecord.newfile import NewFile, writing
-from ffrecord.newfolder import NewFolder, check_new_folder
-from ffrecord.reader import FileReader
-from ffrecord.writer import FileWriter
-
-Path: TypeAlias = "str | os.PathLike[str]"
+from ffrecord.records.reader import FileReader
+from ffrecord.records.writer import FileWriter
 
 # A dictionary is made of the first values: this many bytes of them, or this many values.
 SAMPLE_BYTES = 4 << 20

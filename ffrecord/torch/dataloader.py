@@ -22,8 +22,13 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from ffrecord.errors import StateError
-from ffrecord.fingerprints import UNSIZED, fingerprint_of, former_fingerprint_of, has_fingerprint
-from ffrecord.torch.batches import Assembler, OnError, Skipped, check_on_error
+from ffrecord.records.fingerprints import (
+    UNSIZED,
+    fingerprint_of,
+    former_fingerprint_of,
+    has_fingerprint,
+)
+from ffrecord.torch.assembler import Assembler, OnError, Skipped, check_on_error
 from ffrecord.torch.dataset import Dataset
 from ffrecord.torch.epoch import Epoch, Progress, WorkerStates
 from ffrecord.torch.randomness import (
@@ -35,11 +40,11 @@ from ffrecord.torch.randomness import (
     random_state,
     set_random_state,
 )
+from ffrecord.torch.schedule import Start, Steps
 from ffrecord.torch.skipable import SkipableSampler as SkipableSampler  # as in the original
 from ffrecord.torch.skipable import Skipping
 from ffrecord.torch.stateful import is_stateful, own_state
 from ffrecord.torch.states import VERSION, State, checked, unresumable
-from ffrecord.torch.steps import Start, Steps
 from ffrecord.torch.streams import FIELDS, Place, Stamping, Stream, after_the_epoch
 from ffrecord.torch.wrapping import Promising
 

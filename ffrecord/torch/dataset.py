@@ -18,22 +18,28 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
+from ffrecord.aliases import Path
 from ffrecord.errors import BadRecordWarning, CountError, FFRecordError
-from ffrecord.fingerprints import (
+from ffrecord.records.fingerprints import (
     Fingerprinting,
     combined,
     fingerprint_of,
     former_fingerprint_of,
     of_indices,
 )
-from ffrecord.indices import record_numbers
-from ffrecord.opening import Path
-from ffrecord.reader import FileReader
-from ffrecord.torch.batches import Batch, OnError, Promise, Skipped, check_on_error, samples_of
+from ffrecord.records.indices import record_numbers
+from ffrecord.records.reader import FileReader
+from ffrecord.torch.assembler import (
+    Batch,
+    OnError,
+    Promise,
+    Skipped,
+    check_on_error,
+    samples_of,
+)
 from ffrecord.torch.registry import ReaderRegistry
 
 T_co = TypeVar("T_co", covariant=True)
-Ints: TypeAlias = npt.NDArray[np.int64]
 # So many batches are put on their way before it is seen that a reader is not read like that.
 MOST_UNREAD = 3
 

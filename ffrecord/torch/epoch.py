@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ffrecord.torch.batches import Delivery, Skipped
+from ffrecord.torch.assembler import Delivery, Skipped
 from ffrecord.torch.dataset import warn_of_skipped
 
 WorkerStates = list[Any]

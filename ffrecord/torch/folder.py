@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.fingerprints import Fingerprinting, combined
-from ffrecord.folder import PackedFolder
-from ffrecord.torch.batches import OnError, check_on_error
+from ffrecord.aliases import Bytes
+from ffrecord.archive.folder import PackedFolder
+from ffrecord.records.fingerprints import Fingerprinting, combined
+from ffrecord.torch.assembler import OnError, check_on_error
 from ffrecord.torch.dataset import Dataset
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
 Function: TypeAlias = Callable[[Any], Any]
 
 NOWHERE = -1

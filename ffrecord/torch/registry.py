@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ffrecord.fingerprints import has_fingerprint
-from ffrecord.folder import PackedFolder
-from ffrecord.reader import FileReader
+from ffrecord.archive.folder import PackedFolder
+from ffrecord.records.fingerprints import has_fingerprint
+from ffrecord.records.reader import FileReader
 
 # A longer list than this is one of names or numbers, unless it begins with something to read from:
 # it is not gone through for every batch.

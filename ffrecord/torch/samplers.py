@@ -13,15 +13,14 @@ from collections.abc import Iterator, Mapping, Sized
 from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from torch.utils.data import DistributedSampler, Sampler
 
+from ffrecord.aliases import Ints
 from ffrecord.errors import StateError
-from ffrecord.fingerprints import fingerprint_of, former_fingerprint_of
-from ffrecord.permutation import Permutation
+from ffrecord.records.fingerprints import fingerprint_of, former_fingerprint_of
+from ffrecord.torch.permutation import Permutation
 
 State: TypeAlias = dict[str, Any]
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 # So many indices are computed at a time: enough for numpy to be quick, and few to keep.
 STRETCH = 4096

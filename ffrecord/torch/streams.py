@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import get_worker_info
 
-from ffrecord.torch.batches import Delivery, Opaque
+from ffrecord.torch.assembler import Delivery, Opaque
 from ffrecord.torch.stateful import own_state
 from ffrecord.torch.wrapping import Wrapper, inner_of
 

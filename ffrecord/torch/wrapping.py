@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ffrecord.torch.batches import Batch, Promise
+from ffrecord.torch.assembler import Batch, Promise
 from ffrecord.torch.dataset import fetch
 
 INNER = "_ffrecord_inner"

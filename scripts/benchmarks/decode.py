@@ -9,7 +9,8 @@ import hashlib
 import time
 from dataclasses import dataclass
 
-from ffrecord.checksum import Bytes, crc32
+from ffrecord.aliases import Bytes
+from ffrecord.format.checksum import crc32
 
 TRIED = 500
 TRIES = 4000

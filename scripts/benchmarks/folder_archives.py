@@ -10,15 +10,16 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffrecord.checksum import crc32
-from ffrecord.index import layout, legacy
-from ffrecord.index.build import Tree, build
-from ffrecord.writer import FileWriter
+from ffrecord.archive.index import legacy
+from ffrecord.archive.index.build import Tree, build
+from ffrecord.format import index as index_layout
+from ffrecord.format.checksum import crc32
+from ffrecord.records.writer import FileWriter
 
 from . import datasets
 from .datasets import RecordSet
 
-RECIPE = f"1/{layout.VERSION}"
+RECIPE = f"1/{index_layout.VERSION}"
 """Raise the first number when the bytes change, and all archives are made again."""
 
 MEAN = 1_000
@@ -97,4 +98,4 @@ def _index(tree: Tree) -> bytes:
     """The last record, as `pack_folder` puts it together."""
     image = build(tree)
     before = b"".join(legacy.pickled(tree, lambda entry: None))  # it has no symlinks
-    return before + image[:] + layout.trailer(image, crc32(image))
+    return before + image[:] + index_layout.trailer(image, crc32(image))

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord.folder import PackedFolder
-from ffrecord.index import layout
-from ffrecord.reader import FileReader
+from ffrecord.archive.folder import PackedFolder
+from ffrecord.format import index as index_layout
+from ffrecord.records.reader import FileReader
 
 from . import harness, memory
 from .folder_archives import FolderArchive
@@ -122,13 +122,13 @@ def _pickled_index(reader: FileReader) -> memoryview:
     """What stands before our own index in the last record, without the magic number."""
     record = reader.n - 1
     size = reader.record_size(record)
-    end = np.empty(layout.TRAILER.size, np.uint8)
+    end = np.empty(index_layout.TRAILER.size, np.uint8)
     reader.read_unchecked(record, size - len(end), end)
-    trailer = layout.parse_trailer(reader.fnames[0], end.tobytes(), size)
+    trailer = index_layout.parse_trailer(reader.fnames[0], end.tobytes(), size)
     assert trailer is not None
     raw = np.empty(size - len(end) - trailer.length, np.uint8)
     reader.read_unchecked(record, 0, raw)
-    return raw.data[len(layout.LEGACY_MAGIC) :]
+    return raw.data[len(index_layout.LEGACY_MAGIC) :]
 
 
 def _expect(name: str, found: object, written: object) -> None:

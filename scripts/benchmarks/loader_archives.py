@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ffrecord.index import layout as index_layout
+from ffrecord.format import index as index_layout
 
 from . import datasets, packers, peers, pictures
 from .pictures import PictureSet

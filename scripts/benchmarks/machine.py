@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from ffrecord.machine import file_system
+from ffrecord.disk.machine import file_system
 
 
 def describe(data: Path, packages: Sequence[str]) -> dict[str, object]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ffrecord.index import layout
+from ffrecord.format import index as index_layout
 
 from . import datasets, trees
 from .mounters import MOUNTERS, SOURCE, Mounter
 from .trees import FileTree
 
-RECIPE = f"1/{trees.RECIPE}/{layout.VERSION}"
+RECIPE = f"1/{trees.RECIPE}/{index_layout.VERSION}"
 """Raise the first number when an archive's bytes change, and all are made again."""
 
 

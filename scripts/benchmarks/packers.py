@@ -46,7 +46,7 @@ class Library(Packer):
     """A call of `pack_folder`, which does its own fsync."""
 
     def ready(self, folder: Path, out: Path) -> Callable[[], None]:
-        from ffrecord.pack import pack_folder
+        from ffrecord.archive.pack import pack_folder
 
         def pack() -> None:
             pack_folder(folder, out)

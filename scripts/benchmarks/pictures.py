@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.checksum import crc32
+from ffrecord.format.checksum import crc32
 
 from . import datasets
 

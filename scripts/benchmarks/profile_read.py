@@ -87,7 +87,8 @@ def cold_steps(file: str, batch: int) -> dict[str, float]:
     """Medians over batches of the time before, in and between the system calls of a read."""
     import numpy as np
 
-    from ffrecord import FileReader, aio
+    from ffrecord import FileReader
+    from ffrecord.disk import aio
 
     calls: list[tuple[str, float, float]] = []
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffrecord import aio
+from ffrecord.disk import aio
 
 from .crew import Crew, fork, send
 from .served import Mounted

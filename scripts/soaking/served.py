@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.mounting import unmount
-from ffrecord_fuse.mounttable import connection_of, find
+from ffrecord_fuse.mounting.mount import unmount
+from ffrecord_fuse.mounting.mounttable import connection_of, find
 
 from .crew import POLL, children, fork, send
 from .stage import Stage

@@ -16,11 +16,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ffrecord import batch
-from ffrecord.slabs import SlabPool
+from ffrecord.disk.slabs import SlabPool
+from ffrecord.records import batch
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.mounting import unmount
-from ffrecord_fuse.mounttable import find
+from ffrecord_fuse.mounting.mount import unmount
+from ffrecord_fuse.mounting.mounttable import find
 
 from . import crew as processes
 from .contents import FULL, LITTLE, MIB, Plan

@@ -26,12 +26,12 @@ from ffrecord import (
     MissingPackageError,
     cli,
 )
-from ffrecord.dataset import packages
-from tests import handmade, trees
+from ffrecord.dataset import optional
 from tests.convert import foreign
+from tests.support import handmade, trees
 
 RECORDS = [b"one", b"", b"three"]
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 USAGE, SYSTEM = 2, 13
 
 
@@ -209,11 +209,11 @@ def test_a_package_that_is_missing_is_asked_for_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setitem(sys.modules, module, None)
-    packages.load.cache_clear()
+    optional.load.cache_clear()
     try:
         result = run(ours, tmp_path / target)
     finally:
-        packages.load.cache_clear()
+        optional.load.cache_clear()
     assert result.code == MissingPackageError.exit_code
     assert f"pip install {module}" in result.err
     assert result.err.count("\n") == 1

@@ -30,12 +30,13 @@ from ffrecord import (
     NotFFRecordError,
     pack_folder,
 )
-from ffrecord.convert import FORMATS, adapt, convert, formats, publish, tar
+from ffrecord.convert import FORMATS, convert, publish, registry, reshape
+from ffrecord.convert.formats import tar
 from ffrecord.convert.shapes import Options, Records, Written
-from tests import handmade, trees, users
+from tests.support import handmade, trees, users
 
 RECORDS = handmade.random_records([0, 1, 100, 5000])
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_the_format_of_a_source_is_found_by_what_is_in_it(one_of_each: dict[str,
     """But a bag has nothing by which it could be known, and RecordIO's dialects are one format."""
     for name, path in one_of_each.items():
         if name not in ("bag", "bag-single"):
-            assert formats.find(str(path)).name == name.removesuffix("-go"), name
+            assert registry.find(str(path)).name == name.removesuffix("-go"), name
 
 
 def test_a_bag_is_found_by_its_name_and_an_unknown_name_is_asked_about(
@@ -77,9 +78,9 @@ def test_a_bag_is_found_by_its_name_and_an_unknown_name_is_asked_about(
 ) -> None:
     path = one_of_each["bag-single"]
     with pytest.raises(ConversionError, match=rf"{path}.*source_format"):
-        formats.find(str(path))
+        registry.find(str(path))
     os.rename(path, path.with_suffix(".bag"))
-    assert formats.find(str(path.with_suffix(".bag"))).name == "bag"
+    assert registry.find(str(path.with_suffix(".bag"))).name == "bag"
 
 
 def items_in(name: str, path: Path) -> int:
@@ -130,7 +131,7 @@ def test_every_format_converts_to_every_other_one(
     ],
 )
 def test_the_format_of_a_target_is_found_by_its_name(name: str, shape: str, due: str) -> None:
-    assert formats.find_target(name, FORMATS[shape].shape).name == due
+    assert registry.find_target(name, FORMATS[shape].shape).name == due
 
 
 def test_names_that_tell_nothing_and_formats_that_are_none_are_errors(
@@ -172,7 +173,7 @@ def test_a_file_that_is_there_is_replaced_only_if_asked(ours: Path, tmp_path: Pa
         assert (tmp_path / name).read_bytes() == b"precious"
         os.chmod(tmp_path / name, 0o600)
         convert(ours, tmp_path / name, force=True)
-        assert items_in(formats.find(str(tmp_path / name)).name, tmp_path / name) == 4
+        assert items_in(registry.find(str(tmp_path / name)).name, tmp_path / name) == 4
         assert os.stat(tmp_path / name).st_mode & 0o777 == 0o600
 
 
@@ -202,7 +203,7 @@ def test_a_symlink_is_followed_to_the_file_that_is_replaced(ours: Path, tmp_path
     (tmp_path / "link.tfrecord").symlink_to("real.tfrecord")
     convert(ours, tmp_path / "link.tfrecord", force=True)
     assert (tmp_path / "link.tfrecord").is_symlink()
-    assert formats.FORMATS["tfrecord"].count(str(tmp_path / "real.tfrecord")) == 4
+    assert registry.FORMATS["tfrecord"].count(str(tmp_path / "real.tfrecord")) == 4
 
 
 def test_a_file_may_be_replaced_by_what_it_becomes(ours: Path) -> None:
@@ -276,8 +277,8 @@ def test_counts_that_differ_are_an_error_and_leave_nothing(
             os.truncate(path, os.path.getsize(path) - 5016)
         return Written(written.items - (lost == "on the way"))
 
-    broken = formats.Format("tfrecord", Records, real.read, write, real.count)
-    monkeypatch.setitem(formats.FORMATS, "tfrecord", broken)
+    broken = registry.Format("tfrecord", Records, real.read, write, real.count)
+    monkeypatch.setitem(registry.FORMATS, "tfrecord", broken)
     with pytest.raises(CountError, match=str(tmp_path / "x")):
         convert(ours, tmp_path / "x", target_format="tfrecord")
     assert os.listdir(tmp_path) == ["ours.ffr"]
@@ -294,7 +295,8 @@ def test_a_source_with_fewer_items_than_it_says_is_an_error(
 
 KILLED = """
 import sys, time
-from ffrecord.convert import convert, formats
+from ffrecord.convert import convert
+from ffrecord.convert import registry as formats
 from ffrecord.convert.shapes import Records
 real = formats.FORMATS["records"]
 import contextlib
@@ -403,7 +405,7 @@ def tar_peaks(path: Path, count: int) -> tuple[int, int]:
         with tar.read(str(path), Options()) as files:
             assert sum(1 for _ in files.items) == count
 
-    files = adapt.to_files(Records(itertools.repeat(b"x", count), count), Options())
+    files = reshape.to_files(Records(itertools.repeat(b"x", count), count), Options())
     return peak_of(lambda: tar.write(str(path), files, Options())), peak_of(read)
 
 
@@ -483,7 +485,7 @@ def test_an_ordinary_user_gets_folders_that_are_not_for_writing_to(tmp_path: Pat
                 print(sorted(os.listdir(".")))
             """.replace("\n            ", "\n"),
             tmp_path,
-            imports="import dataclasses\nfrom ffrecord.convert import convert, formats\n",
+            imports="import dataclasses\nfrom ffrecord.convert import convert\nfrom ffrecord.convert import registry as formats\n",
         )
     assert out.splitlines() == ["0o40555 ['file']", "['out', 't.tar', 'tree']"]
 

@@ -1,5 +1,5 @@
 """Files of other formats that cannot be read or written, and targets of several files that fail
-half way. `tests/faults` makes every call fail; this needs no compiler."""
+half way. `tests/robustness/faults` makes every call fail; this needs no compiler."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from ffrecord import NoRoomError, ReadFailedError, WriteFailedError
-from ffrecord.convert import convert, streams
+from ffrecord.convert import convert
+from ffrecord.convert import files as convert_files
 from ffrecord.dataset import DatasetWriter
-from tests import handmade, trees
 from tests.convert import foreign
+from tests.support import handmade, trees
 
 RECORDS = handmade.random_records([5000, 0, 70_000], seed=3)
 OLD = handmade.random_records([5, 0, 700], seed=4)
@@ -82,7 +83,7 @@ def test_a_target_that_cannot_be_written_is_named_and_does_not_appear(
     name: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = handmade.write_records(tmp_path / "source.ffr", RECORDS)
-    monkeypatch.setattr(streams, "GATHERED", 4096)
+    monkeypatch.setattr(convert_files, "GATHERED", 4096)
     monkeypatch.setattr(os, "write", failing(os.write, 0, code))
     with pytest.raises(OSError, match=r"no room|writing failed") as caught:
         convert(source, tmp_path / name)

@@ -23,9 +23,10 @@ from ffrecord import (
     SkippedWarning,
     pack_folder,
 )
-from ffrecord.convert import convert, folder, tar
+from ffrecord.convert import convert
+from ffrecord.convert.formats import folder, tar
 from ffrecord.convert.shapes import Options
-from tests import handmade, trees
+from tests.support import handmade, trees
 
 
 @pytest.fixture(scope="module")

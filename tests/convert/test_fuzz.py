@@ -13,8 +13,8 @@ import pytest
 from ffrecord import FFRecordError
 from ffrecord.convert import convert
 from tests.convert import foreign
-from tests.fuzzing.converters import a_tar, with_checksums
-from tests.fuzzing.mutate import Mutator
+from tests.robustness.fuzzing.converters import a_tar, with_checksums
+from tests.robustness.fuzzing.mutate import Mutator
 
 RECORDS = [b"one", b"", b"three" * 30]
 

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ffrecord import ConversionError, DamagedSourceError, FFRecordError, FileReader
-from ffrecord.convert import convert, snappy
-from tests import handmade
+from ffrecord.convert import convert
+from ffrecord.convert.formats import snappy
 from tests.convert import foreign
+from tests.support import handmade
 
 RECORDS = [b"first", b"", b"x" * 70_000, bytes(range(256)) * 3, b"", b"last"]
 MANY = handmade.random_records([(k * 7919) % 3000 for k in range(1200)])  # several chunks

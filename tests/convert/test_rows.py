@@ -30,9 +30,10 @@ from ffrecord import (
     decoders,
     encoders,
 )
-from ffrecord.convert import convert, hdf5heap
-from tests import handmade, trees
+from ffrecord.convert import convert
+from ffrecord.convert.formats import hdf5_heap
 from tests.convert import foreign
+from tests.support import handmade, trees
 
 h5py = pytest.importorskip("h5py")
 
@@ -612,13 +613,13 @@ def test_a_damaged_heap_is_an_error_and_no_endless_loop(tmp_path: Path) -> None:
         file.create_dataset("t", data=["some text"] * 9, dtype=h5py.string_dtype())
     whole = path.read_bytes()
     heap = whole.index(b"GCOL")
-    hdf5heap.check_heaps(str(path))
+    hdf5_heap.check_heaps(str(path))
     for offset in (8, 16 + 8):  # the size of the heap, and of its first object
         damaged = bytearray(whole)
         damaged[heap + offset : heap + offset + 8] = b"\xff" * 8
         path.write_bytes(damaged)
         with pytest.raises(DamagedSourceError, match=r"x\.h5.*heap"):
-            hdf5heap.check_heaps(str(path))
+            hdf5_heap.check_heaps(str(path))
         with pytest.raises(DamagedSourceError):
             convert(path, tmp_path / "out")
 

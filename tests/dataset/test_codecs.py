@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import ffrecord
-from ffrecord.dataset import packages
+from ffrecord.dataset import optional
 from ffrecord.dataset.codecs import decoders, encoders
-from tests import handmade
 from tests.dataset.values import LOSSLESS, same
+from tests.support import handmade
 
 
 def there_and_back(name: str, value: Any) -> Any:
@@ -430,7 +430,7 @@ except ffrecord.MissingPackageError as error:
 
 
 def test_a_package_that_is_there_is_given() -> None:
-    assert packages.load("msgpack") is msgpack
+    assert optional.load("msgpack") is msgpack
 
 
 def test_json_stays_json() -> None:

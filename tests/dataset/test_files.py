@@ -11,7 +11,7 @@ import pytest
 
 from ffrecord import ClosedError, FFRecordError, NotFFRecordError, StructureError, TruncatedError
 from ffrecord.dataset.files import CHUNK, Files, IndexedFiles, StreamedFiles
-from tests import handmade
+from tests.support import handmade
 
 KINDS = [IndexedFiles, StreamedFiles]
 MODES = ["auto", "aio", "buffered", "mmap"]

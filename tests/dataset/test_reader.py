@@ -29,14 +29,14 @@ from ffrecord import (
     FileWriter,
     HeaderChecksumError,
     SampleChecksumError,
-    aio,
-    engine,
     view_decoder,
 )
 from ffrecord.dataset import MemoryDataset
 from ffrecord.dataset.columns import StreamedBounds
-from tests import handmade
+from ffrecord.disk import aio
+from ffrecord.disk import source as disk_source
 from tests.dataset.values import flip, frames
+from tests.support import handmade
 
 SPEC = {"label": "int", "name": "utf8", "video": "bytes[]", "words": "utf8+zstd[]"}
 LENGTHS = [1000, 0, 3, 50, 1, 0, 7]
@@ -263,19 +263,19 @@ class Requests:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.submitted: list[int] = []
         self.plain = 0
-        submit, read_into = aio.Context.submit, engine.Source.read_into
+        submit, read_into = aio.Context.submit, disk_source.Source.read_into
 
         def counted_submit(context: aio.Context, at: int, count: int) -> int:
             took = submit(context, at, count)
             self.submitted.append(took)
             return took
 
-        def counted_read(source: engine.Source, memory: Any, offset: int) -> None:
+        def counted_read(source: disk_source.Source, memory: Any, offset: int) -> None:
             self.plain += 1
             read_into(source, memory, offset)
 
         monkeypatch.setattr(aio.Context, "submit", counted_submit)
-        monkeypatch.setattr(engine.Source, "read_into", counted_read)
+        monkeypatch.setattr(disk_source.Source, "read_into", counted_read)
 
     def __call__(self) -> int:
         """How many since the last call."""

@@ -25,7 +25,7 @@ from ffrecord import (
     decoders,
     encoders,
 )
-from tests import handmade
+from tests.support import handmade
 
 SPEC = {"n": "int", "words": "utf8+zstd:dict[]"}
 

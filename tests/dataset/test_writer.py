@@ -28,12 +28,12 @@ from ffrecord import (
     NoRoomError,
     SpecError,
     encoders,
-    newfile,
     write_dataset,
 )
+from ffrecord.atomic import file as atomic_file
 from ffrecord.dataset import infer_spec
-from tests import handmade
 from tests.dataset.values import LOSSLESS, same
+from tests.support import handmade
 
 SPEC = {"number": "int", "words": "utf8[]"}
 
@@ -252,16 +252,16 @@ def test_an_interrupt_between_two_fields_ends_the_dataset(
 def test_a_full_or_failing_disk_leaves_nothing(
     name: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = newfile.NewFile.publish
+    real = atomic_file.NewFile.publish
 
-    def publish(self: newfile.NewFile) -> None:
+    def publish(self: atomic_file.NewFile) -> None:
         if self._target.endswith(name):
             raise OSError(code, os.strerror(code))
         real(self)
 
     writer = DatasetWriter(tmp_path / "data", SPEC)
     writer.append(point(3))
-    monkeypatch.setattr(newfile.NewFile, "publish", publish)
+    monkeypatch.setattr(atomic_file.NewFile, "publish", publish)
     with pytest.raises(NoRoomError if code == errno.ENOSPC else OSError):
         writer.close()
     assert os.listdir(tmp_path) == []
@@ -290,7 +290,7 @@ def test_a_forked_child_does_not_touch_its_parents_dataset(tmp_path: Path) -> No
 KILLED = """
 import os, signal, sys
 import ffrecord
-from ffrecord import newfolder
+from ffrecord.atomic import folder as newfolder
 from ffrecord.dataset import writer as module
 
 def stop(*args, **kwargs):

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 import ffrecord.cli
-from ffrecord_fuse import options
+from ffrecord_fuse.mounting import options
 from tests.docs.pages import PAGES, ROOT, RUN, Block, blocks
 from tests.docs.prepared import PREPARE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffrecord.names import NO_WORKING_FOLDER
+from ffrecord.archive.names import NO_WORKING_FOLDER
 from tests.docs.messages import messages
 from tests.docs.pages import ROOT, table_rows
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import ffrecord
-import ffrecord.batch
+import ffrecord.archive.extract
 import ffrecord.convert
-import ffrecord.extract
-import ffrecord.salvage
+import ffrecord.records.batch
+import ffrecord.records.salvage
 import ffrecord.utils
 from tests.docs.pages import blocks, code_spans
 
@@ -24,9 +24,9 @@ PAGE = "docs/python.md"
 
 OFFERED: dict[str, Any] = {
     **{name: getattr(ffrecord, name) for name in ffrecord.__all__},
-    "PendingRead": ffrecord.batch.PendingRead,
-    "ExtractReport": ffrecord.extract.ExtractReport,
-    "Lost": ffrecord.salvage.Lost,
+    "PendingRead": ffrecord.records.batch.PendingRead,
+    "ExtractReport": ffrecord.archive.extract.ExtractReport,
+    "Lost": ffrecord.records.salvage.Lost,
     "dump": ffrecord.utils.dump,
     "convert": ffrecord.convert.convert,
 }

@@ -14,7 +14,7 @@ import torch
 
 from ffrecord import FileReader
 from ffrecord.torch import Dataset
-from tests import handmade
+from tests.support import handmade
 
 Bytes = npt.NDArray[np.uint8]
 N = 23

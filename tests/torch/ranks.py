@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests import handmade
+from tests.support import handmade
 
 
 def run_ranks(

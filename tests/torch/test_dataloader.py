@@ -21,7 +21,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ffrecord import ChangedError, pack_folder
 from ffrecord.torch import DataLoader, Dataset, PackedFolderDataset, ShuffleSampler
-from ffrecord.torch.batches import Assembler, Batch, Delivery
+from ffrecord.torch.assembler import Assembler, Batch, Delivery
 from tests.torch.datasets import (
     STYLES,
     Both,

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from ffrecord import FileReader, PackedFolder, pack_folder
 from ffrecord.errors import BadRecordWarning, SampleChecksumError
 from ffrecord.torch import DataLoader, PackedFolderDataset
-from tests import archives
+from tests.support import archives
 from tests.torch.datasets import as_list, batches
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

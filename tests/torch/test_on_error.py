@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from ffrecord import FileReader
 from ffrecord.errors import BadRecordWarning, FFRecordError, SampleChecksumError
 from ffrecord.torch import DataLoader, Subset
-from tests import archives
+from tests.support import archives
 from tests.torch.datasets import Bytes, N, Processed, Reading, as_list, plain, shut_down
 
 SIZE = 4

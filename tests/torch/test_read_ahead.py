@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from ffrecord import FileReader, pack_folder
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, PackedFolderDataset, Subset
-from tests import handmade
+from tests.support import handmade
 from tests.torch.datasets import N, Processed, Reading, as_list, batches, plain, record
 
 SIZE = 4

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from ffrecord.errors import StateError
-from ffrecord.permutation import Permutation
 from ffrecord.torch import DataLoader, DistributedShuffleSampler, ShuffleSampler
+from ffrecord.torch.permutation import Permutation
 from ffrecord.torch.samplers import STRETCH
 from tests.torch.datasets import N, Processed, shut_down, write_numbers
 

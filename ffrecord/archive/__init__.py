@@ -1,0 +1,1 @@
+"""Packed folders: packed, opened by name, extracted, checked."""

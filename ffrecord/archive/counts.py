@@ -1,0 +1,65 @@
+"""How many files, folders and links there are, however a tree is stored: the one way to count them.
+
+A file with several names is one file, and its further names are hard links; the top is no folder
+of its own. So whoever packs, extracts or converts the same tree is told the same numbers.
+"""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.archive.index import Index
+from ffrecord.archive.index.build import Tree
+
+
+@dataclass(slots=True)
+class Contents:
+    """What is in a folder, an archive or a tar."""
+
+    files: int = 0
+    folders: int = 0
+    symlinks: int = 0
+    hard_links: int = 0
+    bytes: int = 0
+
+    @property
+    def names(self) -> int:
+        """Of all that is not a folder."""
+        return self.files + self.symlinks + self.hard_links
+
+
+def of_index(index: Index) -> Contents:
+    """Of an archive."""
+    tables = index.tables
+    return _counted(kinds_of(index), tables.inodes["length"], len(tables.entries))
+
+
+def kinds_of(index: Index) -> npt.NDArray[np.uint32]:
+    """What each inode is, as `stat.S_IFMT` has it."""
+    tables = index.tables
+    modes = tables.attributes["mode"][tables.inodes["attributes"]]
+    kinds: npt.NDArray[np.uint32] = modes & np.uint32(0o170000)
+    return kinds
+
+
+def of_tree(tree: Tree) -> Contents:
+    """Of a folder that was walked."""
+    return _counted(tree.kinds(), np.frombuffer(tree.length, np.uint64), len(tree.names))
+
+
+def _counted(
+    kinds: npt.NDArray[np.uint32], lengths: npt.NDArray[np.uint64], entries: int
+) -> Contents:
+    """Count inodes by their kinds; the root is one of them, and has no entry."""
+    is_file = kinds == stat.S_IFREG
+    return Contents(
+        files=int(is_file.sum()),
+        folders=int((kinds == stat.S_IFDIR).sum()) - 1,
+        symlinks=int((kinds == stat.S_IFLNK).sum()),
+        hard_links=entries - len(kinds) + 1,
+        bytes=int(lengths[is_file].sum()),
+    )

@@ -1,0 +1,338 @@
+"""The original FFRecord's index: a pickle of nested OrderedDicts, name -> record number.
+
+Reading one runs nothing. The parser knows the few opcodes that such a pickle has and can build
+dictionaries of strings and integers only: no class is looked up, no function is called, nothing
+recurses, and bytes, names, what waits on its stack and what it remembers are bounded.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
+
+from ffrecord.archive.index.build import Tree
+from ffrecord.errors import IndexStructureError
+from ffrecord.format.index import DEEPEST, LEGACY_MAGIC, LONGEST_NAME
+
+Raw: TypeAlias = "bytes | bytearray"
+
+FILE_MODE = stat.S_IFREG | 0o444
+FOLDER_MODE = stat.S_IFDIR | 0o555
+BATCH = 1000
+"""Items that pickle sets at once, and so the most that wait on its stack for one dictionary."""
+
+PIECE = 1 << 14
+"""Parts of a pickle that are written at once; an item has three or four."""
+
+LONGEST_LINE = 100
+LONGEST_TEXT = 3 * LONGEST_NAME
+"""Bytes of a name as a pickle has it: three for each one that is not UTF-8."""
+
+_CLASS: Final = ("the class OrderedDict",)
+_NO_ARGUMENTS: Final = ("no arguments",)
+_U16, _I32, _U32, _U64 = (struct.Struct(f"<{code}") for code in "HiIQ")
+_KIND = 0o170000
+_RECORD = struct.Struct("<ci")
+_NAMES = [b"X" + _U32.pack(length) for length in range(LONGEST_TEXT + 1)]
+"""How a name of each length begins."""
+
+
+def most_bytes(files: int) -> int:
+    """More than an index of so many files needs: for each one, and for a folder of its own, the
+    longest names there are; and something for folders without files."""
+    return (64 << 20) + 2048 * files
+
+
+def most_entries(files: int) -> int:
+    """More names than an index of so many files has: as many folders, and some without files."""
+    return (1 << 18) + 2 * files
+
+
+def read_tree(
+    path: str,
+    record: Raw,
+    record_sizes: list[int],
+    archive: os.stat_result,
+    most_entries: int,
+) -> Tree:
+    """The tree that the original's index record describes. It has no attributes: files and
+    folders are read-only, and otherwise the archive's."""
+    structure = parse(path, record, len(LEGACY_MAGIC), most_entries)
+    owned = (archive.st_uid, archive.st_gid, archive.st_mtime_ns)
+    tree = Tree()
+    tree.add_inode(FOLDER_MODE, *owned)
+    level = [(0, structure)]
+    depth = 0
+    while level:
+        if depth > DEEPEST:
+            raise _wrong(path, f"folders are more than {DEEPEST} levels deep")
+        below = []
+        for parent, folder in level:
+            items = [(_name(path, name), value) for name, value in folder.items()]
+            for name, value in sorted(items, key=itemgetter(0)):
+                if isinstance(value, dict):
+                    inode = tree.add_inode(FOLDER_MODE, *owned)
+                    below.append((inode, value))
+                else:
+                    if not 0 <= value < len(record_sizes):
+                        raise _wrong(path, f"{name!r} is record {value} of {len(record_sizes)}")
+                    inode = tree.add_inode(FILE_MODE, *owned, record_sizes[value], value)
+                tree.add_entry(parent, name, inode)
+        level, depth = below, depth + 1
+    return tree
+
+
+def parse(
+    path: str, raw: Raw, start: int = 0, most_entries: int = most_entries(0)
+) -> dict[str, Any]:
+    """The nested dictionaries of a pickle: str -> int or such a dictionary again."""
+    try:
+        return _Parser(path, raw, start, most_entries).run()
+    except (IndexError, struct.error):  # it ends in the middle of an opcode's argument
+        raise _wrong(path, "its pickle is cut off") from None
+
+
+def pickled(tree: Tree, symlink_record: Callable[[int], int | None]) -> Iterator[bytes]:
+    """The index that the original reads, magic number and pickle, piece by piece: folders, files,
+    and the entries of symlinks for which `symlink_record` knows a file's record."""
+    piece = [LEGACY_MAGIC + b"\x80\x04\x8c\x0bcollections\x8c\x0bOrderedDict\x93\x94)R("]
+    waiting = [0]  # items of each open folder since its last batch
+    names, inodes, modes, records = tree.names, tree.inode, tree.mode, tree.record
+    for entry, depth in tree.in_path_order():
+        while depth < len(waiting):
+            waiting.pop()
+            piece.append(b"u")
+        inode = inodes[entry]
+        kind = modes[inode] & _KIND  # faster than stat.S_IFMT
+        record = symlink_record(entry) if kind == stat.S_IFLNK else records[inode]
+        if record is None:
+            continue
+        if waiting[-1] == BATCH:
+            waiting[-1] = 0
+            piece.append(b"u(")
+        waiting[-1] += 1
+        name = names[entry]
+        if not name.isascii():
+            # As text it is what Python makes of a name on a disk, whatever the locale here is.
+            name = name.decode("utf-8", "surrogateescape").encode("utf-8", "surrogatepass")
+        if kind == stat.S_IFDIR:
+            waiting.append(0)
+            piece += (_NAMES[len(name)], name, b"h\x00)R(")
+        elif record < 1 << 31:
+            piece += (_NAMES[len(name)], name, _RECORD.pack(b"J", record))
+        else:
+            piece += (_NAMES[len(name)], name, b"\x8a\x08", _U64.pack(record))
+        if len(piece) >= PIECE:
+            yield b"".join(piece)
+            piece.clear()
+    yield b"".join(piece) + b"u" * len(waiting) + b"."
+
+
+def _wrong(path: str, what: str) -> IndexStructureError:
+    return IndexStructureError(f"{path}: its index is wrong: {what}")
+
+
+def _name(path: str, name: str) -> bytes:
+    try:
+        raw = name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise _wrong(path, f"{name!r} is no file name") from None
+    if raw in (b"", b".", b"..") or b"/" in raw or b"\0" in raw or len(raw) > LONGEST_NAME:
+        raise _wrong(path, f"{name[:300]!r} is no file name")
+    return raw
+
+
+class _Parser:
+    """A pickle machine for dictionaries of strings and integers.
+
+    Strings and the class may be fetched from the memo again; dictionaries may not, so that no
+    two folders are the same one and none is in itself.
+    """
+
+    def __init__(self, path: str, raw: Raw, start: int, most_entries: int) -> None:
+        self._path = path
+        self._raw = raw
+        self._at = self._start = start
+        self._entries = 0
+        self._most_entries = most_entries
+        # Each name and folder once, the root, and the class with its two names.
+        self._most_remembered = 2 * most_entries + 4
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: list[Any] = []
+
+    def run(self) -> dict[str, Any]:
+        raw, stack, memo, marks = self._raw, self._stack, self._memo, self._marks
+        most_open, most_remembered = self._most_open(), self._most_remembered
+        while True:
+            opcode = raw[self._at]
+            self._at += 1
+            # In the order of how often they come; the first three are one file.
+            if opcode == 0x8C:  # SHORT_BINUNICODE
+                stack.append(self._string(raw[self._at], 1))
+            elif opcode == 0x94:  # MEMOIZE
+                if len(memo) >= most_remembered:
+                    raise self._refused("its pickle remembers more than it has")
+                memo.append(stack[-1])
+            elif opcode in _INTEGERS:
+                size, number = _INTEGERS[opcode]
+                stack.append(number.unpack_from(raw, self._at)[0] if number else raw[self._at])
+                self._at += size
+            elif opcode == 0x58:  # X: BINUNICODE
+                stack.append(self._string(_U32.unpack_from(raw, self._at)[0], 4))
+            elif opcode == 0x71:  # q: BINPUT
+                self._put(raw[self._at], 1)
+            elif opcode == 0x72:  # r: LONG_BINPUT
+                self._put(_U32.unpack_from(raw, self._at)[0], 4)
+            elif opcode == 0x68:  # h: BINGET
+                self._fetch(raw[self._at], 1)
+            elif opcode == 0x6A:  # j: LONG_BINGET
+                self._fetch(_U32.unpack_from(raw, self._at)[0], 4)
+            elif opcode == 0x75:  # u: SETITEMS
+                self._set_items(marks.pop())
+                most_open = self._most_open()
+            elif opcode == 0x28:  # (: MARK
+                marks.append(len(stack))
+                most_open = self._most_open()
+            elif opcode == 0x73:  # s: SETITEM
+                self._set_items(len(stack) - 2)
+            elif opcode == 0x29:  # ): EMPTY_TUPLE
+                stack.append(_NO_ARGUMENTS)
+            elif opcode in (0x52, 0x81):  # R: REDUCE, NEWOBJ
+                self._make_dictionary()
+            elif opcode == 0x7D:  # }: EMPTY_DICT
+                self._push_folder()
+            elif opcode == 0x2E:  # STOP
+                return self._stop()
+            else:
+                self._rare(opcode)
+            if len(stack) > most_open:
+                raise self._refused("more open items than any folder has")
+
+    def _most_open(self) -> int:
+        """What may wait on the stack: names and values of all open folders, and the folders."""
+        if len(self._marks) > DEEPEST + 1:
+            raise self._refused("more open items than any folder has")
+        return 2 * min(BATCH * (len(self._marks) + 1), self._most_entries) + 2 * DEEPEST
+
+    def _rare(self, opcode: int) -> None:
+        """What comes once or twice in a pickle."""
+        raw = self._raw
+        if opcode == 0x80:  # PROTO
+            if raw[self._at] > 5:
+                raise self._refused(f"its pickle has protocol {raw[self._at]}")
+            self._at += 1
+        elif opcode == 0x95:  # FRAME
+            (size,) = _U64.unpack_from(raw, self._at)
+            self._at += 8
+            if size > len(raw) - self._at:
+                raise IndexError
+        elif opcode == 0x8D:  # BINUNICODE8
+            self._stack.append(self._string(_U64.unpack_from(raw, self._at)[0], 8))
+        elif opcode == 0x8A:  # LONG1
+            size = raw[self._at]
+            digits = raw[self._at + 1 : self._at + 1 + size]
+            if size > 8 or len(digits) != size:
+                raise self._refused("a number of more than 8 bytes")
+            self._stack.append(int.from_bytes(digits, "little", signed=True))
+            self._at += 1 + size
+        elif opcode == 0x93:  # STACK_GLOBAL
+            name = self._stack.pop()
+            self._class(self._stack.pop(), name)
+        elif opcode == 0x63:  # c: GLOBAL
+            module, name = self._line(), self._line()
+            self._class(module, name)
+        else:
+            raise self._refused(f"its pickle has opcode {bytes([opcode])!r}, which no folder needs")
+
+    def _string(self, size: int, width: int) -> str:
+        begin = self._at + width
+        if size > LONGEST_TEXT:
+            raise self._refused(f"a text of {size} bytes is no file name")
+        raw = self._raw[begin : begin + size]
+        if len(raw) != size:
+            raise IndexError
+        self._at = begin + size
+        try:
+            return raw.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            raise self._refused("a name is not UTF-8") from None
+
+    def _line(self) -> str:
+        end = self._raw.find(b"\n", self._at, self._at + LONGEST_LINE)
+        if end < 0:
+            raise self._refused("its pickle asks for something by a name without an end")
+        line = self._raw[self._at : end].decode("ascii", "replace")
+        self._at = end + 1
+        return line
+
+    def _class(self, module: Any, name: Any) -> None:
+        if module != "collections" or name != "OrderedDict":
+            shown = [each[:60] if isinstance(each, str) else "…" for each in (module, name)]
+            raise self._refused(f"its pickle asks for {'.'.join(shown)}")
+        self._stack.append(_CLASS)
+
+    def _make_dictionary(self) -> None:
+        arguments, made = self._stack.pop(), self._stack.pop()
+        if made is not _CLASS or arguments is not _NO_ARGUMENTS:
+            raise self._refused("its pickle calls something")
+        self._push_folder()
+
+    def _push_folder(self) -> None:
+        """The first one, or one that has a name: nothing else makes them pile up."""
+        if self._stack and not isinstance(self._stack[-1], str):
+            raise self._refused("an item that is a folder without a name")
+        self._stack.append({})
+
+    def _put(self, number: int, width: int) -> None:
+        """Into the memo; picklers number what they put there from 0 on."""
+        self._at += width
+        if number > len(self._memo) or number >= self._most_remembered:
+            raise self._refused(f"its pickle remembers something as number {number}")
+        self._memo[number : number + 1] = [self._stack[-1]]
+
+    def _fetch(self, number: int, width: int) -> None:
+        self._at += width
+        value = self._memo[number] if number < len(self._memo) else None
+        if not (isinstance(value, str) or value is _CLASS):
+            raise self._refused("its pickle uses something twice")
+        self._stack.append(value)
+
+    def _set_items(self, mark: int) -> None:
+        stack = self._stack
+        if mark < 1 or not isinstance(stack[mark - 1], dict):
+            raise self._refused("items outside of a folder")
+        folder, items = stack[mark - 1], stack[mark:]
+        if len(items) % 2:
+            raise self._refused("a name without a file")
+        self._entries += len(items) // 2
+        if self._entries > self._most_entries:
+            raise self._refused(f"more than {self._most_entries} names")
+        del stack[mark:]
+        for name, value in zip(items[::2], items[1::2], strict=True):
+            # bool is an int to isinstance, and can come from nowhere here: type() says so.
+            if type(name) is not str or type(value) not in (int, dict):
+                raise self._refused("an item that is not a name and a record or folder")
+            if name in folder:
+                raise self._refused(f"{name[:300]!r} is there twice")
+            folder[name] = value
+
+    def _stop(self) -> dict[str, Any]:
+        if len(self._stack) != 1 or self._marks or not isinstance(self._stack[0], dict):
+            raise self._refused("its pickle is not one folder")
+        root: dict[str, Any] = self._stack[0]
+        return root
+
+    def _refused(self, what: str) -> IndexStructureError:
+        return _wrong(self._path, f"{what} (byte {self._at - self._start} of its pickle)")
+
+
+_INTEGERS: dict[int, tuple[int, struct.Struct | None]] = {
+    0x4B: (1, None),  # K: BININT1
+    0x4D: (2, _U16),  # M: BININT2
+    0x4A: (4, _I32),  # J: BININT
+}

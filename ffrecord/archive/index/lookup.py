@@ -1,0 +1,377 @@
+"""`Index`: names to inodes, inodes to attributes and records.
+
+Inodes are numbers from 0, the root, in breadth-first order; names are bytes. A whole path is found
+by its hash, a batch of paths in a few numpy operations; what the hash finds is compared byte by
+byte, and a name that it does not find is looked for by binary search in its folder's sorted
+names. So a wrong hash in an archive costs time and nothing else.
+
+Nothing here changes after it was made, but for caches of folders' paths: an `Index` may be used
+by any number of threads.
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.aliases import Ints
+from ffrecord.archive.index.check import RecordSizes, WaitFor, check, nothing_to_wait_for
+from ffrecord.archive.index.pathrows import PathRows
+from ffrecord.errors import IndexStructureError
+from ffrecord.format import index as index_layout
+from ffrecord.format.checksum import crc32
+from ffrecord.format.index import BLOCK, Buffer
+
+ROOT = 0
+FOLDER_SIZE = 4096  # what stat(2) says of one, as on ext4
+MISSING = -1
+LONGEST_PREFIX = 4096  # longer paths are found name by name
+NEAR = 8  # of about one hash in a bucket; hardly ever more
+
+_INODE = struct.Struct("<QQqII")
+_ENTRY = struct.Struct("<QII")
+_TWO_ENTRIES = struct.Struct("<Q8xQII")  # a name begins where the one before it ends
+_ATTRIBUTES = struct.Struct("<6I")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What stat(2) would say of an inode, as far as an archive knows."""
+
+    inode: int
+    mode: int
+    links: int
+    uid: int
+    gid: int
+    size: int
+    mtime_ns: int
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.mode)
+
+    @property
+    def is_symlink(self) -> bool:
+        return stat.S_ISLNK(self.mode)
+
+
+class Index:
+    """A checked index over the bytes of an image, which must not change.
+
+    Args:
+        path: the archive, for messages.
+        image: bytes, or anything whose slices are bytes, such as a `mmap`.
+        record_sizes: of every record that can be a file.
+        wait_for: called before rows of the image are looked at, see `check`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        image: Buffer,
+        record_sizes: RecordSizes,
+        wait_for: WaitFor = nothing_to_wait_for,
+    ) -> None:
+        self._path = path
+        self._raw = image
+        self.tables = tables = index_layout.parse(path, image)
+        check(path, tables, record_sizes, wait_for)
+        self._inodes_at = index_layout.section_offset(tables, "inodes")
+        self._entries_at = index_layout.section_offset(tables, "entries")
+        self._attributes_at = index_layout.section_offset(tables, "attributes")
+        self._names_at = index_layout.section_offset(tables, "names")
+        self._hashes = tables.hashes.data
+        self._hashed = tables.hashed.data
+        self._path_crcs = {ROOT: 0}
+        self._regular = (tables.attributes["mode"] & np.uint32(0o170000)) == stat.S_IFREG
+        self._is_regular: list[bool] = self._regular.tolist()
+        # What stands in front of the names in each folder, once it was needed.
+        self._prefixes = {ROOT: b""}
+        self._far_down: set[int] = set()  # folders for which it would be too long
+        self._path_rows = PathRows(image, self._names_at, len(tables.inodes))
+        self._path_rows.add(ROOT, b"")
+        # Checked to be less than 2**63, or to mean nothing.
+        self._inode_rows = tables.inodes.view("V32")
+        self._entry_rows = tables.entries.view("c16")
+
+    @cached_property
+    def _buckets(self) -> _Buckets:
+        return _Buckets(self._raw, self.tables)
+
+    def __len__(self) -> int:
+        """How many inodes there are."""
+        return len(self.tables.inodes)
+
+    # ---- inodes --------------------------------------------------------------------------
+
+    def status(self, inode: int) -> Status:
+        """The inode's attributes."""
+        self._inode(inode)  # an error if there is none
+        mode, links, uid, gid, length, mtime = self.raw_status(inode)
+        size = FOLDER_SIZE if stat.S_ISDIR(mode) else length
+        return Status(inode, mode, links, uid, gid, size, mtime)
+
+    def raw_status(self, inode: int) -> tuple[int, int, int, int, int, int]:
+        """Mode, links, owner, group, length and mtime of an inode that is there; the length of a
+        folder is how many entries it has."""
+        at = self._inodes_at + _INODE.size * inode
+        _, length, mtime, row, _ = _INODE.unpack_from(self._raw, at)
+        at = self._attributes_at + _ATTRIBUTES.size * row
+        mode, uid, gid, links, _, _ = _ATTRIBUTES.unpack_from(self._raw, at)
+        return mode, links, uid, gid, length, mtime
+
+    def mode(self, inode: int) -> int:
+        return self._attributes(self._inode(inode)[3])[0]
+
+    def record(self, inode: int) -> int:
+        """The record that holds a regular file."""
+        return self._inode(inode)[0]
+
+    def record_and_length(self, inode: int) -> tuple[int, int] | None:
+        """The record that holds a regular file, and its bytes; None for what is none."""
+        if not 0 <= inode < len(self):
+            raise IndexError(f"{self._path}: there is no inode {inode}")
+        at = self._inodes_at + _INODE.size * inode
+        record, length, _, row, _ = _INODE.unpack_from(self._raw, at)
+        return (record, length) if self._is_regular[row] else None
+
+    def target(self, inode: int) -> bytes:
+        """Where a symlink points."""
+        begin, length, *_ = self._inode(inode)
+        target = self.tables.texts[begin : begin + length].tobytes()
+        if b"\0" in target:
+            raise IndexStructureError(f"{self._path}: a symlink's target has a NUL in it")
+        return target
+
+    def xattrs(self, inode: int) -> dict[bytes, bytes]:
+        """The inode's extended attributes, by name."""
+        *_, first, count = self._attributes(self._inode(inode)[3])
+        found = {}
+        for text, name_length, length in self.tables.xattrs[first : first + count].tolist():
+            both = self.tables.texts[text : text + name_length + length].tobytes()
+            name = both[:name_length]
+            if not name.startswith(b"user.") or b"\0" in name or name in found:
+                raise IndexStructureError(f"{self._path}: an extended attribute's name is {name!r}")
+            found[name] = both[name_length:]
+        return found
+
+    def block_checksums(self, inode: int) -> npt.NDArray[np.uint32] | None:
+        """The CRC-32 of each block of a file; None if it has one block, whose checksum is its
+        record's, or if the archive has none, as those of the original."""
+        size = self._inode(inode)[1]
+        first = self.first_block(inode) if size > BLOCK else None
+        return None if first is None else self.tables.blocks[first : first + -(-size // BLOCK)]
+
+    def first_block(self, inode: int) -> int | None:
+        """Where in the table of blocks those of a file with more than one begin; None if the
+        archive has none, as those of the original."""
+        large = self.tables.large
+        if not len(large):
+            return None
+        return int(large["first"][large["inode"].searchsorted(np.uint32(inode))])
+
+    def inode_path(self, inode: int) -> bytes:
+        """The path from the root, without a slash in front; empty for the root."""
+        names: list[bytes] = []
+        while inode != ROOT:
+            names.append(self.last_name(inode))
+            inode = self.parent(inode)
+        return b"/".join(reversed(names))
+
+    def last_name(self, inode: int) -> bytes:
+        """The first name of an inode, without the folders that it is in."""
+        return self.name(self._inode(inode)[4])
+
+    def parent(self, inode: int) -> int:
+        """The folder of an inode's first name; the root's is the root."""
+        return ROOT if inode == ROOT else self._entry(self._inode(inode)[4])[2]
+
+    # ---- folders -------------------------------------------------------------------------
+
+    def entries(self, folder: int) -> range:
+        """The numbers of a folder's entries, in the order of their names."""
+        first, count, *_ = self._inode(folder)
+        return range(first, first + count)
+
+    def name(self, entry: int) -> bytes:
+        begin, end, *_ = self._named(entry)
+        return self._raw[self._names_at + begin : self._names_at + end]
+
+    def children(self, folder: int) -> Iterator[tuple[bytes, int]]:
+        """Names in a folder and their inodes, sorted by name."""
+        entries = self.entries(folder)
+        rows = self.tables.entries[entries.start : entries.stop]
+        at = self._entry(entries.start - 1)[0] if entries.start else 0
+        for end, inode in zip(rows["name_end"].tolist(), rows["inode"].tolist(), strict=True):
+            yield self._raw[self._names_at + at : self._names_at + end], inode
+            at = end
+
+    def child(self, folder: int, name: bytes) -> int:
+        """The inode of a name in a folder; MISSING if there is none, or if that is no folder."""
+        crc = self._path_crcs.get(folder)
+        if crc is None:
+            if not stat.S_ISDIR(self.mode(folder)):
+                return MISSING
+            crc = self._path_crc(folder)
+        at = bisect_left(self._hashes, crc32(name, crc))
+        if at < len(self._hashes):
+            entry: int = self._hashed[at]
+            begin, end, inode, parent = self._named(entry)
+            at = self._names_at
+            if parent == folder and self._raw[at + begin : at + end] == name:
+                return inode
+        return self._search(folder, name)
+
+    def _path_crc(self, folder: int) -> int:
+        """The CRC-32 of a folder's path and a slash, with which the hashes of its names begin."""
+        way = []
+        while folder not in self._path_crcs:
+            way.append(folder)
+            folder = self.parent(folder)
+        crc = self._path_crcs[folder]
+        for folder in reversed(way):
+            crc = self._path_crcs[folder] = crc32(b"/", crc32(self.last_name(folder), crc))
+        return crc
+
+    def _search(self, folder: int, name: bytes) -> int:
+        entries = self.entries(folder)
+        entry = bisect_left(entries, name, key=self.name)
+        if entry == len(entries) or self.name(entries[entry]) != name:
+            return MISSING
+        return self._entry(entries[entry])[1]
+
+    # ---- batches of paths ----------------------------------------------------------------
+
+    def find(self, paths: list[bytes]) -> Ints:
+        """The inode of each path, or MISSING: `resolve` then knows whether it is there.
+
+        A path here is names joined by single slashes, taken as they are: no symlink is followed,
+        and ".." is a name that no folder has.
+        """
+        tables = self.tables
+        if not len(tables.entries):
+            return np.full(len(paths), MISSING)
+        wanted = np.fromiter(map(crc32, paths), np.uint32, len(paths))
+        entry = tables.hashed.take(self._buckets.places(wanted), mode="clip").astype(np.int64)
+        # Rows of two numbers, less than 2**63: numpy takes complex ones faster than any other type.
+        rows = self._entry_rows.take(entry).view(np.int64)
+        end, inodes_and_parents = rows[::2], rows[1::2]
+        begin = self._entry_rows.take(entry - 1, mode="wrap").view(np.int64)[::2]
+        parents = inodes_and_parents >> 32
+        there: Sequence[bytes | None] | None = self._path_rows.paths(parents, begin, end)
+        if there is None:
+            begin[entry == 0] = 0  # the first name begins where none ends
+            there = self._paths(parents, begin, end)
+        inodes = inodes_and_parents & 0xFFFFFFFF
+        if there != paths:
+            inodes[[row for row, path in enumerate(paths) if there[row] != path]] = MISSING
+        return inodes
+
+    def _paths(self, folders: Ints, begin: Ints, end: Ints) -> list[bytes | None]:
+        """The same one by one, wherever they are; None in folders too far down."""
+        raw, prefixes, parents = self._raw, self._prefixes, folders.tolist()
+        for folder in set(parents).difference(prefixes):
+            self._prefix(folder)
+        # All of them touched at once: the processor waits for memory once, not for each name.
+        self.tables.names.take(begin, mode="clip")
+        starts, stops = (begin + self._names_at).tolist(), (end + self._names_at).tolist()
+        # No list of tuples is made: those would set the garbage collector to work.
+        return [
+            prefixes[parent] + raw[start:stop] if parent in prefixes else None
+            for parent, start, stop in zip(parents, starts, stops, strict=True)
+        ]
+
+    def records(self, inodes: Ints) -> Ints:
+        """The record of each inode, MISSING where that is no regular file, or MISSING itself."""
+        # Clipped, MISSING is the root, which is no regular file.
+        rows = self._inode_rows.take(inodes, mode="clip").view("<i8")
+        records = rows[::4]
+        regular = self._regular.take(rows[3::4] & 0xFFFFFFFF)
+        records[~regular] = MISSING
+        return records
+
+    def _prefix(self, folder: int) -> bytes | None:
+        """What stands in front of a folder's names; None if that is longer than any path may be."""
+        way = []
+        while folder not in self._prefixes and folder not in self._far_down:
+            way.append(folder)
+            folder = self.parent(folder)
+        prefix = self._prefixes.get(folder)
+        for folder in reversed(way):
+            if prefix is not None:
+                prefix += self.last_name(folder) + b"/"
+            if prefix is None or len(prefix) > LONGEST_PREFIX:
+                prefix = None
+                self._far_down.add(folder)
+            else:
+                self._prefixes[folder] = prefix
+                self._path_rows.add(folder, prefix)
+        return prefix
+
+    # ---- rows ----------------------------------------------------------------------------
+
+    def _inode(self, inode: int) -> tuple[int, int, int, int, int]:
+        if not 0 <= inode < len(self.tables.inodes):
+            raise IndexError(f"{self._path}: there is no inode {inode}")
+        row: tuple[int, int, int, int, int] = _INODE.unpack_from(
+            self._raw, self._inodes_at + _INODE.size * inode
+        )
+        return row
+
+    def _named(self, entry: int) -> tuple[int, int, int, int]:
+        """Where an entry's name begins and ends, its inode, and the folder that it is in."""
+        if not entry:
+            return (0, *self._entry(0))
+        row: tuple[int, int, int, int] = _TWO_ENTRIES.unpack_from(
+            self._raw, self._entries_at + _ENTRY.size * (entry - 1)
+        )
+        return row
+
+    def _entry(self, entry: int) -> tuple[int, int, int]:
+        row: tuple[int, int, int] = _ENTRY.unpack_from(
+            self._raw, self._entries_at + _ENTRY.size * entry
+        )
+        return row
+
+    def _attributes(self, row: int) -> tuple[int, int, int, int, int, int]:
+        found: tuple[int, int, int, int, int, int] = _ATTRIBUTES.unpack_from(
+            self._raw, self._attributes_at + _ATTRIBUTES.size * row
+        )
+        return found
+
+
+class _Buckets:
+    """Where in the sorted hashes those with given leading bits begin.
+
+    A binary search waits for memory at each of its steps; this looks at two places.
+    """
+
+    def __init__(self, image: Buffer, tables: index_layout.Image) -> None:
+        hashes = tables.hashes
+        bits = len(hashes).bit_length()
+        self._shift = np.uint32(32 - bits)
+        # Behind the last hashes are other tables, and what is there is as good as no hash.
+        at = index_layout.section_offset(tables, "hashes")
+        row = f"V{NEAR * index_layout.HASH.itemsize}"
+        self._near = np.ndarray(1 + len(hashes), row, image, at, strides=index_layout.HASH.itemsize)
+        counts = np.bincount(hashes >> self._shift, minlength=1 << bits)
+        self._start = (np.cumsum(counts) - counts).astype(np.uint32)
+
+    def places(self, wanted: npt.NDArray[np.uint32]) -> Ints:
+        """For each hash the place of one that is the same, or any place if none is near."""
+        start = self._start.take(wanted >> self._shift).astype(np.int64)
+        near = self._near[start].view(index_layout.HASH).reshape(-1, NEAR)
+        places: Ints = (near == wanted[:, None]).argmax(axis=1)
+        places += start
+        return places

@@ -1,0 +1,378 @@
+"""`pack_folder`: a whole directory tree into one archive, or into a folder of shards.
+
+The contents of the files become records in the order of their paths, each file once however many
+hard links it has; the last record is the index. The same tree gives the same bytes. As with every
+writer here the archive appears under its name when it is whole and on disk, or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import operator
+import os
+import stat
+import sys
+import warnings
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import islice
+
+import numpy as np
+
+from ffrecord.aliases import Ints, Path
+from ffrecord.archive.counts import Contents, of_tree
+from ffrecord.archive.index import Index, legacy
+from ffrecord.archive.index.build import Shard, Tree, build
+from ffrecord.archive.index.resolve import readable_record
+from ffrecord.archive.names import absolute
+from ffrecord.archive.scan import Scan
+from ffrecord.archive.source_files import read_ahead
+from ffrecord.atomic import tempnames
+from ffrecord.atomic.file import check_target
+from ffrecord.atomic.folder import NewFolder, check_new_folder, hidden_name
+from ffrecord.disk.longpaths import open_path
+from ffrecord.disk.source import Source
+from ffrecord.errors import ChangedError, ChangedWarning, SkippedWarning
+from ffrecord.format import index as index_layout
+from ffrecord.format.checksum import crc32, crc32_joined
+from ffrecord.format.index import BLOCK, INDEX_NAME
+from ffrecord.format.records import CRC_SIZE
+from ffrecord.progress import bar
+from ffrecord.records.writer import FileWriter
+from ffrecord.terminal import printable
+from ffrecord.text import listed, parse_size, said
+
+DOING = "packing"  # in the name of a folder that is not whole yet
+MOST_SHARDS = 100_000  # PART_00000.ffr to PART_99999.ffr sort by number
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far packing is: files and bytes done, and how many there are."""
+
+    files: int
+    total_files: int
+    bytes: int
+    total_bytes: int
+
+
+@dataclass(slots=True)
+class PackReport(Contents):
+    """What was packed."""
+
+    shards: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Sockets, fifos and devices by kind."""
+    changed: list[str] = field(default_factory=list)
+    """With `ignore_changed`: what changed or went away."""
+
+
+def pack_folder(
+    folder: Path,
+    out_file: Path,
+    verbose: bool = False,
+    *,
+    jobs: int | None = None,
+    dereference: bool = False,
+    exclude: Iterable[str] = (),
+    progress: Callable[[Progress], None] | None = None,
+    legacy_index: bool = True,
+    ignore_changed: bool = False,
+    shard_size: int | str | None = None,
+) -> PackReport:
+    """Pack a folder into an archive that `PackedFolder` reads and `ffrecord mount` mounts.
+
+    Args:
+        folder: the folder to pack.
+        out_file: the archive; it is replaced when the new one is whole. With `shard_size` a new
+            folder.
+        verbose: print the number and the path of each file, as the original does. `progress`
+            and `packing_bar` are for programs that show how far packing is.
+        jobs: how many files to read at once, at most; 8 if left out.
+        dereference: pack what symlinks point to, as the original did, instead of symlinks.
+        exclude: patterns of names (`*.tmp`) or paths (`logs/*`) to leave out.
+        progress: called now and then with a `Progress`.
+        legacy_index: also write the index that the original FFRecord reads.
+        ignore_changed: a file that changes or goes away meanwhile is a warning, not an error;
+            it is packed as it was found, or left out.
+        shard_size: write PART_00000.ffr … of about this size ("10GB") and one index, which open
+            as one archive.
+    """
+    top = absolute(folder)
+    _require_folder(top)
+    if jobs is not None and operator.index(jobs) < 1:
+        raise ValueError(f"jobs must be at least 1, not {jobs}")
+    target = os.path.abspath(os.fsdecode(out_file))
+    largest = None if shard_size is None else parse_size(shard_size)
+    with _place(target, sharded=largest is not None) as place:
+        with _names_as_text():
+            scan = Scan(
+                top, dereference=dereference, exclude=exclude,
+                leave_out=(target, hidden_name(target, DOING), *tempnames.names(target)),
+                ignore_changed=ignore_changed,
+            )  # fmt: skip
+        if scan.skipped:
+            what = f"{top}: not packed: {listed(scan.skipped)}"
+            warnings.warn(what, SkippedWarning, stacklevel=2)
+        packer = _Packer(scan, ignore_changed, legacy_index, jobs)
+        packer.tell = _teller(packer.total, packer.paths() if verbose else None, progress)
+        if largest is None:
+            packer.write_file(target)
+        else:
+            packer.write_shards(place, target, largest)
+    return packer.report
+
+
+@contextlib.contextmanager
+def packing_bar(*, shown: bool) -> Iterator[Callable[[Progress], None]]:
+    """Draw a progress bar on standard error. Give a function for `pack_folder(progress=…)`."""
+    drawn = None
+    with contextlib.ExitStack() as stack:
+
+        def show(now: Progress) -> None:
+            nonlocal drawn
+            if drawn is None:  # not before: an error may come instead
+                total, unit = now.total_bytes, "B"
+                made = bar(shown=shown, total=total, unit=unit, unit_scale=True, desc="packing")
+                drawn = stack.enter_context(made)
+            drawn.set_postfix_str(f"{now.files:,} of {now.total_files:,} files", refresh=False)
+            drawn.update(now.bytes - drawn.n)
+
+        yield show
+
+
+def _require_folder(top: str) -> None:
+    fd = open_path(top, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "not a folder", top)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _place(target: str, *, sharded: bool) -> Iterator[str]:
+    """Where to write: the archive itself, or a folder that gets its name at the end, when all went
+    well. An error before anything is read if the target cannot be made."""
+    if not sharded:
+        check_target(target)
+        yield target
+        return
+    folder = NewFolder(target, DOING, partial(check_new_folder, target, "shards want a"))
+    try:
+        yield folder.path
+        folder.publish()
+    finally:
+        folder.discard()
+
+
+@contextlib.contextmanager
+def _names_as_text() -> Iterator[None]:
+    """Errors name paths as users write them; the walk has them as bytes."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error.filename, bytes):
+            error.filename = os.fsdecode(error.filename)
+        raise
+
+
+class _Packer:
+    """Writes what a scan has found."""
+
+    def __init__(
+        self, scan: Scan, ignore_changed: bool, legacy_index: bool, jobs: int | None
+    ) -> None:
+        self._scan = scan
+        self._ignore_changed = ignore_changed
+        self._legacy_index = legacy_index
+        self._jobs = jobs
+        self._gone: set[int] = set()
+        self._files = _number_files(scan.tree)
+        self.report = _report(scan)
+        self.total = Progress(0, len(self._files), 0, self.report.bytes)
+        self.tell: Callable[[int, int], None] = lambda files, size: None
+
+    def paths(self) -> Iterator[str]:
+        """A path of each file, in the order of their records."""
+        return (os.fsdecode(self._scan.path(inode)) for inode in self._files)
+
+    def write_file(self, target: str) -> None:
+        """Everything, and the index, into one file."""
+        with FileWriter(target, len(self._files) + 1) as writer:
+            self._write(writer, self._files)
+            self._write_index(writer, target, [])
+
+    def write_shards(self, folder: str, target: str, largest: int) -> None:
+        """Files of about the given size, and the index in one more, into `folder`, which becomes
+        `target`."""
+        parts = self._parts(largest)
+        if len(parts) > MOST_SHARDS:
+            size = said("shard_size", "--shard-size")
+            raise ValueError(f"{len(parts)} shards are too many: {size} is too small")
+        self.report.shards = len(parts)
+        shards = []
+        for number, part in enumerate(parts):
+            name = f"PART_{number:05d}.ffr"
+            path = os.path.join(folder, name)
+            with FileWriter(path, len(part)) as writer:
+                self._write(writer, self._files[part.start : part.stop])
+            shards.append(Shard(name.encode(), len(part), _header_crc(path)))
+        with FileWriter(os.path.join(folder, INDEX_NAME), 1) as writer:
+            self._write_index(writer, target, shards)
+
+    def _parts(self, largest: int) -> list[range]:
+        """Which of the files are in each shard: as many as fit, and at least one."""
+        parts = []
+        begin = size = 0
+        for row, inode in enumerate(self._files):
+            length = self._scan.tree.length[inode]
+            if row > begin and size + length > largest:
+                parts.append(range(begin, row))
+                begin, size = row, 0
+            size += length
+        return [*parts, range(begin, len(self._files))]
+
+    def _write(self, writer: FileWriter, inodes: Iterable[int]) -> None:
+        """The contents of files, one record each, with what is only known once they are read."""
+        tree = self._scan.tree
+        begun: list[int] = []  # checksums of a large file's first blocks
+        for batch in read_ahead(self._scan, inodes, self._jobs):
+            piece, size = batch.piece, sum(batch.piece.lengths)
+            writer.append(batch.memory[:size])
+            for inode in batch.changed + batch.gone:
+                self._note_change(inode, gone=inode in batch.gone)
+            for inode, xattrs in batch.xattrs.items():
+                tree.xattrs[inode] = xattrs
+            if not piece.is_last:
+                begun += batch.checksums[0]
+                self.tell(0, size)
+                continue
+            checksums, lengths = batch.checksums, piece.lengths
+            if begun:
+                checksums, lengths = [begun + checksums[0]], [tree.length[piece.inodes[0]]]
+                begun = []
+            joined = [blocks[0] for blocks in checksums]
+            for k, (inode, blocks) in enumerate(zip(piece.inodes, checksums, strict=True)):
+                if len(blocks) > 1:
+                    joined[k] = crc32_joined(blocks, BLOCK, lengths[k])
+                    tree.blocks[inode] = array("I", blocks)
+            writer.seal(lengths, joined)
+            self.tell(len(lengths), size)
+
+    def _note_change(self, inode: int, *, gone: bool) -> None:
+        paths = [os.fsdecode(path) for path in self._scan.paths(inode)]
+        what = "went away" if gone else "changed"
+        if not self._ignore_changed:
+            raise ChangedError(
+                f"{paths[0]}: {what} while its folder was packed; pack it again, or with "
+                f"{said('ignore_changed=True', '--ignore-changed')}"
+            )
+        if gone and inode not in self._gone:
+            self._gone.add(inode)
+            self.report.files -= 1
+            self.report.hard_links -= len(paths) - 1
+            self.report.bytes -= self._scan.tree.length[inode]
+        for path in paths:
+            if path not in self.report.changed:
+                self.report.changed.append(path)
+                message = f"{path}: {what} while its folder was packed"
+                warnings.warn(message, ChangedWarning, stacklevel=5)
+
+    def _write_index(self, writer: FileWriter, target: str, shards: list[Shard]) -> None:
+        """The last record."""
+        self._scan.forget()
+        tree = self._scan.tree
+        sizes = np.frombuffer(tree.length, np.int64)[np.frombuffer(self._files, np.uint32)]
+        if self._gone:
+            tree = tree.without(self._gone)
+        write_index(writer, target, tree, sizes, shards, legacy_index=self._legacy_index)
+
+
+def _number_files(tree: Tree) -> array[int]:
+    """Give files their record numbers, in the order of their paths; the inodes in that order."""
+    files = array("I")
+    seen = bytearray(len(tree))
+    for entry, _ in tree.in_path_order():
+        inode = tree.inode[entry]
+        if tree.is_file(inode) and not seen[inode]:
+            seen[inode] = True
+            tree.record[inode] = len(files)
+            files.append(inode)
+    return files
+
+
+def write_index(
+    writer: FileWriter, target: str, tree: Tree, sizes: Ints, shards: Sequence[Shard] = (),
+    *, legacy_index: bool = True,
+) -> None:  # fmt: skip
+    """Write the last record of an archive whose other records have these sizes."""
+    size = crc = 0
+    for piece in index_record(target, tree, sizes, shards, legacy_index=legacy_index):
+        writer.append(memoryview(piece))
+        size, crc = size + len(piece), crc32(piece, crc)
+    writer.seal([size], [crc])
+
+
+def index_record(
+    target: str, tree: Tree, sizes: Ints, shards: Sequence[Shard] = (), *, legacy_index: bool = True
+) -> Iterator[index_layout.Buffer]:
+    """The last record, piece by piece."""
+    image = build(tree, shards)
+    # What is written is read back with all of a reader's checks before it is believed.
+    index = Index(target, image, sizes)
+    if legacy_index:
+        yield from legacy.pickled(tree, partial(_symlink_record, tree, index))
+    yield image
+    yield index_layout.trailer(image, crc32(image))
+
+
+def _symlink_record(tree: Tree, index: Index, entry: int) -> int | None:
+    """The record of the file in here that a symlink leads to.
+
+    By entry: a relative symlink that has several names leads to another place from each.
+    """
+    return readable_record(index, tree.parent[entry], tree.names[entry], tree.inode[entry])
+
+
+def _report(scan: Scan) -> PackReport:
+    return PackReport(
+        **asdict(of_tree(scan.tree)), skipped=dict(scan.skipped), changed=list(scan.changed)
+    )
+
+
+def _teller(
+    total: Progress,
+    paths: Iterator[str] | None,
+    progress: Callable[[Progress], None] | None,
+) -> Callable[[int, int], None]:
+    """A function that is told how many files and bytes were written since the last time.
+
+    It prints `paths`, those of the files in the order of their records.
+    """
+    done = Progress(0, total.total_files, 0, total.total_bytes)
+
+    def tell(files: int, size: int) -> None:
+        if paths is not None:
+            for number, path in enumerate(islice(paths, files), done.files):
+                print_file(number, done.total_files, path)
+        done.files += files
+        done.bytes += size
+        if progress is not None:
+            progress(done)
+
+    return tell
+
+
+def print_file(number: int, files: int, path: str) -> None:
+    """Print one of so many files that are packed, in the original's words."""
+    line = f"{number:0{len(str(files))}d}/{files} {printable(path)}"
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+def _header_crc(path: str) -> int:
+    return int.from_bytes(Source(path, direct=False).read_bytes(0, CRC_SIZE), "little")

@@ -1,0 +1,205 @@
+"""Reading many files in order, some of them ahead of the one that is wanted.
+
+Files are read in batches of about two megabytes: many small files, or a part of a large one. A
+batch's files lie end to end in one piece of memory, just as the archive will have them, and come
+with their checksums. Several threads wait for a slow disk better than one; files that are in the
+page cache are read fastest by one thread, since Python runs one at a time (50,000 files of 10 kB
+by hand: 1.4 s with one, 1.9 s with two, 2.7 s with eight; also large files). So the number of
+batches in flight follows from whether the last ones had to wait.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ffrecord.archive.index.build import Xattrs
+from ffrecord.archive.scan import Scan, read_xattrs
+from ffrecord.disk import pagecache
+from ffrecord.disk.slabs import SlabPool
+from ffrecord.format.checksum import crc32
+from ffrecord.format.index import BLOCK
+
+BATCH_BYTES = 16 * BLOCK
+BATCH_FILES = 512
+MOST_THREADS = 8
+# A batch has waited if a quarter of it came from a disk, or if for most of its time it did nothing
+# (a network). Waiting for other threads of this process does not get that far.
+FROM_DISK = 0.25
+WAITING = 0.15
+_SECTOR = 512
+_slabs = SlabPool(idle_limit=(MOST_THREADS + 1) * BATCH_BYTES)
+# What is said of a file in whose place there is nothing, or something else: at opening, at reading.
+_GONE = (
+    errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR,
+    errno.EISDIR, errno.ESPIPE, errno.EAGAIN,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Files from one of them to another, or a part of one that is too large for one batch."""
+
+    inodes: list[int]
+    lengths: list[int]
+    offset: int = 0  # in the file, for a part
+    is_last: bool = True  # the end of its file
+
+
+@dataclass(slots=True)
+class Batch:
+    """A piece that was read: its bytes end to end, and what was found on the way.
+
+    Where a file has become shorter, or has gone, there are zeros instead, as tar has it: every
+    byte is where it was planned to be.
+    """
+
+    piece: Piece
+    memory: memoryview
+    checksums: list[list[int]]  # of each file's blocks
+    xattrs: dict[int, Xattrs] = field(default_factory=dict)
+    changed: list[int] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+    waited: bool = False
+
+
+def pieces(lengths: Iterable[tuple[int, int]]) -> Iterator[Piece]:
+    """What to read at a time, for files given as inode and length."""
+    batch = Piece([], [])
+    size = 0
+    for inode, length in lengths:
+        if batch.inodes and (size + length > BATCH_BYTES or len(batch.inodes) == BATCH_FILES):
+            yield batch
+            batch, size = Piece([], []), 0
+        offset = 0
+        while length - offset > BATCH_BYTES:
+            yield Piece([inode], [BATCH_BYTES], offset, is_last=False)
+            offset += BATCH_BYTES
+        if offset:
+            yield Piece([inode], [length - offset], offset)
+        else:
+            batch.inodes.append(inode)
+            batch.lengths.append(length)
+            size += length
+    if batch.inodes:
+        yield batch
+
+
+def read_ahead(scan: Scan, inodes: Iterable[int], jobs: int | None) -> Iterator[Batch]:
+    """The files' contents in order. A batch's memory is used again once the next is asked for."""
+    most = jobs or MOST_THREADS
+    ahead = 1
+    spare: list[memoryview] = []
+    flying: deque[Future[Batch]] = deque()
+    length = scan.tree.length
+    work = pieces((inode, length[inode]) for inode in inodes)
+
+    def set_out() -> None:
+        while len(flying) < ahead and (piece := next(work, None)) is not None:
+            memory = spare.pop() if spare else _slabs.take(BATCH_BYTES).data
+            flying.append(pool.submit(_load, scan, piece, memory))
+
+    pool = ThreadPoolExecutor(most, thread_name_prefix="ffrecord-pack")
+    try:
+        set_out()
+        while flying:
+            batch = flying.popleft().result()
+            ahead = min(ahead + 1, most) if batch.waited else max(ahead - 1, 1)
+            set_out()
+            yield batch
+            spare.append(batch.memory)
+    finally:
+        for future in flying:
+            future.cancel()
+        pool.shutdown()
+
+
+def _load(scan: Scan, piece: Piece, memory: memoryview) -> Batch:
+    began, worked, sectors = time.perf_counter(), time.thread_time(), _sectors_read()
+    batch = Batch(piece, memory, [])
+    at = 0
+    paths = scan.places(piece.inodes)
+    for inode, length, path in zip(piece.inodes, piece.lengths, paths, strict=True):
+        place = memory[at : at + length]
+        _load_file(scan, inode, path, place, batch)
+        if length <= BLOCK:
+            batch.checksums.append([crc32(place)])
+        else:
+            starts = range(0, length, BLOCK)
+            batch.checksums.append([crc32(place[start : start + BLOCK]) for start in starts])
+        at += length
+    took = time.perf_counter() - began
+    from_disk = (_sectors_read() - sectors) * _SECTOR
+    batch.waited = from_disk > FROM_DISK * at or time.thread_time() - worked < WAITING * took
+    return batch
+
+
+def _load_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Batch) -> None:
+    try:
+        _read_file(scan, inode, path, place, batch)
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
+        batch.gone.append(inode)
+        place[:] = bytes(len(place))
+
+
+def _read_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Batch) -> None:
+    # With flags not to wait for a fifo, or follow a symlink, that has taken the file's place.
+    fd = scan.open(path)
+    try:
+        got = _first_read(fd, place, batch.piece.offset)
+        if got < len(place):
+            got = _go_on(fd, place, batch.piece.offset, got)
+        if batch.piece.is_last and (xattrs := read_xattrs(fd)):
+            batch.xattrs[inode] = xattrs
+        # When all was read: what changes after this is not in the archive.
+        if got < len(place) or not scan.is_unchanged(inode, os.fstat(fd)):
+            batch.changed.append(inode)
+    finally:
+        os.close(fd)
+
+
+def _first_read(fd: int, place: memoryview, offset: int) -> int:
+    """What one read gets. A large piece that is not cached is read past the page cache: getting
+    pages for it there costs more than the disk does, and pushes out what others have cached."""
+    if len(place) == BATCH_BYTES and not _is_cached(fd, offset):
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
+            return os.preadv(fd, [place], offset)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # no O_DIRECT on this file system
+                raise
+        finally:
+            fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+    return os.preadv(fd, [place], offset)
+
+
+def _is_cached(fd: int, offset: int) -> bool:
+    return bool(pagecache.resident(fd, np.array([offset]), np.array([BATCH_BYTES]))[0])
+
+
+def _go_on(fd: int, place: memoryview, offset: int, got: int) -> int:
+    """Read on after a short read until the place is full or the file ends, and fill it up."""
+    while got < len(place):
+        count = os.preadv(fd, [place[got:]], offset + got)
+        if not count:
+            break
+        got += count
+    place[got:] = bytes(len(place) - got)
+    return got
+
+
+def _sectors_read() -> int:
+    """How much this thread had to ask a disk for."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_inblock

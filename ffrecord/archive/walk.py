@@ -1,0 +1,140 @@
+"""Going through the names of a packed folder: down from a folder, by a pattern, or all files.
+
+A folder is the number of its inode, a path is text. Symlinks are gone into only where it is said.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ffrecord.aliases import Ints
+from ffrecord.archive.index import ROOT, Index
+from ffrecord.archive.index.lookup import MISSING
+from ffrecord.archive.index.resolve import leads_to
+from ffrecord.archive.names import to_text
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An entry found below some folder."""
+
+    path: str  # from there
+    name: bytes
+    inode: int
+    folder: int  # the inode of the one that it is in
+
+
+def descend(index: Index, top: int, *, recursive: bool) -> Iterator[Item]:
+    """What is in a folder; with `recursive` each folder's contents after the folder."""
+    opened = [("", top, index.children(top))]
+    while opened:
+        path, folder, children = opened[-1]
+        name, inode = next(children, (b"", MISSING))
+        if inode == MISSING:
+            opened.pop()
+            continue
+        item = Item(_joined(path, to_text(name)), name, inode, folder)
+        yield item
+        if recursive and stat.S_ISDIR(index.mode(inode)):
+            opened.append((item.path, inode, index.children(inode)))
+
+
+def walk(
+    index: Index, path: str, top: int, *, followlinks: bool
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As `os.walk`, from the folder `top`, whose path is `path`."""
+    above: tuple[int, ...] = ()  # the inodes of the folders that one is in
+    waiting = [(path, top, above)]
+    while waiting:
+        path, folder, above = waiting.pop()
+        folders, files = [], []
+        inodes = {}
+        for name, child, record in _contents(index, folder):
+            text = to_text(name)
+            if record != MISSING:
+                files.append(text)
+                continue
+            inode = leads_to(index, folder, name, child)
+            if not stat.S_ISDIR(index.mode(inode)):
+                files.append(text)
+                continue
+            folders.append(text)
+            if followlinks or inode == child:
+                inodes[text] = inode
+        yield path, folders, files
+        above = (*above, folder)
+        waiting += [
+            (_joined(path, name), inodes[name], above)
+            for name in reversed(folders)
+            if name in inodes and inodes[name] not in above
+        ]
+
+
+def _contents(index: Index, folder: int) -> Iterator[tuple[bytes, int, int]]:
+    """Name, inode and record, MISSING for other than regular files, of what is in a folder."""
+    entries = index.entries(folder)
+    inodes = index.tables.entries["inode"][entries.start : entries.stop].astype(np.int64)
+    records = index.records(inodes).tolist()
+    for (name, inode), record in zip(index.children(folder), records, strict=True):
+        yield name, inode, record
+
+
+def matching(index: Index, pattern: str) -> list[str]:
+    """Paths from the root that match, each once."""
+    parts = [part for part in pattern.split("/") if part not in ("", ".")]
+    if not parts:
+        return []
+    return list(dict.fromkeys(_matching(index, "", ROOT, parts)))  # ** may find a path twice
+
+
+def _matching(index: Index, path: str, folder: int, parts: Sequence[str]) -> Iterator[str]:
+    """Paths below `path`, which is `folder`, that the parts of a pattern match."""
+    part, rest = parts[0], parts[1:]
+    if part == "**" and rest:
+        yield from _matching(index, path, folder, rest)
+    if part == "**":
+        for item in descend(index, folder, recursive=True):
+            if not rest:
+                yield _joined(path, item.path)
+            elif stat.S_ISDIR(index.mode(item.inode)):
+                yield from _matching(index, _joined(path, item.path), item.inode, rest)
+        return
+    matches = re.compile(fnmatch.translate(part)).match
+    for item in descend(index, folder, recursive=False):
+        if not matches(item.path):
+            continue
+        if not rest:
+            yield _joined(path, item.path)
+            continue
+        inside = leads_to(index, folder, item.name, item.inode)
+        if stat.S_ISDIR(index.mode(inside)):
+            yield from _matching(index, _joined(path, item.path), inside, rest)
+
+
+def all_files(index: Index) -> Iterator[str]:
+    """The paths of all regular files, a folder's own before those of the folders in it."""
+    prefixes: dict[int, bytes] = {}
+    parents = index.tables.entries["parent"]
+    for entry in file_entries(index).tolist():
+        parent = int(parents[entry])
+        if parent not in prefixes:
+            path = index.inode_path(parent)
+            prefixes = {parent: path + b"/" if path else b""}
+        yield to_text(prefixes[parent] + index.name(entry))
+
+
+def file_entries(index: Index) -> Ints:
+    """The numbers of the entries that are names of regular files."""
+    inodes = index.tables.entries["inode"].astype(np.int64)
+    found: Ints = (index.records(inodes) != MISSING).nonzero()[0]
+    return found
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name

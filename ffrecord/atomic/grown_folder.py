@@ -1,0 +1,167 @@
+"""A new folder that takes an old one's place in one step, as `append` does it for one file.
+
+Linux exchanges two names at once (renameat2 with RENAME_EXCHANGE), so that at every moment the old
+or the new folder has the target's name. The old one is removed afterwards, or by the next writer if
+this one is killed in between. Readers that have opened the old files keep them.
+
+Files of the old folder that the new one does not replace are linked into it. A folder in it cannot
+be linked, and is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+from collections.abc import Collection
+
+from ffrecord.atomic.clone import inherit
+from ffrecord.atomic.file import sync_folder, writing
+from ffrecord.atomic.folder import NewFolder
+from ffrecord.atomic.locks import is_at, lock, unlock
+from ffrecord.errors import AppendError, ChangedError
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class GrownFolder(NewFolder):
+    """The folder `path`, which `publish` exchanges with `target`.
+
+    The old folder is locked until then: a second writer gets a `BusyError`. `replaced` names the
+    files in it that the new folder has its own of.
+    """
+
+    def __init__(self, target: str, doing: str, replaced: Collection[str]) -> None:
+        self._replaced = replaced
+        self._published = False
+        if os.path.ismount(target):
+            raise AppendError(f"{target}: a mount point cannot be replaced; append to a copy")
+        self._old = _open_locked(target)
+        try:
+            super().__init__(target, doing)
+            # Now, not after hours of writing: what may fail in `publish`.
+            self._require_exchange()
+            self._link_others()
+            inherit(self._lock, self._old, target)
+            os.fchmod(self._lock, 0o700)
+        except BaseException:
+            self.discard()
+            raise
+
+    def publish(self) -> None:
+        """Put it in the old folder's place, durably. Its content must be on disk already."""
+        self._link_others()
+        for name in self._replaced:
+            self._inherit_file(name)
+        inherit(self._lock, self._old, self.target)
+        sync_folder(self.path)
+        if not is_at(self._old, self.target):
+            raise ChangedError(
+                f"{self.target}: was replaced while it was appended to; nothing was added"
+            )
+        exchange(self.path, self.target)
+        self._published = True
+        # Only when the new name is on disk: a power cut may bring the old folder back.
+        sync_folder(os.path.dirname(self.target))
+        self._remove_old()
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove it, unless it was published, and give the locks back."""
+        if self._pid != os.getpid():
+            return
+        if not self._published:
+            super().discard()
+        for fd in (self._lock, self._old):
+            if fd >= 0:
+                unlock(fd)  # children that were forked meanwhile would keep it
+        self._unlock()
+        self._close_old()
+
+    def _require_exchange(self) -> None:
+        pair = [os.path.join(self.path, name) for name in ("one", "other")]
+        for name in pair:
+            os.mkdir(name)
+        try:
+            exchange(*pair)
+        except OSError as error:
+            if error.errno not in _CANNOT:
+                raise OSError(error.errno, error.strerror, self.target) from error
+            raise AppendError(
+                f"{self.target}: this file system cannot exchange two folders "
+                f"({error.strerror}), which appending needs; ext4, XFS, btrfs and tmpfs can: copy "
+                "the dataset there, or write a further shard"
+            ) from error
+        finally:
+            for name in pair:
+                os.rmdir(name)
+
+    def _link_others(self) -> None:
+        """Give the new folder the old one's other files, as they are now."""
+        with os.scandir(self.target) as entries:
+            others = [entry for entry in entries if entry.name not in self._replaced]
+        for entry in others:
+            if entry.is_dir(follow_symlinks=False):
+                raise AppendError(
+                    f"{self.target}: holds the folder {entry.name!r}, which is not part of the "
+                    "dataset; appending replaces the dataset's folder: move it elsewhere first"
+                )
+            place = os.path.join(self.path, entry.name)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(place)
+            os.link(entry.path, place, follow_symlinks=False)
+
+    def _inherit_file(self, name: str) -> None:
+        with contextlib.ExitStack() as opened:
+            new, old = (
+                opened.enter_context(open(os.path.join(folder, name), "rb", buffering=0))
+                for folder in (self.path, self.target)
+            )
+            inherit(new.fileno(), old.fileno(), old.name)
+            with writing(old.name):
+                os.fsync(new.fileno())
+
+    def _remove_old(self) -> None:
+        """Remove the old folder, which has the hidden name now. If that fails, the next writer
+        does it."""
+        with contextlib.suppress(OSError):
+            os.fchmod(self._old, 0o700)
+            for name in os.listdir(self.path):
+                os.unlink(os.path.join(self.path, name))
+            os.rmdir(self.path)
+
+    def _close_old(self) -> None:
+        old, self._old = self._old, -1
+        if old >= 0:
+            os.close(old)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_old"):  # only the descriptor: in a forked child the lock is the parent's
+            self._close_old()
+        super().__del__()
+
+
+def exchange(one: str, other: str) -> None:
+    """Let each of two names have what the other has, in one step."""
+    call = getattr(_libc, "renameat2", None)
+    if call is None:
+        raise OSError(errno.ENOSYS, "the C library has no renameat2", one)
+    if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), one, None, other)
+
+
+def _open_locked(folder: str) -> int:
+    while True:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if lock(fd, folder):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)

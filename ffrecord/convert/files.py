@@ -1,0 +1,174 @@
+"""Files of other formats: opened, read from front to back, written, and their entries' paths.
+
+An OSError of an open file does not name the file, and Python's own file objects take EAGAIN for the
+end of a file, or return None where bytes are due. Here both are errors of ours. A short count is no
+error: the buffers above ask again.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from ffrecord.archive.names import to_text
+from ffrecord.atomic.file import writing
+from ffrecord.convert.shapes import LARGEST_RECORD, Buffer
+from ffrecord.disk.longpaths import open_path
+from ffrecord.errors import ConversionError, DamagedSourceError, ReadFailedError
+from ffrecord.format.index import DEEPEST, LONGEST_NAME
+from ffrecord.records.opening import refuse_other_kinds
+
+
+class SourceFile:
+    """A regular file, and where in it the next read begins.
+
+    A length is compared with what is left of the file before anything is read or allocated.
+    """
+
+    def __init__(self, path: str) -> None:
+        refuse_other_kinds(path, "a file")
+        self.path = path
+        self._file = reader(path)
+        self.size = os.fstat(self._file.fileno()).st_size
+        self.offset = 0
+
+    @property
+    def left(self) -> int:
+        return self.size - self.offset
+
+    def read(self, length: int, record: int | None = None, what: str = "it") -> bytes:
+        """So many bytes; an error that names the record if there are fewer."""
+        self.require(length, record, what)
+        begin = self.offset
+        data = self._file.read(length)
+        self.offset += len(data)
+        if len(data) != length:
+            raise self.damaged("was cut off while it was read", record, begin)
+        return data
+
+    def require(self, length: int, record: int | None = None, what: str = "it") -> None:
+        """An error unless so many bytes are left, and no more than a record may have."""
+        if length > self.left:
+            raise self.damaged(
+                f"{what} needs {length} bytes, the file has {self.left} more", record, self.offset
+            )
+        if length > LARGEST_RECORD:
+            raise self.damaged(
+                f"{what} has {length} bytes; {LARGEST_RECORD} is the most that is read",
+                record, self.offset,
+            )  # fmt: skip
+
+    def seek(self, offset: int) -> None:
+        self._file.seek(offset)
+        self.offset = offset
+
+    def damaged(
+        self, what: str, record: int | None = None, offset: int | None = None
+    ) -> DamagedSourceError:
+        return DamagedSourceError(self.path, what, record, offset)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> SourceFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Pieces:
+    """Bytes that come in pieces, read as from a file; memory is taken as they come."""
+
+    def __init__(self, pieces: Iterable[Buffer]) -> None:
+        self._pieces = iter(pieces)
+        self._piece = memoryview(b"")
+
+    def read(self, length: int) -> bytes:
+        """So many bytes, or fewer at the end."""
+        found = bytearray()
+        while len(found) < length:
+            if not len(self._piece):
+                piece = next(self._pieces, None)
+                if piece is None:
+                    break
+                self._piece = memoryview(piece).cast("B")
+            part = self._piece[: length - len(found)]
+            found += part
+            self._piece = self._piece[len(part) :]
+        return bytes(found)
+
+
+STEP = 1 << 20
+"""Bytes that are read at once."""
+
+GATHERED = 128 << 10
+"""Bytes that are written at once."""
+
+
+def reader(path: str, flags: int = os.O_RDONLY | os.O_CLOEXEC) -> io.BufferedReader:
+    """A file to read from."""
+    return io.BufferedReader(_Reading(path, flags), STEP)
+
+
+def new_file(path: str) -> io.BufferedWriter:
+    """A file that was not there, to write to."""
+    return io.BufferedWriter(_Writing(path, "xb"), GATHERED)
+
+
+def first_bytes(path: str, length: int) -> bytes:
+    """So many, or as many as the file has."""
+    with reader(path) as file:
+        return file.read(length)
+
+
+class _Reading(io.FileIO):
+    def __init__(self, path: str, flags: int) -> None:
+        fd = open_path(path, flags)
+        try:
+            super().__init__(fd, "rb")
+        except OSError as error:  # a folder
+            os.close(fd)
+            raise OSError(error.errno, error.strerror, path) from error
+        self._path = path
+
+    def readinto(self, memory: Any) -> int:
+        try:
+            return os.readv(self.fileno(), [memory])
+        except OSError as error:
+            code = error.errno or errno.EIO
+            raise ReadFailedError(self._path, code, self.tell()) from error
+
+
+class _Writing(io.FileIO):
+    def write(self, data: Any) -> int:
+        with writing(str(self.name)):
+            return os.write(self.fileno(), data)
+
+
+def parts(path: bytes) -> list[bytes]:
+    """The names of a path; none for the top. An error if it leads out, or cannot be a path."""
+    if not path:
+        return []
+    names = path.split(b"/")
+    for name in names:
+        reason = ""
+        if name in (b"", b".", b".."):
+            reason = "it has an empty name, . or .. in it"
+        elif b"\0" in name or len(name) > LONGEST_NAME:
+            reason = f"it has a NUL in it, or a name of more than {LONGEST_NAME} bytes"
+        if reason:
+            raise ConversionError(f"{to_text(path)[:200]!r} is no path below a folder: {reason}")
+    if len(names) > DEEPEST:
+        raise ConversionError(f"{to_text(path)[:200]!r}…: more than {DEEPEST} levels deep")
+    return names
+
+
+def sample_key(path: bytes) -> tuple[bytes, bytes]:
+    """A path up to the first dot of its last name, and what comes after that dot."""
+    folder, slash, name = path.rpartition(b"/")
+    key, _, extension = name.partition(b".")
+    return folder + slash + key, extension

@@ -1,0 +1,1 @@
+"""One module for each format that `ffrecord.convert` reads or writes."""

@@ -1,0 +1,94 @@
+"""Folders on disk as entries, and entries into a new folder.
+
+A folder is written by way of an archive beside it: so names are checked before the first file is
+made, and `extract` is the only code here that makes files where somebody else says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from ffrecord.archive.archive import Archive
+from ffrecord.archive.counts import Contents, of_tree
+from ffrecord.archive.extract import extract
+from ffrecord.archive.index.build import Xattrs
+from ffrecord.archive.names import to_text
+from ffrecord.archive.scan import Scan, read_xattrs
+from ffrecord.convert.files import STEP, reader
+from ffrecord.convert.formats import packed
+from ffrecord.convert.shapes import Entry, Files, Options, Written
+from ffrecord.errors import ChangedError
+
+
+@contextmanager
+def read(path: str, options: Options) -> Iterator[Files]:
+    scan = Scan(os.path.abspath(path))
+    options.skipped.update(scan.skipped)
+    yield Files(_entries(scan), of_tree(scan.tree).names)
+
+
+def count(path: str) -> Contents:
+    return of_tree(Scan(os.path.abspath(path)).tree)
+
+
+def write(path: str, files: Files, options: Options) -> Written:
+    archive = f"{path}.ffr"
+    written = packed.write(archive, files, options)
+    with Archive.open(archive) as opened:
+        extract(opened, path)
+    os.unlink(archive)
+    return written
+
+
+def _entries(scan: Scan) -> Iterator[Entry]:
+    """The top, then everything in path order."""
+    tree = scan.tree
+    yield _entry(scan, b"", b"", 0)
+    folders: list[bytes] = []
+    names = np.bincount(np.frombuffer(tree.inode, np.uint32), minlength=len(tree))
+    has_several = (names > 1).tobytes()
+    seen: dict[int, bytes] = {}  # the first path of a file with several names
+    for number, depth in tree.in_path_order():
+        del folders[depth - 1 :]
+        inode, name = tree.inode[number], tree.names[number]
+        path = b"/".join([*folders, name])
+        first = seen.setdefault(inode, path) if has_several[inode] else path
+        yield _entry(scan, path, b"" if first == path else first, inode)
+        folders.append(name)
+
+
+def _entry(scan: Scan, path: bytes, hard_link: bytes, inode: int) -> Entry:
+    tree = scan.tree
+    is_file = tree.is_file(inode) and not hard_link
+    return Entry(
+        path, tree.mode[inode], tree.uid[inode], tree.gid[inode], tree.mtime[inode],
+        size=tree.length[inode] if is_file else 0,
+        target=tree.targets.get(inode, b""),
+        hard_link=hard_link,
+        xattrs=_xattrs(scan, inode) if is_file or tree.is_folder(inode) else (),
+        content=lambda: _content(scan, inode),
+    )  # fmt: skip
+
+
+def _xattrs(scan: Scan, inode: int) -> Xattrs:
+    fd = scan.open(scan.path(inode))
+    try:
+        return read_xattrs(fd)
+    finally:
+        os.close(fd)
+
+
+def _content(scan: Scan, inode: int) -> Iterator[bytes]:
+    """A file's bytes, if they are those of the file that was seen."""
+    path = scan.path(inode)
+    with reader(os.fsdecode(path), scan.open_flags) as file:
+        left = scan.tree.length[inode]
+        while left and (piece := file.read(min(left, STEP))):
+            left -= len(piece)
+            yield piece
+        if left or not scan.is_unchanged(inode, os.fstat(file.fileno())):
+            raise ChangedError(f"{to_text(path)}: changed while it was converted")

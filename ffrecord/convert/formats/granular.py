@@ -1,0 +1,296 @@
+"""Dataset folders of the package granular: `spec.json`, and a bag for each field.
+
+Before 0.22 it had sequences, and `refs.bag`, which is read and written for those (`granularrefs`).
+Its int, i64 and u64 are all our int; its array and tree are msgpack where ours are .npy. Types that
+it has no codec for keep their name and our bytes: its readers must be given a decoder for them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import repeat
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ffrecord.convert import field_types
+from ffrecord.convert.files import first_bytes, new_file
+from ffrecord.convert.formats import granular_refs
+from ffrecord.convert.formats.bag import BagFile, BagWriter, SingleBagWriter
+from ffrecord.convert.shapes import Options, Row, Rows, Written
+from ffrecord.dataset import optional
+from ffrecord.dataset.codecs import decode_int, decode_msgpack, encode_int
+from ffrecord.dataset.sharded import SHARD_NAME
+from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SEQUENCE, SPEC_NAME, check_spec
+from ffrecord.errors import ConversionError, DamagedSourceError, SpecError
+from ffrecord.records.opening import refuse_other_kinds
+
+LONGEST_INT = 16  # bytes, as its decoder has it
+_INTS = ("int", "i64", "u64")
+_ARRAY_MARK = "_"
+
+Types: TypeAlias = dict[str, tuple[str, bool]]  # field -> type, and whether of a sequence
+
+
+@contextmanager
+def read(path: str, options: Options) -> Iterator[Rows]:
+    """One dataset, or the shards of one."""
+    folders = _shards(path)
+    specs = [load_spec(folder) for folder in folders]
+    for folder, spec in zip(folders, specs, strict=True):
+        if spec != specs[0]:
+            raise ConversionError(f"{folder}: not of the spec that the other shards have")
+    ours = {name: _our_type(type_) for name, type_ in specs[0].items()}
+    total = sum(_count(folder, specs[0]) for folder in folders)
+    yield Rows(ours, (row for each in folders for row in _rows(each, specs[0])), total)
+
+
+def count(path: str) -> int:
+    return _count(path, load_spec(path))
+
+
+def write(path: str, rows: Rows, options: Options) -> Written:
+    """With an index beside each bag; if there are sequences, as before 0.22."""
+    types = {name: field_types.plain(text) for name, text in rows.spec.items()}
+    has_sequences = any(sequence for _, sequence in types.values())
+    if has_sequences and granular_refs.NAME in types:
+        raise ConversionError(
+            f"field {granular_refs.NAME!r}: granular has another file of that name"
+        )
+    spec = {name: type_ + SEQUENCE * sequence for name, (type_, sequence) in types.items()}
+    os.mkdir(path)
+    with new_file(os.path.join(path, SPEC_NAME)) as file:
+        file.write(json.dumps(spec).encode())
+    return Written((_write_with_refs if has_sequences else _write_columns)(path, rows, types))
+
+
+def _write_columns(path: str, rows: Rows, types: Types) -> int:
+    number = 0
+    with ExitStack() as opened:
+        bags = {name: opened.enter_context(BagWriter(_bag(path, name))) for name in types}
+        for number, row in enumerate(rows.items, 1):
+            for name, bag in bags.items():
+                bag.append(_encoded(number - 1, name, types[name][0], row[name]))
+    return number
+
+
+def _write_with_refs(path: str, rows: Rows, types: Types) -> int:
+    number = 0
+    with ExitStack() as opened:
+        refs = opened.enter_context(SingleBagWriter(granular_refs.path_in(path)))
+        bags = {name: opened.enter_context(SingleBagWriter(_bag(path, name))) for name in types}
+        for number, row in enumerate(rows.items, 1):
+            begins = [bag.length for bag in bags.values()]
+            for name, (type_, sequence) in types.items():
+                for value in row[name] if sequence else [row[name]]:
+                    bags[name].append(_encoded(number - 1, name, type_, value))
+            counts = [len(row[name]) if sequence else None for name, (_, sequence) in types.items()]
+            refs.append(granular_refs.encode(begins, counts))
+    return number
+
+
+def load_spec(path: str) -> dict[str, str]:
+    """A dataset's own spec, if it is one of granular's."""
+    name = os.path.join(path, SPEC_NAME)
+    refuse_other_kinds(name, "a spec")
+    text = first_bytes(name, LARGEST_SPEC + 1)
+    try:
+        if len(text) > LARGEST_SPEC:
+            raise ValueError(f"it has more than {LARGEST_SPEC} bytes")
+        spec = check_spec(json.loads(text))
+        has_refs = granular_refs.is_there(path, spec)
+        for type_ in spec.values():
+            name_of_type, sequence = field_types.plain(type_)
+            if name_of_type + SEQUENCE * sequence != type_:
+                raise ValueError(f"{type_!r} is no type of granular's")
+            if sequence and not has_refs:
+                raise ValueError(f"{type_!r} is of sequences, which need refs.bag beside it")
+    except (ValueError, RecursionError, SpecError) as error:
+        raise DamagedSourceError(name, f"not the spec of a granular dataset: {error}") from None
+    return spec
+
+
+def is_spec(content: Any) -> bool:
+    """Whether the JSON of a `spec.json` is granular's: names and types, nothing else."""
+    return (
+        isinstance(content, dict)
+        and content.get("format") != FORMAT
+        and all(isinstance(type_, str) for type_ in content.values())
+    )
+
+
+def _shards(path: str) -> list[str]:
+    if os.path.exists(os.path.join(path, SPEC_NAME)):
+        return [path]
+    names = sorted(name for name in os.listdir(path) if re.fullmatch(SHARD_NAME, name))
+    return [os.path.join(path, name) for name in names] or [path]
+
+
+def _our_type(type_: str) -> str:
+    name = type_.removesuffix(SEQUENCE)
+    return "int" + type_[len(name) :] if name in _INTS else type_
+
+
+def _bag(folder: str, name: str) -> str:
+    return os.path.join(folder, f"{name}.bag")
+
+
+def _count(folder: str, spec: dict[str, str]) -> int:
+    """How many datapoints there are, if all fields agree."""
+    lengths = {}
+    if granular_refs.is_there(folder, spec):
+        lengths[granular_refs.NAME] = granular_refs.count(folder)
+    for name, type_ in spec.items():
+        if not type_.endswith(SEQUENCE):
+            with BagFile(_bag(folder, name)) as bag:
+                lengths[name] = len(bag)
+    if len(set(lengths.values())) > 1:
+        raise DamagedSourceError(folder, f"its fields are not of one length: {lengths}")
+    return next(iter(lengths.values()))
+
+
+def _rows(folder: str, spec: dict[str, str]) -> Iterator[Row]:
+    with ExitStack() as opened:
+        fields = [
+            _FieldReader(_bag(folder, name), name, type_, opened) for name, type_ in spec.items()
+        ]
+        for counts in _counts(folder, spec):
+            yield {field.name: field.take(n) for field, n in zip(fields, counts, strict=True)}
+        for field in fields:
+            field.end()
+
+
+def _counts(folder: str, spec: dict[str, str]) -> Iterable[list[int]]:
+    """How many records each field has in each datapoint."""
+    if granular_refs.is_there(folder, spec):
+        return granular_refs.counts(folder, spec)
+    return repeat([1] * len(spec), _count(folder, spec))
+
+
+class _FieldReader:
+    """A field's values, from the first on."""
+
+    def __init__(self, path: str, name: str, type_: str, opened: ExitStack) -> None:
+        self.name = name
+        self._path = path
+        self._type = type_.removesuffix(SEQUENCE)
+        self._sequence = type_.endswith(SEQUENCE)
+        self._number = 0
+        self._records = opened.enter_context(BagFile(path)).records()
+
+    def take(self, count: int) -> Any:
+        """The next value, or of a sequence so many elements."""
+        values = [self._next() for _ in range(count)]
+        return values if self._sequence else values[0]
+
+    def end(self) -> None:
+        """An error if there are more records than were taken."""
+        if next(self._records, None) is not None:
+            raise DamagedSourceError(self._path, f"has more than the {self._number} records due")
+
+    def _next(self) -> Any:
+        record = next(self._records, None)
+        if record is None:
+            raise DamagedSourceError(self._path, f"has only {self._number} records, more are due")
+        value = _decoded(self._path, self._number, self._type, record)
+        self._number += 1
+        return value
+
+
+def _decoded(path: str, number: int, type_: str, record: bytes) -> Any:
+    try:
+        decode = _DECODERS.get(type_)
+        return field_types.decode(type_, record) if decode is None else decode(record)
+    except Exception as error:
+        what = f"is no {type_}: {error or type(error).__name__}"
+        raise DamagedSourceError(path, what, number) from error
+
+
+def _encoded(number: int, name: str, type_: str, value: Any) -> bytes:
+    try:
+        encode = _ENCODERS.get(type_)
+        return field_types.encode(type_, value) if encode is None else encode(value)
+    except Exception as error:
+        what = f"granular's {type_} cannot hold it: {error or type(error).__name__}"
+        raise ConversionError(f"row {number}, field {name!r}: {what}") from error
+
+
+def _decode_u64(record: bytes) -> int:
+    if len(record) != 8:
+        raise ValueError(f"{len(record)} bytes are not 8")
+    return int.from_bytes(record, "little")
+
+
+def _decode_array(record: bytes) -> Any:
+    return _array(*decode_msgpack(memoryview(record)))
+
+
+def _array(dtype: str, shape: list[int], data: bytes) -> Any:
+    """A copy, which may be written to."""
+    described = np.dtype(dtype)
+    if described.hasobject:
+        raise ValueError("it holds Python objects, which are not read")
+    return np.frombuffer(bytearray(data), described).reshape(shape)
+
+
+def _decode_tree(record: bytes) -> Any:
+    def made(item: Any) -> Any:
+        if isinstance(item, list):
+            if len(item) == 4 and item[0] == _ARRAY_MARK:
+                return _array(*item[1:])
+            return [made(below) for below in item]
+        if isinstance(item, dict):
+            return {key: made(below) for key, below in item.items()}
+        return item
+
+    return made(decode_msgpack(memoryview(record)))
+
+
+def _encode_int(value: int) -> bytes:
+    encoded = encode_int(value)
+    if len(encoded) > LONGEST_INT:
+        raise ValueError(f"{value} has more than {8 * LONGEST_INT} bits")
+    return encoded
+
+
+def _described(array: Any) -> tuple[str, tuple[int, ...], bytes]:
+    if array.dtype.names is not None or array.dtype.hasobject:
+        raise TypeError(f"dtype {array.dtype} cannot be described in one word")
+    return array.dtype.str, array.shape, array.tobytes()
+
+
+def _encode_array(value: Any) -> bytes:
+    packed: bytes = optional.load("msgpack").packb(_described(np.asarray(value)))
+    return packed
+
+
+def _encode_tree(value: Any) -> bytes:
+    def made(item: Any) -> Any:
+        if isinstance(item, (list, tuple)):
+            return [made(below) for below in item]
+        if isinstance(item, dict):
+            return {key: made(below) for key, below in item.items()}
+        if isinstance(item, (np.ndarray, np.generic)):
+            return (_ARRAY_MARK, *_described(np.asarray(item)))
+        return item
+
+    packed: bytes = optional.load("msgpack").packb(made(value))
+    return packed
+
+
+_DECODERS: dict[str, Callable[[bytes], Any]] = {
+    "int": lambda record: decode_int(memoryview(record)),
+    "i64": lambda record: decode_int(memoryview(record)),
+    "u64": _decode_u64,
+    "array": _decode_array,
+    "tree": _decode_tree,
+}
+_ENCODERS: dict[str, Callable[[Any], bytes]] = {
+    "int": _encode_int,
+    "array": _encode_array,
+    "tree": _encode_tree,
+}

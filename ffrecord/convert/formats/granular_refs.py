@@ -1,0 +1,81 @@
+"""`refs.bag` of granular before 0.22: which records of each field belong to a datapoint.
+
+A record is MessagePack of one item for each field, in the order of the spec: the number of its
+record, or for a sequence the number of the first one and how many there are, `[]` if none. Records
+are written in this order, so that a field is read from front to back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ffrecord.convert.formats.bag import BagFile
+from ffrecord.dataset import optional
+from ffrecord.dataset.codecs import decode_msgpack
+from ffrecord.dataset.spec import SEQUENCE
+from ffrecord.errors import DamagedSourceError
+
+NAME = "refs"
+
+
+def path_in(folder: str) -> str:
+    return os.path.join(folder, f"{NAME}.bag")
+
+
+def is_there(folder: str, spec: Mapping[str, Any]) -> bool:
+    """Whether a dataset has refs; since 0.22 a field may have that name."""
+    return NAME not in spec and os.path.exists(path_in(folder))
+
+
+def count(folder: str) -> int:
+    with BagFile(path_in(folder)) as bag:
+        return len(bag)
+
+
+def counts(folder: str, spec: Mapping[str, str]) -> Iterator[list[int]]:
+    """How many records each field has in each datapoint."""
+    path = path_in(folder)
+    sequences = [type_.endswith(SEQUENCE) for type_ in spec.values()]
+    due = [0] * len(spec)
+    with BagFile(path) as bag:
+        for number, record in enumerate(bag.records()):
+            try:
+                spans = _spans(record, sequences)
+            except Exception as error:
+                what = f"is no list of references: {error or type(error).__name__}"
+                raise DamagedSourceError(path, what, number) from error
+            for field, begin in enumerate(begin for begin, _ in spans):
+                if begin not in (due[field], None):
+                    what = f"field {list(spec)[field]!r} has record {begin}, {due[field]} is due"
+                    raise DamagedSourceError(path, what, number)
+            taken = [length for _, length in spans]
+            due = [sum(pair) for pair in zip(due, taken, strict=True)]
+            yield taken
+
+
+def _spans(record: bytes, sequences: list[bool]) -> list[tuple[int | None, int]]:
+    """The first record of each field and how many there are; None and 0 for no elements."""
+    refs = decode_msgpack(memoryview(record))
+    if not isinstance(refs, list) or len(refs) != len(sequences):
+        raise ValueError(f"a list of {len(sequences)} is due")
+    return [_span(*pair) for pair in zip(refs, sequences, strict=True)]
+
+
+def _span(ref: Any, sequence: bool) -> tuple[int | None, int]:
+    if sequence and ref == []:
+        return None, 0
+    begin, length = ref if sequence else (ref, 1)
+    if type(begin) is not int or type(length) is not int or begin < 0 or length < 0:
+        raise ValueError(f"{str(ref)[:50]} refers to nothing")
+    return begin, length
+
+
+def encode(begins: Iterable[int], counts: Iterable[int | None]) -> bytes:
+    """A record: where each field's records begin, and how many a sequence has; None for one."""
+    refs: list[Any] = []
+    for begin, length in zip(begins, counts, strict=True):
+        refs.append(begin if length is None else [begin, length] if length else [])
+    packed: bytes = optional.load("msgpack").packb(refs)
+    return packed

@@ -1,0 +1,247 @@
+"""Writing a packed folder from entries in any order that has a hard link after its file.
+
+Contents become records as they come; the index, which is made at the end, says what they are
+called. So a tar is packed while it is read. What is kept in memory is the names and attributes.
+"""
+
+from __future__ import annotations
+
+import stat
+from array import array
+from collections.abc import Mapping
+
+import numpy as np
+
+from ffrecord.archive.index import ROOT
+from ffrecord.archive.index.build import Tree, Xattrs
+from ffrecord.archive.index.columns import MISSING, RowTable
+from ffrecord.archive.names import to_text
+from ffrecord.archive.pack import write_index
+from ffrecord.archive.scan import LATEST_NS
+from ffrecord.convert.files import parts
+from ffrecord.convert.shapes import Entry, Files, Options, Written
+from ffrecord.errors import ConversionError
+from ffrecord.format.checksum import crc32, crc32_joined
+from ffrecord.format.index import BLOCK, LARGEST_XATTR, LONGEST_NAME, LONGEST_TARGET
+from ffrecord.records.writer import FileWriter
+
+_IMPLIED = stat.S_IFDIR | 0o755
+_MOST_ID = (1 << 32) - 1
+
+
+def write(path: str, files: Files, options: Options) -> Written:
+    with FileWriter(path) as writer:
+        packing = _Packing(path, writer)
+        for entry in files.items:
+            packing.add(entry)
+        packing.write_index()
+    return Written(packing.names, packing.replaced)
+
+
+class _Packing:
+    """The tree that the entries make, in columns and in the order in which they come.
+
+    Inodes that were replaced stay in it without a name, until the tree is put in order.
+    """
+
+    def __init__(self, path: str, writer: FileWriter) -> None:
+        self.names = 0  # of what is not a folder
+        self.replaced = 0
+        self._path = path
+        self._writer = writer
+        self._found = Tree()
+        self._by_name = RowTable()  # entries by folder and name
+        self._folder_xattrs: dict[int, Xattrs] = {}
+        self._last_folder = (b"", ROOT)  # where the entry before this one was
+        self._sizes = array("q")
+
+    def add(self, entry: Entry) -> None:
+        names = parts(entry.path)
+        if not self._found:
+            self._imply_folder(entry)  # the root
+        folder = self._folder(names[:-1], entry)
+        place = self._place(folder, names[-1]) if names else MISSING
+        there = self._found.inode[place] if place != MISSING else MISSING
+        if not names or (there != MISSING and self._found.is_folder(there)):
+            self._take_attributes(there if names else ROOT, entry)
+            return
+        inode = self._linked(entry) if entry.hard_link else self._new_inode(entry)
+        if not self._found.is_folder(inode):
+            self.names += there == MISSING
+            self.replaced += there != MISSING
+        elif there != MISSING:
+            raise _contradiction(entry)
+        if there != MISSING:
+            self._found.inode[place] = inode
+        else:
+            self._add_entry(folder, names[-1], inode)
+
+    def write_index(self) -> None:
+        """The last record."""
+        if not self._found:
+            self._found.add_inode(_IMPLIED, 0, 0, 0)
+        tree = _in_order(self._found, self._folder_xattrs)
+        del self._found, self._by_name
+        write_index(self._writer, self._path, tree, np.frombuffer(self._sizes, np.int64))
+
+    def _new_inode(self, entry: Entry) -> int:
+        _require_xattrs(entry)
+        found = self._found
+        if entry.is_symlink:
+            if not 0 < len(entry.target) <= LONGEST_TARGET or b"\0" in entry.target:
+                raise ConversionError(f"{to_text(entry.path)!r}: no symlink can say what it says")
+            inode = self._add_inode(entry, entry.mode, len(entry.target))
+            found.targets[inode] = entry.target
+        elif entry.is_file:
+            blocks, size = self._store(entry)
+            inode = self._add_inode(entry, entry.mode, size, len(self._sizes) - 1)
+            if len(blocks) > 1:
+                found.blocks[inode] = blocks
+        else:
+            inode = self._add_inode(entry, entry.mode)
+        self._set_xattrs(inode, entry)
+        return inode
+
+    def _add_inode(self, entry: Entry, mode: int, length: int = 0, record: int = 0) -> int:
+        uid, gid, mtime = _owner_and_time(entry)
+        return self._found.add_inode(mode, uid, gid, mtime, length, record)
+
+    def _set_xattrs(self, inode: int, entry: Entry) -> None:
+        """Those of folders, which may be set again, are kept apart."""
+        if self._found.is_folder(inode):
+            self._folder_xattrs.pop(inode, None)
+        if entry.xattrs:
+            of = self._folder_xattrs if self._found.is_folder(inode) else self._found.xattrs
+            of[inode] = tuple(sorted(entry.xattrs))
+
+    def _linked(self, entry: Entry) -> int:
+        """The file that a hard link is another name for."""
+        inode = ROOT
+        for name in parts(entry.hard_link):
+            place = self._place(inode, name)
+            inode = self._found.inode[place] if place != MISSING else MISSING
+            if inode == MISSING:
+                break
+        if inode == MISSING or self._found.is_folder(inode):
+            raise ConversionError(
+                f"{to_text(entry.path)!r}: a hard link to {to_text(entry.hard_link)!r}, which is "
+                "no file that came before it"
+            )
+        return inode
+
+    def _store(self, entry: Entry) -> tuple[array[int], int]:
+        """A file's content as the next record: the checksums of its blocks, and its size."""
+        blocks = array("I")
+        crc = filled = size = 0
+        for piece in entry.content():
+            data = memoryview(piece).cast("B")
+            if not len(data):
+                continue
+            self._writer.append(data)
+            size += len(data)
+            while len(data):
+                part = data[: BLOCK - filled]
+                crc, filled, data = crc32(part, crc), filled + len(part), data[len(part) :]
+                if filled == BLOCK:
+                    blocks.append(crc)
+                    crc = filled = 0
+        if filled or not blocks:
+            blocks.append(crc)
+        self._writer.seal([size], [crc32_joined(blocks, BLOCK, size)])
+        self._sizes.append(size)
+        return blocks, size
+
+    def _folder(self, names: list[bytes], entry: Entry) -> int:
+        """A folder, which is made if it has not come itself."""
+        path = b"/".join(names)
+        if path == self._last_folder[0]:
+            return self._last_folder[1]
+        folder = ROOT
+        for name in names:
+            place = self._place(folder, name)
+            if place == MISSING:
+                inode = self._imply_folder(entry)
+                self._add_entry(folder, name, inode)
+            else:
+                inode = self._found.inode[place]
+            if not self._found.is_folder(inode):
+                raise _contradiction(entry)
+            folder = inode
+        self._last_folder = (path, folder)
+        return folder
+
+    def _imply_folder(self, entry: Entry) -> int:
+        return self._add_inode(entry, _IMPLIED)
+
+    def _place(self, folder: int, name: bytes) -> int:
+        """The entry of a name in a folder, or MISSING."""
+        found = self._found
+        return self._by_name.find(
+            hash((folder, name)),
+            lambda place: found.parent[place] == folder and found.names[place] == name,
+        )
+
+    def _add_entry(self, folder: int, name: bytes, inode: int) -> None:
+        self._by_name.add(hash((folder, name)), len(self._found.names))
+        self._found.add_entry(folder, name, inode)
+
+    def _take_attributes(self, folder: int, entry: Entry) -> None:
+        """A folder's own entry may come after what is in it, and more than once."""
+        if entry.hard_link or not entry.is_folder:
+            raise _contradiction(entry)
+        _require_xattrs(entry)
+        found = self._found
+        found.mode[folder] = entry.mode
+        found.uid[folder], found.gid[folder], found.mtime[folder] = _owner_and_time(entry)
+        self._set_xattrs(folder, entry)
+
+
+def _in_order(found: Tree, folder_xattrs: Mapping[int, Xattrs]) -> Tree:
+    """The same tree breadth first, each folder's names sorted, without inodes that no name has."""
+    tree = Tree()
+    parents = np.frombuffer(found.parent, np.uint32)
+    by_folder = np.argsort(parents, kind="stable").astype(np.uint32)
+    parents = parents[by_folder]
+    numbers = array("I", bytes(4 * len(found)))  # 0: the root, or without a number yet
+    folders = array("I", [ROOT])
+    _copy_inode(found, ROOT, tree)
+    for folder in folders:  # it grows while it is gone through
+        begin, end = np.searchsorted(parents, np.array([folder, folder + 1], np.uint32))
+        for place in sorted(by_folder[begin:end].tolist(), key=found.names.__getitem__):
+            inode = found.inode[place]
+            if not numbers[inode]:
+                numbers[inode] = _copy_inode(found, inode, tree)
+                if found.is_folder(inode):
+                    folders.append(inode)
+            tree.add_entry(numbers[folder], found.names[place], numbers[inode])
+    number = np.frombuffer(numbers, np.uint32).astype(np.int64)
+    tree.xattrs = found.xattrs.renumbered(number > 0, number)
+    tree.blocks = found.blocks.renumbered(number > 0, number)
+    for inode, xattrs in folder_xattrs.items():
+        tree.xattrs[numbers[inode]] = xattrs
+    return tree
+
+
+def _copy_inode(found: Tree, inode: int, tree: Tree) -> int:
+    number = tree.add_inode(*(column[inode] for column in found.columns))
+    if stat.S_ISLNK(found.mode[inode]):
+        tree.targets[number] = found.targets[inode]
+    return number
+
+
+def _contradiction(entry: Entry) -> ConversionError:
+    return ConversionError(f"{to_text(entry.path)!r}: is a folder and something else at once")
+
+
+def _require_xattrs(entry: Entry) -> None:
+    for name, value in entry.xattrs:
+        if len(name) > LONGEST_NAME or len(value) > LARGEST_XATTR or b"\0" in name:
+            raise ConversionError(f"{to_text(entry.path)!r}: no file has such an attribute")
+
+
+def _owner_and_time(entry: Entry) -> tuple[int, int, int]:
+    if not (0 <= entry.uid <= _MOST_ID and 0 <= entry.gid <= _MOST_ID):
+        raise ConversionError(
+            f"{to_text(entry.path)!r}: no owner or group has the number {entry.uid} or {entry.gid}"
+        )
+    return entry.uid, entry.gid, max(-LATEST_NS, min(LATEST_NS, entry.mtime_ns))

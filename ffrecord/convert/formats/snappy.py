@@ -1,0 +1,87 @@
+"""Snappy: one block, or the framing format, unpacked without believing what it claims.
+
+The block format has the length that it unpacks to in front; the framing format is a sequence of
+chunks of at most 64 KiB each, with a masked CRC-32C. Compression itself is the package cramjam's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ffrecord.convert.formats.tfrecord import masked_crc
+from ffrecord.convert.shapes import Buffer
+from ffrecord.dataset import optional
+
+MOST_RATIO = 32
+"""A copy of up to 64 bytes takes at least 3: nothing unpacks to more than 22 times its size."""
+CHUNK = 1 << 16
+STREAM_BEGIN = b"\xff\x06\x00\x00sNaPpY"
+_COMPRESSED, _PLAIN = 0x00, 0x01
+_FIRST_SKIPPABLE = 0x80
+
+
+def _snappy() -> Any:
+    return optional.load("cramjam").snappy
+
+
+def pack_block(data: Buffer) -> bytes:
+    return bytes(_snappy().compress_raw(data))
+
+
+def unpack_block(data: Buffer) -> bytes:
+    """Raises ValueError for what is not a block."""
+    cramjam = optional.load("cramjam")
+    try:
+        length = cramjam.snappy.decompress_raw_len(data)
+        if length > MOST_RATIO * len(data):
+            raise ValueError(f"{len(data)} bytes claim to unpack to {length}")
+        unpacked = bytes(cramjam.snappy.decompress_raw(data))
+    except cramjam.DecompressionError as error:
+        raise ValueError(f"not a snappy block: {error}") from None
+    if len(unpacked) != length:
+        raise ValueError(f"unpacks to {len(unpacked)} bytes instead of {length}")
+    return unpacked
+
+
+def pack_frames(data: bytes) -> bytes:
+    """A whole stream in the framing format."""
+    parts = [STREAM_BEGIN]
+    for at in range(0, len(data), CHUNK):
+        plain = data[at : at + CHUNK]
+        packed = pack_block(plain)
+        kind, content = (_COMPRESSED, packed) if len(packed) < len(plain) else (_PLAIN, plain)
+        parts += [
+            bytes([kind]), (len(content) + 4).to_bytes(3, "little"),
+            masked_crc(plain).to_bytes(4, "little"), content,
+        ]  # fmt: skip
+    return b"".join(parts)
+
+
+def unpack_frames(data: bytes) -> Iterator[bytes]:
+    """The pieces of a stream in the framing format. Raises ValueError for what is none."""
+    if data and data[: len(STREAM_BEGIN)] != STREAM_BEGIN:
+        raise ValueError("does not begin as a snappy stream")
+    at = 0
+    while at < len(data):
+        kind = data[at]
+        length = int.from_bytes(data[at + 1 : at + 4], "little")
+        begin, at = at + 4, at + 4 + length
+        if at > len(data):
+            raise ValueError(f"its snappy stream ends {at - len(data)} bytes too early")
+        if kind in (_COMPRESSED, _PLAIN):
+            yield _chunk(kind, data[begin:at])
+        elif kind < _FIRST_SKIPPABLE:
+            raise ValueError(f"its snappy stream has a chunk of the unknown type {kind:#x}")
+
+
+def _chunk(kind: int, content: bytes) -> bytes:
+    if len(content) < 4:
+        raise ValueError("its snappy stream has a chunk without a checksum")
+    stored, packed = int.from_bytes(content[:4], "little"), content[4:]
+    plain = unpack_block(packed) if kind == _COMPRESSED else packed
+    if len(plain) > CHUNK:
+        raise ValueError(f"its snappy stream has a chunk of {len(plain)} bytes")
+    if masked_crc(plain) != stored:
+        raise ValueError("a chunk of its snappy stream does not have its checksum")
+    return plain

@@ -1,0 +1,245 @@
+"""WebDataset's samples: files with one key are a row, and each one's extension names its field.
+
+The key is a path up to the first dot of its last name; a sample's files follow each other. The last
+part of an extension says of what type a file is, if it is in `TYPES`. In front of such a part there
+may be a name: `0007.left.png` is the field `left`, a png, of the sample `0007`. It goes both ways.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from ffrecord.archive.names import to_bytes, to_text
+from ffrecord.convert import field_types
+from ffrecord.convert.files import sample_key
+from ffrecord.convert.shapes import Entry, Files, Options, Row, Rows
+from ffrecord.dataset.codecs import decode_msgpack
+from ffrecord.dataset.compression import LARGEST_VALUE
+from ffrecord.errors import ConversionError
+
+KEY = "__key__"
+TYPES = {
+    "bin": "bytes",
+    "txt": "utf8",
+    "cls": "int",
+    "float": "float",
+    "bool": "bool",
+    "json": "json",
+    "mp": "msgpack",
+    "npy": "array",
+    "tree": "tree",
+    "jpg": "jpg",
+    "jpeg": "jpg",
+    "png": "png",
+}
+_EXTENSIONS = {type_: extension for extension, type_ in reversed(TYPES.items())}
+_FILE = stat.S_IFREG | 0o644
+_INT = re.compile(rb"\s*[+-]?[0-9]{1,4000}\s*")
+
+
+def extension_of(type_: str) -> str:
+    return _EXTENSIONS.get(type_, "bin")
+
+
+# ---- files to rows -------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Sample:
+    key: bytes
+    parts: dict[str, bytes]  # by extension
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What an extension means: the name and the type of a field."""
+
+    name: str
+    type: str
+
+
+def to_rows(files: Files, options: Options) -> Rows:
+    """The fields are those of the first sample; another one must have the same."""
+    samples = _samples(files, options)
+    first = next(samples, None)
+    if first is None:
+        return Rows({KEY: "utf8"}, (), 0)
+    parts = _parts(list(first.parts), options)
+    spec = {KEY: "utf8", **{part.name: part.type for part in parts.values()}}
+    return Rows(spec, (_row(each, parts) for each in chain([first], samples)))
+
+
+def content_of(entry: Entry, largest: int = LARGEST_VALUE) -> bytes:
+    """A file's content in memory, if it is not too large for that."""
+    content = bytearray()
+    for piece in entry.content():
+        data = memoryview(piece).cast("B")  # of an array, which bytes cannot be added to
+        if len(content) + len(data) > largest:
+            name = to_text(entry.path)
+            raise ConversionError(f"{name!r}: more than {largest} bytes are too large for a value")
+        content += data
+    return bytes(content)
+
+
+def _samples(files: Files, options: Options) -> Iterator[_Sample]:
+    sample: _Sample | None = None
+    for entry in files.items:
+        if entry.is_folder:
+            continue
+        if not entry.is_file:
+            options.skipped["symlink" if entry.is_symlink else "hard link"] += 1
+            continue
+        key, extension = sample_key(entry.path)
+        if not extension or key.endswith(b"/") or not key:
+            raise ConversionError(
+                f"{to_text(entry.path)!r}: a file of a sample is named KEY.EXTENSION; it is none"
+            )
+        if sample is None or sample.key != key:
+            if sample is not None:
+                yield sample
+            sample = _Sample(key, {})
+        if to_text(extension) in sample.parts:
+            raise ConversionError(f"{to_text(entry.path)!r}: is there twice")
+        sample.parts[to_text(extension)] = content_of(entry)
+    if sample is not None:
+        yield sample
+
+
+def _parts(extensions: list[str], options: Options) -> dict[str, _Part]:
+    found = {}
+    for extension in extensions:
+        before, dot, last = extension.rpartition(".")
+        known = TYPES.get(last.lower())
+        alone = not dot or known is None
+        name = extension if alone else before
+        if not alone and sum(_name(other) == name for other in extensions) > 1:
+            name = extension  # left.png and left.txt are two fields
+        found[extension] = _Part(name, options.types.get(name, known or "bytes"))
+    if KEY in (part.name for part in found.values()):
+        raise ConversionError(f"{KEY!r} is the name of the field for the key, and of a file")
+    return found
+
+
+def _name(extension: str) -> str:
+    before, dot, last = extension.rpartition(".")
+    return before if dot and last.lower() in TYPES else extension
+
+
+def _row(sample: _Sample, parts: dict[str, _Part]) -> Row:
+    if sample.parts.keys() != parts.keys():
+        raise ConversionError(
+            f"the sample {to_text(sample.key)!r} has {', '.join(sample.parts)}; the first one has "
+            f"{', '.join(parts)}, and all must have the same"
+        )
+    row: Row = {KEY: to_text(sample.key)}
+    for extension, part in parts.items():
+        try:
+            row[part.name] = _parsed(part.type, sample.parts[extension])
+        except Exception as error:
+            raise ConversionError(
+                f"{to_text(sample.key)}.{extension} is no {part.type}: "
+                f"{error or type(error).__name__}; the type {part.name}=bytes would take it"
+            ) from error
+    return row
+
+
+def _parse_int(data: bytes) -> int:
+    if not _INT.fullmatch(data):
+        raise ValueError("not a whole number")
+    return int(data)
+
+
+def _parse_bool(data: bytes) -> bool:
+    return {b"true": True, b"false": False}[data.strip()]
+
+
+def _checked_json(data: bytes) -> bytes:
+    json.loads(data.decode("utf-8"))
+    return data
+
+
+def _checked_msgpack(data: bytes) -> bytes:
+    decode_msgpack(memoryview(data))
+    return data
+
+
+# Where a file's content is not just what a dataset stores.
+_PARSERS: dict[str, Callable[[bytes], Any]] = {
+    "int": _parse_int,
+    "float": float,
+    "bool": _parse_bool,
+    "json": _checked_json,
+    "msgpack": _checked_msgpack,
+}
+
+
+def _parsed(type_: str, data: bytes) -> Any:
+    name = field_types.single("", type_, "a file is one value")
+    parser = _PARSERS.get(name)
+    return field_types.decode(name, bytearray(data)) if parser is None else parser(data)
+
+
+# ---- rows to files -------------------------------------------------------------------------
+
+
+def to_files(rows: Rows, options: Options) -> Files:
+    types = {
+        field: field_types.single(field, text, "a file is one value")
+        for field, text in rows.spec.items()
+    }
+    keyed = types.get(KEY) == "utf8"
+    if keyed:
+        del types[KEY]
+    suffixes = {field: _suffix(field, type_) for field, type_ in types.items()}
+    total = None if rows.count is None else rows.count * len(types)
+    return Files(_entries(rows, types, suffixes, keyed, options), total)
+
+
+def _suffix(field: str, type_: str) -> bytes:
+    """A field's name, and after it what tells its type if the name does not."""
+    told = TYPES.get(field.rpartition(".")[2].lower(), "bytes")
+    known = type_ if type_ in _EXTENSIONS else "bytes"  # others are bytes to whoever reads them
+    return to_bytes(field if told == known else f"{field}.{_EXTENSIONS[known]}")
+
+
+def _entries(
+    rows: Rows, types: dict[str, str], suffixes: dict[str, bytes], keyed: bool, options: Options
+) -> Iterator[Entry]:
+    before = b""
+    for number, row in enumerate(rows.items):
+        key = to_bytes(row[KEY]) if keyed else numbered(number, rows.count)
+        if sample_key(key) != (key, b"") or not key or key == before:
+            raise ConversionError(
+                f"row {number}: {to_text(key)[:100]!r} is no key: it has a dot in its last name, "
+                "is empty, or is that of the row before"
+            )
+        before = key
+        for field, type_ in types.items():
+            data = _rendered(type_, row[field])
+            yield made_file(key + b"." + suffixes[field], data, options)
+
+
+def made_file(path: bytes, data: Any, options: Options) -> Entry:
+    """A file that is made of a record or a value."""
+    size = memoryview(data).nbytes
+    return Entry(path, _FILE, mtime_ns=options.mtime_ns, size=size, content=lambda: (data,))
+
+
+def numbered(number: int, total: int | None) -> bytes:
+    """As wide as the largest, so that they sort; at least six digits."""
+    width = 6 if total is None else max(6, len(str(max(0, total - 1))))
+    return f"{number:0{width}}".encode()
+
+
+def _rendered(type_: str, value: Any) -> bytes:
+    if type_ == "bool":
+        return b"true" if value else b"false"
+    if type_ in ("int", "float"):
+        return repr(value).encode()
+    return field_types.encode(type_, value)

@@ -1,0 +1,190 @@
+"""All formats, and how a path tells which one it is: by what it begins with, then by its name."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ffrecord.archive.archive import Archive
+from ffrecord.archive.counts import Contents
+from ffrecord.convert.files import first_bytes
+from ffrecord.convert.formats import (
+    bag,
+    folder,
+    granular,
+    hdf5,
+    native,
+    packed,
+    recordio,
+    tar,
+    tfrecord,
+)
+from ffrecord.convert.shapes import Files, Options, Records, Rows, Shape, Written
+from ffrecord.dataset.sharded import SHARD_NAME
+from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SPEC_NAME
+from ffrecord.errors import (
+    ConversionError,
+    FFRecordError,
+    MissingPackageError,
+    NotPackedFolderError,
+)
+from ffrecord.format.index import INDEX_NAME
+from ffrecord.records.opening import refuse_other_kinds
+from ffrecord.records.reader import FileReader
+from ffrecord.text import said
+
+Reads: TypeAlias = Callable[[str, Options], AbstractContextManager[Shape]]
+
+START = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format: the shape that it has, and its three functions."""
+
+    name: str
+    shape: type[Shape]
+    read: Reads
+    write: Callable[[str, Any, Options], Written]
+    count: Callable[[str], int | Contents]
+    """How many items a file of it says that it has; of files, how many of each kind."""
+    suffixes: tuple[str, ...] = ()
+    is_folder: bool = False
+
+
+FORMATS = {
+    each.name: each
+    for each in (
+        Format("records", Records, native.read_records, native.write_records, native.count_records),
+        Format("packed", Files, native.read_packed, packed.write, native.count_packed),
+        Format("dataset", Rows, native.read_dataset, native.write_dataset, native.count_dataset,
+               is_folder=True),
+        Format("folder", Files, folder.read, folder.write, folder.count, is_folder=True),
+        Format("tar", Files, tar.read, tar.write, tar.count, tar.SUFFIXES),
+        Format("tfrecord", Records, tfrecord.read, tfrecord.write, tfrecord.count,
+               (".tfrecord", ".tfrecords")),
+        Format("recordio", Records, recordio.read, recordio.write_python, recordio.count,
+               (".recordio", ".rio")),
+        Format("recordio-go", Records, recordio.read, recordio.write_go, recordio.count),
+        Format("bag", Records, bag.read, bag.write, bag.count, (".bag",)),
+        Format("bag-single", Records, bag.read, bag.write_single, bag.count),
+        Format("granular", Rows, granular.read, granular.write, granular.count, is_folder=True),
+        Format("hdf5", Rows, hdf5.read, hdf5.write, hdf5.count, (".h5", ".hdf5")),
+    )
+}  # fmt: skip
+KNOWN = ", ".join([*FORMATS, "webdataset"])
+OURS = ".ffr"
+
+
+def named(name: str) -> Format:
+    if name == "webdataset":
+        name = "tar"
+    if name not in FORMATS:
+        raise ConversionError(f"there is no format {name!r}; there are {KNOWN}")
+    return FORMATS[name]
+
+
+def find(path: str) -> Format:
+    """The format of a file or folder that is there."""
+    name = _folder_format(path) if os.path.isdir(path) else _file_format(path)
+    if name is None:
+        raise ConversionError(
+            f"{path}: neither its beginning nor its name tells its format: name it with "
+            f"{said('source_format', '--from')}: {KNOWN}"
+        )
+    return FORMATS[name]
+
+
+def find_target(path: str, shape: type[Shape]) -> Format:
+    """The format that a name asks for, given the shape of what is to be written."""
+    if path.endswith(OURS):
+        return FORMATS[{Records: "records", Files: "packed"}.get(shape, "records")]
+    by_name = _by_name(path)
+    if by_name is not None:
+        return FORMATS[by_name]
+    if os.path.splitext(path)[1] and not path.endswith("/") and not os.path.isdir(path):
+        raise ConversionError(
+            f"{path}: its name does not tell a format: name it with "
+            f"{said('target_format', '--to')}: {KNOWN}"
+        )
+    return FORMATS["dataset" if shape is Rows else "folder"]
+
+
+def _by_name(path: str) -> str | None:
+    for each in FORMATS.values():
+        if path.endswith(each.suffixes or "\0"):
+            return each.name
+    return None
+
+
+def _file_format(path: str) -> str | None:
+    refuse_other_kinds(path, "a file or folder")
+    start = first_bytes(path, START)
+    if hdf5.begins(start):
+        return "hdf5"
+    if recordio.begins(start):
+        return "recordio"
+    if tar.begins(start):
+        return "tar"
+    by_name = _by_name(path)
+    if by_name is not None:
+        return by_name
+    if path.endswith(OURS):
+        return _ours(path)
+    try:
+        if tfrecord.begins(start):
+            return "tfrecord"
+    except MissingPackageError:  # nobody has said that it is one
+        pass
+    try:
+        return _ours(path)
+    except FFRecordError:
+        return None
+
+
+def _ours(path: str) -> str:
+    with FileReader(path) as reader:
+        try:
+            Archive(reader)
+        except NotPackedFolderError:
+            return "records"
+    return "packed"
+
+
+def _folder_format(path: str) -> str:
+    names = os.listdir(path)
+    if SPEC_NAME in names:
+        return _dataset_format(os.path.join(path, SPEC_NAME)) or "folder"
+    shards = [name for name in names if re.fullmatch(SHARD_NAME, name)]
+    if shards and len(shards) == len(names):
+        spec = os.path.join(path, min(shards), SPEC_NAME)
+        if os.path.isfile(spec):
+            return _dataset_format(spec) or "folder"
+    if names and all(name.endswith(tar.SUFFIXES) for name in names):  # shards of WebDataset's
+        return "tar"
+    if names and all(re.fullmatch(r"PART_\d+\.ffr", name) for name in {*names} - {INDEX_NAME}):
+        return "packed" if INDEX_NAME in names else "records"
+    return "folder"
+
+
+def _dataset_format(spec: str) -> str | None:
+    """Whose `spec.json` it is; None if it is nobody's, but a file that happens to have the name."""
+    if not os.path.isfile(spec):
+        return None
+    text = first_bytes(spec, LARGEST_SPEC + 1)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(content, dict) and content.get("format") == FORMAT:
+        return "dataset"
+    beside = os.listdir(os.path.dirname(spec))
+    fields = content if isinstance(content, dict) else {}
+    if granular.is_spec(content) and any(f"{name}.bag" in beside for name in fields):
+        return "granular"
+    return None

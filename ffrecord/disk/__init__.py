@@ -1,0 +1,1 @@
+"""Local bytes, fast: open files, planned reads, Linux AIO, the page cache, memory for batches."""

@@ -1,0 +1,109 @@
+"""From the records of a batch to the reads that fetch them: aligned, sorted, coalesced. Pure.
+
+Reads are laid out one after the other in one slab of memory. Records that share a block or lie
+close together share a read. A record asked for twice is read twice, since the caller may write
+into its results and each must be its own. Long stretches are cut into several reads, so that
+the disk works on them in parallel and checksums can begin before the last byte has arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ffrecord.aliases import Ints
+
+# An estimate, from some 5 µs a request and 4 GB/s: one more costs as much as 16 to 32 KiB more.
+GAP = 16 << 10
+# Longer reads gain nothing; shorter ones cost requests.
+LONGEST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which reads to issue, and where in the slab each record will be.
+
+    One row per read: `file`, `offset` and `length` (aligned), `need` (how many of its bytes hold
+    records; the rest is padding and may lie beyond the end of the file) and `place` in the slab.
+    One row per record, in the order of `order` (file order, as indices into the batch): `start`
+    and `stop` in the slab, and the `first` and `last` read that it needs.
+    """
+
+    file: Ints | None  # None: all of one file
+    offset: Ints
+    length: Ints
+    need: Ints
+    place: Ints
+    size: int
+    order: Ints
+    start: Ints
+    stop: Ints
+    first: Ints | None  # None: record k needs read k and nothing else, as with records
+    last: Ints | None  # picked at random
+
+
+def plan(file: Ints | None, begin: Ints, end: Ints, align: int) -> Plan:
+    """The reads for records [begin, end) of the given files (None: all of one file).
+
+    None of the records may be empty. Written for speed: the disk idles while this runs.
+    """
+    order = begin.argsort(kind="stable") if file is None else np.lexsort((begin, file))
+    begin, end = begin[order], end[order]
+    low = begin & -align
+    high = (end + (align - 1)) & -align
+
+    opens = np.empty(len(order), bool)
+    opens[0] = True
+    np.greater(low[1:], high[:-1] + GAP, out=opens[1:])
+    if file is not None:
+        file = file[order]
+        opens[1:] |= file[1:] != file[:-1]
+    if opens.all():
+        return _cut(file, low, high, end, order, begin, end, None)
+    opens[1:] |= begin[1:] == begin[:-1]
+    heads = opens.nonzero()[0]
+    tails = np.empty_like(heads)
+    tails[:-1] = heads[1:] - 1
+    tails[-1] = len(order) - 1
+    extent = opens.cumsum() - 1
+    if file is not None:
+        file = file[heads]
+    return _cut(file, low[heads], high[tails], end[tails], order, begin, end, extent)
+
+
+def _cut(
+    file: Ints | None, low: Ints, high: Ints, data_end: Ints, order: Ints, begin: Ints, end: Ints,
+    extent: Ints | None,
+) -> Plan:  # fmt: skip
+    """Lay extents [low, high) out in a slab, and cut the long ones into several reads.
+
+    `extent` is the number of each record's extent; None: record k has extent k to itself.
+    """
+    length = high - low
+    until = length.cumsum()
+    place = until - length
+    need = data_end - low
+    shift = place - low
+    start = begin + (shift if extent is None else shift[extent])
+    stop = start + (end - begin)
+    size = int(until[-1])
+    if int(length.max()) <= LONGEST:
+        return Plan(
+            file, low, length, need, place, size, order, start, stop, extent, extent,
+        )  # fmt: skip
+    if extent is None:
+        extent = np.arange(len(order))
+    within = begin - low[extent]
+    pieces = -(-length // LONGEST)
+    piece0 = pieces.cumsum() - pieces
+    of = np.repeat(np.arange(len(length)), pieces)
+    skip = (np.arange(len(of)) - piece0[of]) * LONGEST
+    cut = np.minimum(LONGEST, length[of] - skip)
+    return Plan(
+        None if file is None else file[of],
+        low[of] + skip, cut, np.minimum(cut, need[of] - skip), place[of] + skip, size,
+        order, start, stop,
+        piece0[extent] + within // LONGEST,
+        piece0[extent] + (within + (stop - start) - 1) // LONGEST,
+    )  # fmt: skip

@@ -1,0 +1,174 @@
+"""Fetching a plan's reads by the best way there is, and by another way when that one fails.
+
+What the page cache has is copied out of it in one io_submit; the rest is read with O_DIRECT AIO,
+which does not go through the cache. Reads that the kernel refuses, ends short or fails are read
+once more with a plain `preadv`, and only what that cannot read is an error. When no AIO context
+is to be had, everything is read that way, with `posix_fadvise` to let the disk work ahead.
+
+A `Fetch` belongs to one thread at a time. `Source`s are shared by all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.aliases import Bytes, Ints
+from ffrecord.disk import aio, pagecache
+from ffrecord.disk.extents import Plan
+from ffrecord.disk.source import Source, SourceSet
+
+# How much a plain read keeps in flight. A virtual disk reports completions when its queue runs
+# empty: with everything submitted at once no checksum overlaps with the disk, with little in
+# flight it idles often. If each wave costs a fixed pause and leaves its checksums over at the end,
+# the best number of waves grows as the root of the batch: 3 for 7 MB. (A model; 2 to 4 measure
+# alike.) On a disk that takes long to answer the window grows.
+WINDOW_UNIT = 3 << 18
+WINDOW_READS = 256
+SLOW_WINDOW = 0.004  # seconds
+
+BLOCKING_WAVE = 16
+
+
+class Fetch:
+    """One plan's reads, into `memory`: `start`, then the `waves` as they arrive, then `close`.
+
+    The disk idles until `start` has submitted, and again between waves: both do little, and what
+    can wait (lists for the waves) is made after the first submission.
+    """
+
+    def __init__(self, sources: SourceSet, plan: Plan, memory: Bytes, mode: str) -> None:
+        self._sources = sources
+        self._plan = plan
+        self._memory = memory
+        self._mode = mode
+        self._arrived: list[int] = []  # before the flight set out
+        self._flight: aio.Flight | None = None
+        self._left: Ints | None = None  # the flight's reads, or without one those still to do
+
+    def start(self, *, everything: bool) -> None:
+        """Begin: take what is cached, put the rest on its way (all of it, or one window)."""
+        reads: Ints | None = None  # all of them
+        cached_fds = self._descriptors(self._sources.fds)
+        if self._mode == "auto":
+            hot = pagecache.resident(
+                cached_fds, self._plan.offset, self._plan.need,
+                use_cachestat=self._sources.use_cachestat,
+            )  # fmt: skip
+            if hot.any():
+                reads = self._copy_cached(cached_fds, hot)
+                if not reads.size:
+                    self._left = reads
+                    return
+        direct = self._mode != "buffered" and self._sources.direct
+        fds = self._descriptors(self._sources.direct_fds) if direct else cached_fds
+        self._flight = self._flight_for(fds, reads, 0)
+        self._left = reads
+        if self._flight is None or not direct:
+            self._advise(reads)
+        if self._flight is not None:
+            self._flight.launch(self._flight.unsent if everything else self._window())
+
+    def waves(self) -> Iterator[list[int]]:
+        """Read numbers, in groups as they become complete."""
+        if self._arrived:
+            yield self._arrived
+        left = range(len(self._plan.offset)) if self._left is None else self._left.tolist()
+        if self._flight is None:
+            for at in range(0, len(left), BLOCKING_WAVE):
+                wave = list(left[at : at + BLOCKING_WAVE])
+                for read in wave:
+                    self._read_by_hand(read, 0)
+                yield wave
+            return
+        flight, window, need = self._flight, self._window(), self._plan.need.tolist()
+        while not flight.done:
+            began = time.perf_counter()
+            numbers, results = flight.land(1)
+            if flight.unsent:
+                if time.perf_counter() - began > SLOW_WINDOW:
+                    window *= 2
+                flight.launch(window)
+            reads = numbers if self._left is None else [left[number] for number in numbers]
+            for read, result in zip(reads, results, strict=True):
+                if result < need[read]:
+                    self._recover(read, result)
+            yield reads
+
+    @property
+    def mine(self) -> bool:
+        """False in a forked child, where reads begun in the parent never arrive."""
+        return self._flight is None or self._flight.mine
+
+    def close(self) -> None:
+        """Wait until the kernel has let go of the memory."""
+        if self._flight is not None:
+            self._flight.close()
+
+    def _copy_cached(self, fds: Ints | int, hot: npt.NDArray[np.bool_]) -> Ints:
+        """Copy the hot reads out of the page cache; the reads that are left to do."""
+        reads = hot.nonzero()[0]
+        flight = self._flight_for(fds, reads, os.RWF_NOWAIT)
+        left = np.ones(len(hot), bool)
+        if flight is not None:
+            try:
+                while not flight.done:
+                    flight.launch(len(reads))
+                    numbers, results = flight.land(flight.flying)
+                    landed = reads[numbers]
+                    left[landed] = np.array(results) < self._plan.need[landed]
+            finally:
+                flight.close()
+        self._arrived = (~left).nonzero()[0].tolist()
+        return left.nonzero()[0]
+
+    def _flight_for(self, fds: Ints | int, reads: Ints | None, rw_flags: int) -> aio.Flight | None:
+        """A flight for these reads (None: all), or None when there is no context for it."""
+        plan = self._plan
+        place, offset, length = plan.place, plan.offset, plan.length
+        if reads is not None:
+            place, offset, length = place[reads], offset[reads], length[reads]
+            fds = fds if isinstance(fds, int) else fds[reads]
+        context = aio.contexts.borrow(len(offset))
+        if context is None:
+            return None
+        return aio.Flight(context, self._memory, fds, place, offset, length, rw_flags)
+
+    def _descriptors(self, each: Ints) -> Ints | int:
+        """The descriptor of every read, or the one of all."""
+        return int(each[0]) if self._plan.file is None else each[self._plan.file]
+
+    def _source_of(self, read: int) -> Source:
+        return self._sources[0 if self._plan.file is None else int(self._plan.file[read])]
+
+    def _window(self) -> int:
+        """How many reads a plain read keeps in flight."""
+        waves = max(1, round(math.sqrt(self._plan.size / WINDOW_UNIT)))
+        return min(WINDOW_READS, -(-len(self._plan.offset) // waves))
+
+    def _advise(self, reads: Ints | None) -> None:
+        """Let the disk begin on reads that will go through the page cache one after the other."""
+        offset, length = self._plan.offset.tolist(), self._plan.length.tolist()
+        for read in range(len(offset)) if reads is None else reads.tolist():
+            with contextlib.suppress(OSError):
+                fd = self._source_of(read).fd
+                os.posix_fadvise(fd, offset[read], length[read], os.POSIX_FADV_WILLNEED)
+
+    def _recover(self, read: int, result: int) -> None:
+        """Finish a read that was refused, failed or came back short."""
+        if result == -errno.EINVAL:
+            self._sources.give_up_direct()
+        self._read_by_hand(read, max(result, 0))
+
+    def _read_by_hand(self, read: int, have: int) -> None:
+        plan = self._plan
+        place, need = int(plan.place[read]), int(plan.need[read])
+        target = self._memory[place + have : place + need]
+        self._source_of(read).read_into(target, int(plan.offset[read]) + have)

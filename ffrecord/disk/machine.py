@@ -1,0 +1,248 @@
+"""What this machine has of what FFRecord uses, and what it costs where something is missing.
+
+Nothing here is needed to read or write: the library goes on without AIO, O_DIRECT, cachestat and
+huge pages, only slower. `facts` looks, `missing` judges what was found and does no I/O.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import platform
+import re
+import resource
+import shutil
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ffrecord.disk import aio, pagecache
+from ffrecord.disk.source import DESCRIPTORS_EACH, SPARE_DESCRIPTORS, Source
+from ffrecord.version import __version__
+
+Facts: TypeAlias = "dict[str, Any]"
+
+FEW_FILES = 4096  # a limit of open files below this is told of
+_AIO = Path("/proc/sys/fs")
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_MEMORY = Path("/proc/meminfo")
+_MOUNTS = Path("/proc/self/mounts")
+_READ_AHEAD = Path("/sys/class/bdi")
+_FUSE = Path("/dev/fuse")
+
+
+def facts(path: str) -> Facts:
+    """Look at the machine, and at the file system of `path`: ready for JSON, None for what is not
+    known or has no limit."""
+    found = os.stat(path)
+    if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
+        raise OSError(errno.EINVAL, "neither a file nor a folder", path)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    direct, cachestat = _probed(path, is_folder=stat.S_ISDIR(found.st_mode))
+    return {
+        "kind": "system",
+        "ffrecord": __version__,
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "processors": len(os.sched_getaffinity(0)),
+        "memory_bytes": _memory("MemTotal"),
+        "page_cache_bytes": _memory("Cached"),
+        "huge_pages": _huge_pages(),
+        "open_files": _limit(files[0]),
+        "open_files_most": _limit(files[1]),
+        "locked_memory_bytes": _limit(locked),
+        "libaio": aio.is_available(),
+        "aio_context": _has_aio_context(),
+        "aio_requests": _number(_AIO / "aio-nr"),
+        "aio_requests_most": _number(_AIO / "aio-max-nr"),
+        "fuse_device": _FUSE.exists(),
+        "fusermount": shutil.which("fusermount3") or shutil.which("fusermount"),
+        "fuse_packages": [name for name in ("mfusepy", "fuse") if find_spec(name)],
+        "root": os.geteuid() == 0,
+        "file_system": file_system(Path(path)),
+        "direct_bytes": direct,
+        "cachestat": cachestat,
+        "read_ahead_bytes": _read_ahead(found.st_dev),
+    }
+
+
+def _memory(name: str) -> int | None:
+    """A line of /proc/meminfo, in bytes."""
+    with contextlib.suppress(OSError):
+        for line in _MEMORY.read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key == name:
+                return int(value.split()[0]) * 1024
+    return None
+
+
+def _huge_pages() -> str | None:
+    """The mode that is chosen: always, madvise or never."""
+    with contextlib.suppress(OSError):
+        chosen = re.search(r"\[(\w+)\]", _HUGE_PAGES.read_text())
+        return chosen.group(1) if chosen else None
+    return None
+
+
+def _limit(value: int) -> int | None:
+    return None if value == resource.RLIM_INFINITY else value
+
+
+def _number(path: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int(path.read_text())
+    return None
+
+
+def _has_aio_context() -> bool:
+    """Whether the kernel gives one: sandboxes forbid it, and other programs may have used all."""
+    try:
+        aio.Context(aio.CAPACITIES[0]).close()
+    except OSError:
+        return False
+    return True
+
+
+def _read_ahead(device: int) -> int | None:
+    number = _number(_READ_AHEAD / f"{os.major(device)}:{os.minor(device)}" / "read_ahead_kb")
+    return None if number is None else number * 1024
+
+
+def file_system(path: Path) -> str | None:
+    """The type of the file system that a path is on: the longest mount point above it tells."""
+    found: tuple[int, str | None] = (0, None)
+    with contextlib.suppress(OSError):
+        for line in os.fsdecode(_MOUNTS.read_bytes()).splitlines():
+            _, escaped, kind, *_ = line.split(" ")
+            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), escaped)
+            if path.resolve().is_relative_to(point) and len(point) >= found[0]:
+                found = len(point), kind  # a later one hides an earlier one
+    return found[1]
+
+
+def _probed(path: str, *, is_folder: bool) -> tuple[int | None, bool | None]:
+    """The block size of O_DIRECT, 0 where there is none, and whether cachestat sees pages. In a
+    folder that is found out with a file without a name."""
+    if not is_folder:
+        return _probed_file(path) if os.path.getsize(path) else (None, None)
+    try:
+        fd = os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:  # not for writing to, or a file system without such files
+        return None, None
+    try:
+        os.write(fd, bytes(4096))
+        return _probed_file(f"/proc/self/fd/{fd}")
+    except OSError:
+        return None, None
+    finally:
+        os.close(fd)
+
+
+def _probed_file(path: str) -> tuple[int, bool]:
+    source = Source(path, direct=True)
+    source.read_bytes(0, 1)  # cachestat is asked about a page that was just read
+    return source.align if source.direct_fd >= 0 else 0, pagecache.tells(source.fd)
+
+
+# ---- what is missing -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Something that this machine has not: what that costs, and how to get it."""
+
+    what: str
+    cost: str
+    remedy: str
+
+
+def missing(found: Facts) -> list[Missing]:
+    """What `facts` has not found."""
+    return [told for is_missing, told in _RULES if is_missing(found)]
+
+
+def _version(release: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", release)[:2]))
+
+
+_RULES: tuple[tuple[Callable[[Facts], bool], Missing], ...] = (
+    (
+        lambda found: not found["libaio"],
+        Missing(
+            "libaio",
+            "plain reads take its place: batches from a cold disk come at 0.3 to 0.6 of the speed",
+            "install the system's package libaio1, on newer releases libaio1t64",
+        ),
+    ),
+    (
+        lambda found: found["libaio"] and not found["aio_context"],
+        Missing(
+            "AIO contexts",
+            "the kernel gives none: batches from a cold disk come at 0.3 to 0.6 of the speed",
+            "if all of fs.aio-max-nr is in use, raise it: sysctl fs.aio-max-nr=1048576; a sandbox "
+            "has to allow io_setup",
+        ),
+    ),
+    (
+        lambda found: found["direct_bytes"] == 0,
+        Missing(
+            "O_DIRECT",
+            "cold batches are read through the page cache, and push other files out of it",
+            "keep the data on ext4, XFS, btrfs or another file system of a local disk",
+        ),
+    ),
+    (
+        lambda found: found["cachestat"] is False,
+        Missing(
+            "cachestat",
+            "a few pages of each batch are read to find out whether the rest is cached",
+            "it needs Linux 6.5, a file that is yours, and a file system other than overlayfs",
+        ),
+    ),
+    (
+        lambda found: found["huge_pages"] in (None, "never"),
+        Missing(
+            "huge pages",
+            "a large batch takes up to 1.8 times as long, because a disk request names each page",
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root",
+        ),
+    ),
+    (
+        lambda found: (found["open_files_most"] or FEW_FILES) < FEW_FILES,
+        Missing(
+            "open files",
+            f"each record file takes {DESCRIPTORS_EACH}, and {SPARE_DESCRIPTORS} are left to "
+            "others: datasets and archives of many files do not open",
+            f"raise the hard limit to {FEW_FILES}: ulimit -Hn, or LimitNOFILE= of systemd",
+        ),
+    ),
+    (
+        lambda found: not found["fuse_device"],
+        Missing(
+            "/dev/fuse",
+            "archives cannot be mounted",
+            "modprobe fuse, as root; in a container, start it with --device /dev/fuse",
+        ),
+    ),
+    (
+        lambda found: found["fusermount"] is None and not found["root"],
+        Missing(
+            "fusermount3",
+            "only root can mount archives",
+            "install the system's package fuse3",
+        ),
+    ),
+    (
+        lambda found: _version(found["kernel"]) < (6, 9),
+        Missing(
+            "Linux 6.9",
+            "if a worker of a mount is killed, the reads that it was at fail",
+            "a newer kernel resends them to another worker",
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Record files: read, written, appended to, resumed, salvaged."""

@@ -1,0 +1,160 @@
+"""Adding records to a finished file: a new one that begins with the old one's records replaces it.
+
+Never in place. The last record ends where the file does, so bytes added to it make that record
+wrong until the header says otherwise, and a header of more than a sector is not written in one
+step: a crash in between would leave a damaged file to whoever opens it next. The new file shares
+the old one's blocks where the file system can (XFS, btrfs), else they are copied; the header grows
+by whole blocks so that sharing stays possible.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+
+from ffrecord.atomic.clone import inherit, take_over, whole_blocks
+from ffrecord.atomic.file import NewFile
+from ffrecord.atomic.locks import is_at, lock, unlock
+from ffrecord.disk.source import Source
+from ffrecord.errors import AppendError, ChangedError
+from ffrecord.format import records as record_layout
+from ffrecord.format.index import INDEX_NAME, is_index
+from ffrecord.records import beginning
+from ffrecord.records.beginning import Beginning
+from ffrecord.records.reader import FileReader
+
+_SHARD = re.compile(r"PART_\d{5}\.ffr")
+SPARE_RECORDS = 1024
+"""Room in the header for at least so many more, or an eighth, when nobody says how many come."""
+
+
+def begin(path: str, n: int | None) -> Beginning:
+    """The records of the file at `path` in a new file that is to replace it; `n` more will come.
+
+    None, if there is no file yet.
+    """
+    if not os.path.exists(path):
+        return beginning.new(path, n, _FirstFile)
+    reader = _open_locked(path)
+    try:
+        _refuse_packed_folder(reader)
+        refuse_damage(reader)
+        return _copied(reader, reader.n, GrownFile(path, reader.sources[0]), n)
+    except BaseException:
+        unlock(reader.sources[0].fd)
+        raise
+    finally:
+        reader.close()  # the new file has what it needs of it
+
+
+def begin_with(reader: FileReader, records: int, path: str) -> Beginning:
+    """A new file at `path` that has the first records of another; more will come."""
+    return _copied(reader, records, NewFile(path), None)
+
+
+class _FirstFile(NewFile):
+    """A new file where there was none, nor is when it gets its name: another writer may have begun
+    the same file meanwhile."""
+
+    def publish(self) -> None:
+        if os.path.lexists(self._target):
+            raise ChangedError(
+                f"{self._target}: another writer made it while it was begun here; nothing was added"
+            )
+        super().publish()
+
+    def sibling(self) -> NewFile:
+        return _FirstFile(self._target)
+
+
+class GrownFile(NewFile):
+    """A new file that has the old one's records, owner and attributes, and keeps it locked."""
+
+    def __init__(self, target: str, old: Source) -> None:
+        super().__init__(target)
+        self._old: Source | None = old  # the lock ends with the last who holds it
+        try:
+            inherit(self.fd, old.fd, target)
+        except BaseException:
+            self.discard()
+            raise
+
+    def publish(self) -> None:
+        assert self._old is not None
+        if not is_at(self._old.fd, self._target):
+            raise ChangedError(
+                f"{self._target}: was replaced while it was appended to; nothing was added"
+            )
+        super().publish()
+
+    def discard(self) -> None:
+        super().discard()
+        self._old = None
+
+    def sibling(self) -> NewFile:
+        assert self._old is not None
+        return GrownFile(self._target, self._old)
+
+
+def _open_locked(path: str) -> FileReader:
+    while True:
+        reader = FileReader(path, mode="buffered")
+        try:
+            if lock(reader.sources[0].fd, path):
+                return reader
+        except BaseException:
+            reader.close()
+            raise
+        reader.close()
+
+
+def _refuse_packed_folder(reader: FileReader) -> None:
+    """Names are found in the last record, which would be the last no more; and an index beside its
+    shards knows their headers."""
+    path = reader.fnames[0]
+    if _has_index(reader):
+        raise AppendError(
+            f"{path}: a packed folder, whose last record is its index, cannot be appended to; "
+            "pack the folder again"
+        )
+    folder, name = os.path.split(path)
+    beside = os.path.join(folder, INDEX_NAME)
+    if _SHARD.fullmatch(name) and os.path.isfile(beside):
+        with FileReader(beside, mode="buffered") as index:
+            if _has_index(index):
+                raise AppendError(f"{path}: a shard of a packed folder cannot be appended to")
+
+
+def _has_index(reader: FileReader) -> bool:
+    if not reader.n:
+        return False
+    begin, end = reader.get_offsets(0)[-2:].tolist()
+    source = reader.sources[0]
+    return is_index(end - begin, lambda at, count: source.read_bytes(begin + at, count))
+
+
+def refuse_damage(reader: FileReader) -> None:
+    """The last record shows whether the file was cut off. A header without a checksum is proven
+    by every record's, before the new one is given a checksum."""
+    last = (max(0, reader.n - 1), reader.n)
+    for start, stop in [last] if reader.header_crc(0) else reader.steps():
+        for _, error in reader.find_damaged(start, stop):
+            raise error
+
+
+def _copied(reader: FileReader, records: int, file: NewFile, n: int | None) -> Beginning:
+    """The first records of a file in a new one; `n` more will come."""
+    offsets = reader.get_offsets(0)[: records + 1]
+    more = max(SPARE_RECORDS, records // 8) if n is None else n
+    room = record_layout.header_size(records + more)
+    begin, end = (int(offsets[0]), int(offsets[-1])) if records else (room, room)
+    shift = max(0, whole_blocks(room - begin))
+    try:
+        take_over(reader.sources[0], begin, end, file, begin + shift)
+    except BaseException:
+        file.discard()
+        raise
+    checksums = array("I", reader.get_checksums(0)[:records].tobytes())
+    moved = array("q", (offsets[:-1] + shift).tobytes())
+    return Beginning(file, begin + shift, end + shift, checksums, moved)

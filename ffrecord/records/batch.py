@@ -1,0 +1,183 @@
+"""The records of one call: where they are, the ways to get them, and their checksums.
+
+`PendingRead` is what `FileReader.read_async` returns: the reads are on their way, and `result()`
+collects them. `FileReader.read` is the same without the time in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.aliases import Bytes, Ints
+from ffrecord.disk import extents
+from ffrecord.disk.fetch import Fetch
+from ffrecord.disk.slabs import SlabPool
+from ffrecord.disk.source import SourceSet
+from ffrecord.errors import SampleChecksumError
+from ffrecord.format import checksum
+
+EMPTY_CRC = 0
+
+_slabs = SlabPool()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One row per record asked for: its file, its number there, its bytes and its checksum."""
+
+    sources: SourceSet
+    file: Ints | None  # None: all of one file
+    record: Ints
+    begin: Ints
+    end: Ints
+    stored: npt.NDArray[np.uint32] | None  # None: do not check
+    mode: str
+    part_of: int | None = None  # rows are parts of one record, which begins at this byte
+
+    def views(self) -> list[Bytes]:
+        """Each record as a view of its mapped file."""
+        maps = self.sources.maps
+        if self.file is None:
+            whole = maps[0]
+            spans = zip(self.begin.tolist(), self.end.tolist(), strict=True)
+            results = [whole[begin:end] for begin, end in spans]
+        else:
+            rows = zip(self.file.tolist(), self.begin.tolist(), self.end.tolist(), strict=True)
+            results = [maps[file][begin:end] for file, begin, end in rows]
+        if self.stored is not None:
+            computed = checksum.crc32_many_shared(results)
+            self.compare(range(len(results)), self.stored.tolist(), computed)
+        return results
+
+    def begin_read(self, *, everything: bool) -> PendingRead:
+        """Put the reads on their way: all of them, or as many as a plain read keeps in flight."""
+        if self.mode == "mmap":
+            return PendingRead(self)
+        full = self.end > self.begin
+        if full.size and full.all():
+            plan = extents.plan(self.file, self.begin, self.end, self.sources.align)
+            return self._set_out(plan, plan.order, everything)
+        rows = full.nonzero()[0]
+        if not rows.size:
+            return PendingRead(self, results=self.empty())
+        file = None if self.file is None else self.file[rows]
+        plan = extents.plan(file, self.begin[rows], self.end[rows], self.sources.align)
+        return self._set_out(plan, rows[plan.order], everything)
+
+    def _set_out(self, plan: extents.Plan, rows: Ints, everything: bool) -> PendingRead:
+        memory = _slabs.take(plan.size)
+        fetch = Fetch(self.sources, plan, memory, self.mode)
+        fetch.start(everything=everything)
+        return PendingRead(self, arrival=_Arrival(fetch, plan, memory, rows))
+
+    def empty(self) -> list[Bytes]:
+        """An empty result for every record, after a check of those that are to be empty."""
+        rows = (self.end == self.begin).nonzero()[0]
+        if self.stored is not None:
+            self.compare(rows.tolist(), self.stored[rows].tolist(), [EMPTY_CRC] * len(rows))
+        return [np.empty(0, np.uint8) for _ in self.record]
+
+    def compare(self, rows: Sequence[int], stored: list[int], computed: list[int]) -> None:
+        """Raise for the first of these rows whose checksum is not the stored one."""
+        if computed == stored:
+            return
+        bad = next(k for k, crc in enumerate(computed) if crc != stored[k])
+        row = rows[bad]
+        path = self.sources[0 if self.file is None else int(self.file[row])].path
+        part = None
+        if self.part_of is not None:
+            part = (int(self.begin[row]) - self.part_of, int(self.end[row]) - self.part_of)
+        number = int(self.record[row])
+        raise SampleChecksumError(path, number, stored[bad], computed[bad], part=part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """Reads on their way into `memory`; `rows` are the batch's rows in the plan's order."""
+
+    fetch: Fetch
+    plan: extents.Plan
+    memory: Bytes
+    rows: Ints
+
+
+class PendingRead:
+    """A batch that is being read. Belongs to one thread at a time."""
+
+    def __init__(
+        self, batch: Batch, *, arrival: _Arrival | None = None, results: list[Bytes] | None = None
+    ) -> None:
+        self._batch = batch
+        self._arrival = arrival
+        self._results = results
+
+    def result(self) -> list[Bytes]:
+        """The records, in the order asked for. Waits for those that are not there yet."""
+        if self._results is None and self._batch.mode == "mmap":
+            self._results = self._batch.views()
+        elif self._results is None:
+            arrival, self._arrival = self._arrival, None
+            if arrival is None or not arrival.fetch.mine:
+                # A second try after an error, or a forked child, where nothing ever arrives.
+                self._results = self._batch.begin_read(everything=False).result()
+            else:
+                self._results = self._collect(arrival)
+        return self._results
+
+    def _collect(self, arrival: _Arrival) -> list[Bytes]:
+        batch, plan, memory = self._batch, arrival.plan, arrival.memory
+        try:
+            # Lists, not arrays: what a wave does with a few records is faster in plain Python.
+            start, stop, rows = plan.start.tolist(), plan.stop.tolist(), arrival.rows.tolist()
+            stored = None if batch.stored is None else batch.stored.tolist()
+            results = [memory] * len(batch.record)
+            if len(rows) < len(results):
+                results = batch.empty()
+            completion: _Completion | None = None
+            for reads in arrival.fetch.waves():
+                which: Sequence[int] = reads
+                if len(reads) == len(plan.offset):  # all at once, as from the page cache
+                    which = range(len(rows))
+                elif plan.first is not None:
+                    completion = completion or _Completion(plan)
+                    which = completion.after(reads)
+                records = [memory[start[k] : stop[k]] for k in which]
+                places = [rows[k] for k in which]
+                if stored is not None:
+                    due = [stored[row] for row in places]
+                    batch.compare(places, due, checksum.crc32_many(records))
+                for row, record in zip(places, records, strict=True):
+                    results[row] = record
+        finally:
+            arrival.fetch.close()
+        return results
+
+
+class _Completion:
+    """Which records are whole, given the reads that have arrived so far.
+
+    Reads and records are both in file order, so the records that need a read are neighbours.
+    """
+
+    def __init__(self, plan: extents.Plan) -> None:
+        assert plan.first is not None
+        assert plan.last is not None
+        reads = np.arange(len(plan.offset))
+        self._from = plan.last.searchsorted(reads, side="left").tolist()
+        self._to = plan.first.searchsorted(reads, side="right").tolist()
+        self._missing = (plan.last - plan.first + 1).tolist()
+
+    def after(self, reads: list[int]) -> list[int]:
+        """The records that these reads complete."""
+        complete = []
+        missing = self._missing
+        for read in reads:
+            for record in range(self._from[read], self._to[read]):
+                missing[record] -= 1
+                if not missing[record]:
+                    complete.append(record)
+        return complete

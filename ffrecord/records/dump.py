@@ -1,0 +1,236 @@
+"""`dump`: any indexable dataset of buffers into one record file or a folder of shards."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from ffrecord.atomic import locks
+from ffrecord.atomic.file import sync_folder
+from ffrecord.atomic.folder import NewFolder, check_new_folder
+from ffrecord.errors import FFRecordError
+from ffrecord.progress import bar
+from ffrecord.records.writer import FileWriter
+
+MOST_WORKERS = 16
+_PR_SET_PDEATHSIG = 1
+_GUARD = 'a program has to call dump below `if __name__ == "__main__":`'
+
+
+class Indexable(Protocol):
+    """What `dump` reads from: a list, a mapping from 0 … n-1, a dataset."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def dump(
+    dataset: Indexable,
+    fname: str | os.PathLike[str],
+    nfiles: int,
+    verbose: bool = False,
+    *,
+    max_workers: int | None = None,
+    executor: Executor | None = None,
+) -> None:
+    """Write `dataset[0]`, `dataset[1]`, … to record files.
+
+    Args:
+        dataset: has `len()` and `[]`; its items are anything that `FileWriter.write_one` takes.
+        fname: the file to write (nfiles = 1), or the folder for PART_00000.ffr … (nfiles > 1).
+        nfiles: how many files to write.
+        verbose: show progress.
+        max_workers: how many processes write at once, at most 16 by default.
+        executor: where to run instead. If its workers are processes, `dataset` must pickle.
+
+    A new folder appears when all shards are whole. In one that is there already they get their
+    names when all of them are whole, so a failure leaves the folder as it was; but one after the
+    other, so a kill or a power cut just then leaves some old and some new ones, until `dump` is run
+    again. The first error of a worker is raised here.
+
+    Processes that are not forked import the program again: have it call this below
+    `if __name__ == "__main__":`.
+    """
+    if nfiles < 1:
+        raise ValueError(f"nfiles must be at least 1, not {nfiles}")
+    n = len(dataset)
+    if nfiles == 1:
+        _write(dataset, _Shard(0, n, os.fspath(fname)), verbose)
+        return
+    if executor is None:
+        _refuse_in_a_worker(fname)
+    ranges = _ranges(n, nfiles)
+    if len(ranges) != nfiles:
+        warnings.warn(f"{n} records make {len(ranges)} files rather than {nfiles}", stacklevel=2)
+    target = Path(os.path.realpath(fname))
+    target.parent.mkdir(parents=True, exist_ok=True)
+
+    def write_all(shards: list[_Shard]) -> None:
+        try:
+            _write_all(dataset, shards, verbose, max_workers, executor)
+        except BrokenProcessPool as error:
+            raise FFRecordError(
+                f"{os.fspath(fname)}: a worker of dump ended; either it was killed, or it could "
+                f"not begin (it says why above): {_GUARD}"
+            ) from error
+
+    if target.exists():  # also an empty one: it may be a mount point, and has a mode and an owner
+        _write_over(target, ranges, write_all)
+    else:
+        _write_new(target, ranges, write_all)
+
+
+def _write_new(
+    target: Path, ranges: list[range], write_all: Callable[[list[_Shard]], None]
+) -> None:
+    check = partial(check_new_folder, str(target), "dump wants a")
+    folder = NewFolder(str(target), "dumping", check)
+    try:
+        write_all(_shards(Path(folder.path), ranges))
+        folder.publish()
+    finally:
+        folder.discard()
+
+
+def _write_over(
+    folder: Path, ranges: list[range], write_all: Callable[[list[_Shard]], None]
+) -> None:
+    shards = _shards(folder, ranges)
+    parts = [_Shard(s.start, s.stop, s.path + ".part") for s in shards]
+    with _locked(str(folder)):
+        _refuse_strangers(folder, shards)
+        try:
+            write_all(parts)
+            for part, shard in zip(parts, shards, strict=True):
+                os.rename(part.path, shard.path)
+            sync_folder(str(folder))
+        finally:
+            for part in parts:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(part.path)
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Keep other dumps out of a folder that is there already."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not locks.lock(fd, folder):  # another folder has its name by now
+            raise locks.busy(folder)
+        yield
+    finally:
+        locks.unlock(fd)  # also for workers that were forked meanwhile
+        os.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    start: int
+    stop: int
+    path: str
+
+
+def _ranges(n: int, nfiles: int) -> list[range]:
+    """Which records each file has."""
+    each = max(1, -(-n // nfiles))
+    starts = range(0, max(n, 1), each)  # no records at all make one empty shard
+    return [range(start, min(start + each, n)) for start in starts]
+
+
+def _shards(folder: Path, ranges: list[range]) -> list[_Shard]:
+    return [
+        _Shard(each.start, each.stop, str(folder / f"PART_{k:05d}.ffr"))
+        for k, each in enumerate(ranges)
+    ]
+
+
+def _refuse_strangers(folder: Path, shards: list[_Shard]) -> None:
+    """A reader of the folder would take any other *.ffr there for a part of this dataset."""
+    ours = {os.path.basename(shard.path) for shard in shards}
+    strangers = sorted(path.name for path in folder.glob("*.ffr") if path.name not in ours)
+    if strangers:
+        raise FileExistsError(
+            f"{folder}: already holds {strangers[0]}, which would become part of this dataset; "
+            "remove it or choose another folder"
+        )
+
+
+def _refuse_in_a_worker(target: str | os.PathLike[str]) -> None:
+    """A program without a guard calls `dump` again in each of its own worker processes, while those
+    import it. multiprocessing knows that as being about to inherit, and would start no process."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise FFRecordError(
+            f"{os.fspath(target)}: dump was called by a worker of its own, which only imports the "
+            f"program; {_GUARD}"
+        )
+
+
+def _write_all(
+    dataset: Indexable,
+    parts: list[_Shard],
+    verbose: bool,
+    max_workers: int | None,
+    executor: Executor | None,
+) -> None:
+    if executor is not None:
+        futures = [executor.submit(_write, dataset, part, verbose) for part in parts]
+        _wait(futures)
+        return
+    workers = min(max_workers or MOST_WORKERS, len(parts))
+    has_server = multiprocessing.get_start_method() == "forkserver"
+    # As an initializer's argument the dataset is inherited by forked workers, not pickled.
+    adopted = (dataset, None if has_server else os.getpid())
+    with ProcessPoolExecutor(workers, initializer=_adopt, initargs=adopted) as pool:
+        _wait([pool.submit(_write_adopted, part, verbose) for part in parts])
+
+
+def _wait(futures: list[Future[None]]) -> None:
+    """Wait for all; on the first error cancel what has not begun, wait for the rest, raise."""
+    try:
+        for future in as_completed(futures):
+            future.result()
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        for future in futures:
+            if not future.cancelled():
+                future.exception()
+        raise
+
+
+_dataset: Indexable | None = None
+
+
+def _adopt(dataset: Indexable, parent: int | None) -> None:
+    """Begin as a worker; one that would otherwise outlive a killed parent for ever, and with it the
+    lock on what it was making. Without a `parent` it is a fork server's, which ends with ours."""
+    global _dataset
+    _dataset = dataset
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if parent is not None and os.getppid() != parent:  # it was killed before that
+        os._exit(1)
+
+
+def _write_adopted(shard: _Shard, verbose: bool) -> None:
+    assert _dataset is not None
+    _write(_dataset, shard, verbose)
+
+
+def _write(dataset: Indexable, shard: _Shard, verbose: bool) -> None:
+    count = shard.stop - shard.start
+    drawn = bar(shown=verbose, total=count, desc=os.path.basename(shard.path), unit=" records")
+    with FileWriter(shard.path, count) as writer, drawn:
+        for index in range(shard.start, shard.stop):
+            writer.write_one(dataset[index])
+            drawn.update()

@@ -1,0 +1,149 @@
+"""Records in order, one step read while another is used; damaged ones raised, left out or told.
+
+Of a file that grows, `follow` waits for more. It asks again and again, after pauses that grow: that
+works on every file system, where inotify is blind to what other machines write.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from ffrecord.aliases import Bytes
+from ffrecord.errors import BadRecordWarning, ClosedError, FFRecordError, TimedOutError
+from ffrecord.records.batch import PendingRead
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.25  # seconds
+STREAM_BYTES = 64 << 20
+"""A larger record is checked piece by piece: it may not fit into memory."""
+
+
+class Readable(Protocol):
+    """A reader, which has an opinion on damaged records."""
+
+    on_error: str
+
+    def read_one(self, index: int) -> Bytes: ...
+    def read(self, indices: range) -> list[Bytes]: ...
+    def stream(self, index: int) -> Iterator[Bytes]: ...
+    def record_size(self, index: int) -> int: ...
+    def read_async(self, indices: range) -> PendingRead: ...
+
+
+def in_order(reader: Readable, steps: Iterable[range]) -> Iterator[Bytes]:
+    """Each record of these ranges; one that is left out is warned of."""
+    waiting: deque[tuple[PendingRead | None, range]] = deque()
+    for records in steps:
+        waiting.append((_set_out(reader, records), records))
+        if len(waiting) > 1:
+            yield from _arrived(reader, *waiting.popleft())
+    for each in waiting:
+        yield from _arrived(reader, *each)
+
+
+def _set_out(reader: Readable, records: range) -> PendingRead | None:
+    """None if it failed already: an empty record whose checksum is not that of nothing."""
+    try:
+        return reader.read_async(records)
+    except FFRecordError as error:
+        if reader.on_error == "raise" or isinstance(error, ClosedError):
+            raise
+    return None
+
+
+def _arrived(reader: Readable, pending: PendingRead | None, records: range) -> Iterable[Bytes]:
+    try:
+        if pending is not None:
+            return pending.result()
+    except FFRecordError as error:
+        if reader.on_error == "raise" or isinstance(error, ClosedError):
+            raise
+    return _whole_ones(reader, records)
+
+
+def _whole_ones(reader: Readable, records: range) -> Iterator[Bytes]:
+    for record in records:
+        try:
+            found = reader.read_one(record)
+        except ClosedError:
+            raise
+        except FFRecordError as error:
+            warnings.warn(f"left out: {error}", BadRecordWarning, stacklevel=3)
+        else:
+            yield found
+
+
+class Growing(Readable, Protocol):
+    """A reader of a file that may grow."""
+
+    @property
+    def unfinished(self) -> bool: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def fnames(self) -> list[str]: ...
+    def refresh(self) -> int: ...
+
+
+def follow(
+    reader: Growing,
+    steps: Callable[[int, int], Iterator[range]],
+    start: int,
+    timeout: float | None,
+) -> Iterator[Bytes]:
+    """Each record from `start` on, and those that are added, until the file is finished. `steps`
+    cuts the records from one number up to another into ranges."""
+    while True:
+        unfinished = reader.unfinished  # before the count: of a finished file that is the last one
+        stop = reader.n
+        yield from in_order(reader, steps(start, stop))
+        start = stop
+        if not unfinished:
+            return
+        _wait_for_more(reader, start, timeout)
+
+
+def _wait_for_more(reader: Growing, there: int, timeout: float | None) -> None:
+    deadline = None if timeout is None else time.monotonic() + timeout
+    pause = SHORTEST_PAUSE
+    while True:
+        reader.refresh()
+        if reader.n > there or not reader.unfinished:
+            return
+        left = pause if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            raise TimedOutError(
+                reader.fnames[0],
+                f"not finished, and no record was added within {timeout:g} s to the {there} that "
+                f"are there; if its writer is still at work, iterate({there}, follow=True) goes on",
+            )
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def find_damaged(reader: Readable, records: range) -> list[tuple[int, FFRecordError]]:
+    """The number of each record of a range that cannot be read, and its error."""
+    try:
+        if len(records) == 1 and reader.record_size(records[0]) > STREAM_BYTES:
+            deque(reader.stream(records[0]), maxlen=0)
+        else:
+            reader.read(records)
+    except ClosedError:
+        raise
+    except FFRecordError as problem:
+        one_by_one = _damaged_ones(reader, records) if len(records) > 1 else []
+        return one_by_one or [(records[0], problem)]  # it came and went: still not a file to trust
+    return []
+
+
+def _damaged_ones(reader: Readable, records: range) -> list[tuple[int, FFRecordError]]:
+    damaged = []
+    for record in records:
+        try:
+            reader.read_one(record)
+        except FFRecordError as error:
+            damaged.append((record, error))
+    return damaged

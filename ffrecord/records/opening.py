@@ -1,0 +1,145 @@
+"""What a reader opens: which files, and their headers, read and checked in every way."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from ffrecord.aliases import Path
+from ffrecord.disk.source import Recheck, Source
+from ffrecord.errors import (
+    HeaderChecksumError,
+    LegacyFileWarning,
+    NotFFRecordError,
+    StructureError,
+    TruncatedError,
+)
+from ffrecord.format import checksum
+from ffrecord.format import records as record_layout
+from ffrecord.text import said
+
+TAR_BLOCK, TAR_MAGIC_AT, TAR_MAGIC = 512, 257, b"ustar"
+AT_ONCE = 1 << 20
+"""Records whose header is read as one: 12 MiB."""
+
+MOST_EXPLAINED = 1 << 30
+"""Bytes of a header, or of an index, that makes no sense which are read to tell damage from malice.
+It takes a second; a file with holes may claim what takes hours."""
+
+
+def paths(fname: Path | Sequence[Path]) -> list[str]:
+    if isinstance(fname, (str, os.PathLike)):
+        path = os.fsdecode(fname)
+        if not os.path.isdir(path):
+            return [path]
+        # As a shell's *.ffr: without hidden files, such as those that macOS leaves behind.
+        names = sorted(n for n in os.listdir(path) if n.endswith(".ffr") and n[0] != ".")
+        if not names:
+            why = "no *.ffr file in this folder; `ffrecord pack` makes one of what is there"
+            raise FileNotFoundError(errno.ENOENT, why, path)
+        return [os.path.join(path, name) for name in names]
+    if not isinstance(fname, (list, tuple)):
+        raise TypeError(
+            f"fname must be a path or a list or tuple of paths, not {type(fname).__name__}"
+        )
+    if not fname:
+        raise ValueError("fname is an empty list: at least one file is needed")
+    return [os.fsdecode(path) for path in fname]
+
+
+def one_path(fname: Path | Sequence[Path]) -> list[str]:
+    """As `paths`, for a file that need not be there yet."""
+    if not isinstance(fname, (str, os.PathLike)):
+        raise TypeError(f"an unfinished file is named by one path, not by {type(fname).__name__}")
+    return [os.fsdecode(fname)]
+
+
+def refuse_other_kinds(path: str, due: str = "an FFRecord file") -> None:
+    """Before opening: opening a fifo would wait for its other end."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        _refuse_unfinished(path)
+        raise
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+        raise NotFFRecordError(f"{path}: not {due} but {kind}")
+
+
+def _refuse_unfinished(path: str) -> None:
+    """A better error for a file that is not there, if its writer can go on."""
+    from ffrecord.format.journal import partial_path  # and what writers need
+
+    if os.path.exists(partial_path(os.path.realpath(path))):
+        how = said("unfinished=True reads", "`ffrecord info --unfinished` shows")
+        why = f"not finished: its writer is at work or was interrupted; {how} what was flushed"
+        raise FileNotFoundError(errno.ENOENT, why, path) from None
+
+
+def read_header(source: Source, check: bool) -> record_layout.Header:
+    try:
+        return _read_header(source, check)
+    except (HeaderChecksumError, StructureError, TruncatedError):
+        _refuse_tar(source)  # the name of its first file may read as a likely count
+        raise
+
+
+def _refuse_tar(source: Source) -> None:
+    if os.fstat(source.fd).st_size < TAR_BLOCK:
+        return
+    if source.read_bytes(TAR_MAGIC_AT, len(TAR_MAGIC)) == TAR_MAGIC:
+        why = "not an FFRecord file, but a tar; `ffrecord convert` takes those"
+        raise NotFFRecordError(f"{source.path}: {why}") from None
+
+
+def _read_header(source: Source, check: bool) -> record_layout.Header:
+    size = os.fstat(source.fd).st_size
+    prefix = source.read_bytes(0, min(size, record_layout.PREFIX.size))
+    n = record_layout.parse_prefix(source.path, prefix, size)
+    if n > AT_ONCE:
+        _refuse_holes(source, n, check)
+    raw = record_layout.header_memory(n)
+    header = raw[: record_layout.header_size(n)]
+    source.read_into(header, 0)
+    crc = checksum.crc32(header[record_layout.CRC_SIZE :]) if check else None
+    return record_layout.parse(source.path, raw, size, crc)
+
+
+def _refuse_holes(source: Source, n: int, check: bool) -> None:
+    """Before memory is taken for a large header: its offsets, some at a time. A file with holes
+    claims any number of records for nothing, but offsets that do not decrease are no hole."""
+    path, begin = source.path, record_layout.PREFIX.size + record_layout.CHECKSUM.itemsize * n
+    memory = np.empty(AT_ONCE + 1, record_layout.OFFSET)
+    before = 0  # how many of the offsets in memory were checked already
+    try:
+        for first in range(0, n, AT_ONCE):
+            some = memory[: before + min(AT_ONCE, n - first)]
+            at = begin + record_layout.OFFSET.itemsize * first
+            source.read_into(some[before:].view(np.uint8), at)
+            record_layout.check_order(path, some, first - before, record_layout.header_size(n))
+            memory[0], before = some[-1], 1
+    except StructureError:
+        if (
+            check and record_layout.header_size(n) <= MOST_EXPLAINED
+        ):  # damage is the better explanation
+            stored = int.from_bytes(source.read_bytes(0, record_layout.CRC_SIZE), "little")
+            computed = Recheck(source).checksum(
+                record_layout.CRC_SIZE, record_layout.header_size(n)
+            )
+            record_layout.compare_checksum(path, stored, computed)
+        raise
+
+
+def warn_if_legacy(path: str, header_crc: int, stacklevel: int) -> None:
+    if not header_crc:
+        warnings.warn(
+            f"{path}: written before FFRecord had header checksums, its header cannot be "
+            "verified; write it again to have it checked",
+            LegacyFileWarning,
+            stacklevel=stacklevel,
+        )

@@ -1,0 +1,101 @@
+"""All records as ranges for workers, by their sizes. Pure: nothing is read."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ffrecord.aliases import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How many bytes of records lie before each one, over all files of a reader.
+
+    `offsets` has one entry more than records for each file; file f's records are numbered from
+    `first[f]` on, and `before[f]` bytes are in the files in front of it.
+    """
+
+    offsets: Ints
+    first: Ints
+    before: Ints
+
+    @classmethod
+    def of(cls, offsets: Ints, first: Ints) -> Extent:
+        files = np.arange(len(first) - 1)
+        sizes = offsets[first[1:] + files] - offsets[first[:-1] + files]
+        # Without records, what lies behind the header is nobody's.
+        sizes = np.where(first[1:] > first[:-1], sizes, 0)
+        return cls(offsets, first, np.concatenate([[0], np.cumsum(sizes)]))
+
+    @property
+    def records(self) -> int:
+        return int(self.first[-1])
+
+    def bytes_before(self, record: int) -> int:
+        """Of a record, or of all of them for the number after the last."""
+        if record >= self.records:
+            return int(self.before[-1])
+        file = int(self.first.searchsorted(record, side="right")) - 1
+        start = int(self.offsets[self.first[file] + file])
+        return int(self.before[file]) + int(self.offsets[record + file]) - start
+
+
+def part(extent: Extent, k: int, n: int) -> range:
+    """The k-th of `n` ranges that are about equal in bytes."""
+    k, n = operator.index(k), operator.index(n)
+    if n < 1:
+        raise ValueError(f"n must be 1 or more, not {n}")
+    if not 0 <= k < n:
+        raise IndexError(f"part {k} is out of range: there are {n} parts")
+    return range(_border(extent, k, n), _border(extent, k + 1, n))
+
+
+def tasks(
+    extent: Extent, records: range, max_records: int | None, max_bytes: int | None
+) -> Iterator[range]:
+    """`records` in ranges that keep to both limits, where one record alone does not exceed them."""
+    limits = [_limit("max_records", max_records), _limit("max_bytes", max_bytes)]
+    return _tasks(extent, records.start, records.stop, *limits)
+
+
+def _tasks(
+    extent: Extent, start: int, count: int, most: int | None, most_bytes: int | None
+) -> Iterator[range]:
+    while start < count:
+        stop = count if most is None else min(count, start + most)
+        if most_bytes is not None:
+            end = extent.bytes_before(start) + most_bytes
+            fitting = bisect_right(range(stop + 1), end, lo=start, key=extent.bytes_before) - 1
+            stop = max(start + 1, fitting)
+        yield range(start, stop)
+        start = stop
+
+
+def _limit(name: str, value: int | None) -> int | None:
+    if value is None:
+        return None
+    value = operator.index(value)
+    if value < 1:
+        raise ValueError(f"{name} must be 1 or more, not {value}")
+    return value
+
+
+def _border(extent: Extent, k: int, n: int) -> int:
+    """Where the k-th range begins: the record whose beginning is nearest to k/n of everything.
+
+    A record weighs one byte more than it has, so that empty ones are shared out too.
+    """
+
+    def weight(record: int) -> int:  # n times what lies before a record: whole numbers only
+        return n * (extent.bytes_before(record) + record)
+
+    due = k * (extent.bytes_before(extent.records) + extent.records)
+    after = bisect_left(range(extent.records + 1), due, key=weight)
+    if after and due - weight(after - 1) < weight(after) - due:
+        return after - 1
+    return after

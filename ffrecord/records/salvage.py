@@ -1,0 +1,280 @@
+"""Taking every whole record out of a damaged, truncated or unfinished file.
+
+A record is taken if its checksum holds, and never otherwise. `ffrecord.records.broken_header` says
+where records are; where an offset of a damaged header is wrong, its neighbours' and the checksums
+find the record again. The damaged file is only read; the new one appears when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.disk.source import CHUNK, Recheck, Source, whole_file
+from ffrecord.errors import FFRecordError, SampleChecksumError
+from ffrecord.format import records as record_layout
+from ffrecord.format.checksum import crc32
+from ffrecord.format.index import is_index
+from ffrecord.format.journal import journal_path
+from ffrecord.records import broken_header
+from ffrecord.records.broken_header import NOWHERE, Claims
+from ffrecord.records.opening import refuse_other_kinds
+from ffrecord.records.writer import FileWriter
+from ffrecord.text import there_already
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+SEARCHED = 32 << 20
+"""Bytes between two known offsets in which a lost one is searched for: some seconds in Python."""
+
+TOLD_EVERY = 64
+"""Records between two calls that tell how far salvaging is."""
+
+UNKNOWN = "where it begins and ends is lost: the header or journal is damaged there"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A record that was not taken, by its number in the damaged file."""
+
+    record: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SalvageReport:
+    """What was found. `kept` records of `bytes` bytes are in the new file, in their order."""
+
+    records: int
+    kept: int
+    bytes: int
+    lost: list[Lost] = field(default_factory=list)
+    header_whole: bool = True
+    in_place: bool = False
+    """Whether lost records keep their numbers in the new file, where they are as damaged as they
+    were: in a packed folder, whose names would lead to other records otherwise."""
+    names_kept: bool | None = None
+    """Of a packed folder: whether the new file is one, too. If not, its files are records without
+    names: the index is lost, or other records in a way that leaves no place for them."""
+
+
+def salvage_file(
+    broken: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    overwrite: bool = True,
+    progress: Progress | None = None,
+) -> SalvageReport:
+    """Write every record of `broken` whose checksum holds to `out`, a new record file.
+
+    Args:
+        broken: a record file, or a resumable writer's `.NAME.partial`, whose journal is beside it.
+        out: the file to write.
+        overwrite: replace `out` if it is there; else that is a FileExistsError.
+        progress: called now and then with what is being done, "checking" and then "writing", how
+            many records that was done with, and how many there are.
+    """
+    path = os.fsdecode(broken)
+    if path.endswith(journal_path(".partial")):
+        path = path[: -len(journal_path(""))]
+    refuse_other_kinds(path)
+    if os.path.exists(out) and os.path.samefile(path, out):
+        raise ValueError(f"{path}: cannot be salvaged into itself; name another file")
+    if os.path.exists(out) and not overwrite:  # it may be the last good copy
+        raise there_already(os.fspath(out))
+    source = Source(path, direct=False)
+    claimed = _claims(source)
+    tell = progress or (lambda doing, done, total: None)
+    found = _Findings(source, claimed)
+    found.check(tell)
+    return _write(source, found, out, tell)
+
+
+def _claims(source: Source) -> Claims:
+    beside = journal_path(source.path)
+    if source.path.endswith(".partial") and os.path.exists(beside):
+        refuse_other_kinds(beside, "a journal")
+        return broken_header.of_partial(source.path, whole_file(beside))
+    return broken_header.of_file(source)
+
+
+class _Findings:
+    """Which of the claims hold. `lost` says why, by number, for those that do not."""
+
+    def __init__(self, source: Source, claimed: Claims) -> None:
+        self._source = source
+        self._recheck = Recheck(source)
+        self.size = os.fstat(source.fd).st_size
+        self.claims = claimed
+        self.begin, self.end = claimed.begin.copy(), claimed.end.copy()
+        self.checksums = claimed.checksums.copy()
+        self.lost: dict[int, str] = {}
+        self._computed: dict[int, int] = {}
+
+    def check(self, tell: Progress) -> None:
+        if self.claims.whole:
+            self._check_all(_told(len(self.checksums), "checking", tell))
+            return
+        self._search(self._runs_of(self.begin[1:] == NOWHERE))
+        self._check_all(_told(len(self.checksums), "checking", tell))
+        self._search(self._suspicious())
+        if 0 in self.lost and self.claims.lowest:
+            self._begin_behind_the_header()
+        self._believe_the_records()
+
+    def _begin_behind_the_header(self) -> None:
+        """No neighbour tells where the first record begins, but in most files it is there."""
+        claimed = int(self.begin[0])
+        self.begin[0] = self.claims.lowest
+        self._check(0)
+        self._search(self._suspicious())
+        if 0 in self.lost:
+            self.begin[0] = claimed
+
+    def _check_all(self, records: Iterable[int]) -> None:
+        for record in records:
+            self._check(record)
+
+    def _check(self, record: int) -> None:
+        begin, end = int(self.begin[record]), int(self.end[record])
+        stored = int(self.checksums[record])
+        self.lost.pop(record, None)
+        self._computed.pop(record, None)
+        if NOWHERE in (begin, end) or end < begin:
+            self.lost[record] = UNKNOWN
+        elif begin > self.size and stored:
+            self.lost[record] = f"it begins at byte {begin}, the file ends at byte {self.size}"
+        elif end > self.size and end > begin:
+            self.lost[record] = f"it ends at byte {end}, the file at byte {self.size}"
+        else:
+            try:
+                computed = self._recheck.checksum(begin, end)
+            except FFRecordError as error:
+                self.lost[record] = str(error)
+                return
+            if computed != stored:
+                self._computed[record] = computed
+                self.lost[record] = f"its checksum is {computed:#010x}, not {stored:#010x}"
+
+    def _runs_of(self, unknown: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+        """First and last record of each run whose borders in between are `unknown`."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], unknown.astype(np.int8), [0]])))
+        return zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+    def _suspicious(self) -> Iterator[tuple[int, int]]:
+        """Neighbours that are both lost: the offset between them may be what is wrong."""
+        lost = np.zeros(len(self.checksums), bool)
+        lost[list(self.lost)] = True
+        return self._runs_of(lost[:-1] & lost[1:])
+
+    def _search(self, runs: Iterable[tuple[int, int]]) -> None:
+        """Find the borders of the records `first` to `last`, which lie between two known ones."""
+        for first, last in runs:
+            begin, end = int(self.begin[first]), int(self.end[last])
+            if begin == NOWHERE or not begin <= end <= begin + SEARCHED:
+                continue
+            try:
+                between = self._source.read_bytes(begin, end - begin)
+            except FFRecordError:
+                continue
+            places = broken_header.split(between, self.checksums[first : last + 1].tolist())
+            if places is not None:
+                self.begin[first : last + 1] = begin + np.array(places)
+                self.end[first:last] = self.begin[first + 1 : last + 1]
+                self._check_all(range(first, last + 1))
+
+    def _believe_the_records(self) -> None:
+        """If the header's own checksum holds with the records' checksums as they are, those in
+        the header were damaged and not the records."""
+        if not self.claims.crc or set(self.lost) != set(self._computed):
+            return
+        checksums = self.checksums.copy()
+        for record, computed in self._computed.items():
+            checksums[record] = computed
+        if crc32(record_layout.body(checksums, self.begin)) == self.claims.crc:
+            self.checksums = checksums
+            self.lost.clear()
+
+    def has_index(self) -> bool:
+        """Whether the last record is, or was, a packed folder's index."""
+        last = len(self.checksums) - 1
+        begin, end = (int(self.begin[last]), int(self.end[last])) if last >= 0 else (NOWHERE, 0)
+        if not NOWHERE < begin <= end <= self.size:
+            return False
+        read = self._source.read_bytes
+        try:
+            return is_index(end - begin, lambda at, count: read(begin + at, count))
+        except FFRecordError:
+            return False
+
+
+def _told(count: int, doing: str, tell: Progress) -> Iterator[int]:
+    """The numbers of all records, telling how far one is."""
+    for record in range(count):
+        if record % TOLD_EVERY == 0:
+            tell(doing, record, count)
+        yield record
+
+
+def _write(
+    source: Source, found: _Findings, out: str | os.PathLike[str], tell: Progress
+) -> SalvageReport:
+    lost, count = found.lost, len(found.checksums)
+    in_place = False
+    has_index = found.has_index()
+    if lost and has_index and count - 1 not in lost:
+        borders = zip(found.begin[list(lost)], found.end[list(lost)], strict=True)
+        in_place = all(NOWHERE < begin <= end <= found.size for begin, end in borders)
+        if not in_place:
+            lost[count - 1] = (
+                "it is the index of a packed folder, whose files have other numbers now"
+            )
+    size = 0
+    with FileWriter(out, n=count if in_place else count - len(lost)) as writer:
+        for record in _told(count, "writing", tell):
+            begin, end = int(found.begin[record]), int(found.end[record])
+            if record not in lost:
+                _copy(source, writer, record, begin, end, int(found.checksums[record]))
+                size += end - begin
+            elif in_place:
+                _copy_damaged(source, writer, begin, end, int(found.checksums[record]))
+    reasons = [Lost(record, lost[record]) for record in sorted(lost)]
+    whole = found.claims.whole
+    names_kept = count - 1 not in lost if has_index else None
+    return SalvageReport(count, count - len(lost), size, reasons, whole, in_place, names_kept)
+
+
+def _copy(source: Source, writer: FileWriter, record: int, begin: int, end: int, crc: int) -> None:
+    computed = 0
+    for piece in _pieces(source, begin, end):
+        computed = crc32(piece, computed)
+        writer.append(piece.data)
+    if computed != crc:  # it was right a moment ago
+        raise SampleChecksumError(source.path, record, crc, computed)
+    writer.seal([end - begin], [crc])
+
+
+def _copy_damaged(source: Source, writer: FileWriter, begin: int, end: int, crc: int) -> None:
+    """With the checksum that does not hold, so that no reader takes it for whole."""
+    computed = 0
+    for at in range(begin, end, CHUNK):
+        piece = np.zeros(min(CHUNK, end - at), np.uint8)
+        try:
+            source.read_into(piece, at)
+        except FFRecordError:  # the disk cannot read it
+            piece[:] = 0
+        computed = crc32(piece, computed)
+        writer.append(piece.data)
+    writer.seal([end - begin], [crc if computed != crc else ~crc & 0xFFFFFFFF])
+
+
+def _pieces(source: Source, begin: int, end: int) -> Iterator[npt.NDArray[np.uint8]]:
+    for at in range(begin, end, CHUNK):
+        piece = np.empty(min(CHUNK, end - at), np.uint8)
+        source.read_into(piece, at)
+        yield piece

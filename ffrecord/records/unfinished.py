@@ -1,0 +1,346 @@
+"""A resumable writer's unfinished file, for a reader: no lock is taken and nothing is written.
+
+The writer adds a journal entry after its record's bytes, so a record is seen when its entry is
+whole. Settled entries never change. Later ones may be cut off by a writer that goes on after a
+crash; if this reader has seen them, that is a ChangedError.
+
+A file is finished in one of two ways: the partial file gets the name, or a copy does whose records
+lie elsewhere. Both look alike from here: the partial file has left its place, and the target is a
+file that was not there before and begins with the records that were seen.
+
+An `UnfinishedFile` belongs to one thread at a time. Any thread may use the tables that it returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from ffrecord.disk.source import Source, SourceSet
+from ffrecord.errors import ChangedError, FFRecordError, UnfinishedError
+from ffrecord.format import journal
+from ffrecord.format import records as record_layout
+from ffrecord.format.checksum import crc32
+from ffrecord.format.journal import Content, Entry, journal_path, partial_path
+from ffrecord.records.opening import refuse_other_kinds
+from ffrecord.records.table import Table, open_files, sources_for
+from ffrecord.text import counted
+
+State: TypeAlias = "tuple[int, ...]"
+
+TRIES = 100
+"""Looks that another writer may spoil, by ending or beginning between two steps of one."""
+
+FIRST_ROOM = 1024  # records; doubled when they are more
+
+
+class UnfinishedFile:
+    """The records that were flushed so far for the file at `path`, until that is finished.
+
+    `table` has the records that were there at the last look. For a reader that was pickled it has
+    those that were seen before: `seen` is their number, and the CRC-32 of their checksums.
+    """
+
+    def __init__(
+        self, path: str, mode: str, check: bool, seen: tuple[int, int] | None = None
+    ) -> None:
+        self._shown = path
+        self._target = os.path.realpath(path)  # writers go through symlinks too
+        self._partial = partial_path(self._target)
+        self._journal = journal_path(self._partial)
+        self._mode = mode
+        self._check = check
+        self._attempt: _Attempt | None = None
+        self._before: State | None = None  # of the target while the attempt was under way
+        self._compared: tuple[State, int] | None = None  # a target, and with how many records
+        self._finished: Table | None = None
+        self.table = self._begin()
+        if seen is not None:
+            self.table = self._first(*seen)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the table is the finished file's, to which nothing is added."""
+        return self.table is self._finished
+
+    def look(self) -> None:
+        """Have the records in the table that are there now: what was seen, and what was added."""
+        if self._finished is not None:
+            self.table = self._finished
+        elif self._attempt is None or not self.table.n:
+            # Nothing was seen, so nothing can have changed: a writer may give up and begin anew.
+            with contextlib.suppress(FileNotFoundError):
+                self.table = self._begin()
+        else:
+            try:
+                self.table = self._grow(self._attempt)
+            except _GoneError:
+                self.table = self._finished_since(self.table)
+
+    def _first(self, n: int, crc: int) -> Table:
+        """The first `n` records, if `crc` is the CRC-32 of their checksums."""
+        if not _is_first(self.table, n, crc):
+            # Their file may be finished, and another one begun since.
+            with contextlib.suppress(FFRecordError, OSError):
+                self.table = self._finish(self._open_target())
+        table = self.table
+        if not _is_first(table, n, crc):
+            raise ChangedError(
+                f"{self._shown}: its writer began anew: the {counted(n, 'record')} that this "
+                "reader has seen before it was pickled are not there now; open it again"
+            )
+        return self._table_of(table.opened, table.checksums[:n], table.offsets[: n + 1])
+
+    # ---- beginning -----------------------------------------------------------------------
+
+    def _begin(self) -> Table:
+        for _ in range(TRIES):
+            with contextlib.suppress(_GoneError):
+                return self._try_to_begin()
+        raise ChangedError(f"{self._shown}: its writers come and go; open it when one stays")
+
+    def _try_to_begin(self) -> Table:
+        before = _state(self._target)  # first: whatever gets the name later is another file
+        try:
+            refuse_other_kinds(self._partial, "a writer's unfinished file")
+            sources = sources_for([self._partial], self._mode)
+        except FileNotFoundError:
+            return self._without_partial()
+        found = _look_at(self._journal)
+        size = self._size_of_partial(sources)
+        content = self._journal_of(found, size)
+        if content is None or (not size and _has_bytes(content)):
+            # The writer is about to begin its journal. Until then there may be an earlier one.
+            self._before, self._attempt = before, None
+            return self._table_of(sources, np.empty(0, np.uint32), np.zeros(1, np.int64))
+        again = _look_at(self._journal, len(content.entries))
+        if again is None or again.content is None or again.content.crc != content.crc:
+            raise _GoneError
+        self._before = before
+        assert found is not None
+        self._attempt = _Attempt(self._partial, sources, content, self._mode)
+        return self._take(self._attempt, found, content, size)
+
+    def _without_partial(self) -> Table:
+        now = _state(self._target)
+        if now is None or now == self._before:
+            why = (
+                "neither this file nor an unfinished one of that name is there; a writer with "
+                "resumable=True begins one"
+            )
+            raise FileNotFoundError(errno.ENOENT, why, self._shown)
+        return self._finish(self._open_target())
+
+    # ---- going on ------------------------------------------------------------------------
+
+    def _grow(self, attempt: _Attempt) -> Table:
+        found = _look_at(self._journal, attempt.sure, attempt.unsure, attempt.state)
+        size = self._size_of_partial(attempt.sources)
+        if found is not None and found.state == attempt.state:
+            return self._or_finished(self._table_of(attempt.sources, *attempt.columns))
+        content = self._journal_of(found, size)
+        if content is None or content.crc != attempt.crc:
+            raise _GoneError
+        assert found is not None
+        return self._take(attempt, found, content, size)
+
+    def _take(self, attempt: _Attempt, found: _Look, content: Content, size: int) -> Table:
+        attempt.take(found, content, size)
+        return self._or_finished(self._table_of(attempt.sources, *attempt.columns))
+
+    def _table_of(
+        self, sources: SourceSet, checksums: record_layout.Checksums, offsets: record_layout.Offsets
+    ) -> Table:
+        """Without a header there is no checksum of one."""
+        return Table.of(sources, [record_layout.Header(0, checksums, offsets)], self._shown)
+
+    def _size_of_partial(self, sources: SourceSet) -> int:
+        """How many bytes it has. _GoneError if it has left its place.
+
+        Opened anew: that asks a file server, which the status of an open file need not.
+        """
+        try:
+            fd = os.open(self._partial, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            raise _GoneError from None
+        try:
+            found = os.fstat(fd)
+        finally:
+            os.close(fd)
+        if not os.path.samestat(found, os.fstat(sources[0].fd)):
+            raise _GoneError
+        return found.st_size
+
+    def _journal_of(self, found: _Look | None, size: int) -> Content | None:
+        """The journal of a partial file of `size` bytes, which is still at its place; None if its
+        header is yet to be written."""
+        if found is not None and (found.content is not None or not size):
+            return found.content
+        what = "missing" if found is None else "damaged"
+        raise UnfinishedError(
+            f"{self._partial}: its journal, which tells where its records are, is {what}; "
+            "remove this file and write it anew"
+        )
+
+    # ---- the end -------------------------------------------------------------------------
+
+    def _finished_since(self, seen: Table) -> Table:
+        """The target, if it was made since and begins with these records."""
+        if _state(self._target) not in (None, self._before):
+            with contextlib.suppress(FileNotFoundError):
+                found = self._open_target()
+                if _begins_with(found, seen):
+                    return self._finish(found)
+        raise ChangedError(
+            f"{self._shown}: its writer began anew or gave up: what is there now does not begin "
+            f"with the {counted(seen.n, 'record')} that this reader has seen; open it again"
+        )
+
+    def _or_finished(self, table: Table) -> Table:
+        """The target, if it is a finished copy of just these records: its writer was killed between
+        naming the copy and removing the partial file."""
+        now = _state(self._target)
+        if now is None or self._compared == (now, table.n):
+            return table
+        self._compared = now, table.n
+        with contextlib.suppress(FFRecordError, OSError):  # something else is there, or nothing now
+            if os.stat(self._target).st_mtime_ns > os.stat(self._partial).st_mtime_ns:
+                found = self._open_target()
+                if found.n == table.n and _begins_with(found, table):
+                    return self._finish(found)
+        return table
+
+    def _open_target(self) -> Table:
+        return open_files([self._target], self._mode, self._check)
+
+    def _finish(self, table: Table) -> Table:
+        self._finished, self._attempt = table, None
+        return table
+
+
+class _GoneError(Exception):
+    """The partial file or its journal is no longer the one that was opened."""
+
+
+class _Attempt:
+    """One writer's partial file, from its first record to its end, as far as it was seen."""
+
+    def __init__(self, partial: str, sources: SourceSet, content: Content, mode: str) -> None:
+        self.sources = sources
+        self.crc = content.crc
+        self.state: State = ()  # of the journal, when all of its entries had been taken
+        self.sure = 0  # entries that never change
+        self.unsure = b""  # those behind them that were taken, as the journal has them
+        self._partial = partial
+        self._mode = mode
+        self._n = 0
+        self._offsets = np.empty(FIRST_ROOM + 1, np.int64)
+        self._offsets[0] = content.begin
+        self._checksums = np.empty(FIRST_ROOM, np.uint32)
+
+    @property
+    def columns(self) -> tuple[record_layout.Checksums, record_layout.Offsets]:
+        """Of all records so far. These views stay as they are when more are taken."""
+        return self._checksums[: self._n], self._offsets[: self._n + 1]
+
+    def take(self, found: _Look, content: Content, size: int) -> None:
+        """Take in the entries of a journal, from `content.first` on: some may have been taken
+        before. The partial file has `size` bytes."""
+        first = content.first
+        entries = journal.whole(self._partial, content, int(self._offsets[first]), size)
+        known = self._n - first
+        if entries[:known] != self._taken(first):
+            raise ChangedError(
+                f"{self._partial}: a writer that went on after a crash has cut off records which "
+                f"this reader has seen, from record {first} on; open it again"
+            )
+        self._add(entries[known:])
+        self._prepare(size)
+        sure = max(self.sure, min(content.settled, self._n))
+        at = journal.entry_at(self.sure)
+        self.unsure = found.raw[journal.entry_at(sure) - at : journal.entry_at(self._n) - at]
+        self.sure, self.state = sure, found.state
+
+    def _taken(self, first: int) -> list[Entry]:
+        ends = self._offsets[first + 1 : self._n + 1].tolist()
+        crcs = self._checksums[first : self._n].tolist()
+        return [Entry(end, crc) for end, crc in zip(ends, crcs, strict=True)]
+
+    def _add(self, entries: Sequence[Entry]) -> None:
+        n = self._n + len(entries)
+        if n > len(self._checksums):
+            room = max(n, 2 * len(self._checksums))
+            self._offsets = np.resize(self._offsets, room + 1)
+            self._checksums = np.resize(self._checksums, room)
+        self._offsets[self._n + 1 : n + 1] = [entry.end for entry in entries]
+        self._checksums[self._n : n] = [entry.crc for entry in entries]
+        self._n = n
+
+    def _prepare(self, size: int) -> None:
+        """Have the files ready for what is there by now."""
+        if self._mode == "mmap":
+            # Not further: a writer that goes on after a crash may cut off what lies behind.
+            self.sources.map_all(min(size, int(self._offsets[self._n])))
+        elif self._mode == "auto" and size and not self.state:
+            self.sources[0].read_bytes(0, 1)  # a page that is certainly cached
+            self.sources.ask_about_the_cache()
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A journal as it was found. `content` is None if its header is not whole, or if `state` is
+    the one that it was in before. `raw` are the entries that were read."""
+
+    state: State
+    content: Content | None = None
+    raw: bytes = b""
+
+
+def _look_at(path: str, first: int = 0, known: bytes = b"", before: State = ()) -> _Look | None:
+    """Read a journal's header and its entries from number `first` on; None if there is none. If
+    they begin with the `known` ones, only those behind are parsed."""
+    try:
+        refuse_other_kinds(path, "a journal")
+        source = Source(path, direct=False)
+    except FileNotFoundError:
+        return None
+    # The state first: whatever is added from now on makes it another one.
+    state = _state_of(os.fstat(source.fd))
+    if state == before:
+        return _Look(state)
+    head = source.read_there(0, journal.ENTRIES_AT)
+    raw = source.read_there(journal.entry_at(first))
+    skip = len(known) if raw.startswith(known) else 0
+    at = first + journal.count_in(skip)
+    return _Look(state, journal.parse(head + raw[skip:], at), raw)
+
+
+def _has_bytes(content: Content) -> bool:
+    """Whether a journal tells of records that are not empty."""
+    return any(entry is not None and entry.end > content.begin for entry in content.entries)
+
+
+def _is_first(table: Table, n: int, crc: int) -> bool:
+    return table.n >= n and crc32(table.checksums[:n].tobytes()) == crc
+
+
+def _begins_with(found: Table, seen: Table) -> bool:
+    return np.array_equal(found.checksums[: seen.n], seen.checksums)
+
+
+def _state(path: str) -> State | None:
+    try:
+        return _state_of(os.stat(path))
+    except FileNotFoundError:
+        return None
+
+
+def _state_of(found: os.stat_result) -> State:
+    """Numbers that are others as soon as the file is changed or replaced."""
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -1,0 +1,1 @@
+"""The second back end: the same file system through mfusepy or fusepy."""

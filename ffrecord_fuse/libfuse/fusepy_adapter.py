@@ -1,0 +1,251 @@
+"""The same file system through libfuse: by mfusepy (libfuse 3, or 2) or fusepy (libfuse 2).
+
+Slower than the native back end, and one thread: callbacks that wait for a disk, one after the
+other. It is for systems where that one does not work, and a second implementation to check it by.
+
+libfuse knows files by their paths, which come as text: see `libfuse.ENCODING`.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeAlias, TypeVar
+
+from ffrecord.archive.index import ROOT
+from ffrecord.errors import FFRecordError
+from ffrecord.format.index import BLOCK
+from ffrecord_fuse.filesystem import MISSING, Filesystem
+from ffrecord_fuse.libfuse import binding
+from ffrecord_fuse.libfuse.binding import ENCODING
+from ffrecord_fuse.mounting import mount as mounting
+from ffrecord_fuse.mounting import mounttable
+from ffrecord_fuse.mounting.lifeline import Caller
+from ffrecord_fuse.mounting.options import Options
+from ffrecord_fuse.serve import report
+from ffrecord_fuse.serve.blocks import Content, DamageError
+from ffrecord_fuse.serve.report import DamageLog
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Log: TypeAlias = Callable[[str], None]
+Ready: TypeAlias = Callable[[], None]
+
+KNOWN_PATHS = 1 << 14
+BACKGROUND_REQUESTS = 256
+"""As many as the native back end lets the kernel have under way; libfuse's default is 12."""
+_FIRST_NUMBER = 1  # of the root: other programs take an inode 0 for none at all
+
+
+def prepare(
+    source: str,
+    mountpoint: str,
+    options: Options,
+    filesystem: Filesystem,
+    content: Content,
+    counts: memoryview,
+    log: Log,
+    caller: Caller | None = None,
+) -> Callable[[Ready], None]:
+    """A function that mounts and serves until the mount has gone; it says when it is ready.
+
+    The mount ends with the `caller`, if there is one. What can be seen to stand in the way is
+    raised here. The rest turns up while libfuse mounts.
+    """
+    inherited = mounting.inherited_descriptor(mountpoint)
+    if inherited is None:
+        mounting.check(mountpoint)
+    else:  # libfuse, from 3.3 on, takes it as well, and waits in read(2)
+        os.set_blocking(mounting.mount(source, mountpoint, options), True)
+    library = binding.load(mountpoint)
+    settings = binding.settings(source, options)
+
+    def run(ready: Ready) -> None:
+        stderr = binding.Overheard()
+
+        def started() -> None:
+            mounttable.set_read_ahead(mountpoint, mounttable.READ_AHEAD_KIB)
+            if caller is not None:
+                _release_after(caller, mountpoint, log)
+            stderr.stop()
+            ready()
+
+        kind = type("Callbacks", (Callbacks, library.Operations), {})
+        callbacks = kind(filesystem, content, counts, log, started)
+        place = os.fsencode(mountpoint).decode(ENCODING)
+        try:
+            library.FUSE(callbacks, place, **settings)
+        except RuntimeError as error:
+            # libfuse 3 also fails in the end when it was a signal that made it unmount.
+            if not callbacks.has_started:
+                said = stderr.stop() or f"libfuse gives up with code {error}"
+                raise mounting.refusal(mountpoint, said, options) from None
+        if caller is not None and caller.has_ended():
+            caller.wait_for_release()
+
+    return run
+
+
+def _release_after(caller: Caller, mountpoint: str, log: Log) -> None:
+    """Unmount when the caller has ended. In a thread, since libfuse waits in the only other one."""
+    connection = mounttable.connection_at(mountpoint)
+
+    def wait() -> None:
+        caller.wait()
+        caller.release(mountpoint, connection, log)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _answered(
+    callback: Callable[Concatenate[Callbacks, P], T],
+) -> Callable[Concatenate[Callbacks, P], T]:
+    """What goes wrong in a callback is that request's error: EIO, if nothing better is known."""
+
+    @functools.wraps(callback)
+    def answer(self: Callbacks, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return callback(self, *args, **kwargs)
+        except OSError as error:
+            raise OSError(error.errno or errno.EIO, error.strerror) from error
+        except Exception as error:  # a defect, or a hostile index: not the end of the mount
+            self.report(callback.__name__, error)
+            raise OSError(errno.EIO, "it failed") from error
+
+    return answer
+
+
+class Callbacks:
+    """What libfuse calls. Inodes have the numbers that they have in the native back end.
+
+    Args:
+        filesystem: names and attributes.
+        content: what files are made of.
+        counts: a row of the counters.
+        log: takes a line.
+        started: called once, when the kernel's first request has come.
+    """
+
+    use_ns = True  # times are nanoseconds
+
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        content: Content,
+        counts: memoryview,
+        log: Log,
+        started: Callable[[], None],
+    ) -> None:
+        self.has_started = False
+        self._filesystem = filesystem
+        self._content = content
+        self._log = log
+        self._counts = counts
+        self._started = started
+        self._damages = DamageLog(filesystem, content, log)
+        self._inode = functools.lru_cache(KNOWN_PATHS)(self._find)
+
+    def init(self, path: str) -> None:
+        self.has_started = True
+        self._started()
+
+    def init_with_config(self, connection: Any, config: Any) -> None:
+        """What mfusepy calls instead. The answer to FUSE_INIT limits how far is read ahead, and how
+        many reads may be under way; that these may be O_DIRECT ones is libfuse 3's default."""
+        if connection is not None:
+            connection.max_readahead = mounttable.READ_AHEAD_KIB << 10
+            connection.max_background = BACKGROUND_REQUESTS
+        self.init("/")
+
+    def report(self, callback: str, error: Exception) -> None:
+        self._counts[report.ERRORS] += 1
+        self._log(f"{callback} failed: {error!r}")
+
+    def _find(self, path: str) -> int:
+        inode = ROOT
+        for name in filter(None, path.encode(ENCODING).split(b"/")):
+            inode = self._filesystem.lookup(inode, name)
+            if inode == MISSING:
+                raise FileNotFoundError(errno.ENOENT, "no such file")
+        return inode
+
+    @_answered
+    def getattr(self, path: str, handle: int | None = None) -> dict[str, int]:
+        self._counts[report.ATTRIBUTES] += 1
+        found = self._filesystem.attributes(self._inode(path))
+        return {
+            "st_ino": found.inode + _FIRST_NUMBER, "st_mode": found.mode, "st_nlink": found.links,
+            "st_uid": found.uid, "st_gid": found.gid, "st_size": found.size,
+            "st_blocks": -(-found.size // 512), "st_blksize": BLOCK,
+            "st_atime": found.mtime_ns, "st_mtime": found.mtime_ns, "st_ctime": found.mtime_ns,
+        }  # fmt: skip
+
+    @_answered
+    def readdir(self, path: str, handle: int) -> list[tuple[str, dict[str, int], int]]:
+        """All of it: libfuse keeps it for as long as the folder is open. (0: no position.)"""
+        self._counts[report.LISTINGS] += 1
+        listing = self._filesystem.listing(self._inode(path), 0, sys.maxsize)
+        assert listing is not None  # there are always "." and ".."
+        names, at, found = listing.names.tobytes().decode(ENCODING), 0, []
+        numbers = (listing.inodes + _FIRST_NUMBER).tolist()
+        columns = zip(listing.lengths.tolist(), numbers, listing.modes.tolist(), strict=True)
+        for length, number, mode in columns:
+            found.append((names[at : at + length], {"st_ino": number, "st_mode": mode}, 0))
+            at += length
+        return found
+
+    @_answered
+    def readlink(self, path: str) -> str:
+        return self._filesystem.readlink(self._inode(path)).decode(ENCODING)
+
+    @_answered
+    def read(self, path: str, size: int, offset: int, handle: int) -> bytes:
+        self._counts[report.READS] += 1
+        inode = self._inode(path)
+        try:
+            piece = self._content.piece(inode, offset, size)
+            if piece is None:
+                return b""
+            memory = self._content.read(piece)
+        except (DamageError, FFRecordError) as error:
+            self._counts[report.DAMAGED_READS] += 1
+            self._damages.tell(inode, str(error))
+            raise OSError(errno.EIO, "damaged") from error
+        self._counts[report.VERIFIED_BLOCKS] += len(piece.checksums or ())
+        self._counts[report.BYTES_READ] += piece.asked
+        return memory.tobytes()
+
+    @_answered
+    def statfs(self, path: str) -> dict[str, int]:
+        found = self._filesystem.space()
+        return {
+            "f_bsize": found.block_size, "f_frsize": found.block_size, "f_blocks": found.blocks,
+            "f_bfree": 0, "f_bavail": 0, "f_files": found.files, "f_ffree": 0, "f_favail": 0,
+            "f_namemax": found.longest_name,
+        }  # fmt: skip
+
+    @_answered
+    def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
+        return self._filesystem.xattr(self._inode(path), name.encode(ENCODING))
+
+    @_answered
+    def listxattr(self, path: str) -> list[str]:
+        names = self._filesystem.xattr_names(self._inode(path))
+        return [name.decode(ENCODING) for name in names]
+
+    def _not_needed(self, *arguments: object) -> NoReturn:
+        """The kernel then opens without asking, keeps what it has cached, and asks no more."""
+        raise OSError(errno.ENOSYS, "not needed")
+
+    open = flush = _not_needed  # not opendir: libfuse lists only what it has opened
+
+    def _refuse(self, *arguments: object) -> NoReturn:
+        raise OSError(errno.EROFS, "read-only")
+
+    # The kernel refuses these by itself, unless someone else has mounted, and not read-only.
+    chmod = chown = create = fallocate = link = mkdir = mknod = removexattr = rename = _refuse
+    rmdir = setxattr = symlink = truncate = unlink = utimens = write = _refuse

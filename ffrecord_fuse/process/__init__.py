@@ -1,0 +1,1 @@
+"""The daemon and its workers: started, watched, started again, ended."""

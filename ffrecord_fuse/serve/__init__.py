@@ -1,0 +1,1 @@
+"""One worker: takes requests, reads and verifies, answers, reports."""

@@ -1,0 +1,193 @@
+"""Everything a mount tells about itself: counters that its workers share, and its log.
+
+The log has one line for each thing worth knowing, and one place for all processes of a mount: a
+file that the user names, else syslog, else (containers often have no syslog) a file of our own of
+bounded size. `Log.place` names it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import mmap
+import os
+import socket
+import sys
+import syslog
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+from ffrecord.atomic import locks
+from ffrecord.terminal import printable
+from ffrecord_fuse.filesystem import Filesystem
+from ffrecord_fuse.serve.blocks import Content
+
+NAMES = (
+    "lookups",
+    "attributes",
+    "listings",
+    "reads",
+    "bytes_read",
+    "cached_reads",
+    "disk_reads",
+    "read_ahead",
+    "verified_blocks",
+    "damaged_reads",
+    "errors",
+    "restarts",
+)
+(
+    LOOKUPS, ATTRIBUTES, LISTINGS, READS, BYTES_READ, CACHED_READS, DISK_READS, READ_AHEAD,
+    VERIFIED_BLOCKS, DAMAGED_READS, ERRORS, RESTARTS,
+) = range(len(NAMES))  # fmt: skip
+
+
+class Counters:
+    """A row for each worker, which alone writes to it; made before the workers are forked."""
+
+    def __init__(self, workers: int = 1) -> None:
+        self._rows = workers
+        self._all = memoryview(mmap.mmap(-1, 8 * workers * len(NAMES))).cast("q")
+
+    def row(self, worker: int) -> memoryview:
+        """What a worker counts in, by the numbers above."""
+        return self._all[worker * len(NAMES) : (worker + 1) * len(NAMES)]
+
+    def totals(self) -> dict[str, int]:
+        """Of all workers, also of those that have ended."""
+        return {
+            name: sum(self._all[row * len(NAMES) + column] for row in range(self._rows))
+            for column, name in enumerate(NAMES)
+        }
+
+    def json(self) -> bytes:
+        return json.dumps(self.totals()).encode()
+
+
+LOGGED_DAMAGES = 10_000
+
+
+class DamageLog:
+    """Knows of which files it has told. `log` takes a line."""
+
+    def __init__(
+        self, filesystem: Filesystem, content: Content, log: Callable[[str], None]
+    ) -> None:
+        self._filesystem = filesystem
+        self._content = content
+        self._log = log
+        self._damaged: set[int] = set()
+
+    def tell(self, inode: int, what: str) -> None:
+        if inode not in self._damaged and len(self._damaged) < LOGGED_DAMAGES:
+            self._damaged.add(inode)
+            path, record = self._filesystem.path(inode), self._content.record_of(inode)
+            self._log(f"damaged: {path} ({record}): {what}")
+
+
+NAME = "ffrecord-fuse"
+SYSLOG = "syslog"
+NOWHERE = "nowhere"
+MOST_BYTES = 1 << 20
+"""Of a log file of our own. Then it gets another name, in place of the one that had it before."""
+
+_SYSLOG_SOCKET = "/dev/log"
+# Not blocking: a pipe that nobody reads is an error here, and loses lines later.
+_APPEND = (
+    os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+)  # fmt: skip
+
+
+class Log:
+    """Appends lines to a file, or hands them to syslog where there is none.
+
+    File names come from archives and may hold anything: whatever is not printable is escaped, so
+    that no name can look like a line of its own. Each line is one write(2) to a descriptor opened
+    for appending, so lines of several workers do not mix.
+    """
+
+    def __init__(self, path: str | None = None, *, foreground: bool = False) -> None:
+        self.place = SYSLOG
+        """A path, `syslog`, `standard error` or `nowhere`."""
+        self.is_our_choice = False
+        """Whether the place is a file that nobody has asked for, or nowhere."""
+        self._fd = -1
+        if path is not None:
+            self._fd, self.place = _open(path), path
+        elif foreground and sys.stderr is not None:
+            self._fd, self.place = os.dup(sys.stderr.fileno()), "standard error"
+        elif not _has_syslog():
+            self.is_our_choice = True
+            self._fd, self.place = _open_our_own()
+
+    def line(self, text: str) -> None:
+        text = printable(text)
+        if self.place == SYSLOG:
+            syslog.openlog(NAME, syslog.LOG_PID, syslog.LOG_DAEMON)
+            syslog.syslog(syslog.LOG_NOTICE, text)
+            return
+        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        with contextlib.suppress(OSError):  # a full disk must not end the mount
+            os.write(self._fd, f"{now} {NAME}[{os.getpid()}] {text}\n".encode(errors="replace"))
+            if self.is_our_choice and os.fstat(self._fd).st_size >= MOST_BYTES:
+                self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Give the full file another name. Workers and other mounts share it: one of them does."""
+        lock = os.open(self.place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            is_the_same = os.path.samestat(os.fstat(lock), os.stat(self.place))
+            if is_the_same and os.fstat(lock).st_size >= MOST_BYTES:
+                os.rename(self.place, f"{self.place}.1")
+            fresh = _open(self.place)
+        finally:
+            os.close(lock)
+        os.dup2(fresh, self._fd, inheritable=False)
+        os.close(fresh)
+
+
+def _has_syslog() -> bool:
+    """Whether somebody listens where syslog(3) sends."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as trial:
+        try:
+            trial.connect(_SYSLOG_SOCKET)
+        except OSError as error:
+            return error.errno == errno.EPROTOTYPE  # it wants a stream, which syslog(3) tries next
+    return True
+
+
+def _open_our_own() -> tuple[int, str]:
+    """A log file where this user's programs keep such things; NOWHERE if none can be made."""
+    for path in _our_own_paths():
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+            return _open(path), path
+    return -1, NOWHERE
+
+
+def _our_own_paths() -> Iterator[str]:
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if os.path.isabs(state):
+        yield f"{state}/ffrecord/{NAME}.log"
+    elif os.geteuid() == 0:
+        yield f"/var/log/{NAME}.log"
+    else:
+        yield os.path.expanduser(f"~/.local/state/ffrecord/{NAME}.log")
+    yield f"{tempfile.gettempdir()}/{NAME}-{os.geteuid()}.log"
+
+
+def _open(path: str) -> int:
+    """A symlink may lead to the log, but not one that another user has put into a shared folder."""
+    follow = 0 if os.path.islink(path) else os.O_NOFOLLOW  # none that comes between
+    locks.refuse_planted_symlink(path)
+    fd = os.open(path, _APPEND | follow, 0o640)
+    try:
+        locks.refuse_planted(fd, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

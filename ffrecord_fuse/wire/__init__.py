@@ -1,0 +1,1 @@
+"""The kernel's protocol: requests and replies as bytes."""

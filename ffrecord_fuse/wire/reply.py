@@ -1,0 +1,186 @@
+"""Answers to the kernel: results and errors to bytes, header in front.
+
+Each function gives one `bytes` or, for data, the buffers of one writev. Every byte is set here:
+nothing of a buffer that was used before is ever sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.format.index import BLOCK
+from ffrecord_fuse.filesystem import Attributes, Listing, Space
+from ffrecord_fuse.wire import abi
+
+HEADER = abi.OUT_HEADER.size
+FRONT = 4096
+"""A page, so that the content begins with one: the kernel copies page by page, and takes two steps
+for each that lies across two of ours."""
+
+_SECOND = 1_000_000_000
+_U64 = (1 << 64) - 1
+_FOREVER = abi.FOREVER
+_ENTRY_SIZE = abi.ENTRY_REPLY.size
+_entry_reply = abi.ENTRY_REPLY.pack
+_header = abi.OUT_HEADER.pack
+
+
+def failure(unique: int, code: int) -> bytes:
+    """An errno."""
+    return _header(HEADER, -code, unique)
+
+
+def unique_of(answer: bytes | memoryview) -> int:
+    """Which request an answer is to."""
+    unique: int = abi.OUT_HEADER.unpack_from(answer)[2]
+    return unique
+
+
+def success(unique: int, payload: bytes = b"") -> bytes:
+    return _header(HEADER + len(payload), 0, unique) + payload
+
+
+def data(unique: int, content: memoryview) -> tuple[bytes, memoryview]:
+    """A file's bytes, which are not copied."""
+    return _header(HEADER + len(content), 0, unique), content
+
+
+def framed(frame: memoryview, unique: int, begin: int, count: int) -> memoryview:
+    """A file's bytes in one piece with their header.
+
+    They are in a frame, which has FRONT bytes of room in front of its content, from byte `begin`
+    of that content on. The header overwrites what stands before them.
+    """
+    end = FRONT + begin + count
+    at = FRONT + begin - HEADER
+    abi.OUT_HEADER.pack_into(frame, at, HEADER + count, 0, unique)
+    return frame[at:end]
+
+
+def attributes(unique: int, found: Attributes) -> bytes:
+    return success(unique, abi.ATTR_OUT.pack(abi.FOREVER, 0, *_attr(found)))
+
+
+def entry(unique: int, found: Attributes) -> bytes:
+    """What LOOKUP has found."""
+    inode, mode, links, uid, gid, size, mtime_ns = found
+    node, seconds, nanoseconds = inode + abi.ROOT_ID, mtime_ns // _SECOND & _U64, mtime_ns % _SECOND
+    # Spelled out, not put together from tuples: there is one of these for every file.
+    return _entry_reply(
+        _ENTRY_SIZE, 0, unique, node, 0, _FOREVER, _FOREVER, 0, 0,
+        node, size, (size + 511) // 512, seconds, seconds, seconds,
+        nanoseconds, nanoseconds, nanoseconds, mode, links, uid, gid, 0, BLOCK, 0,
+    )  # fmt: skip
+
+
+def no_entry(unique: int) -> bytes:
+    """That LOOKUP has found nothing, and never will: an entry without a node is remembered."""
+    return _entry_reply(_ENTRY_SIZE, 0, unique, 0, 0, _FOREVER, *bytes(19))
+
+
+def space(unique: int, found: Space) -> bytes:
+    return success(
+        unique,
+        abi.STATFS_OUT.pack(
+            found.blocks, 0, 0, found.files, 0, found.block_size, found.longest_name,
+            found.block_size,
+        ),
+    )  # fmt: skip
+
+
+def xattr_size(unique: int, size: int) -> bytes:
+    return success(unique, abi.GETXATTR_OUT.pack(size))
+
+
+def init(unique: int, minor: int, max_readahead: int, flags: int, limits: InitLimits) -> bytes:
+    return success(
+        unique,
+        abi.INIT_OUT.pack(
+            abi.MAJOR, minor, max_readahead, flags & 0xFFFFFFFF, limits.max_background,
+            limits.congestion, limits.max_write, 1, limits.max_pages, 0, flags >> 32,
+        ),
+    )  # fmt: skip
+
+
+def resend() -> bytes:
+    """Not an answer but a notice: hand out again what was read and not answered."""
+    return _header(HEADER, abi.NOTIFY_RESEND, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class InitLimits:
+    max_background: int = 256
+    congestion: int = 192
+    max_write: int = 4096
+    max_pages: int = 256
+
+
+class Rendered:
+    """Entries of a folder as READDIR or READDIRPLUS return them, from one of them on."""
+
+    def __init__(self, listing: Listing, *, plus: bool) -> None:
+        dtype = abi.DIRENTPLUS if plus else abi.DIRENT
+        # Each entry is padded to a multiple of 8 bytes.
+        sizes = dtype.itemsize + (listing.lengths + 7 & -8)
+        self.first = listing.first
+        self._ends = np.cumsum(sizes)
+        begins = self._ends - sizes
+        words = np.zeros(int(self._ends[-1]) // 8, np.uint64)
+        heads = _heads(listing, dtype, plus=plus).view(np.uint64).reshape(len(sizes), -1)
+        words[begins[:, None] // 8 + np.arange(heads.shape[1])] = heads
+        names_at = np.cumsum(listing.lengths) - listing.lengths
+        shift = np.repeat(begins + dtype.itemsize - names_at, listing.lengths)
+        raw = words.view(np.uint8)
+        raw[shift + np.arange(len(shift))] = listing.names
+        self._bytes = raw.tobytes()
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def part(self, position: int, size: int) -> bytes:
+        """As many entries from `position` in the folder on as fit into `size` bytes."""
+        row = position - self.first
+        begin = int(self._ends[row - 1]) if row else 0
+        stop = int(self._ends.searchsorted(begin + size, side="right"))
+        end = int(self._ends[stop - 1]) if stop else 0
+        return self._bytes[begin:end]
+
+    @property
+    def size(self) -> int:
+        return len(self._bytes)
+
+
+def _heads(listing: Listing, dtype: np.dtype[np.void], *, plus: bool) -> npt.NDArray[np.void]:
+    heads = np.zeros(len(listing.inodes), dtype)
+    numbers = listing.inodes + abi.ROOT_ID
+    heads["dirent_ino"] = numbers
+    heads["offset"] = np.arange(listing.first + 1, listing.first + 1 + len(heads))
+    heads["name_length"] = listing.lengths
+    heads["kind"] = listing.modes >> 12
+    if plus:
+        heads["nodeid"] = np.where(listing.dots, 0, numbers)  # "." and ".." are no lookups
+        heads["entry_valid"] = heads["attr_valid"] = abi.FOREVER
+        heads["ino"] = numbers
+        heads["size"] = listing.sizes
+        heads["blocks"] = -(-listing.sizes // 512)
+        seconds, nanoseconds = np.divmod(listing.mtimes, _SECOND)
+        for time in ("atime", "mtime", "ctime"):
+            heads[time] = seconds.view(np.uint64)
+            heads[f"{time}_ns"] = nanoseconds
+        heads["mode"], heads["links"] = listing.modes, listing.links
+        heads["uid"], heads["gid"] = listing.uids, listing.gids
+        heads["block_size"] = BLOCK
+    return heads
+
+
+def _attr(found: Attributes) -> tuple[int, ...]:
+    inode, mode, links, uid, gid, size, mtime_ns = found
+    seconds, nanoseconds = divmod(mtime_ns, _SECOND)
+    seconds &= _U64  # before 1970: the kernel takes it for a signed number again
+    return (
+        inode + abi.ROOT_ID, size, -(-size // 512), seconds, seconds, seconds,
+        nanoseconds, nanoseconds, nanoseconds, mode, links, uid, gid, 0, BLOCK, 0,
+    )  # fmt: skip

@@ -1,0 +1,117 @@
+"""Packing takes so many bytes of memory for each file, and not more.
+
+Measured in fresh processes, as the most that was resident: a tree of many files, less a tree of
+few. Reading the files has its own memory, the same for both.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import handmade
+
+FEW, MANY = 20_000, 80_000
+MOST = 250
+"""Bytes for each file. A million, and the 50 MB that any packing takes, are 300 MB."""
+MOST_WITH_ATTRIBUTES = 500
+"""The same, and a row of attributes and a text that no other file has."""
+
+pytestmark = pytest.mark.in_memory
+
+PACK = """
+import resource, sys
+from ffrecord import pack_folder
+shards = {"shard_size": "1MB"} if sys.argv[3] == "shards" else {}
+pack_folder(sys.argv[1], sys.argv[2], **shards)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+CONVERT = """
+import resource, sys
+from ffrecord.convert import convert
+convert(sys.argv[1], sys.argv[2])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def flat(top: Path, count: int) -> None:
+    """All files in one folder."""
+    fill(top, count, lambda number, fd: make(f"{number:016d}", fd))
+
+
+def folders(top: Path, count: int) -> None:
+    """Ten files in each folder."""
+    for start in range(0, count, 10):
+        fill(top / f"{start:012d}", 10, lambda number, fd: make(f"{number:016d}", fd))
+
+
+def links(top: Path, count: int) -> None:
+    """Symlinks to different places, and two names for each file."""
+
+    def make_links(number: int, fd: int) -> None:
+        if number % 4 == 0:
+            make(f"{number:016d}", fd)
+            os.link(f"{number:016d}", f"{number:016d}+", src_dir_fd=fd, dst_dir_fd=fd)
+        elif number % 4 < 3:
+            os.symlink(f"../{number:010d}", f"{number:016d}", dir_fd=fd)
+
+    fill(top, count, make_links)
+
+
+def attributes(top: Path, count: int) -> None:
+    """A different extended attribute for each file."""
+    fill(top, count, lambda number, fd: make(f"{number:016d}", fd, b"%016d" % number))
+
+
+def make(name: str, folder: int, attribute: bytes = b"") -> None:
+    fd = os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=folder)
+    if attribute:
+        os.setxattr(fd, "user.a", attribute)
+    os.close(fd)
+
+
+def fill(top: Path, count: int, make_one: Callable[[int, int], None]) -> None:
+    top.mkdir(parents=True)
+    fd = os.open(top, os.O_RDONLY)
+    for number in range(count):
+        make_one(number, fd)
+    os.close(fd)
+
+
+def peak_of(script: str, *arguments: str | Path) -> int:
+    """The most memory that a script had, in bytes."""
+    process = handmade.python(script, *map(str, arguments))
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    return 1024 * int(out)
+
+
+@pytest.mark.parametrize(
+    ("shape", "script", "target", "most"),
+    [
+        pytest.param(flat, PACK, "file", MOST, id="one folder"),
+        pytest.param(flat, PACK, "shards", MOST, id="shards"),
+        pytest.param(flat, CONVERT, "file", MOST, id="converted"),
+        pytest.param(folders, PACK, "file", MOST, id="many folders"),
+        pytest.param(links, PACK, "file", MOST, id="links"),
+        pytest.param(attributes, PACK, "file", MOST_WITH_ATTRIBUTES, id="attributes"),
+    ],
+)
+def test_memory_for_each_file_is_bounded(
+    shape: Callable[[Path, int], None], script: str, target: str, most: int, tmp_path: Path
+) -> None:
+    found = {}
+    for count in (FEW, MANY):
+        tree = tmp_path / f"tree of {count}"
+        try:
+            shape(tree, count)
+        except OSError as error:  # tmpfs has extended attributes since Linux 6.6
+            pytest.skip(f"no such files here: {error}")
+        found[count] = peak_of(script, tree, tmp_path / f"{count}.ffr", target)
+        subprocess.run(["rm", "-rf", str(tree)], check=True)
+    each = (found[MANY] - found[FEW]) // (MANY - FEW)
+    assert each < most

@@ -1,0 +1,244 @@
+"""One target, two writers: the second is told so before it has done any work.
+
+Each case of `MAKERS` makes a new folder, or with `convert` a new file, in its own way. All of them
+must behave alike. The other writer is a real process, and pipes say when it is where.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffrecord import BusyError, FileReader, ShardedDatasetWriter, pack_folder, write_dataset
+from ffrecord.atomic import folder as atomic_folder
+from ffrecord.convert import convert
+from ffrecord.records.dump import dump
+from tests.support import handmade, trees
+
+FILES = {f"d/{k}": trees.content(1000 + k) for k in range(20)}
+ROWS = [{"number": k} for k in range(20)]
+RECORDS = [b"%d" % k for k in range(20)]
+
+
+class Listed(list[Any]):
+    """A list whose items are read in one place, which a test can forbid."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return read(super().__getitem__(index))
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(read, super().__iter__())
+
+
+def read(item: Any) -> Any:
+    """Stand for a maker's work: reading what it is given."""
+    return item
+
+
+def by_packing(source: Path, target: Path) -> None:
+    pack_folder(source, target, shard_size=3000)
+
+
+def by_dumping(source: Path, target: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        dump(Listed(RECORDS), target, 4, executor=executor)
+
+
+def by_writing(source: Path, target: Path) -> None:
+    write_dataset(target, Listed(ROWS), {"number": "int"})
+
+
+def by_writing_shards(source: Path, target: Path) -> None:
+    with ShardedDatasetWriter(target, {"number": "int"}, shardlen=50) as writer:
+        for row in Listed(ROWS):
+            writer.append(row)
+
+
+def by_converting(source: Path, target: Path) -> None:
+    convert(source.with_name("records.ffr"), target, target_format="dataset")
+
+
+def by_converting_to_a_file(source: Path, target: Path) -> None:
+    convert(source, target, target_format="tar")
+
+
+MAKERS: dict[str, tuple[Callable[[Path, Path], None], str]] = {
+    "pack_folder": (by_packing, "ffrecord.archive.pack.Scan"),
+    "dump": (by_dumping, "tests.atomic.test_folder.read"),
+    "write_dataset": (by_writing, "tests.atomic.test_folder.read"),
+    "ShardedDatasetWriter": (by_writing_shards, "tests.atomic.test_folder.read"),
+    "convert": (by_converting, "ffrecord.convert.conversion._opened"),
+    "convert to a file": (by_converting_to_a_file, "ffrecord.convert.conversion._opened"),
+}
+"""How a target is made, and the name of the work that a refused writer must not begin."""
+
+every_maker = pytest.mark.parametrize("maker", MAKERS)
+
+HELD = """
+import sys
+from pathlib import Path
+from ffrecord.atomic import folder as newfolder
+from tests.atomic.test_folder import MAKERS
+
+begin = newfolder.NewFolder.__init__
+
+def begin_and_wait(self, *arguments):
+    begin(self, *arguments)
+    print("begun", flush=True)
+    sys.stdin.readline()
+
+newfolder.NewFolder.__init__ = begin_and_wait
+MAKERS[sys.argv[1]][0](Path(sys.argv[2]), Path(sys.argv[3]))
+"""
+
+
+@contextmanager
+def another(maker: str, source: Path, target: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has begun to make the target; a line on its stdin lets it go on."""
+    process = handmade.python(HELD, maker, str(source), str(target))
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "begun\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    handmade.write_records(tmp_path / "records.ffr", RECORDS)
+    return trees.plain_tree(tmp_path / "source", FILES)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place"
+
+
+def make(maker: str, source: Path, target: Path) -> None:
+    MAKERS[maker][0](source, target)
+
+
+def forbid_work(maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(*_arguments: object, **_options: object) -> Any:
+        raise AssertionError("a writer that is refused has begun to work")
+
+    monkeypatch.setattr(MAKERS[maker][1], work)
+
+
+@every_maker
+def test_a_second_writer_is_told_at_the_start_that_there_is_one(
+    maker: str, source: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = place / "new"
+    with another(maker, source, target) as process:
+        with monkeypatch.context() as patched:
+            forbid_work(maker, patched)
+            with pytest.raises(BusyError, match=f"^{target}.*: another writer is at work"):
+                make(maker, source, target)
+        _, said = process.communicate("\n", timeout=120)
+        assert (process.returncode, said) == (0, "")
+    assert os.listdir(place) == ["new"]
+
+
+@every_maker
+def test_a_target_that_another_writer_has_just_finished_is_refused_before_any_work(
+    maker: str, source: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one ends after the second has looked for the target, and before it has the lock."""
+    target = place / "new"
+    with another(maker, source, target) as process:
+
+        def let_the_other_end(*arguments: Any) -> bool:
+            if process.poll() is None:
+                process.communicate("\n", timeout=120)
+                assert process.returncode == 0
+            return hidden(*arguments)
+
+        hidden = atomic_folder._make
+        monkeypatch.setattr(atomic_folder, "_make", let_the_other_end)
+        monkeypatch.setattr("ffrecord.convert.conversion.remove_abandoned", lambda *_: None)
+        forbid_work(maker, monkeypatch)
+        with pytest.raises(FileExistsError, match="is there"):
+            make(maker, source, target)
+    assert os.listdir(place) == ["new"]
+
+
+@every_maker
+def test_a_writer_that_was_killed_stands_in_nobodys_way(
+    maker: str, source: Path, place: Path
+) -> None:
+    target = place / "new"
+    with another(maker, source, target) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    make(maker, source, target)
+    assert os.listdir(place) == ["new"]
+
+
+@every_maker
+def test_a_target_that_appears_meanwhile_is_not_replaced(
+    maker: str, source: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something that takes none of our locks has made it."""
+    target = place / "new"
+    name = target / "000000" if maker == "ShardedDatasetWriter" else target
+
+    def appear(_unfinished: str) -> None:
+        if not name.exists():
+            name.mkdir(parents=True)
+            (name / "theirs").touch()
+
+    monkeypatch.setattr(atomic_folder, "sync_folder", appear)
+    monkeypatch.setattr("ffrecord.convert.publish._make_durable", appear)
+    with pytest.raises(FileExistsError, match="is there already") as caught:
+        make(maker, source, target)
+    assert caught.value.filename == str(name)
+    assert os.listdir(name) == ["theirs"]
+    assert os.listdir(place) == ["new"]
+
+
+# ---- a folder that is there already ------------------------------------------------------------
+
+
+OVER = """
+import sys
+from pathlib import Path
+from tests.atomic import test_folder as module
+
+def read(item):
+    print("begun", flush=True)
+    sys.stdin.readline()
+    module.read = lambda item: item
+    return item
+
+module.read = read
+module.by_dumping(Path(), Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_two_dumps_into_one_folder_do_not_meet(killed: bool, place: Path) -> None:
+    process = handmade.python(OVER, str(place))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    with pytest.raises(BusyError, match=f"^{place}: another writer is at work"):
+        by_dumping(Path(), place)
+    if killed:
+        process.kill()
+    process.communicate("\n", timeout=120)
+    assert process.returncode == (-signal.SIGKILL if killed else 0)
+    by_dumping(Path(), place)
+    with FileReader(place) as reader:
+        assert [record.tobytes() for record in reader] == RECORDS
+    assert sorted(os.listdir(place)) == [f"PART_{k:05d}.ffr" for k in range(4)]

@@ -1,0 +1,175 @@
+"""What a command does when its output cannot be written: one line, and the exit code of it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ffrecord.cli.arguments import COMMANDS
+from tests.support import archives, handmade, trees
+
+NO_ROOM, NOT_WRITTEN, SYSTEM, BROKEN_PIPE = 11, 22, 13, 141
+
+# Every command line that prints, in a folder that `place` has made. `{}` is another name each time.
+PRINTING = [
+    "ffrecord --help",
+    "ffrecord ls --help",
+    "ffrecord --version",
+    "ffrecord-fuse --help",
+    "ffrecord-fuse --version",
+    "ffrecord pack tree {}",
+    "ffrecord pack tree {} --json",
+    "ffrecord ls a.ffr",
+    "ffrecord ls -lR a.ffr",
+    "ffrecord ls --json a.ffr",
+    "ffrecord cat a.ffr d/b",
+    "ffrecord cat a.ffr large",
+    "ffrecord cat r.ffr --record 1",
+    "ffrecord extract a.ffr -C {}",
+    "ffrecord extract a.ffr -C {} --json",
+    "ffrecord convert a.ffr {}.tar",
+    "ffrecord info a.ffr",
+    "ffrecord info r.ffr --json",
+    "ffrecord info --system",
+    "ffrecord verify a.ffr r.ffr",
+    "ffrecord verify --json a.ffr",
+    "ffrecord verify damaged.ffr",
+    "ffrecord salvage r.ffr {}",
+    "ffrecord completion bash",
+    "ffrecord completion fish",
+]
+SILENT = {"mount", "umount"}  # unless something is mounted
+HELP = [f"ffrecord {command} --help" for command in COMMANDS]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    top = tmp_path_factory.mktemp("running")
+    files = {"a": b"1" * 1500, "d/b": b"2", "large": trees.content(3_000_000)}
+    archives.pack(trees.plain_tree(top / "tree", files), top / "a.ffr")
+    handmade.write_records(top / "r.ffr", [b"one", b"two"])
+    archives.flip(handmade.write_records(top / "damaged.ffr", [b"one", b"two"]), -1)
+    return top
+
+
+names = (f"new{number}" for number in itertools.count())
+
+
+def run(line: str, place: Path, streams: str) -> tuple[int, str]:
+    """Run a command line with its streams redirected by bash: its exit code and standard error.
+
+    Standard output is a pipe whose reader has gone, if nothing else is said.
+    """
+    program, *words = line.format(next(names)).split()
+    module = program.replace("-", "_")
+    command = [sys.executable, "-m", module, *words]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with ExitStack() as closing:
+        closing.callback(os.close, writer)
+        done = subprocess.run(
+            ["bash", "-c", f'"$@" {streams}', "bash", *command], cwd=place, stdout=writer,
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def test_every_command_is_among_those_that_are_tried() -> None:
+    tried = {line.split()[1] for line in PRINTING}
+    assert COMMANDS.keys() - SILENT <= tried
+
+
+@pytest.mark.parametrize("line", PRINTING + HELP)
+def test_output_that_finds_no_room_is_one_line_and_its_code(line: str, place: Path) -> None:
+    said = f"{line.split()[0]}: standard output: no room to write: No space left on device\n"
+    assert run(line, place, ">/dev/full") == (NO_ROOM, said)
+
+
+@pytest.mark.parametrize("line", PRINTING)
+def test_a_closed_standard_output_is_one_line_and_its_code(line: str, place: Path) -> None:
+    said = f"{line.split()[0]}: standard output: writing failed: Bad file descriptor\n"
+    assert run(line, place, ">&-") == (NOT_WRITTEN, said)
+
+
+@pytest.mark.parametrize("line", PRINTING)
+def test_nobody_is_told_that_the_reader_of_a_pipe_has_gone(line: str, place: Path) -> None:
+    assert run(line, place, "") == (BROKEN_PIPE, "")
+
+
+@pytest.mark.parametrize("line", PRINTING)
+def test_a_command_ends_with_its_code_also_if_nothing_can_be_said(line: str, place: Path) -> None:
+    assert run(line, place, ">/dev/full 2>&-")[0] == NO_ROOM
+    assert run(line, place, "<&- >&- 2>&-")[0] == NOT_WRITTEN
+
+
+# ---- standard error ----------------------------------------------------------------------------
+
+FAILING = {
+    "ffrecord info missing": SYSTEM,
+    "ffrecord nonsense": 2,
+    "ffrecord cat a.ffr missing": SYSTEM,
+    "ffrecord-fuse missing tree": SYSTEM,
+    "ffrecord-fuse": 2,
+    "ffrecord umount tree": 18,
+    "ffrecord pack tree {} --shard-size 10": 0,  # which is warned of
+    "ffrecord verify a.ffr": 0,
+}
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", "2</dev/null"])
+@pytest.mark.parametrize("line", FAILING)
+def test_errors_that_cannot_be_said_change_no_exit_code(
+    line: str, stderr: str, place: Path
+) -> None:
+    assert run(line, place, f"{stderr} >/dev/null") == (FAILING[line], "")
+    assert run(line, place, f"<&- {stderr} >/dev/null") == (FAILING[line], "")
+
+
+@pytest.mark.parametrize("stdout", [">/dev/full", ">&-"])
+def test_an_error_before_the_output_is_written_is_the_one_that_is_told(
+    stdout: str, place: Path
+) -> None:
+    code, said = run("ffrecord cat a.ffr d/b missing", place, stdout)
+    assert (code, said.count("\n")) == (SYSTEM, 1)
+    assert "missing" in said
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_record_is_written_whole_or_not_at_all_said_to_be(unbuffered: str, place: Path) -> None:
+    """Also where Python is told to write at once, and then takes part of it for all of it."""
+    limit = f'(export PYTHONUNBUFFERED={unbuffered}; ulimit -f 1000; exec "$@"'
+    command = [sys.executable, "-m", "ffrecord", "cat", "a.ffr", "large"]
+    done = subprocess.run(
+        ["bash", "-c", f"{limit} > out)", "bash", *command],
+        cwd=place, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    said = "ffrecord: standard output: no room to write: File too large\n"
+    assert (done.returncode, done.stderr) == (NO_ROOM, said)
+    assert trees.content(3_000_000).startswith((place / "out").read_bytes())
+
+
+@pytest.fixture
+def full_pipe() -> Iterator[int]:
+    """A pipe that does not wait until it is read from."""
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    yield writer
+    os.close(reader)
+    os.close(writer)
+
+
+def test_output_that_would_have_to_wait_and_must_not_is_one_line(
+    full_pipe: int, place: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ffrecord", "cat", "a.ffr", "large"],
+        cwd=place, stdout=full_pipe, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    said = "ffrecord: standard output: writing failed: Resource temporarily unavailable\n"
+    assert (done.returncode, done.stderr) == (NOT_WRITTEN, said)

@@ -1,0 +1,205 @@
+"""What `--help` shows, what it costs, and that its examples work as they are printed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffrecord import DatasetWriter, cli, encoders
+from ffrecord.cli import arguments
+from ffrecord.cli.arguments import COMMANDS, make_parser
+from ffrecord.convert import FORMATS
+from ffrecord.convert.formats.recordio import CODECS
+from ffrecord.version import __version__
+from ffrecord_fuse import cli as fuse_cli
+from tests.docs.pages import ROOT
+from tests.fuse.mounted import mounting
+from tests.support import archives, handmade, trees
+
+HEAVY = {
+    "numpy",
+    "torch",
+    "tqdm",
+    "isal",
+    "libaio",
+    "json",
+    "ffrecord.records.reader",
+    "ffrecord.convert",
+}
+
+
+def programs(folder: Path) -> dict[str, str]:
+    """An environment in which `ffrecord` and `ffrecord-fuse` are this checkout's."""
+    folder.mkdir()
+    for name in ("ffrecord", "ffrecord_fuse"):
+        program = folder / name.replace("_", "-")
+        program.write_text(
+            f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m {name} "$@"\n'
+        )
+        program.chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        cli.main([*words, "--help"])
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+def examples_of(text: str) -> list[str]:
+    """The commands behind `examples:`, as a user would copy them."""
+    _, found, lines = text.partition("\nexamples:\n")
+    assert found
+    return [line.strip() for line in lines.splitlines()]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """The files that the examples speak of. Nothing stays mounted in it."""
+    files = {f"cats/{i:04}.jpg": trees.content(1000 + i) for i in range(10)}
+    trees.plain_tree(tmp_path / "photos", {**files, "a.tmp": b"x", "logs/1": b"line\n"})
+    handmade.write_records(tmp_path / "train.ffr", [b"record %d" % i for i in range(10)])
+    handmade.write_records(tmp_path / "broken.ffr", [b"record %d" % i for i in range(10)])
+    archives.flip(tmp_path / "broken.ffr", 1)  # its checksum only: every record is found
+    with DatasetWriter(tmp_path / "train", {"label": "int"}, encoders) as writer:
+        writer.append({"label": 1})
+    for folder in ("mounted", "elsewhere", ".zfunc", ".config/fish/completions"):
+        (tmp_path / folder).mkdir(parents=True)
+    with mounting.released(tmp_path / "mounted"), mounting.released(tmp_path / "elsewhere"):
+        yield tmp_path
+
+
+def test_every_example_works_as_it_is_printed(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = {**programs(place / "bin"), "HOME": str(place)}
+    for command in COMMANDS:
+        examples = examples_of(shown(capsys, command))
+        assert examples == list(COMMANDS[command].examples)
+        if command in ("mount", "umount") and (mounting.why_not() or os.geteuid() != 0):
+            continue
+        for line in examples:
+            done = subprocess.run(
+                ["bash", "-o", "pipefail", "-c", line], cwd=place, env=environment,
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            # Where there is no syslog, `mount` names the file that it logs to instead.
+            said = [each for each in done.stderr.splitlines() if "there is no syslog" not in each]
+            assert (done.returncode, said) == (0, []), line
+    assert (place / "0007.jpg").read_bytes() == trees.content(1007)
+    assert json.loads((place / "report.json").read_text())["ok"]
+    assert b"a.tmp" not in (place / "clean.ffr").read_bytes()
+
+
+def test_every_command_and_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys)
+    for name, command in COMMANDS.items():
+        assert re.search(rf"^    {name}\s+{re.escape(command.help[:20])}", text, re.MULTILINE)
+        (ROOT / f"ffrecord/cli/{name}.py").stat()
+        explained = shown(capsys, name)
+        for option in re.findall(r"^  (-.*)", explained, re.MULTILINE):
+            assert "  " in option or len(option) > 20, option  # else the help is on the next line
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_missing_is_called_as_help_calls_it(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage, _, _ = shown(capsys, command).partition("\n\n")
+    while usage != (outer := re.sub(r"\[[^][]*\]", "", usage)):  # [--system [PATH]]
+        usage = outer
+    words = usage.split()[3:]  # behind `usage: ffrecord COMMAND`
+    assert not [word for word in words if not word.isupper()]
+    if not words:
+        return  # umount, which has --list, and info, which has --system
+    with pytest.raises(SystemExit):
+        cli.main([command])
+    (missing,) = re.findall(r"required: (.*); see ", capsys.readouterr().err)
+    assert missing.replace(",", "").split() == words
+
+
+def test_versions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    for main, name in ((cli.main, "ffrecord"), (fuse_cli.main, "ffrecord-fuse")):
+        with pytest.raises(SystemExit) as end:
+            main(["--version"])
+        assert (end.value.code, capsys.readouterr().out) == (0, f"{name} {__version__}\n")
+
+
+def test_the_help_of_ffrecord_fuse_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        fuse_cli.main(["--help"])
+    first, second = examples_of(capsys.readouterr().out)
+    assert first.startswith("ffrecord-fuse photos.ffr ")
+    assert second.startswith("mount -t fuse.ffrecord-fuse photos.ffr ")
+
+
+@pytest.mark.parametrize(
+    "words", ["--help", "--version", "ls --help", "mount --help", "completion bash", "nonsense"]
+)
+def test_what_needs_no_file_imports_nothing_that_takes_long(words: str) -> None:
+    assert HEAVY & imported_for(*words.split()) == set()
+
+
+def imported_for(*words: str | Path) -> set[str]:
+    """The modules that a command has loaded when it is done."""
+    code = "import sys, ffrecord.cli as c\ntry: c.main(sys.argv[1:])\nexcept SystemExit: pass\n"
+    code += "print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "pack --help", "nonsense"])
+def test_only_what_is_about_mounts_imports_what_mounts(words: str) -> None:
+    assert {"ffrecord_fuse", "subprocess", "socket"} & imported_for(*words.split()) == set()
+
+
+def test_an_archive_that_is_a_file_is_listed_without_what_knows_datasets(tmp_path: Path) -> None:
+    tree = trees.plain_tree(tmp_path / "tree", {"file": b"content"})
+    archives.pack(tree, tmp_path / "a.ffr")
+    loaded = imported_for("ls", tmp_path / "a.ffr")
+    assert "ffrecord.archive.archive" in loaded
+    assert {"ffrecord.dataset", "hashlib", "concurrent.futures"} & loaded == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_is_asked_for_has_all_its_arguments(name: str) -> None:
+    def help_of(parser: argparse.ArgumentParser) -> str:
+        (commands,) = (a for a in parser._actions if a.dest == "command")
+        return str(dict(commands.choices or {})[name].format_help())
+
+    assert help_of(make_parser(["other", name, "words"])) == help_of(make_parser())
+
+
+def test_the_command_line_knows_what_there_is_to_choose_from() -> None:
+    """It has lists of its own, to be able to show them without loading what they are of."""
+    assert list(arguments.FORMATS) == list(FORMATS)
+    assert arguments.CODECS == CODECS
+
+
+@pytest.mark.parametrize("option", ["--no-progress", "--json", "--force"])
+def test_commands_that_work_alike_have_the_same_options(option: str) -> None:
+    long = {"pack", "extract", "convert", "verify", "salvage"}
+    due = {
+        "--no-progress": long,
+        "--json": {*long, "info", "ls"},
+        "--force": long - {"verify"},
+    }[option]
+    (commands,) = (a for a in make_parser()._actions if a.dest == "command")
+    assert commands.choices is not None
+    having = {
+        name
+        for name, parser in dict(commands.choices).items()
+        if option in parser._option_string_actions
+    }
+    assert having == due

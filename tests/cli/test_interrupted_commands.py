@@ -1,0 +1,249 @@
+"""Ctrl-C at any moment of a command: exit code 130, one line, and nothing left behind.
+
+A moment is a call of a Python function: a command is interrupted when it makes its 1st, 2nd, 5th, …
+call, until it is done before that. So no clock has a part in it, and all of a command is reached.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffrecord import FileReader, PackedFolder
+from ffrecord_fuse.errors import MountError
+from ffrecord_fuse.mounting.mount import unmount
+from tests.fuse.mounted import mounting
+from tests.support import archives, handmade, trees
+
+# Forks for each moment, since starting Python takes longer than all the rest. What a command
+# imports has been imported before.
+INTERRUPT_OFTEN = """
+import json, os, shutil, signal, sys
+from importlib import import_module
+import ffrecord.cli, ffrecord_fuse.process.daemon
+
+place, growth, words = sys.argv[1], float(sys.argv[2]), json.loads(sys.argv[3])
+module = import_module(f"ffrecord.cli.{words[0]}")
+
+def interrupted_at(moment):
+    left, run = moment, module.run
+    def count(frame, event, argument):
+        nonlocal left
+        if event == "call":
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                os.write(tell, b"!")
+                signal.raise_signal(signal.SIGINT)
+    def counted(options):
+        os.register_at_fork(after_in_child=lambda: sys.setprofile(None))  # it has no terminal
+        sys.setprofile(count)
+        try:
+            return run(options)
+        finally:
+            sys.setprofile(None)
+    module.run = counted
+    sys.argv[1:] = words
+    return ffrecord.cli.command()
+
+def tree():
+    return sorted(
+        os.path.relpath(os.path.join(top, name), place)
+        for top, folders, files in os.walk(place) for name in folders + files
+    )
+
+moment, results = 1, []
+told, tell = os.pipe2(os.O_NONBLOCK)
+while True:
+    taken, given = os.pipe()
+    pid = os.fork()
+    if not pid:
+        code = 99
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os.dup2(given, 2)
+            os.close(given)  # a daemon forgets the other, and would keep this one
+            code = interrupted_at(moment)
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    os.close(given)
+    with open(taken) as file:
+        said = file.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    results.append([moment, code, said, tree()])
+    try:
+        os.read(told, 1)
+    except BlockingIOError:  # it was done before
+        break
+    for name in os.listdir(place):
+        path = os.path.join(place, name)
+        shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+    moment = max(moment + 1, int(moment * growth))
+print(json.dumps(results))
+"""
+Results = list[tuple[int, int, str, list[str]]]
+
+
+@pytest.fixture
+def growth(request: pytest.FixtureRequest) -> float:
+    """From one moment to the next; each takes a process."""
+    return 1.03 if request.config.getoption("--long") else 2.0
+
+
+def interrupt_often(place: Path, growth: float, *words: str | Path) -> Results:
+    """A command's exit code, what it said and what it left in `place`, at each moment, and at last
+    what it does when it is not interrupted."""
+    place.mkdir(exist_ok=True)
+    process = handmade.python(
+        INTERRUPT_OFTEN, str(place), str(growth), json.dumps(list(map(str, words)))
+    )
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    results: Results = json.loads(out)
+    *stopped, (_, code, said, _) = results
+    assert (code, said) == (0, "")
+    assert len(stopped) > 7
+    late = 0
+    for moment, code, said, _ in stopped:
+        # A command may be done before an interrupt counts that came while an object was taken
+        # apart, which Python forgets and we repeat.
+        if code == 0:
+            late += 1
+            continue
+        assert (code, said) == (130, "ffrecord: interrupted\n"), (moment, words)
+    assert late <= len(stopped) // 8
+    return results
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    top = tmp_path_factory.mktemp("interrupted")
+    files = {f"{folder}/{i}": trees.content(3000) for folder in "ab" for i in range(10)}
+    tree = trees.plain_tree(top / "tree", {**files, "large": trees.content(700_000)})
+    (tree / "link").symlink_to("a/3")
+    archives.pack(tree, top / "tree.ffr")
+    handmade.write_records(top / "records.ffr", [trees.content(1000) for _ in range(50)])
+    return top
+
+
+@pytest.mark.parametrize("options", [[], ["--shard-size", "20kB"]], ids=["file", "shards"])
+def test_an_interrupted_pack_leaves_nothing_or_all_of_it(
+    options: list[str], sample: Path, tmp_path: Path, growth: float
+) -> None:
+    place = tmp_path / "place"
+    results = interrupt_often(place, growth, "pack", sample / "tree", place / "new", *options)
+    *stopped, (*_, whole) = results
+    assert "new" in whole
+    for moment, _, _, left in stopped:
+        # Interrupted after it got its name, it is there and whole.
+        assert left in ([], whole), moment
+    with PackedFolder(place / "new") as folder:
+        assert folder.read("a/3").tobytes() == trees.content(3000)
+
+
+@pytest.mark.parametrize("target", ["new.tar", "new.tfrecord"])
+def test_an_interrupted_conversion_leaves_nothing_or_all_of_it(
+    target: str, sample: Path, tmp_path: Path, growth: float
+) -> None:
+    source = sample / ("tree.ffr" if target.endswith("tar") else "records.ffr")
+    results = interrupt_often(
+        tmp_path / "place", growth, "convert", source, tmp_path / "place" / target
+    )
+    for moment, _, _, left in results:
+        assert left in ([], [target]), moment
+    assert results[-1][-1] == [target]
+
+
+def test_an_interrupted_salvage_leaves_nothing_or_all_of_it(
+    sample: Path, tmp_path: Path, growth: float
+) -> None:
+    broken = Path(shutil.copy(sample / "records.ffr", tmp_path / "broken.ffr"))
+    archives.flip(broken, 20)  # a checksum in the header: all records have to be looked at
+    place = tmp_path / "place"
+    results = interrupt_often(place, growth, "salvage", broken, place / "new.ffr")
+    for moment, _, _, left in results:
+        assert left in ([], ["new.ffr"]), moment
+    with FileReader(place / "new.ffr") as reader:
+        assert reader.n == 50
+
+
+def test_an_interrupted_extract_leaves_whole_files_only(
+    sample: Path, tmp_path: Path, growth: float
+) -> None:
+    """What it has extracted stays, as with tar, under its name; nothing else does."""
+    place = tmp_path / "place"
+    results = interrupt_often(place, growth, "extract", sample / "tree.ffr", "-C", place)
+    every = {os.fsdecode(path) for path in trees.paths(sample / "tree")} - {"."}
+    for moment, _, _, left in results:
+        assert set(left) <= every, moment
+    assert set(results[-1][-1]) == every
+    assert any(0 < len(left) < len(every) for _, _, _, left in results)
+
+
+def test_an_interrupted_verify_says_so(sample: Path, tmp_path: Path, growth: float) -> None:
+    for moment, _, _, left in interrupt_often(
+        tmp_path / "p", growth, "verify", sample / "tree.ffr"
+    ):
+        assert left == [], moment
+
+
+# ---- mount -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mountpoint(tmp_path: Path) -> Iterator[Path]:
+    why = mounting.why_not()
+    if why is not None:
+        pytest.skip(why)
+    point = tmp_path / "mnt"
+    point.mkdir()
+    with mounting.released(point):
+        yield point
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as root a mount makes no other process")
+def test_an_interrupted_mount_leaves_nothing_mounted(
+    sample: Path, mountpoint: Path, tmp_path: Path, growth: float
+) -> None:
+    words = ("mount", sample / "tree.ffr", mountpoint, "--workers", "1", "--log", tmp_path / "log")
+    interrupt_often(tmp_path / "place", growth, *words)
+    # The last one was not interrupted. If one before it had left a mount, it had been refused.
+    assert (mountpoint / "a/3").read_bytes() == trees.content(3000)
+    unmount(str(mountpoint))
+    with pytest.raises(MountError):
+        unmount(str(mountpoint))
+    assert mounting.wait_until_ended(mountpoint)
+
+
+# ---- while it starts ---------------------------------------------------------------------------
+
+INTERRUPT_AN_IMPORT = """
+import signal, sys
+from ffrecord.__main__ import command
+
+class Interrupt:
+    def __init__(self, when):
+        self.when = when
+
+    def find_spec(self, name, path=None, target=None):
+        if name == self.when:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt(sys.argv.pop(1)))
+sys.exit(command())
+"""
+
+
+@pytest.mark.parametrize("module", ["ffrecord.cli", "ffrecord.terminal", "numpy", "numpy.linalg"])
+def test_an_interrupt_while_modules_are_imported_is_one_line(module: str, sample: Path) -> None:
+    words = [sys.executable, "-c", INTERRUPT_AN_IMPORT, module, "verify", str(sample / "tree.ffr")]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "ffrecord: interrupted\n")

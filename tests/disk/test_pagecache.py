@@ -1,0 +1,177 @@
+"""`ffrecord.disk.pagecache` against mincore(2)."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ffrecord.aliases import Ints
+from ffrecord.disk import pagecache
+from tests.support import handmade
+
+PAGE = mmap.PAGESIZE
+PAGES = 256
+
+
+@pytest.fixture
+def cold_file(tmp_path: Path) -> Path:
+    """A file none of whose pages are cached."""
+    path = tmp_path / "data"
+    path.write_bytes(handmade.random_records([PAGE * PAGES])[0])
+    handmade.evict(path)
+    if any(handmade.cached_pages(path)):
+        pytest.skip("this file system keeps its files in memory")
+    return path
+
+
+@pytest.fixture
+def fd(cold_file: Path) -> Iterator[int]:
+    fd = os.open(cold_file, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # a page that is read brings no others
+    yield fd
+    os.close(fd)
+
+
+def needs_cachestat(fd: int) -> None:
+    one = np.array([fd]), np.array([0]), np.array([1])
+    if pagecache._cachestat(*one) is None:
+        pytest.skip("this kernel has no cachestat, or does not allow it")
+
+
+def rows(fd: int, pages: list[int], length: int = PAGE) -> tuple[Ints, Ints, Ints]:
+    n = len(pages)
+    return np.full(n, fd), np.array(pages, np.int64) * PAGE, np.full(n, length)
+
+
+def test_nothing_is_resident_in_an_evicted_file(fd: int) -> None:
+    assert not pagecache.resident(*rows(fd, list(range(PAGES)))).any()
+
+
+def test_everything_is_resident_after_a_plain_read(cold_file: Path, fd: int) -> None:
+    cold_file.read_bytes()
+    assert pagecache.resident(*rows(fd, list(range(PAGES)))).all()
+
+
+def test_one_descriptor_may_stand_for_all(cold_file: Path, fd: int) -> None:
+    _fds, offsets, lengths = rows(fd, list(range(PAGES)))
+    assert not pagecache.resident(fd, offsets, lengths).any()
+    for page in range(0, PAGES, 3):
+        os.pread(fd, 1, page * PAGE)
+    each = pagecache.resident(*rows(fd, list(range(PAGES))))
+    assert pagecache.resident(fd, offsets, lengths).tolist() == each.tolist()
+    cold_file.read_bytes()
+    assert pagecache.resident(fd, offsets, lengths).all()
+
+
+def test_asking_does_not_change_the_cache(cold_file: Path, fd: int) -> None:
+    needs_cachestat(fd)
+    pagecache.resident(*rows(fd, list(range(PAGES))))
+    assert not any(handmade.cached_pages(cold_file))
+
+
+def test_each_read_has_its_own_answer_when_the_first_few_differ(cold_file: Path, fd: int) -> None:
+    needs_cachestat(fd)
+    for page in range(0, PAGES, 3):
+        os.pread(fd, 1, page * PAGE)
+    expected = handmade.cached_pages(cold_file)
+    assert any(expected)
+    assert not all(expected)
+    assert pagecache.resident(*rows(fd, list(range(PAGES)))).tolist() == expected
+
+
+def test_a_read_is_resident_only_when_all_its_pages_are(cold_file: Path, fd: int) -> None:
+    needs_cachestat(fd)
+    os.pread(fd, PAGE, 10 * PAGE)
+    if handmade.cached_pages(cold_file)[9:13] != [False, True, False, False]:
+        pytest.skip("this kernel reads ahead all the same")
+    spans = [
+        (10 * PAGE, PAGE),
+        (10 * PAGE + 100, 50),
+        (10 * PAGE - 1, 2),
+        (11 * PAGE - 1, 1),
+        (11 * PAGE - 1, 2),
+        (9 * PAGE, 3 * PAGE),
+    ]
+    offset, length = np.array(spans).T
+    answers = pagecache.resident(np.full(len(spans), fd), offset, length)
+    assert answers.tolist() == [True, True, False, True, False, False]
+
+
+def test_a_direct_read_leaves_nothing_resident(cold_file: Path, fd: int) -> None:
+    try:
+        direct = os.open(cold_file, os.O_RDONLY | os.O_DIRECT)
+    except OSError:
+        pytest.skip("this file system has no O_DIRECT")
+    with mmap.mmap(-1, PAGE * PAGES) as memory:
+        assert os.preadv(direct, [memory], 0) == PAGE * PAGES
+        os.close(direct)
+        assert memory[:] == cold_file.read_bytes()
+    handmade.evict(cold_file)
+    assert not pagecache.resident(*rows(fd, list(range(PAGES)))).any()
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 15, 16, 100, 1000])
+def test_a_few_reads_decide_when_they_agree(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def all_cached(_fds: object, offsets: Ints, _lengths: object) -> list[bool]:
+        asked.append(len(offsets))
+        return [True] * len(offsets)
+
+    monkeypatch.setattr(pagecache, "_cachestat", all_cached)
+    answers = pagecache.resident(*rows(-1, [0] * n))
+    assert answers.tolist() == [True] * n
+    assert len(asked) == 1
+    assert min(n, pagecache.SAMPLE) <= asked[0] < 2 * pagecache.SAMPLE
+
+
+def test_a_descriptor_that_is_not_open_has_nothing_resident() -> None:
+    assert pagecache.resident(*rows(-1, [0, 1, 2])).tolist() == [False] * 3
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_without_cachestat_a_few_reads_decide_for_all(
+    warm: bool, cold_file: Path, fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if warm:
+        cold_file.read_bytes()
+    monkeypatch.setattr(pagecache, "_syscall", lambda *_args: -1)
+    answers = pagecache.resident(*rows(fd, list(range(PAGES))))
+    assert answers.tolist() == [warm] * PAGES
+
+
+def test_without_any_way_to_ask_nothing_is_taken_for_cached(
+    fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object) -> int:
+        raise OSError(95, "not supported")
+
+    monkeypatch.setattr(pagecache, "_syscall", lambda *_args: -1)
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert not pagecache.resident(*rows(fd, list(range(20)))).any()
+
+
+def test_a_second_question_that_fails_means_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    replies: list[list[bool] | None] = [[True, False] * 4, None]
+    monkeypatch.setattr(pagecache, "_cachestat", lambda *_args: replies.pop(0))
+    assert pagecache.resident(*rows(-1, [0] * 8)).tolist() == [False] * 8
+
+
+def test_cachestat_is_not_trusted_where_it_does_not_see_what_was_just_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on overlayfs. Then a read of one byte tells, and a cached file is still found to be."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(100_000))
+    path.read_bytes()
+    with open(path, "rb") as handle:
+        assert pagecache.tells(handle.fileno())
+        monkeypatch.setattr(pagecache, "_cachestat", lambda fds, offsets, lengths: [False])
+        assert not pagecache.tells(handle.fileno())
+        rows = np.array([0, 4096, 50_000]), np.array([100, 100, 100])
+        assert pagecache.resident(handle.fileno(), *rows, use_cachestat=False).all()

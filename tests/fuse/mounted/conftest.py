@@ -1,0 +1,166 @@
+"""The mounts that most tests look at: each made once, and compared with the folder it came from.
+
+forms of archives × back ends ──▶ mounted          what every one has to get right
+one file × back ends          ──▶ mounted (WHOLE)  where the form makes no difference
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.fuse.mounted import mounting
+from tests.fuse.mounted.mounting import BACKENDS, Mounted, require
+from tests.support import archives, handmade, trees
+from tests.support.trees import BLOCK
+
+FORMS = ("file", "shards", "original")
+MAGIC = b"piouhjgbr"
+"""What the original's index begins with."""
+
+SECONDS = 60.0
+LONG_SECONDS = 600.0
+EDGES = {
+    f"{blocks} blocks {more:+d}": blocks * BLOCK + more
+    for blocks in (1, 2, 3, 8, 9)
+    for more in (-4096, -512, -1, 0, 1, 511, 4097)
+}
+
+
+class Packed(NamedTuple):
+    archive: Path
+    source: Path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fuse_is_there() -> None:
+    why = mounting.why_not()
+    if why is not None:
+        pytest.skip(why)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Hundreds of commands are started: where no byte code is kept, each would compile it all."""
+    if not sys.dont_write_bytecode:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("bytecode")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _time_limit(request: pytest.FixtureRequest) -> Iterator[None]:
+    is_long = request.node.get_closest_marker("long") is not None
+    with mounting.time_limit(LONG_SECONDS if is_long else SECONDS):
+        yield
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    """For tests that mount by themselves."""
+    name: str = request.param
+    require(name)
+    return name
+
+
+# ---- folders and their archives ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all that an archive keeps."""
+    top = trees.rich_tree(tmp_path_factory.mktemp("source") / "tree")
+    for kind in ("fifo", "socket"):
+        (top / "special" / kind).unlink()
+    for number, (name, size) in enumerate(EDGES.items()):
+        trees.a_file(top / "edges" / name, size, number)
+    return top
+
+
+@pytest.fixture(scope="session")
+def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    out = tmp_path_factory.mktemp("archive") / "tree.ffr"
+    archives.pack(source, out)
+    return Packed(out, source)
+
+
+@pytest.fixture(scope="session")
+def shards(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    out = tmp_path_factory.mktemp("shards") / "tree"
+    archives.pack(source, out, shard_size=1 << 20)
+    return Packed(out, source)
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    """As the original FFRecord packs: names and contents, and of attributes nothing.
+
+    The folder to compare with has the attributes that files get which have none.
+    """
+    place = tmp_path_factory.mktemp("original")
+    top, archive = place / "tree", place / "original.ffr"
+    sizes = {f"sizes/{name}": size for name, size in {**trees.SIZES, **EDGES}.items()}
+    for number, (name, size) in enumerate({**sizes, "deep/er/tiny": 17}.items()):
+        trees.a_file(top / name, size, number)
+    (top / "empty").mkdir()
+    records: list[bytes] = []
+    index = MAGIC + pickle.dumps(structure(top, records))
+    handmade.write_records(archive, [*records, index])
+    os.utime(archive, ns=(0, trees.NANOSECONDS))
+    for path in [*top.rglob("*"), top]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+        os.utime(path, ns=(0, trees.NANOSECONDS))
+    return Packed(archive, top)
+
+
+def structure(folder: Path, records: list[bytes]) -> OrderedDict[str, Any]:
+    """What the original has for an index: names to folders or to numbers of records."""
+    found: OrderedDict[str, Any] = OrderedDict()
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            found[path.name] = structure(path, records)
+        else:
+            found[path.name] = len(records)
+            records.append(path.read_bytes())
+    return found
+
+
+# ---- mounts ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(
+    scope="session",
+    params=[(form, backend) for backend in BACKENDS for form in FORMS],
+    ids="-".join,
+)
+def mounted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mounted]:
+    form, backend = request.param
+    require(backend)
+    packed: Packed = request.getfixturevalue({"file": "whole"}.get(form, form))
+    place = tmp_path_factory.mktemp(f"{form}-{backend}")
+    path, log = place / "mnt", place / "log"
+    # Of one form by several workers: whoever asks must not be able to tell.
+    options = "workers=3" if form == "shards" else ""
+    with mounting.mounted(packed.archive, path, options, backend=backend, log=log):
+        yield Mounted(path, packed.archive, packed.source, form, backend, log)
+
+
+@pytest.fixture
+def mountpoint(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder, on which nothing stays mounted."""
+    path = tmp_path / "mnt"
+    path.mkdir()
+    with mounting.released(path):
+        yield path

@@ -1,0 +1,255 @@
+"""Mounting for tests as users do it, through the command, and never leaving anything behind.
+
+A daemon is known by its command line, which has the mount point in it, and every mount point is a
+folder of the test that made it: so only processes that a test has started are ever found here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import ffrecord_fuse
+from ffrecord_fuse.errors import MountError
+from ffrecord_fuse.mounting.mount import unmount
+from ffrecord_fuse.mounting.mounttable import find
+
+ROOT = Path(ffrecord_fuse.__file__).parent.parent
+BACKENDS = ("native", "fusepy")
+PATIENCE = 30.0
+"""Seconds for what takes a fraction of one; a test that waits longer fails."""
+
+WHOLE = pytest.mark.parametrize(
+    "mounted", [("file", backend) for backend in BACKENDS], indirect=True, scope="session",
+    ids=BACKENDS,
+)  # fmt: skip
+"""For tests that need not be run over every form of archive."""
+
+_live: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """A mount, and the folder that was packed into what it shows."""
+
+    path: Path
+    archive: Path
+    source: Path
+    form: str
+    backend: str
+    log: Path
+
+    def stats(self) -> dict[str, int]:
+        return stats(self.path)
+
+
+def stats(mountpoint: Path) -> dict[str, int]:
+    """The counters of a mount."""
+    found: dict[str, int] = json.loads(os.getxattr(mountpoint, "user.ffrecord.stats"))
+    return found
+
+
+# ---- what there is -----------------------------------------------------------------------------
+
+
+def why_not() -> str | None:
+    """Why nothing can be mounted here; None if it can."""
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError as error:
+        return f"/dev/fuse does not open: {error.strerror}"
+    return None
+
+
+def why_no_backend(name: str) -> str | None:
+    """Why a back end cannot be tried; None if it can."""
+    if name == "native":
+        return None
+    try:
+        importlib.import_module("ffrecord_fuse.libfuse.fusepy_adapter")
+    except ImportError as error:
+        return f"the fusepy back end is not there: {error}"
+    for library in ("mfusepy", "fuse"):
+        # OSError: libfuse is missing.
+        with contextlib.suppress(ImportError, OSError):
+            importlib.import_module(library)
+            return None
+    return "neither mfusepy nor fusepy is installed"
+
+
+def require(backend: str) -> None:
+    """Skip the test where a back end cannot be tried."""
+    why = why_no_backend(backend)
+    if why is not None:
+        pytest.skip(why)
+
+
+# ---- commands ----------------------------------------------------------------------------------
+
+
+def environment() -> dict[str, str]:
+    """For commands that have to find this checkout."""
+    known = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": known}
+
+
+def python(module: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """`python -m MODULE …`. Returns when nobody holds its output any more, a daemon neither."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)], env=environment(),
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=PATIENCE,
+    )  # fmt: skip
+
+
+def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """`ffrecord …`."""
+    return python("ffrecord", *arguments)
+
+
+def output(*arguments: str | Path | bytes, cwd: Path | None = None) -> bytes:
+    """What a program prints that must succeed."""
+    done = subprocess.run(
+        arguments, cwd=cwd, capture_output=True, check=False, timeout=PATIENCE,
+        env={**os.environ, "LC_ALL": "C"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    return done.stdout
+
+
+# ---- mounts ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def mounted(
+    archive: Path,
+    mountpoint: Path,
+    options: str = "",
+    *,
+    backend: str = "native",
+    log: Path | None = None,
+) -> Iterator[Path]:
+    """An archive, mounted by the command for as long as the block runs."""
+    mountpoint.mkdir(exist_ok=True)
+    arguments: list[str | Path] = ["mount", archive, mountpoint, "--backend", backend]
+    if options:
+        arguments += ["-o", options]
+    arguments += ["--log", log or mountpoint.with_name(f"{mountpoint.name}.log")]
+    with released(mountpoint):
+        done = command(*arguments)
+        assert done.returncode == 0, done.stderr
+        yield mountpoint
+
+
+@contextlib.contextmanager
+def released(mountpoint: Path) -> Iterator[None]:
+    """Whatever is mounted there is not at the end, and its processes have ended."""
+    _live.add(str(mountpoint))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(MountError):
+            while find(str(mountpoint)) is not None:
+                unmount(str(mountpoint), lazy=True)
+        ended = wait_until_ended(mountpoint)
+        kill(mountpoint)
+        _live.discard(str(mountpoint))
+    assert ended, f"the daemon of {mountpoint} did not end when it was unmounted"
+
+
+def is_mounted(mountpoint: Path) -> bool:
+    return find(str(mountpoint)) is not None
+
+
+def processes(mountpoint: Path | str) -> list[int]:
+    """Those that serve a mount point, or are about to: it is among their arguments."""
+    wanted = os.fsencode(mountpoint)
+    found = []
+    for name in os.listdir("/proc"):
+        # A process that has ended meanwhile is none.
+        with contextlib.suppress(OSError):
+            if name.isdigit() and int(name) != os.getpid():
+                arguments = Path("/proc", name, "cmdline").read_bytes().split(b"\0")
+                if wanted in arguments:
+                    found.append(int(name))
+    return found
+
+
+def wait_until_ended(mountpoint: Path, seconds: float = 10.0) -> bool:
+    return wait_until(lambda: not processes(mountpoint), seconds)
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+    """Whether it came about in time."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def kill(mountpoint: Path | str) -> None:
+    for pid in processes(mountpoint):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+# ---- time --------------------------------------------------------------------------------------
+
+
+class OutOfTimeError(Exception):
+    """A test took longer than it may."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise in the main thread when it takes longer.
+
+    Whoever waits for an answer of a FUSE daemon cannot be interrupted by a signal: so the daemons
+    are killed first, and what waits for them gets ENOTCONN.
+    """
+
+    def expired(signo: int, frame: FrameType | None) -> None:
+        raise OutOfTimeError(f"it took longer than {seconds:.0f} seconds")
+
+    def end() -> None:
+        for mountpoint in list(_live):
+            kill(mountpoint)
+        signal.pthread_kill(main.ident or 0, signal.SIGALRM)
+
+    main = threading.main_thread()
+    before = signal.signal(signal.SIGALRM, expired)
+    watchdog = threading.Timer(seconds, end)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+        watchdog.join()
+        signal.signal(signal.SIGALRM, before)
+
+
+# ---- errors ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def fails_with(code: int) -> Iterator[None]:
+    """The block has to raise an OSError with this errno."""
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - its number says more than its text
+        yield
+    assert errno.errorcode[caught.value.errno or 0] == errno.errorcode[code], repr(caught.value)

@@ -1,0 +1,518 @@
+"""`ffrecord mount`, `ffrecord umount` and `ffrecord-fuse` as users and mount(8) call them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffrecord_fuse.mounting.mount import unmount
+from tests.fuse.mounted import mounting
+from tests.fuse.mounted.mounting import command, is_mounted, processes, released, wait_until_ended
+from tests.support import archives, handmade, trees, users
+
+FILES = {"file": b"content", "folder/inside": b"more"}
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    archives.pack(trees.plain_tree(tmp_path / "tree", FILES), tmp_path / "tree.ffr")
+    return tmp_path / "tree.ffr"
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    """What a command said that has failed."""
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr.strip()
+
+
+# ---- mount -------------------------------------------------------------------------------------
+
+
+def test_the_command_returns_when_the_mount_answers(
+    archive: Path, mountpoint: Path, backend: str
+) -> None:
+    log = mountpoint.with_name("log")
+    done = command("mount", archive, mountpoint, "--backend", backend, "--log", log)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (mountpoint / "file").read_bytes() == b"content"
+    assert command("umount", mountpoint).returncode == 0
+    assert not is_mounted(mountpoint)
+    assert wait_until_ended(mountpoint)
+    assert os.listdir(mountpoint) == []
+
+
+def test_a_daemon_has_left_its_callers_session_folder_and_files(
+    archive: Path, mountpoint: Path, tmp_path: Path, backend: str
+) -> None:
+    """So that neither a terminal that closes, nor a folder to be unmounted, has to do with it."""
+    assert command("mount", archive, mountpoint, "--backend", backend).returncode == 0
+    for pid in processes(mountpoint):
+        assert os.getsid(pid) != os.getsid(0)
+        assert os.readlink(f"/proc/{pid}/cwd") == "/"
+        streams = {os.readlink(f"/proc/{pid}/fd/{stream}") for stream in range(3)}
+        assert streams == {os.devnull}
+
+
+def test_the_log_says_what_was_mounted_and_that_it_no_longer_is(
+    archive: Path, mountpoint: Path, tmp_path: Path, backend: str
+) -> None:
+    log = tmp_path / "a log"
+    assert command("mount", archive, mountpoint, "--log", log, "--backend", backend).returncode == 0
+    unmount(str(mountpoint))
+    assert wait_until_ended(mountpoint)
+    first, last = log.read_text().splitlines()
+    assert f"mounted {archive} on {mountpoint}" in first
+    assert f"unmounted {mountpoint}" in last
+
+
+def test_without_syslog_the_log_is_a_file_that_is_named(
+    archive: Path, mountpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    done = command("mount", archive, mountpoint, "--backend", backend)
+    assert (done.returncode, done.stdout) == (0, "")
+    place = os.getxattr(mountpoint, "user.ffrecord.log").decode()
+    if place == "syslog":
+        assert done.stderr == ""
+        return
+    assert place == str(tmp_path / "state/ffrecord/ffrecord-fuse.log")
+    assert one_line(done).startswith("ffrecord: warning: there is no syslog here (/dev/log): ")
+    assert place in done.stderr
+    assert f"mounted {archive} on {mountpoint}" in Path(place).read_text()
+
+
+@pytest.mark.parametrize("workers", [3])
+def test_as_many_workers_as_asked_for_serve_it(
+    archive: Path, mountpoint: Path, workers: int
+) -> None:
+    assert command("mount", archive, mountpoint, "--workers", str(workers)).returncode == 0
+    assert len(processes(mountpoint)) == workers + 1  # and who watches over them
+    assert (mountpoint / "file").read_bytes() == b"content"
+
+
+# arguments -> exit code, what is said
+REFUSED: dict[tuple[str, ...], tuple[int, str]] = {
+    ("missing.ffr", "{mnt}"): (13, "No such file or directory"),
+    ("{archive}", "{mnt}/deeper"): (18, "there is no such folder: make it first"),
+    ("{archive}", "{archive}"): (18, "is not a folder: mount on an empty folder"),
+    ("{archive}", "{mnt}/.."): (18, "is not empty"),
+    ("{records}", "{mnt}"): (14, "not a packed folder"),
+    ("{text}", "{mnt}"): (3, "text"),
+    ("{archive}", "{mnt}", "-o", "bogus"): (2, "there is no option 'bogus'"),
+    ("{archive}", "{mnt}", "-o", "verify=never"): (2, "one of first, always, off"),
+    ("{archive}", "{mnt}", "-o", "allow_other,allow_root"): (2, "leave one out"),
+    ("{archive}", "{mnt}", "-o", "noexec,rw"): (2, "mounted read-only: leave it out"),
+    ("{archive}", "{mnt}", "--workers", "0"): (2, "workers=0"),
+    ("{archive}", "{mnt}", "--log", "{mnt}/no/log"): (13, "No such file or directory"),
+    ("{archive}", "/dev/fd/999"): (18, "no such descriptor"),
+}
+# Each in a process of its own, forked: starting Python takes longer than all the rest.
+RUN_ALL = """
+import json, os, sys
+import ffrecord.cli, ffrecord_fuse.process.daemon
+
+results = []
+for arguments in json.loads(sys.argv[1]):
+    taken, given = os.pipe()
+    pid = os.fork()
+    if not pid:
+        code = 99
+        try:
+            os.dup2(given, 1)
+            os.dup2(given, 2)
+            code = ffrecord.cli.main(["mount", *arguments])
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    os.close(given)
+    with open(taken) as file:
+        said = file.read()
+    results.append([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said])
+print(json.dumps(results))
+"""
+
+
+def test_what_stands_in_the_way_is_one_line_and_an_exit_code(
+    archive: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    handmade.write_records(tmp_path / "records", [b"a", b"b"])
+    (tmp_path / "text").write_text("This is a letter, not an archive.\n" * 100)
+    names = {
+        "mnt": mountpoint, "archive": archive, "records": tmp_path / "records",
+        "text": tmp_path / "text",
+    }  # fmt: skip
+    commands = [[each.format(**names) for each in arguments] for arguments in REFUSED]
+    process = handmade.python(RUN_ALL, json.dumps(commands))
+    results = json.loads(process.communicate(timeout=mounting.PATIENCE)[0])
+    for (arguments, due), (code, said) in zip(REFUSED.items(), results, strict=True):
+        assert (code, due[1] in said) == (due[0], True), (arguments, code, said)
+        assert said.startswith("ffrecord: "), said
+        assert said.count("\n") == 1, said
+    assert not is_mounted(mountpoint)
+
+
+def test_a_mount_point_in_use_is_told_with_what_to_do(archive: Path, mountpoint: Path) -> None:
+    assert command("mount", archive, mountpoint).returncode == 0
+    done = command("mount", archive, mountpoint)
+    assert done.returncode == 18
+    assert f"ffrecord umount {mountpoint}" in one_line(done)
+    assert (mountpoint / "file").read_bytes() == b"content"
+
+
+DELETED_FOLDER = """
+import os, subprocess, sys
+os.mkdir("deleted")
+os.chdir("deleted")
+os.rmdir("../deleted")
+for arguments in sys.argv[1:]:
+    command = [sys.executable, "-m", "ffrecord", *arguments.split("|")]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    print(done.returncode, done.stderr, end="" if done.stderr else "\\n")
+"""
+
+
+def test_absolute_paths_mount_and_unmount_from_a_folder_that_was_deleted(
+    archive: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    mounting_it = [f"mount|{archive}|{mountpoint}|--log|{log}", f"umount|{mountpoint}"]
+    relative = ["mount|tree.ffr|mnt", f"mount|{archive}|mnt", "umount|mnt"]
+    done = subprocess.run(
+        [sys.executable, "-c", DELETED_FOLDER, *mounting_it, *relative],
+        env=mounting.environment(), cwd=tmp_path, capture_output=True, text=True, check=False,
+        timeout=mounting.PATIENCE,
+    )  # fmt: skip
+    why = "the working directory was deleted: give an absolute path"
+    assert done.stdout.splitlines() == [
+        "0 ", "0 ",
+        f"13 ffrecord: tree.ffr: {why}", f"13 ffrecord: mnt: {why}", f"18 ffrecord: mnt: {why}",
+    ]  # fmt: skip
+    assert log.read_text().count("mounted") == 2
+    assert wait_until_ended(mountpoint)
+
+
+# ---- in the foreground -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_unmounts_and_ends_it(
+    archive: Path, mountpoint: Path, signo: signal.Signals, backend: str
+) -> None:
+    process = foreground(archive, mountpoint, backend)
+    assert (mountpoint / "file").read_bytes() == b"content"
+    process.send_signal(signo)
+    _, said = process.communicate(timeout=mounting.PATIENCE)
+    assert process.returncode == 0, said
+    assert not is_mounted(mountpoint)
+    assert f"mounted {archive} on {mountpoint}" in said
+    assert "Traceback" not in said
+
+
+def test_a_signal_unmounts_it_though_a_file_is_open(archive: Path, mountpoint: Path) -> None:
+    process = foreground(archive, mountpoint)
+    fd = os.open(mountpoint / "file", os.O_RDONLY)
+    try:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=mounting.PATIENCE)
+        assert process.returncode == 0, said
+        assert not is_mounted(mountpoint)
+        with mounting.fails_with(errno.ENOTCONN):
+            os.pread(fd, 1, 0)
+    finally:
+        with contextlib.suppress(OSError):  # nobody is left to be told of it
+            os.close(fd)
+
+
+def test_it_ends_when_it_is_unmounted_from_outside(
+    archive: Path, mountpoint: Path, backend: str
+) -> None:
+    process = foreground(archive, mountpoint, backend)
+    unmount(str(mountpoint))
+    process.communicate(timeout=mounting.PATIENCE)
+    assert process.returncode == 0
+
+
+def foreground(archive: Path, mountpoint: Path, backend: str = "native") -> subprocess.Popen[str]:
+    """`ffrecord mount -f`, when it is mounted. `released` sees to its end."""
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "ffrecord", "mount", "-f", archive, mountpoint,
+            "--backend", backend,
+        ],
+        env=mounting.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert mounting.wait_until(lambda: is_mounted(mountpoint) or process.poll() is not None)
+    if process.poll() is not None:
+        raise AssertionError(process.communicate()[1])
+    os.listdir(mountpoint)  # waits for the first answer
+    return process
+
+
+# ---- umount ------------------------------------------------------------------------------------
+
+
+def test_a_busy_mount_is_unmounted_and_what_is_open_stays_readable(
+    archive: Path, mountpoint: Path, backend: str
+) -> None:
+    assert command("mount", archive, mountpoint, "--backend", backend).returncode == 0
+    with open(mountpoint / "folder/inside", "rb", buffering=0) as file:
+        done = command("umount", mountpoint)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert "unmounted, but still in use" in one_line(done)
+        assert not is_mounted(mountpoint)
+        assert file.read() == b"more"
+    assert wait_until_ended(mountpoint)
+
+
+def test_what_is_not_mounted_cannot_be_unmounted(archive: Path, mountpoint: Path) -> None:
+    for path, why in (
+        (mountpoint, "nothing is mounted here"),
+        (archive, "nothing is mounted here"),
+        (mountpoint / "missing", "there is no such folder"),
+        (mountpoint / "missing" / "as well", "there is no such folder"),
+        (archive / "inside", "there is no such folder"),
+    ):
+        done = command("umount", path)
+        assert done.returncode == 18
+        assert one_line(done) == f"ffrecord: {path}: {why}"
+
+
+def test_who_names_the_archive_is_told_where_it_is_mounted(
+    archive: Path, mountpoint: Path, backend: str
+) -> None:
+    assert command("mount", archive, mountpoint, "--backend", backend).returncode == 0
+    done = command("umount", archive)
+    assert done.returncode == 18
+    assert one_line(done).endswith(
+        f"{archive}: is the archive, not where it is mounted: that is {mountpoint}"
+    )
+    assert is_mounted(mountpoint)
+    assert command("umount", mountpoint).returncode == 0
+    assert wait_until_ended(mountpoint)
+
+
+def test_a_file_system_of_another_kind_is_left_alone(tmp_path: Path) -> None:
+    done = command("umount", "/proc")
+    assert done.returncode == 18
+    assert "not an archive" in one_line(done)
+    assert os.path.ismount("/proc")
+
+
+def test_a_dead_mount_is_unmounted(archive: Path, mountpoint: Path, backend: str) -> None:
+    assert command("mount", archive, mountpoint, "--backend", backend).returncode == 0
+    mounting.kill(mountpoint)
+    # A process loses its arguments some time before its descriptors.
+    assert mounting.wait_until(lambda: how_it_fails(mountpoint) == errno.ENOTCONN)
+    assert command("umount", mountpoint).returncode == 0
+    assert os.listdir(mountpoint) == []
+
+
+def how_it_fails(path: Path) -> int | None:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def test_a_path_through_a_symlink_is_unmounted(
+    archive: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to("mnt")
+    assert command("mount", archive, tmp_path / "link").returncode == 0
+    assert (mountpoint / "file").read_bytes() == b"content"
+    assert command("umount", f"{tmp_path}/link/").returncode == 0
+    assert not is_mounted(mountpoint)
+    assert mounting.wait_until(lambda: not processes(tmp_path / "link"))
+
+
+# ---- ffrecord-fuse -----------------------------------------------------------------------------
+
+
+def test_everything_can_be_said_in_options_as_in_fstab(
+    archive: Path, mountpoint: Path, tmp_path: Path, backend: str
+) -> None:
+    log = tmp_path / "log, with a comma"
+    escaped = str(log).replace(",", "\\,")
+    done = mounting.python(
+        "ffrecord_fuse", archive, mountpoint, "-o",
+        f"rw,nosuid,_netdev,x-systemd.automount,noatime,uid=7,umask=0,log={escaped}",
+        "-o", f"verify=always,backend={backend}",
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert os.stat(mountpoint / "file").st_uid == 7
+    assert os.stat(mountpoint / "file").st_mode & 0o777 == 0o777
+    assert log.exists()
+    shown = mounting.output("findmnt", "-n", "-o", "FSTYPE,OPTIONS", mountpoint).decode()
+    assert "ro,nosuid,nodev" in shown
+    assert "noatime" in shown
+    assert "fuse.ffrecord" in shown
+
+
+def test_its_errors_are_one_line_under_its_own_name(archive: Path, mountpoint: Path) -> None:
+    done = mounting.python("ffrecord_fuse", archive, mountpoint / "missing", "-o", "ro")
+    assert done.returncode == 18
+    assert one_line(done).startswith("ffrecord-fuse: ")
+    done = mounting.python("ffrecord_fuse", archive, mountpoint, "-o", "ro,size=5")
+    assert done.returncode == 2
+    assert "there is no option 'size'" in one_line(done)
+
+
+@pytest.mark.skipif(shutil.which("mount.fuse3") is None, reason="fuse3 is not installed")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may call mount(8)")
+@pytest.mark.parametrize("access", ["ro", "defaults", "rw"])
+def test_mount_of_the_system_mounts_it(
+    archive: Path, mountpoint: Path, tmp_path: Path, access: str
+) -> None:
+    """As for a line of fstab. `-t fuse.ffrecord-fuse` finds the program in root's PATH only."""
+    program = tmp_path / "bin/ffrecord-fuse"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{mounting.ROOT}" exec "{sys.executable}" -m ffrecord_fuse "$@"\n'
+    )
+    program.chmod(0o755)
+    done = subprocess.run(
+        ["mount", "-t", "fuse", f"{program}#{archive}", mountpoint,
+         "-o", f"{access},noexec,workers=2"],
+        capture_output=True, text=True, check=False, timeout=mounting.PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (mountpoint / "file").read_bytes() == b"content"
+    assert os.statvfs(mountpoint).f_flag & os.ST_NOEXEC
+    assert os.statvfs(mountpoint).f_flag & os.ST_RDONLY
+    mounting.output("umount", mountpoint)
+    assert wait_until_ended(mountpoint)
+
+
+# ---- as an ordinary user -----------------------------------------------------------------------
+
+IMPORTS = """
+import contextlib
+from ffrecord_fuse import cli
+from ffrecord_fuse.process import daemon
+with contextlib.suppress(ImportError):
+    from ffrecord_fuse.libfuse import fusepy_adapter
+from tests.support.handshake import let_users_open_the_device
+let_users_open_the_device()
+"""
+AS_A_USER = """
+archive, mountpoint, backend = sys.argv[1:]
+assert cli.main([archive, mountpoint, "--backend", backend]) == 0
+found = {
+    "me": os.geteuid(),
+    "file": open(mountpoint + "/file").read(),
+    "names": sorted(os.listdir(mountpoint)),
+    "archive": os.getxattr(mountpoint, "user.ffrecord.archive").decode(),
+}
+try:
+    open(mountpoint + "/secret")
+except OSError as error:
+    found["secret"] = errno.errorcode[error.errno]
+assert ffrecord.cli.main(["umount", mountpoint]) == 0
+found["left"] = os.listdir(mountpoint)
+print(json.dumps(found))
+"""
+TOO_MUCH = """
+sys.exit(0 if cli.main([*sys.argv[1:], "-o", "allow_other"]) == 18 else 1)
+"""
+BUSY = """
+archive, mountpoint, backend = sys.argv[1:]
+assert cli.main([archive, mountpoint, "--backend", backend]) == 0
+with open(mountpoint + "/file", "rb", buffering=0) as file:
+    assert ffrecord.cli.main(["umount", mountpoint]) == 0
+    assert os.listdir(mountpoint) == []
+    print(file.read().decode())
+"""
+OWNED = """
+import signal, time
+from ffrecord_fuse.mounting.lifeline import Caller
+archive, mountpoint, backend = sys.argv[1], sys.argv[2] + "/made", sys.argv[3]
+program = os.fork()
+if not program:
+    signal.pause()
+caller = Caller([os.pidfd_open(program)], mountpoint)
+assert cli.main([archive, mountpoint, "--backend", backend], caller) == 0
+print(open(mountpoint + "/file").read())
+os.kill(program, signal.SIGKILL)
+os.waitpid(program, 0)
+deadline = time.monotonic() + 30
+while os.path.lexists(mountpoint) and time.monotonic() < deadline:
+    time.sleep(0.01)
+assert mountpoint not in open("/proc/self/mountinfo").read()
+print(os.listdir(sys.argv[2]))
+"""
+needs_helper = pytest.mark.skipif(
+    shutil.which("fusermount3") is None and shutil.which("fusermount") is None,
+    reason="fusermount3 is not installed",
+)
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A mount point of an ordinary user's beside an archive that has a file of root's."""
+    source = trees.plain_tree(tmp_path / "tree", {**FILES, "secret": b"secret"})
+    (source / "secret").chmod(0o600)
+    archives.pack(source, tmp_path / "tree.ffr")
+    if os.geteuid() == 0:
+        archives.set_owners(tmp_path / "tree.ffr", 0, 0)
+    (tmp_path / "tree.ffr").chmod(0o644)
+    point = tmp_path / "mnt"
+    point.mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with users.reachable(tmp_path), released(point):
+        if os.geteuid() == 0:
+            os.chown(point, users.NOBODY, users.NOBODY)
+        yield point
+
+
+@needs_helper
+def test_an_ordinary_user_mounts_reads_and_unmounts(theirs: Path, backend: str) -> None:
+    archive = theirs.with_name("tree.ffr")
+    found = json.loads(users.run(AS_A_USER, archive, theirs, backend, imports=IMPORTS))
+    if os.geteuid() == 0:
+        assert found.pop("me") == users.NOBODY
+        assert found.pop("secret") == "EACCES"
+    assert found.pop("archive") == str(archive)
+    assert found["file"] == "content"
+    assert found["names"] == ["file", "folder", "secret"]
+    assert found["left"] == []
+    assert wait_until_ended(theirs)
+
+
+@needs_helper
+def test_an_ordinary_user_s_busy_mount_is_unmounted(theirs: Path, backend: str) -> None:
+    archive = theirs.with_name("tree.ffr")
+    assert users.run(BUSY, archive, theirs, backend, imports=IMPORTS) == "content\n"
+    assert wait_until_ended(theirs)
+
+
+@needs_helper
+def test_an_ordinary_user_s_mount_ends_with_the_program_that_it_belongs_to(
+    theirs: Path, backend: str
+) -> None:
+    archive = theirs.with_name("tree.ffr")
+    assert users.run(OWNED, archive, theirs, backend, imports=IMPORTS) == "content\n[]\n"
+    assert wait_until_ended(theirs)
+
+
+@needs_helper
+def test_an_ordinary_user_who_may_not_let_others_in_is_told_so(theirs: Path) -> None:
+    settings = Path("/etc/fuse.conf")
+    if settings.exists() and "\nuser_allow_other" in f"\n{settings.read_text()}":
+        pytest.skip("/etc/fuse.conf lets users let others in")
+    users.run(TOO_MUCH, theirs.with_name("tree.ffr"), theirs, imports=IMPORTS)
+    assert not is_mounted(theirs)
+    assert processes(theirs) == []

@@ -1,0 +1,257 @@
+"""When a worker looks, sleeps, and asks that cores stay awake."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffrecord_fuse.serve import inbox
+from ffrecord_fuse.serve.coldreads import ColdReads
+from ffrecord_fuse.serve.inbox import BUSY, FEW, MOST_WORTH, Idling, Inbox
+
+SECONDS = 30.0
+
+
+class Recorded(Idling):
+    """Says what it was asked for, and when it was the last time that nothing was."""
+
+    def __init__(self) -> None:
+        super().__init__("halt")
+        self.asked: list[str] = []
+        self.halted = threading.Event()
+
+    def poll(self) -> None:
+        self.asked.append("poll")
+
+    def halt(self) -> None:
+        self.asked.append("halt")
+        self.halted.set()
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, int]]:
+    """The end from which requests are sent, and the descriptor on which they are taken."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield ours, theirs.fileno()
+
+
+@pytest.fixture
+def eventfd() -> Iterator[int]:
+    fd = os.eventfd(0, os.EFD_NONBLOCK)
+    yield fd
+    os.close(fd)
+
+
+def test_cores_stay_awake_when_requests_keep_coming_and_not_before(
+    kernel: tuple[socket.socket, int], eventfd: int
+) -> None:
+    send, fd = kernel
+    recorded, memory = Recorded(), memoryview(bytearray(8))
+    inbox = Inbox(fd, eventfd, SECONDS, recorded)
+    for number in range(2 * BUSY):
+        send.send(b"%7d" % number)
+        assert inbox.wait(memory) == 7
+        assert memory[:7] == b"%7d" % number
+        assert recorded.asked == ([] if number + 1 < BUSY else ["poll"])
+    inbox.close()
+    assert recorded.asked == ["poll", "halt"]
+
+
+def test_cores_may_halt_before_a_worker_sleeps(
+    kernel: tuple[socket.socket, int], eventfd: int
+) -> None:
+    send, fd = kernel
+    recorded, memory = Recorded(), memoryview(bytearray(8))
+    inbox = Inbox(fd, eventfd, 1e-6, recorded)
+
+    def answer_when_told() -> None:
+        assert recorded.halted.wait(SECONDS)
+        send.send(b"at last")
+
+    sender = threading.Thread(target=answer_when_told)
+    sender.start()
+    # It would sleep for ever if cores were not let go first.
+    assert inbox.wait(memory) == 7
+    sender.join()
+    inbox.close()
+
+
+class Disk(ColdReads):
+    """Nothing is read; its eventfd is the test's."""
+
+    def __init__(self, eventfd: int) -> None:
+        self.eventfd = eventfd
+
+    def has_landed(self) -> bool:
+        return False
+
+
+def test_cores_may_halt_before_a_worker_sleeps_on_the_disk(
+    kernel: tuple[socket.socket, int], eventfd: int
+) -> None:
+    _, fd = kernel
+    recorded = Recorded()
+    inbox = Inbox(fd, eventfd, 1e-6, recorded)
+
+    def land_when_told() -> None:
+        recorded.halted.wait(1.0)
+        os.eventfd_write(eventfd, 1)
+
+    lander = threading.Thread(target=land_when_told)
+    lander.start()
+    inbox.wait_for_anything(Disk(eventfd))
+    assert recorded.asked == ["halt"]
+    lander.join()
+    inbox.close()
+
+
+def test_one_request_that_lets_wait_ends_the_row(
+    kernel: tuple[socket.socket, int], eventfd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, fd = kernel
+    recorded, memory = Recorded(), memoryview(bytearray(8))
+    inbox = Inbox(fd, eventfd, 0.5, recorded)
+    now, step = 0.0, 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += step
+        return now
+
+    monkeypatch.setattr(time, "perf_counter", clock)
+    for number in range(4 * BUSY):
+        step = 1.0 if number % BUSY == BUSY - 1 else 1e-6
+        send.send(b"request")
+        inbox.wait(memory)
+    assert "poll" not in recorded.asked
+    inbox.close()
+
+
+def test_a_worker_for_which_looking_does_not_pay_goes_on_to_sleep_at_once(
+    kernel: tuple[socket.socket, int], eventfd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, fd = kernel
+    recorded, memory = Recorded(), memoryview(bytearray(8))
+    looks = 0
+
+    class Watched(Inbox):
+        def _spin_until(self, deadline: float, cold: ColdReads | None) -> bool:
+            nonlocal looks
+            looks += 1
+            return super()._spin_until(deadline, cold)
+
+    inbox = Watched(fd, eventfd, 0.5, recorded)
+    clock = itertools.count(0.0, 1.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    for _ in range(3 * MOST_WORTH):
+        send.send(b"request")
+        inbox.wait(memory)
+    assert looks == MOST_WORTH
+    inbox.close()
+
+
+def test_a_worker_does_not_sleep_on_a_request_that_another_has_taken(
+    kernel: tuple[socket.socket, int], eventfd: int
+) -> None:
+    """It would keep cores awake until the next comes."""
+    send, fd = kernel
+    recorded, memory = Recorded(), memoryview(bytearray(8))
+
+    class Slower(Inbox):
+        def _spin_until(self, deadline: float, cold: ColdReads | None) -> bool:
+            found = super()._spin_until(deadline, cold)
+            assert os.read(fd, 8) == b"request"
+            return found
+
+    inbox = Slower(fd, eventfd, SECONDS, recorded)
+    send.send(b"request")
+    later = threading.Timer(1.0, send.send, [b"another"])
+    later.start()
+    assert inbox.wait(memory) is None
+    later.cancel()
+    inbox.close()
+
+
+def test_a_worker_that_does_not_look_leaves_cores_alone(
+    kernel: tuple[socket.socket, int], eventfd: int
+) -> None:
+    send, fd = kernel
+    recorded, memory = Recorded(), memoryview(bytearray(8))
+    inbox = Inbox(fd, eventfd, 0.0, recorded)
+    for _ in range(2 * BUSY):
+        send.send(b"request")
+        inbox.wait(memory)
+    assert recorded.asked == []
+    inbox.close()
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "cpu_dma_latency"
+    path.write_bytes(b"")
+    monkeypatch.setattr(inbox, "DEVICE", str(path))
+    return path
+
+
+def _open_here(path: Path) -> int:
+    """How many descriptors of a file this process has."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found += os.readlink(f"/proc/self/fd/{name}") == str(path)
+        except FileNotFoundError:  # that of the listing itself
+            continue
+    return found
+
+
+def test_the_wish_is_kept_up_as_long_as_its_file_is_open(device: Path) -> None:
+    wish = Idling("poll")
+    assert not _open_here(device)
+    wish.poll()
+    wish.poll()  # once is enough
+    assert device.read_bytes() == struct.pack("=i", 0)
+    assert _open_here(device) == 1
+    wish.halt()
+    wish.halt()
+    assert not _open_here(device)
+    wish.poll()
+    assert _open_here(device) == 1
+    wish.halt()
+
+
+@pytest.mark.parametrize(
+    ("idle", "cores", "polls"),
+    [
+        (None, FEW, True),
+        (None, FEW + 1, False),  # it would be all of them
+        ("poll", 128, True),
+        ("halt", 1, False),
+    ],
+)
+def test_many_cores_poll_only_when_asked_to(
+    device: Path, monkeypatch: pytest.MonkeyPatch, idle: str | None, cores: int, polls: bool
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    wish = Idling(idle)
+    wish.poll()
+    assert bool(_open_here(device)) == polls
+    wish.halt()
+
+
+def test_who_may_not_ask_does_without(device: Path) -> None:
+    device.unlink()
+    wish = Idling("poll")
+    wish.poll()
+    device.write_bytes(b"")  # it is not tried again
+    wish.poll()
+    assert not _open_here(device)

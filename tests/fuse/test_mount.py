@@ -1,0 +1,874 @@
+"""Mounting and unmounting for real: as root, as an ordinary user, by an inherited descriptor."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ffrecord import FFRecordError
+from ffrecord_fuse.errors import MountError
+from ffrecord_fuse.mounting import mount as mounting
+from ffrecord_fuse.mounting import mounttable
+from ffrecord_fuse.mounting.options import Options, parse
+from tests.support import handmade, handshake, users
+from tests.support.handshake import answer_init, mount_line, needs_fuse, needs_helper, needs_root
+
+pytestmark = needs_fuse
+
+NAMES = [
+    "plain", "with space", "a,b", ",x-gvfs", "back\\slash", "back\\,both\\\\", "new\nline",
+    "tab\there", "#hash", "\\040", "-o", "ünï-😀", "--", "trailing ", "carriage\rreturn",
+    os.fsdecode(b"not-utf8-\xff"), "'\"$(x)`", "n" * 255,
+]  # fmt: skip
+Mounter = Callable[..., int]
+NOT_IN_PASSWD = 54321
+
+
+@pytest.fixture
+def cleanup() -> Iterator[handshake.Cleanup]:
+    cleanup = handshake.Cleanup()
+    yield cleanup
+    cleanup.run()
+
+
+@pytest.fixture
+def mounter(cleanup: handshake.Cleanup) -> Mounter:
+    """Mounts, and answers FUSE_INIT unless told not to."""
+
+    def mount(
+        folder: str, options: str = "", source: str = "/data/a.ffr", answered: bool = True
+    ) -> int:
+        cleanup.mountpoint(folder)
+        fd = cleanup.descriptor(mounting.mount(source, folder, parse(options)))
+        if answered:
+            answer_init(fd)
+        return fd
+
+    return mount
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    path = tmp_path / "mnt"
+    path.mkdir()
+    return str(path)
+
+
+@pytest.fixture
+def an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as the package can tell. What really happens is further down."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+
+def refusal(source: str, folder: str, options: Options | None = None) -> MountError:
+    """Why it cannot be mounted there. No refusal leaves anything behind."""
+    before = handmade.open_descriptors()
+    with pytest.raises(MountError) as caught:
+        mounting.mount(source, folder, options or Options())
+    assert handmade.open_descriptors() == before
+    line = str(caught.value)
+    assert line.startswith(f"{folder}: ")
+    assert "\n" not in line.removeprefix(folder)
+    return caught.value
+
+
+# ---- root ------------------------------------------------------------------------------------
+
+
+@needs_root
+def test_a_mount_is_read_only_and_keeps_devices_setuid_and_other_users_out(
+    mounter: Mounter, folder: str
+) -> None:
+    mounter(folder)
+    line = mount_line(folder)
+    assert line is not None
+    assert line[-3:-1] == ["fuse.ffrecord", "/data/a.ffr"]
+    assert set(line[5].split(",")) == {"ro", "nosuid", "nodev", "relatime"}
+    assert set(line[-1].split(",")) == {
+        "ro", "user_id=0", "group_id=0", "default_permissions",
+    }  # fmt: skip
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("options", "added"),
+    [
+        ("noexec", {"noexec"}),
+        ("noatime,nodiratime", {"noatime", "nodiratime"}),
+        ("nosuid,nodev,ro,dev,suid", set()),
+    ],
+)
+def test_flags_asked_for_are_added_and_none_is_taken_away(
+    mounter: Mounter, folder: str, options: str, added: set[str]
+) -> None:
+    mounter(folder, options)
+    line = mount_line(folder)
+    assert line is not None
+    assert set(line[5].split(",")) - {"relatime"} == {"ro", "nosuid", "nodev"} | added
+
+
+@needs_root
+@pytest.mark.parametrize("word", ["allow_other", "allow_root"])
+def test_others_are_let_in_when_asked_for(mounter: Mounter, folder: str, word: str) -> None:
+    mounter(folder, word)
+    line = mount_line(folder)
+    assert line is not None
+    assert {"allow_other", "default_permissions"} <= set(line[-1].split(","))
+
+
+@needs_root
+def test_the_descriptor_does_not_block_and_is_closed_on_exec(mounter: Mounter, folder: str) -> None:
+    fd = mounter(folder)
+    assert os.readlink(f"/proc/self/fd/{fd}") == "/dev/fuse"
+    assert not os.get_blocking(fd)
+    assert not os.get_inheritable(fd)
+    with pytest.raises(BlockingIOError):
+        os.read(fd, 1 << 17)
+
+
+@needs_root
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mount_point_may_have_any_name(mounter: Mounter, tmp_path: Path, name: str) -> None:
+    folder = str(tmp_path / name)
+    os.mkdir(folder)
+    mounter(folder)
+    assert mount_line(folder) is not None
+    entry = mounttable.find(folder)
+    assert entry is not None
+    assert (entry.mountpoint, entry.type) == (folder, "fuse.ffrecord")
+    mounting.unmount(folder)
+    assert mount_line(folder) is None
+    assert mounttable.find(folder) is None
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("a b", "a b"),
+        ("a,b\\c", "a,b\\c"),
+        ("a,x-b,allow_other", "a,x-b,allow_other"),
+        ("#ü\\040", "#ü\\040"),
+        ("a\nb\rc\x1bd", "a?b?c?d"),
+        (os.fsdecode(b"\xff"), "?"),
+        ("", "ffrecord"),
+        ("é" * 3000, "é" * 2047),
+    ],
+)
+def test_any_source_is_shown_and_breaks_no_line_of_the_mount_table(
+    mounter: Mounter, folder: str, source: str, shown: str
+) -> None:
+    mounter(folder, source=source)
+    entry = mounttable.find(folder)
+    assert entry is not None
+    assert (entry.source, entry.type) == (shown, "fuse.ffrecord")
+    line = mount_line(folder)
+    assert line is not None
+    assert "allow_other" not in line[-1].split(",")
+
+
+@needs_root
+def test_unmounting_twice_is_an_error_the_second_time(mounter: Mounter, folder: str) -> None:
+    mounter(folder)
+    mounting.unmount(folder)
+    assert mount_line(folder) is None
+    with pytest.raises(MountError, match="nothing is mounted here") as caught:
+        mounting.unmount(folder)
+    assert caught.value.errno == errno.EINVAL
+    assert os.listdir(folder) == []
+
+
+def test_what_is_not_there_cannot_be_unmounted(folder: str) -> None:
+    for path in (f"{folder}/missing", f"{folder}/missing/too", "/proc/self/exe/inside"):
+        with pytest.raises(MountError, match="there is no such folder") as caught:
+            mounting.unmount(path)
+        assert caught.value.errno == errno.ENOENT
+    os.symlink("missing", f"{folder}/link")
+    with pytest.raises(MountError, match="there is no such folder"):
+        mounting.unmount(f"{folder}/link")
+
+
+@needs_root
+def test_a_busy_mount_is_unmounted_lazily_only(
+    mounter: Mounter, cleanup: handshake.Cleanup, folder: str
+) -> None:
+    fd = mounter(folder)
+    user = cleanup.descriptor(os.open(folder, os.O_PATH))
+    with pytest.raises(MountError, match=r"is in use: .*fuser -vm.*lazily") as caught:
+        mounting.unmount(folder)
+    assert caught.value.errno == errno.EBUSY
+    assert mount_line(folder) is not None
+    mounting.unmount(folder, lazy=True)
+    assert mount_line(folder) is None
+    with pytest.raises(BlockingIOError):  # the connection lives on for whoever uses it
+        os.read(fd, 1 << 17)
+    cleanup.close(user)
+    with pytest.raises(OSError, match="No such device") as ended:
+        os.read(fd, 1 << 17)
+    assert ended.value.errno == errno.ENODEV
+
+
+@needs_root
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_dead_mount_can_be_found_and_unmounted(
+    mounter: Mounter, cleanup: handshake.Cleanup, folder: str, lazy: bool
+) -> None:
+    cleanup.close(mounter(folder))
+    with pytest.raises(OSError, match="not connected"):
+        os.stat(folder)
+    entry = mounttable.find(folder)
+    assert entry is not None
+    assert mounttable.connection_of(folder) == entry.minor
+    mounting.unmount(folder, lazy=lazy)
+    assert mount_line(folder) is None
+    assert os.listdir(folder) == []
+
+
+@needs_root
+def test_a_mount_that_never_answers_holds_nobody_up(mounter: Mounter, folder: str) -> None:
+    """Without an answer to FUSE_INIT, lstat of the mount point would wait for ever."""
+    mounter(folder, answered=False)
+    assert mounttable.find(folder) is not None
+    assert mounttable.connection_of(folder) > 0
+    assert refusal("again", folder).errno == errno.EBUSY
+    mounting.unmount(folder)
+    assert mount_line(folder) is None
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "spelling", ["mnt", "./mnt/", "mnt/.", "//{here}/mnt", "sub/../mnt", "link", "far/../mnt"]
+)
+def test_a_mount_point_is_the_same_however_it_is_spelled(
+    mounter: Mounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str
+) -> None:
+    """`far/..` is not the folder that `far` is in: it is a symlink to elsewhere."""
+    for name in ("mnt", "sub", "else", "else/far", "else/mnt"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("sub/../mnt")
+    (tmp_path / "far").symlink_to(tmp_path / "else/far")
+    monkeypatch.chdir(tmp_path)
+    spelled = spelling.format(here=tmp_path)
+    real = str(tmp_path / ("else/mnt" if "far" in spelling else "mnt"))
+    assert os.path.realpath(spelled) == real
+    mounter(real)
+    entry = mounttable.find(spelled)
+    assert entry is not None
+    assert entry.mountpoint == real
+    mounting.unmount(spelled)
+    assert mount_line(real) is None
+
+
+@needs_root
+def test_mounting_through_a_symlink_mounts_where_it_leads(
+    mounter: Mounter, cleanup: handshake.Cleanup, tmp_path: Path, folder: str
+) -> None:
+    (tmp_path / "link").symlink_to("mnt")
+    cleanup.mountpoint(folder)
+    mounter(str(tmp_path / "link"))
+    assert mount_line(folder) is not None
+
+
+@needs_root
+def test_only_the_mount_point_itself_is_found(mounter: Mounter, tmp_path: Path) -> None:
+    for name in ("a", "ab", "a/sub"):
+        (tmp_path / name).mkdir()
+    mounter(str(tmp_path / "ab"))
+    for name in ("", "a", "a/sub", "missing", "missing/x"):
+        assert mounttable.find(str(tmp_path / name)) is None
+
+
+@needs_root
+def test_of_mounts_on_top_of_each_other_the_upper_is_found_and_unmounted(
+    mounter: Mounter, cleanup: handshake.Cleanup, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounter(folder, source="lower")
+    with monkeypatch.context() as patch:
+        patch.setattr(mounting, "_check_folder", lambda *_: None)
+        mounter(folder, source="upper")
+    for expected in ("upper", "lower"):
+        entry = mounttable.find(folder)
+        assert entry is not None
+        assert entry.source == expected
+        mounting.unmount(folder)
+    assert mounttable.find(folder) is None
+
+
+@needs_root
+def test_the_connection_is_the_one_the_kernel_lists(mounter: Mounter, folder: str) -> None:
+    mounter(folder)
+    line = mount_line(folder)
+    assert line is not None
+    connection = mounttable.connection_of(folder)
+    assert line[2] == f"0:{connection}"
+    listed = Path("/sys/fs/fuse/connections")
+    if any(listed.iterdir()):  # fusectl is mounted
+        assert (listed / str(connection)).is_dir()
+
+
+@needs_root
+def test_read_ahead_is_raised_where_that_is_permitted(mounter: Mounter, folder: str) -> None:
+    mounter(folder)
+    setting = Path(f"/sys/class/bdi/0:{mounttable.connection_of(folder)}/read_ahead_kb")
+    if not os.access(setting, os.W_OK):
+        pytest.skip("/sys cannot be written to here")
+    assert mounttable.set_read_ahead(folder, 1024) is True
+    assert setting.read_text().strip() == "1024"
+
+
+def test_what_is_not_mounted_has_no_connection_and_no_read_ahead(folder: str) -> None:
+    assert mounttable.set_read_ahead(folder, 1024) is False
+    assert mounttable.set_read_ahead("/proc", 1024) is False
+    for path in (folder, "/proc"):
+        with pytest.raises(MountError, match="nothing is mounted here"):
+            mounttable.connection_of(path)
+
+
+# ---- mount points that will not do -----------------------------------------------------------
+
+
+def test_a_missing_folder_is_to_be_made_first(tmp_path: Path) -> None:
+    error = refusal("a", str(tmp_path / "missing"))
+    assert error.errno == errno.ENOENT
+    assert "there is no such folder: make it first (mkdir -p)" in str(error)
+
+
+def test_a_dangling_symlink_is_a_missing_folder(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    assert refusal("a", str(tmp_path / "link")).errno == errno.ENOENT
+
+
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    error = refusal("a", str(tmp_path / "file"))
+    assert error.errno == errno.ENOTDIR
+    assert "is not a folder: mount on an empty folder" in str(error)
+
+
+def test_what_is_in_a_folder_would_be_hidden(tmp_path: Path) -> None:
+    (tmp_path / ".hidden").touch()
+    error = refusal("a", str(tmp_path))
+    assert error.errno == errno.ENOTEMPTY
+    assert "is not empty" in str(error)
+
+
+def test_a_symlink_to_itself_is_our_error(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert refusal("a", str(tmp_path / "loop")).errno == errno.ELOOP
+
+
+@pytest.mark.parametrize("name", ["nul\0", "surrogate\ud800"])
+def test_a_name_that_no_file_can_have_is_our_error(tmp_path: Path, name: str) -> None:
+    error = refusal("a", str(tmp_path / name))
+    assert "no path has such characters" in str(error)
+
+
+def test_too_long_a_name_is_our_error_with_the_system_s_words(tmp_path: Path) -> None:
+    error = refusal("a", str(tmp_path / ("n" * 256)))
+    assert "cannot be mounted on: File name too long" in str(error)
+
+
+@needs_root
+@pytest.mark.parametrize("state", ["alive", "dead"])
+def test_a_folder_where_an_archive_is_mounted_is_to_be_unmounted_first(
+    mounter: Mounter, cleanup: handshake.Cleanup, folder: str, state: str
+) -> None:
+    fd = mounter(folder, source="/data/first.ffr")
+    if state == "dead":
+        cleanup.close(fd)
+    error = refusal("/data/second.ffr", folder)
+    assert error.errno == errno.EBUSY
+    assert f"/data/first.ffr is mounted here: run `ffrecord umount {folder}`" in str(error)
+
+
+ASKED_BY_A_USER = """
+try:
+    mounting.mount("/data/second.ffr", sys.argv[1], Options())
+except MountError as error:
+    print(error)
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("state", ["alive", "dead"])
+def test_a_user_who_may_not_unmount_is_told_whose_mount_it_is(
+    mounter: Mounter, cleanup: handshake.Cleanup, folder: str, tmp_path: Path, state: str
+) -> None:
+    fd = mounter(folder, source="/data/first.ffr")
+    if state == "dead":
+        cleanup.close(fd)
+    imports = (
+        "from ffrecord_fuse.mounting import mount as mounting\nfrom ffrecord_fuse.errors import MountError\n"
+        "from ffrecord_fuse.mounting.options import Options\n"
+    )
+    with users.reachable(tmp_path):
+        said = users.run(ASKED_BY_A_USER, folder, imports=imports)
+    assert said == (
+        f"{folder}: /data/first.ffr is mounted here by root: choose another folder, or have root "
+        f"run `ffrecord umount {folder}`\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("uid", "advice"),
+    [
+        (NOT_IN_PASSWD, "run `ffrecord umount {}` first"),
+        (1000, "choose another folder, or have user 54321 or root run `ffrecord umount {}`"),
+    ],
+)
+def test_who_has_mounted_may_unmount_whether_they_have_a_name_or_not(
+    folder: str, uid: int, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`uid` asks of what 54321 has mounted."""
+    entry = mounttable.MountEntry(
+        folder, mounting.TYPE, "/data/a.ffr", 0, 99, ("ro",), ("rw", f"user_id={NOT_IN_PASSWD}")
+    )
+    monkeypatch.setattr(mounting, "find", lambda path: entry)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    assert str(refusal("b", folder)).endswith(advice.format(folder))
+
+
+@needs_root
+def test_a_mount_point_is_quoted_as_a_shell_takes_it(mounter: Mounter, tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    mounter(str(folder))
+    assert f"run `ffrecord umount '{folder}'` first" in str(refusal("b", str(folder)))
+
+
+def test_what_else_is_mounted_is_left_alone() -> None:
+    error = refusal("a", "/proc")
+    assert error.errno == errno.EBUSY
+    assert "a file system (proc) is mounted here: choose another folder" in str(error)
+    with pytest.raises(MountError, match=r"proc is mounted here, not an archive: umount\(8\)"):
+        mounting.unmount("/proc")
+
+
+# ---- machines that will not do ---------------------------------------------------------------
+
+
+def test_a_missing_device_is_named_with_what_to_do(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path / "missing"))
+    error = refusal("a", folder)
+    assert error.errno == errno.ENODEV
+    assert "no /dev/fuse: load the kernel's module (modprobe fuse)" in str(error)
+    assert "--device /dev/fuse" in str(error)
+
+
+@needs_root
+def test_a_device_without_a_driver_is_a_missing_one(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "fuse"))  # opening it fails as a device without driver: ENXIO
+        monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path / "fuse"))
+        assert "modprobe fuse" in str(refusal("a", folder))
+
+
+@needs_root
+def test_a_device_that_does_not_open_says_why(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path))
+    assert f"{tmp_path} does not open: Is a directory" in str(refusal("a", folder))
+
+
+@needs_root
+def test_what_is_not_the_device_cannot_be_mounted(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path / "file"))
+    assert "cannot be mounted on: Invalid argument" in str(refusal("a", folder))
+    assert mount_line(folder) is None
+
+
+WITHOUT_RIGHTS = """
+import sys
+from ffrecord_fuse.mounting import mount
+from ffrecord_fuse.errors import MountError
+from ffrecord_fuse.mounting.options import Options
+for call, arguments in (
+    (mount.mount, ("a", sys.argv[1], Options())),
+    (mount.unmount, (sys.argv[2],)),
+):
+    try:
+        call(*arguments)
+    except MountError as error:
+        print(error.errno, error)
+"""
+
+
+@needs_root
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="there is no setpriv")
+def test_a_root_without_rights_is_told_what_its_container_lacks(
+    mounter: Mounter, folder: str, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    mounter(str(tmp_path / "other"))
+    result = subprocess.run(
+        ["setpriv", "--inh-caps", "-sys_admin", "--bounding-set", "-sys_admin", sys.executable,
+         "-c", WITHOUT_RIGHTS, folder, str(tmp_path / "other")],
+        capture_output=True, text=True, check=True, timeout=handshake.LIMIT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    mounted, unmounted = result.stdout.splitlines()
+    assert mounted.startswith(f"{errno.EPERM} {folder}: this root may not mount: start the con")
+    assert "--cap-add SYS_ADMIN" in mounted
+    assert unmounted.startswith(f"{errno.EPERM} {tmp_path}/other: this root may not unmount")
+
+
+# ---- what fusermount3 may answer -------------------------------------------------------------
+
+
+def fake_helper(folder: Path, script: str, name: str = "fusermount3") -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.usefixtures("an_ordinary_user")
+def test_without_fusermount3_only_root_can_mount(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    error = refusal("a", folder)
+    assert error.errno == errno.ENOENT
+    assert "without fusermount3: install the package fuse3, or become root" in str(error)
+
+
+@pytest.mark.usefixtures("an_ordinary_user")
+@pytest.mark.parametrize(
+    ("said", "code", "told"),
+    [
+        (
+            "option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf",
+            errno.EPERM, "/etc/fuse.conf has the line user_allow_other: have root add it",
+        ),
+        (
+            "user has no write access to mountpoint /x",
+            errno.EACCES, "choose a folder that you can write to",
+        ),
+        ("mountpoint /x not owned by user", errno.EACCES, "choose a folder of your own"),
+        (
+            "too many FUSE filesystems mounted; mount_max=N can be set in /etc/fuse.conf",
+            errno.ENOSPC, "have root raise mount_max in /etc/fuse.conf",
+        ),
+        (
+            "mounting over filesystem type 0x01021994 is forbidden",
+            errno.EPERM, "choose a folder on a local disk",
+        ),
+        ("fuse device not found, try 'modprobe fuse' first", errno.ENODEV, "modprobe fuse"),
+        ("failed to open /dev/fuse: Permission denied", errno.EACCES, "chmod 666 /dev/fuse"),
+        ("mount failed: Operation not permitted", errno.EPERM, "it has to be setuid root"),
+        ("something\n  else", errno.EIO, "cannot be mounted on: fusermount3: something else"),
+    ],
+)  # fmt: skip
+def test_what_fusermount3_says_becomes_one_line_that_helps(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, code: int, told: str
+) -> None:
+    (tmp_path / "said").write_text(f"fusermount3: {said}\n")
+    fake_helper(tmp_path, f"/bin/cat '{tmp_path}/said' >&2; exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    error = refusal("a", folder)
+    assert error.errno == code
+    assert told in str(error)
+
+
+@pytest.mark.usefixtures("an_ordinary_user")
+@pytest.mark.parametrize("word", ["allow_other", "allow_root"])
+def test_a_refusal_names_the_option_that_was_given(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """fusermount3 is asked for allow_other in both cases, and speaks of that."""
+    said = "option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf"
+    (tmp_path / "said").write_text(f"fusermount3: {said}\n")
+    fake_helper(tmp_path, f"/bin/cat '{tmp_path}/said' >&2; exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    error = refusal("a", folder, parse(word))
+    assert (error.errno, str(error).startswith(f"{folder}: {word} ")) == (errno.EPERM, True)
+
+
+@pytest.mark.usefixtures("an_ordinary_user")
+def test_a_helper_that_fails_silently_or_passes_nothing_is_an_error(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    fake_helper(tmp_path, "exit 3", name="fusermount")
+    assert "fusermount failed with exit code 3" in str(refusal("a", folder))
+    fake_helper(tmp_path, "exit 0")
+    assert "passed nothing back" in str(refusal("a", folder))
+
+
+@pytest.mark.usefixtures("an_ordinary_user")
+def test_fusermount3_is_asked_with_the_name_last_and_escaped(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    fake_helper(tmp_path, f"printf '%s\\n' \"$@\" > '{tmp_path}/asked'; exit 1")
+    refusal("a,b\\c,x-d", folder, Options(kernel=("noexec", "nodev"), allow_root=True))
+    assert (tmp_path / "asked").read_text().splitlines() == [
+        "-o",
+        "ro,nosuid,nodev,noexec,default_permissions,allow_other,subtype=ffrecord,"
+        r"fsname=a\,b\\c\,\x-d",
+        "--",
+        folder,
+    ]
+
+
+# ---- an ordinary user, really ----------------------------------------------------------------
+
+IMPORTS = """
+import ffrecord_fuse.mounting.mount as mounting, ffrecord_fuse.mounting.mounttable as mounttable
+from ffrecord_fuse.errors import MountError
+from ffrecord_fuse.mounting.options import parse
+from tests.support.handshake import answer_init, let_users_open_the_device, mount_line
+let_users_open_the_device()
+"""
+LIFE = """
+folder, source, options, end = sys.argv[1:]
+try:
+    fd = mounting.mount(source, folder, parse(options))
+except MountError as error:
+    print(json.dumps({"errno": error.errno, "line": str(error)}))
+    sys.exit()
+answer_init(fd)
+told = {"fields": mount_line(folder), "source": mounttable.find(folder).source}
+told["fd"] = [os.get_blocking(fd), os.get_inheritable(fd)]
+told["read ahead"] = mounttable.set_read_ahead(folder, 1024)
+if end == "lazy":
+    user = os.open(folder, os.O_PATH)
+    try:
+        mounting.unmount(folder)
+    except MountError as error:
+        told["errno"], told["line"] = error.errno, str(error)
+if end == "dead":
+    os.close(fd)
+if end != "none":
+    mounting.unmount(folder, lazy=end == "lazy")
+    told["after"] = mount_line(folder)
+print(json.dumps(told))
+"""
+
+
+def life_of_a_mount(
+    folder: str, source: str = "/data/a.ffr", options: str = "", end: str = "unmount"
+) -> dict[str, object]:
+    told = users.run(LIFE, folder, source, options, end, imports=IMPORTS)
+    print(told)  # pytest shows it with a failure
+    answer: dict[str, object] = json.loads(told)
+    return answer
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, cleanup: handshake.Cleanup) -> Iterator[str]:
+    """A folder of an ordinary user's."""
+    path = tmp_path / "theirs"
+    path.mkdir()
+    with users.reachable(path):
+        yield cleanup.mountpoint(str(path))
+
+
+@needs_helper
+@pytest.mark.parametrize("end", ["unmount", "lazy", "dead"])
+def test_an_ordinary_user_mounts_and_unmounts(theirs: str, end: str) -> None:
+    told = life_of_a_mount(theirs, end=end)
+    fields = told["fields"]
+    assert isinstance(fields, list)
+    assert set(fields[5].split(",")) == {"ro", "nosuid", "nodev", "relatime"}
+    assert fields[-3:-1] == ["fuse.ffrecord", "/data/a.ffr"]
+    user = users.NOBODY if os.geteuid() == 0 else os.getuid()
+    assert {f"user_id={user}", "default_permissions"} <= set(fields[-1].split(","))
+    assert "allow_other" not in fields[-1].split(",")
+    assert told["fd"] == [False, False]
+    assert told["read ahead"] is False
+    assert told["after"] is None
+    if end == "lazy":
+        assert told["errno"] == errno.EBUSY
+        assert "is in use" in str(told["line"])
+
+
+@needs_helper
+def test_an_ordinary_user_s_flags_are_handed_on(theirs: str) -> None:
+    fields = life_of_a_mount(theirs, options="noexec,noatime,dev,suid")["fields"]
+    assert isinstance(fields, list)
+    assert set(fields[5].split(",")) == {"ro", "nosuid", "nodev", "noexec", "noatime"}
+
+
+@needs_helper
+@pytest.mark.parametrize("name", NAMES)
+def test_an_ordinary_user_s_mount_point_may_have_any_name(
+    theirs: str, cleanup: handshake.Cleanup, name: str
+) -> None:
+    folder = cleanup.mountpoint(os.path.join(theirs, name))
+    os.mkdir(folder)
+    os.chown(folder, os.stat(theirs).st_uid, os.stat(theirs).st_gid)
+    told = life_of_a_mount(folder)
+    assert told["fields"] is not None
+    assert told["after"] is None
+
+
+@needs_helper
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("a b", "a b"),
+        ("a,b\\c", "a,b\\c"),
+        ("a\\", "a\\"),
+        ("a,x-b,allow_other", "a,x-b,allow_other"),
+        ("x-a,,x", "x-a,,x"),
+        ("#ü\\040", "#ü\\040"),
+        ("a\nb\rc", "a?b?c"),
+    ],
+)
+def test_an_ordinary_user_s_source_cannot_become_an_option(
+    theirs: str, source: str, shown: str
+) -> None:
+    told = life_of_a_mount(theirs, source=source)
+    fields = told["fields"]
+    assert isinstance(fields, list)
+    assert told["source"] == shown
+    assert fields[-3] == "fuse.ffrecord"
+    assert "allow_other" not in fields[-1].split(",")
+
+
+@needs_helper
+@pytest.mark.parametrize("word", ["allow_other", "allow_root"])
+def test_letting_others_in_needs_user_allow_other(theirs: str, word: str) -> None:
+    told = life_of_a_mount(theirs, options=word)
+    try:
+        settings = Path("/etc/fuse.conf").read_text().splitlines()
+    except FileNotFoundError:
+        settings = []
+    if "user_allow_other" in map(str.strip, settings):
+        fields = told["fields"]
+        assert isinstance(fields, list)
+        assert "allow_other" in fields[-1].split(",")
+    else:
+        assert told["errno"] == errno.EPERM
+        assert f"{word} " in str(told["line"])
+        assert "the line user_allow_other" in str(told["line"])
+
+
+@needs_helper
+@needs_root
+@pytest.mark.parametrize(
+    ("mode", "told_to"),
+    [(0o755, "choose a folder that you can write to"), (0o700, "choose one of your own")],
+)
+def test_an_ordinary_user_mounts_on_no_folder_of_another(
+    theirs: str, mode: int, told_to: str
+) -> None:
+    os.chown(theirs, 0, 0)
+    os.chmod(theirs, mode)
+    told = life_of_a_mount(theirs)
+    assert told["errno"] == errno.EACCES
+    assert told_to in str(told["line"])
+
+
+@needs_helper
+@needs_root
+def test_an_ordinary_user_cannot_unmount_what_root_mounted(mounter: Mounter, theirs: str) -> None:
+    mounter(theirs)
+    script = """
+for lazy in (False, True):
+    try:
+        mounting.unmount(sys.argv[1], lazy=lazy)
+    except MountError as error:
+        print(error.errno, error)
+"""
+    line = f"{errno.EPERM} {theirs}: is another user's mount: unmount it as that user, or as root\n"
+    assert users.run(script, theirs, imports=IMPORTS) == 2 * line
+    assert mount_line(theirs) is not None
+
+
+@needs_helper
+@needs_root
+@pytest.mark.skipif(
+    not handshake.users_can_open_the_device(),
+    reason="users cannot open /dev/fuse; where it is made to seem so, they leave nothing behind",
+)
+def test_what_a_user_left_behind_root_can_unmount(theirs: str) -> None:
+    life_of_a_mount(theirs, end="none")
+    assert mount_line(theirs) is not None
+    with pytest.raises(PermissionError):  # without allow_other, root is kept out, too
+        os.stat(theirs)
+    mounting.unmount(theirs)
+    assert mount_line(theirs) is None
+
+
+# ---- mounted by someone else -----------------------------------------------------------------
+
+
+@needs_root
+def test_an_inherited_descriptor_is_taken_as_it_is(
+    mounter: Mounter, cleanup: handshake.Cleanup, folder: str
+) -> None:
+    fd = cleanup.descriptor(os.dup(mounter(folder, answered=False)))
+    os.set_inheritable(fd, True)
+    os.set_blocking(fd, True)
+    assert mounting.inherited_descriptor(f"/dev/fd/{fd}") == fd
+    assert mounting.mount("ignored", f"/dev/fd/{fd}", Options()) == fd
+    assert not os.get_blocking(fd)
+    assert not os.get_inheritable(fd)
+    answer_init(fd)
+    assert mounting.mount("ignored", f"/dev/fd/{fd}", Options()) == fd  # with no request waiting
+
+
+@pytest.mark.parametrize("path", ["/dev/fd/", "/dev/fd/x", "/dev/fd/1/", "dev/fd/1", "/dev/fd/-1"])
+def test_other_paths_are_no_descriptors(path: str) -> None:
+    assert mounting.inherited_descriptor(path) is None
+
+
+def test_a_descriptor_that_was_not_handed_in_is_an_error() -> None:
+    error = refusal("a", "/dev/fd/999999")
+    assert error.errno == errno.EBADF
+    assert "no such descriptor was handed in" in str(error)
+
+
+def test_a_descriptor_of_something_else_is_an_error(cleanup: handshake.Cleanup) -> None:
+    for path in ("/dev/null", "/"):
+        fd = cleanup.descriptor(os.open(path, os.O_RDONLY))
+        assert "the descriptor handed in is not /dev/fuse" in str(refusal("a", f"/dev/fd/{fd}"))
+        assert os.get_blocking(fd)
+
+
+@needs_root
+def test_a_descriptor_that_is_not_mounted_is_an_error(
+    mounter: Mounter, cleanup: handshake.Cleanup, folder: str
+) -> None:
+    fresh = cleanup.descriptor(os.open("/dev/fuse", os.O_RDWR))
+    unmounted = mounter(folder)
+    mounting.unmount(folder)
+    for fd in (fresh, unmounted):
+        error = refusal("a", f"/dev/fd/{fd}")
+        assert error.errno == errno.ENOTCONN
+        assert "is not mounted, or no longer" in str(error)
+
+
+# ---- the error itself ------------------------------------------------------------------------
+
+
+def test_a_mount_error_is_an_os_error_and_one_of_ours_with_its_own_exit_code() -> None:
+    error = MountError("/mnt", errno.EBUSY, "is in use")
+    assert isinstance(error, OSError)
+    assert isinstance(error, FFRecordError)
+    copy = pickle.loads(pickle.dumps(error))
+    for each in (error, copy):
+        assert str(each) == "/mnt: is in use"
+        assert (each.errno, each.filename, each.exit_code) == (errno.EBUSY, "/mnt", 18)
+    page = (Path(__file__).parents[2] / "docs/commands.md").read_text()
+    assert f"| {MountError.exit_code} | `MountError` |" in page

@@ -1,0 +1,231 @@
+"""`-o` strings: every word, every mistake, and values with anything in them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffrecord import FFRecordError
+from ffrecord_fuse.errors import OptionError
+from ffrecord_fuse.mounting.options import BACKENDS, IDLE, VERIFY, Options, escape, parse
+
+# Any path: all of Unicode and the stand-ins for bytes that are not UTF-8, but no NUL.
+paths = st.text(
+    st.characters(exclude_characters="\0")
+    | st.sampled_from(["\\", ",", "=", "\n", " ", "x", "-", "\udcff"]),
+    min_size=1,
+)
+
+
+def test_nothing_said_is_the_defaults() -> None:
+    assert parse("") == parse([]) == parse(["", ""]) == parse(",,") == Options()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("allow_other", Options(allow_other=True)),
+        ("allow_root", Options(allow_root=True)),
+        ("uid=0", Options(uid=0)),
+        ("uid=1000,gid=100", Options(uid=1000, gid=100)),
+        ("uid=4294967294", Options(uid=4294967294)),
+        ("umask=0", Options(umask=0)),
+        ("umask=022", Options(umask=0o022)),
+        ("umask=777", Options(umask=0o777)),
+        ("umask=0077", Options(umask=0o077)),
+        ("verify=first", Options()),
+        ("verify=always", Options(verify="always")),
+        ("verify=off", Options(verify="off")),
+        ("workers=1", Options(workers=1)),
+        ("workers=256", Options(workers=256)),
+        ("spin=0", Options(spin=0)),
+        ("spin=500", Options(spin=500)),
+        ("idle=poll", Options(idle="poll")),
+        ("idle=halt", Options(idle="halt")),
+        ("log=/var/log/a b", Options(log="/var/log/a b")),
+        ("log=a=b", Options(log="a=b")),
+        (r"log=a\,b", Options(log="a,b")),
+        (r"log=a\\,spin=1", Options(log="a\\", spin=1)),
+        (r"log=a\\\,b", Options(log="a\\,b")),
+        ("log=a\\\n,spin=1", Options(log="a\n", spin=1)),
+        ("backend=native", Options()),
+        ("backend=fusepy", Options(backend="fusepy")),
+        ("noexec", Options(kernel=("noexec",))),
+        ("noatime,noexec", Options(kernel=("noatime", "noexec"))),
+        ("nosuid,nodev,nodiratime", Options(kernel=("nosuid", "nodev", "nodiratime"))),
+    ],
+)
+def test_each_word_sets_its_field(text: str, expected: Options) -> None:
+    assert parse(text) == expected
+    assert parse([text]) == expected
+    assert parse(f"ro,,{text},") == expected
+
+
+def test_a_backslash_with_nothing_after_it_is_itself() -> None:
+    assert parse("log=a\\") == Options(log="a\\")
+
+
+def test_several_strings_are_one_after_the_other() -> None:
+    assert parse(["uid=1,noexec", "gid=2", "uid=3"]) == Options(uid=3, gid=2, kernel=("noexec",))
+    assert parse("uid=1,gid=2,uid=3") == Options(uid=3, gid=2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ro", "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev",
+        "nofail", "x-systemd.automount", "x-systemd.idle-timeout=10min", "X-mount.mkdir=0755", "x-",
+        "comment=anything", "comment=", r"comment=a\,rw", "user=alice", "async", "relatime", "sync",
+        "default_permissions", "silent", "uhelper=udisks2",
+    ],
+)  # fmt: skip
+def test_words_that_are_for_mount8_change_nothing(text: str) -> None:
+    assert parse(text) == Options()
+
+
+def test_what_mount8_adds_unasked_takes_no_protection_away() -> None:
+    assert parse("ro,dev,suid") == Options()
+    assert parse("nosuid,nodev,dev,suid").kernel == ("nosuid", "nodev")
+
+
+def test_of_a_flag_and_its_opposite_the_last_counts() -> None:
+    assert parse("noexec,exec").kernel == ()
+    assert parse("exec,noexec").kernel == ("noexec",)
+    assert parse("noexec,noatime,nodiratime,atime,diratime").kernel == ("noexec",)
+    assert parse("noexec,noatime,noexec").kernel == ("noatime", "noexec")
+
+
+@pytest.mark.parametrize("text", ["rw", "ro,rw", "rw,ro", "defaults,rw,allow_other"])
+def test_rw_which_mount8_adds_unasked_changes_nothing(text: str) -> None:
+    assert parse(text, by_mount8=True) == parse(text.replace("rw", "ro"), by_mount8=True)
+
+
+@pytest.mark.parametrize("text", ["rw", "ro,rw", "defaults,rw,allow_other"])
+def test_rw_that_a_user_asks_for_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"^rw is not possible, archives are mounted read-only"):
+        parse(text)
+
+
+def test_of_ro_and_rw_the_last_counts() -> None:
+    assert parse("rw,ro") == parse(["defaults,rw", "ro"]) == Options()
+
+
+@pytest.mark.parametrize("word", ["noexce", "ALLOW_OTHER", " ro", "nonempty", "=1", "x", "é"])
+def test_an_unknown_word_is_named_and_the_known_are_listed(word: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(f"ro,{word},noexec")
+    line = str(caught.value)
+    assert line.startswith(f"there is no option {word.partition('=')[0]!r}: ")
+    fields = {field.name for field in dataclasses.fields(Options)} - {"kernel"}
+    for each in fields | {"ro", "noexec", "nosuid", "nodev", "noatime", "nodiratime"}:
+        assert each in line
+
+
+@pytest.mark.parametrize(
+    "name", ["uid", "gid", "umask", "verify", "workers", "spin", "idle", "log"]
+)
+@pytest.mark.parametrize("equals", ["", "="])
+def test_a_missing_value_is_said_to_be_missing(name: str, equals: str) -> None:
+    with pytest.raises(OptionError, match=f"^{name} needs a value: {name}="):
+        parse(f"{name}{equals}")
+
+
+@pytest.mark.parametrize(
+    "name", ["allow_other", "allow_root", "noexec", "exec", "ro", "rw", "nofail"]
+)
+def test_a_value_too_many_is_refused(name: str) -> None:
+    with pytest.raises(OptionError, match=f"^{name} takes no value: write {name} alone"):
+        parse(f"{name}=1")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("uid=alice", "a user's number, as `id -u` prints it"),
+        ("uid=-1", "a user's number"),
+        ("uid=4294967295", "a user's number"),
+        ("gid=1e3", "a group's number, as `id -g` prints it"),
+        ("gid=" + "9" * 10_000, "a group's number"),
+        ("umask=8", "an octal number from 0 to 777"),
+        ("umask=0o22", "an octal number"),
+        ("umask=1000", "an octal number"),
+        ("verify=never", "one of first, always, off"),
+        ("verify=First", "one of first, always, off"),
+        ("workers=0", "a number from 1 to 256"),
+        ("workers=257", "a number from 1 to 256"),
+        ("workers= 2", "a number from 1 to 256"),
+        ("workers=1_0", "a number from 1 to 256"),
+        ("workers=٣", "a number from 1 to 256"),
+        ("workers=²", "a number from 1 to 256"),
+        ("spin=1000001", "a number from 0 to 1000000"),
+        ("spin=0.5", "a number from 0 to 1000000"),
+        ("idle=sleep", "one of poll, halt"),
+        ("backend=libfuse", "one of native, fusepy"),
+        ("log=a\0b", "a file name, without a NUL in it"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_said_with_what_would(text: str, reason: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(text)
+    name = text.partition("=")[0]
+    assert str(caught.value).startswith(f"{text} is not possible: {name} is {reason}")
+
+
+def test_allowing_others_and_root_alone_exclude_each_other() -> None:
+    with pytest.raises(OptionError, match="exclude each other"):
+        parse("allow_other,allow_root")
+
+
+def test_an_option_error_is_a_value_error_and_one_of_ours_with_the_code_of_bad_usage() -> None:
+    assert issubclass(OptionError, ValueError)
+    assert issubclass(OptionError, FFRecordError)
+    assert OptionError.exit_code == 2
+    copy = pickle.loads(pickle.dumps(OptionError("why")))
+    assert (type(copy), str(copy)) == (OptionError, "why")
+
+
+@given(paths)
+def test_an_escaped_value_comes_back_as_it_was(path: str) -> None:
+    assert parse(f"log={escape(path)}") == Options(log=path)
+    assert parse(f"uid=1,log={escape(path)},gid=2") == Options(uid=1, gid=2, log=path)
+
+
+@given(st.text())
+def test_escaped_text_is_one_word_however_many_commas_it_has(text: str) -> None:
+    assert parse(f"noexec,comment={escape(text)},noatime").kernel == ("noexec", "noatime")
+
+
+@given(st.text(st.sampled_from(",=\\\nabro-x1") | st.characters()) | st.text())
+def test_whatever_is_given_is_parsed_or_is_our_error(text: str) -> None:
+    with contextlib.suppress(OptionError):
+        assert isinstance(parse(text), Options)
+
+
+@given(
+    st.builds(
+        Options,
+        allow_other=st.booleans(),
+        uid=st.integers(0, 2**32 - 2),
+        gid=st.integers(0, 2**32 - 2),
+        umask=st.integers(0, 0o777),
+        verify=st.sampled_from(VERIFY),
+        workers=st.integers(1, 256),
+        spin=st.integers(0, 1_000_000),
+        idle=st.sampled_from(IDLE),
+        kernel=st.permutations(["noexec", "noatime", "nodev"]).map(tuple),
+        log=paths,
+        backend=st.sampled_from(BACKENDS),
+    )
+)
+def test_options_written_out_parse_to_themselves(options: Options) -> None:
+    words = [f"umask={options.umask:o}", *options.kernel]
+    words += ["allow_other"] if options.allow_other else []
+    for name in ("uid", "gid", "verify", "workers", "spin", "idle", "log", "backend"):
+        words.append(f"{name}={escape(str(getattr(options, name)))}")
+    assert parse(",".join(words)) == options
+    assert parse(words) == options

@@ -1,0 +1,240 @@
+"""Reads that follow one another, and those that do not."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from bisect import bisect_right
+from itertools import accumulate, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffrecord_fuse.serve.blocks import Piece
+from ffrecord_fuse.serve.readahead import (
+    FOLLOWING,
+    GAP,
+    LONGEST,
+    SHORTEST,
+    SMALL,
+    STREAMS,
+    Streams,
+    Window,
+)
+
+SIZE = 10_000
+
+
+class FakeDisk:
+    """Has what was asked of it, and gives nothing back."""
+
+    def __init__(self) -> None:
+        self.has_room = True
+        self.read: list[Window] = []
+
+    def add(self, token: object, file: int, begin: int, length: int, *, kept: bool = False) -> None:
+        assert isinstance(token, Window)
+        assert kept
+        assert (token.file, token.begin, token.end) == (file, begin, begin + length)
+        self.read.append(token)
+
+
+class Records:
+    """Files of an archive of which every record has a size; the first begins at byte 100."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.starts = list(accumulate(sizes, initial=100))
+        self.disk = FakeDisk()
+        self.streams = Streams(self.disk, self.last_start)
+
+    def last_start(self, file: int, byte: int) -> int:
+        return self.starts[bisect_right(self.starts, byte) - 1]
+
+    def piece(self, number: int, file: int = 0) -> Piece:
+        begin, end = self.starts[number], self.starts[number + 1]
+        return Piece(number, file, begin, end - begin, 0, end - begin, None, 0)
+
+    def ask(self, number: int, file: int = 0) -> Window | None:
+        """As a session does whose page cache is empty."""
+        piece = self.piece(number, file)
+        window = self.streams.find(piece) or self.streams.follow(piece)
+        if window is not None:
+            assert window.file == file
+            assert window.begin <= piece.begin
+            assert piece.begin + piece.length <= window.end
+        return window
+
+
+def test_the_third_read_in_a_row_takes_along_what_comes_next() -> None:
+    records = Records([SIZE] * 1000)
+    assert [records.ask(number) for number in range(FOLLOWING - 1)] == [None] * (FOLLOWING - 1)
+    window = records.ask(FOLLOWING - 1)
+    assert window is not None
+    assert window.begin == records.starts[FOLLOWING - 1]
+    assert window.end in records.starts  # a record that it had in part could not be served
+    assert SHORTEST - SIZE < window.end - window.begin <= SHORTEST
+
+
+def test_what_follows_is_read_once_in_ever_larger_steps_ahead_of_time() -> None:
+    records = Records([SIZE] * 2000)
+    for number in range(2000):
+        window = records.ask(number)
+        if window is not None:  # the one after it is on its way when half of it is used
+            used = records.starts[number + 1] - window.begin
+            if used > (window.end - window.begin) / 2 and window.end < records.starts[-1]:
+                assert records.disk.read[-1].begin == window.end
+        assert len(records.streams._windows) <= 2  # each is memory
+    read = records.disk.read
+    assert all(one.end == next_.begin for one, next_ in pairwise(read))
+    assert read[-1].end == records.starts[-1]
+    sizes = [window.end - window.begin for window in read]
+    assert max(sizes) <= LONGEST
+    assert sum(size > LONGEST - SIZE for size in sizes) >= 5
+    assert len(read) < 20
+
+
+def test_files_left_out_do_not_end_a_row() -> None:
+    records = Records([SIZE] * 1000)
+    step = GAP // SIZE
+    found = [records.ask(number) for number in range(0, 1000, step)]
+    assert None not in found[FOLLOWING - 1 :]
+
+
+def test_a_row_goes_on_behind_a_gap_from_a_new_window() -> None:
+    records = Records([SIZE] * 1000)
+    for number in range(10):
+        records.ask(number)
+    end = records.disk.read[-1].end
+    number = records.starts.index(end) + 3  # not far behind what was read ahead
+    for each in range(10, records.starts.index(end)):
+        records.ask(each)
+    window = records.ask(number)
+    assert window is not None
+
+
+def test_the_row_that_was_not_used_for_longest_is_given_up() -> None:
+    records = Records([SIZE] * 100_000)
+    for number in range(FOLLOWING):
+        records.ask(number)
+    for client in range(1, 2 * STREAMS):
+        records.ask(client * 1000)
+        assert records.ask(FOLLOWING + client // 4) is not None  # it is used all the time
+    assert len(records.disk.read) == 1
+
+
+def test_reads_that_jump_about_cost_what_they_ask_for() -> None:
+    records = Records([SIZE] * 100_000)
+    order = random.Random(1).sample(range(100_000), 5000)
+    assert [number for number in order if records.ask(number) is not None] == []
+    assert records.disk.read == []
+
+
+def test_a_row_backwards_is_none() -> None:
+    records = Records([SIZE] * 100)
+    for number in reversed(range(100)):
+        assert records.ask(number) is None
+
+
+def test_as_many_rows_as_there_may_be_are_followed_side_by_side() -> None:
+    records = Records([SIZE] * 100_000)
+    for step in range(300):
+        for client in range(STREAMS):
+            window = records.ask(client * 10_000 + step)
+            assert (window is None) == (step < FOLLOWING - 1)
+    assert len(records.disk.read) < STREAMS * 10
+
+
+def test_rows_of_two_files_are_two() -> None:
+    records = Records([SIZE] * 100)
+    for number in range(100):
+        records.ask(number, file=number % 2)
+    for window in records.disk.read:
+        assert window.file in (0, 1)
+    assert {window.file for window in records.disk.read} == {0, 1}
+
+
+def test_without_room_on_the_disk_every_read_is_for_itself() -> None:
+    records = Records([SIZE] * 100)
+    records.disk.has_room = False
+    assert [records.ask(number) for number in range(50)] == [None] * 50
+    records.disk.has_room = True
+    assert records.ask(50) is not None
+
+
+def test_a_window_ends_before_a_record_that_is_too_large_for_it() -> None:
+    records = Records([SIZE] * 10 + [1 << 40] + [SIZE] * 10)
+    for number in range(10):
+        records.ask(number)
+    assert [window.end for window in records.disk.read] == [records.starts[10]]
+    assert records.ask(10) is None  # it is read alone, and the row goes on behind it
+    assert records.ask(11) is not None
+
+
+def test_long_reads_are_long_enough() -> None:
+    records = Records([SMALL + 1] * 20)
+    assert [records.ask(number) for number in range(20)] == [None] * 20
+    assert records.disk.read == []
+
+
+def test_a_window_that_could_not_be_read_is_not_looked_into_again() -> None:
+    records = Records([SIZE] * 100)
+    for number in range(FOLLOWING):
+        records.ask(number)
+    (window,) = records.disk.read
+    records.streams.forget(window)
+    records.streams.forget(window)
+    assert records.ask(FOLLOWING) is None
+
+
+def test_memory_is_given_back_with_the_last_that_uses_it() -> None:
+    records = Records([SIZE] * 100_000)
+    for number in range(FOLLOWING):
+        records.ask(number)
+    (window,) = records.disk.read
+    memory = np.zeros(10, np.uint8)
+    watch, window.memory = weakref.ref(memory), memory.data
+    records.disk.read.clear()
+    del memory, window
+    gc.disable()
+    try:
+        for client in range(1, STREAMS):
+            records.ask(1000 * client)
+        assert watch() is not None
+        records.ask(1000 * STREAMS)
+        assert watch() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("piece", [0, 5_000])
+def test_a_part_of_a_file_is_found_where_the_file_is(piece: int) -> None:
+    records = Records([SIZE] * 100)
+    for number in range(5):
+        records.ask(number)
+    begin = records.starts[6] + piece
+    window = records.streams.find(Piece(6, 0, begin, 5_000, 0, 5_000, None, 0))
+    assert window is records.disk.read[0]
+    window.memory = memoryview(bytes(range(256)) * 1000)
+    part = window.part(Piece(6, 0, begin, 5_000, 0, 5_000, None, 0))
+    assert part == window.memory[begin - window.begin :][:5_000]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 2 * SMALL), min_size=1, max_size=60),
+    steps=st.lists(st.integers(-3, 3), max_size=200),
+)
+def test_whatever_is_asked_for_windows_have_it_and_are_bounded(
+    sizes: list[int], steps: list[int]
+) -> None:
+    records = Records(sizes)
+    number = 0
+    for step in steps:
+        number = (number + step) % len(sizes)
+        records.ask(number)  # which compares
+        assert len(records.streams._windows) <= 2 * STREAMS
+    for window in records.disk.read:
+        assert 0 < window.end - window.begin <= LONGEST
+        assert window.end in records.starts

@@ -1,0 +1,452 @@
+"""One test per way a file can be wrong, through the public API, named after its class."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import random
+import struct
+import tarfile
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ffrecord
+from ffrecord import (
+    AppendError,
+    BusyError,
+    ClosedError,
+    CountError,
+    DamagedSourceError,
+    FFRecordError,
+    FileReader,
+    FileWriter,
+    HeaderChecksumError,
+    LegacyFileWarning,
+    MissingFolderError,
+    NoRoomError,
+    NotFFRecordError,
+    ReadFailedError,
+    SampleChecksumError,
+    StructureError,
+    TruncatedError,
+    UnfinishedError,
+    WriteFailedError,
+)
+from ffrecord.disk import aio
+from ffrecord.disk import source as disk_source
+from ffrecord.format import records as record_layout
+from tests.support import handmade
+
+MODES = ["auto", "aio", "buffered", "mmap"]
+SMALL = [b"first", b"", b"the third record", b"\x00" * 7, b"last"]
+CLASSES = [
+    value
+    for name, value in vars(ffrecord).items()
+    if isinstance(value, type) and issubclass(value, FFRecordError)
+]
+
+
+@pytest.fixture
+def small_file(tmp_path: Path) -> Path:
+    return handmade.write_records(tmp_path / "small.ffr", SMALL)
+
+
+def read_all(path: Path, mode: str = "auto") -> list[bytes]:
+    with FileReader(path, mode=mode) as reader:
+        return handmade.as_bytes(reader.read(range(reader.n)))
+
+
+# ---- one each ------------------------------------------------------------------------------
+
+
+def test_ffrecord_error_is_a_runtime_error_and_the_parent_of_all() -> None:
+    assert issubclass(FFRecordError, RuntimeError)
+    assert len(CLASSES) == 28
+    codes = [cls.exit_code for cls in CLASSES]
+    assert len(set(codes)) == len(codes)
+    assert 0 not in codes
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\x89PNG\r\n\x1a\n" + bytes(range(100)), b"Some text that is long enough.\n", b"\xff" * 64],
+    ids=["png", "text", "ones"],
+)
+def test_not_ffrecord_error_for_files_of_other_kinds(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "other"
+    path.write_bytes(content)
+    with pytest.raises(NotFFRecordError, match="other: not an FFRecord file"):
+        FileReader(path)
+
+
+@pytest.mark.parametrize("name", [".", "a", "./long enough to be no count"])
+def test_not_ffrecord_error_for_a_tar_whatever_its_first_name_reads_as(
+    name: str, tmp_path: Path
+) -> None:
+    with tarfile.open(tmp_path / "files.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo(name))
+    with pytest.raises(NotFFRecordError, match=r"files\.tar: not an FFRecord file"):
+        FileReader(tmp_path / "files.tar")
+
+
+def test_not_ffrecord_error_for_what_is_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (str(tmp_path / "fifo"), "/dev/null", "/dev/zero"):
+        with pytest.raises(NotFFRecordError, match=f"{path}: .* not a regular file"):
+            FileReader(path)
+    with pytest.raises(NotFFRecordError, match="a folder"):
+        FileReader([str(tmp_path)])
+
+
+def test_truncated_error_names_the_file_and_its_size(small_file: Path) -> None:
+    os.truncate(small_file, 50)
+    with pytest.raises(TruncatedError, match=r"small\.ffr: .* needs 72 bytes, the file has 50"):
+        FileReader(small_file)
+
+
+def test_truncated_error_for_a_file_cut_before_its_last_record(small_file: Path) -> None:
+    os.truncate(small_file, 90)
+    with pytest.raises(TruncatedError, match=r"small\.ffr: .*record 4 .* byte 100.* has 90"):
+        FileReader(small_file)
+
+
+def test_structure_error_names_the_record(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.ffr"
+    path.write_bytes(handmade.sealed(2, [0, 0], [40, 38]) + bytes(20))
+    with pytest.raises(StructureError, match=r"wrong\.ffr: record 1 starts at byte 38"):
+        FileReader(path)
+
+
+def test_header_checksum_error_names_both_checksums(small_file: Path) -> None:
+    data = bytearray(small_file.read_bytes())
+    stored = struct.unpack("<I", data[:4])[0]
+    data[12] ^= 0x40
+    small_file.write_bytes(data)
+    computed = zlib.crc32(data[4:72])
+    with pytest.raises(HeaderChecksumError, match=rf"small\.ffr.*{computed:#010x}.*{stored:#010x}"):
+        FileReader(small_file)
+    FileReader(small_file, check_data=False).close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ["read", "read_one", "async", "iterate", "range"])
+def test_sample_checksum_error_names_the_record_and_both_checksums(
+    how: str, mode: str, small_file: Path
+) -> None:
+    data = bytearray(small_file.read_bytes())
+    at = data.index(b"third")
+    data[at : at + 5] = b"THIRD"
+    small_file.write_bytes(data)
+    with FileReader(small_file, mode=mode) as reader:
+        ways: dict[str, Callable[[], object]] = {
+            "read": lambda: reader.read([4, 3, 2, 1]),
+            "read_one": lambda: reader.read_one(2),
+            "async": lambda: reader.read_async([0, 2]).result(),
+            "iterate": lambda: list(reader),
+            "range": lambda: reader.read_range(1, 4),
+        }
+        with pytest.raises(SampleChecksumError) as caught:
+            ways[how]()
+        error = caught.value
+        stored, computed = zlib.crc32(SMALL[2]), zlib.crc32(b"the THIRD record")
+        assert (error.path, error.record) == (str(small_file), 2)
+        assert (error.stored, error.computed) == (stored, computed)
+        for part in (str(small_file), "record 2", f"{stored:#010x}", f"{computed:#010x}"):
+            assert part in str(error)
+        assert handmade.as_bytes(reader.read([0, 1, 3, 4])) == [*SMALL[:2], *SMALL[3:]]
+    with FileReader(small_file, check_data=False, mode=mode) as reader:
+        assert reader.read_one(2).tobytes() == b"the THIRD record"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sample_checksum_error_names_the_file_and_the_record_in_it(
+    mode: str, tmp_path: Path
+) -> None:
+    paths = [handmade.write_records(tmp_path / f"{i}.ffr", SMALL) for i in range(3)]
+    data = bytearray(paths[1].read_bytes())
+    data[-1] ^= 1
+    paths[1].write_bytes(data)
+    with FileReader([str(p) for p in paths], mode=mode) as reader:
+        for indices in ([9], [8, 9], list(range(15))):
+            with pytest.raises(SampleChecksumError) as caught:
+                reader.read(indices)
+            assert (caught.value.path, caught.value.record) == (str(paths[1]), 4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sample_checksum_error_for_an_empty_record_with_a_checksum(
+    mode: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "empty.ffr"
+    path.write_bytes(handmade.sealed(3, [0, 5, 0], [48, 48, 48]))
+    with FileReader(path, mode=mode) as reader:
+        assert handmade.as_bytes(reader.read([0, 2, 0])) == [b""] * 3
+        for indices in ([1], [0, 1, 2], [1] * 5):
+            with pytest.raises(SampleChecksumError, match="record 1"):
+                reader.read(indices)
+
+
+def test_unfinished_error_for_a_header_of_zeros(tmp_path: Path) -> None:
+    path = tmp_path / "half.ffr"
+    path.write_bytes(bytes(1000))
+    with pytest.raises(UnfinishedError, match=r"half\.ffr: never finished"):
+        FileReader(path)
+
+
+def test_closed_error_from_a_closed_reader(small_file: Path) -> None:
+    reader = FileReader(small_file)
+    reader.close()
+    with pytest.raises(ClosedError, match=r"small\.ffr: .*closed"):
+        reader.read([0])
+
+
+def test_closed_error_from_a_closed_writer(tmp_path: Path) -> None:
+    writer = FileWriter(tmp_path / "w.ffr", 0)
+    writer.close()
+    with pytest.raises(ClosedError, match=r"w\.ffr: .*closed"):
+        writer.write_one(b"late")
+
+
+def test_count_error_for_too_few_and_for_too_many(tmp_path: Path) -> None:
+    writer = FileWriter(tmp_path / "w.ffr", 2)
+    writer.write_one(b"1")
+    with pytest.raises(CountError, match=r"w\.ffr: 1 records were written, 2 were announced"):
+        writer.close()
+    with FileWriter(tmp_path / "w.ffr", 1) as writer:
+        writer.write_one(b"1")
+        with pytest.raises(CountError, match=r"w\.ffr: .* 1 records"):
+            writer.write_one(b"2")
+    assert read_all(tmp_path / "w.ffr") == [b"1"]
+
+
+@pytest.mark.parametrize("how", ["write", "dump", "pack", "pack shards", "write dataset"])
+def test_missing_folder_error_is_the_systems_error_and_the_originals(
+    how: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "no" / "new.ffr"
+    calls: dict[str, Callable[[], object]] = {
+        "write": lambda: FileWriter(target, 1),
+        "dump": lambda: ffrecord.utils.dump([b"x"], target, 1),
+        "pack": lambda: ffrecord.pack_folder(tmp_path, target),
+        "pack shards": lambda: ffrecord.pack_folder(tmp_path, target, shard_size="1MB"),
+        "write dataset": lambda: ffrecord.DatasetWriter(target, {"x": "int"}),
+    }
+    with pytest.raises(MissingFolderError) as caught:
+        calls[how]()
+    assert isinstance(caught.value, FileNotFoundError)
+    assert isinstance(caught.value, RuntimeError)
+    assert caught.value.errno == errno.ENOENT
+    assert caught.value.filename == str(tmp_path / "no")
+    assert str(caught.value) == (
+        f"{target}: cannot be made: there is no folder {tmp_path}/no; make it first"
+    )
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_no_room_error_says_where_and_why(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_fd: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", full)
+    writer = FileWriter(tmp_path / "w.ffr", 1)
+    writer.write_one(b"x")
+    with pytest.raises(NoRoomError) as caught:
+        writer.close()
+    assert isinstance(caught.value, OSError)
+    assert os.listdir(tmp_path) == []
+    assert str(caught.value) == f"{tmp_path / 'w.ffr'}: no room to write: {os.strerror(code)}"
+    assert caught.value.errno == code
+    assert caught.value.filename == str(tmp_path / "w.ffr")
+
+
+def test_write_failed_error_says_where_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    writer = FileWriter(tmp_path / "w.ffr", 1)
+    writer.write_one(b"x")
+    with pytest.raises(WriteFailedError) as caught:
+        writer.close()
+    assert isinstance(caught.value, OSError)
+    assert os.listdir(tmp_path) == []
+    assert str(caught.value) == f"{tmp_path / 'w.ffr'}: writing failed: Input/output error"
+    assert caught.value.errno == errno.EIO
+    assert caught.value.filename == str(tmp_path / "w.ffr")
+
+
+def test_read_failed_error_says_where_and_why(
+    small_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_args: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with FileReader(small_file) as reader:
+        monkeypatch.setattr(os, "preadv", broken)
+        with pytest.raises(ReadFailedError) as caught:
+            reader.read_one(2)
+    assert isinstance(caught.value, OSError)
+    assert caught.value.offset == 77
+    assert caught.value.errno == errno.EIO
+    assert str(caught.value) == f"{small_file}: reading at byte 77 failed: Input/output error"
+
+
+def test_legacy_file_warning_is_a_warning_not_an_error(small_file: Path) -> None:
+    small_file.write_bytes(bytes(4) + small_file.read_bytes()[4:])
+    with pytest.warns(LegacyFileWarning, match=r"small\.ffr"):
+        assert read_all(small_file) == SMALL
+    assert not issubclass(LegacyFileWarning, FFRecordError)
+
+
+def test_append_error_for_a_file_whose_last_record_is_an_index(tmp_path: Path) -> None:
+    path = handmade.write_records(tmp_path / "packed.ffr", [b"file", b"piouhjgbr..."])
+    with pytest.raises(AppendError, match=r"packed\.ffr: a packed folder"):
+        FileWriter(path, append=True)
+
+
+def test_busy_error_names_the_file_that_another_writer_has(small_file: Path) -> None:
+    first = FileWriter(small_file, append=True)
+    with pytest.raises(BusyError, match=r"small\.ffr: another writer"):
+        FileWriter(small_file, append=True)
+    first.discard()
+
+
+# ---- pickling ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(cls("file: message") for cls in CLASSES if cls.__init__ is FFRecordError.__init__),
+        SampleChecksumError("file", 3, 0x1234, 0x5678),
+        SampleChecksumError("file", 3, 0x1234, 0x5678, part=(7, 9)),
+        NoRoomError("file", errno.ENOSPC),
+        MissingFolderError("folder/file"),
+        ReadFailedError("file", errno.EIO, 4096),
+        WriteFailedError("file", errno.EIO),
+        DamagedSourceError("file", "what is wrong", 3, 4096),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_pickle(error: FFRecordError) -> None:
+    """So that they come back from worker processes."""
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+    assert "file" in str(again)
+
+
+# ---- damage --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_truncation_at_every_length_is_noticed(mode: str, small_file: Path) -> None:
+    data = small_file.read_bytes()
+    for length in range(len(data)):
+        small_file.write_bytes(data[:length])
+        with pytest.raises(FFRecordError):
+            read_all(small_file, mode)
+    small_file.write_bytes(data)
+    assert read_all(small_file, mode) == SMALL
+
+
+@pytest.mark.parametrize("mode", ["auto", "mmap"])
+def test_every_flipped_bit_of_the_header_is_noticed(mode: str, small_file: Path) -> None:
+    data = small_file.read_bytes()
+    for bit in range(8 * (12 + 12 * len(SMALL))):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        small_file.write_bytes(flipped)
+        with pytest.raises(FFRecordError, match=r"small\.ffr"):
+            FileReader(small_file, mode=mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_flipped_bit_of_a_record_is_noticed_in_that_record_alone(
+    mode: str, small_file: Path
+) -> None:
+    data = small_file.read_bytes()
+    owner = [number for number, record in enumerate(SMALL) for _ in record]
+    for bit in range(8 * len(owner)):
+        flipped = bytearray(data)
+        flipped[72 + bit // 8] ^= 1 << bit % 8
+        small_file.write_bytes(flipped)
+        damaged = owner[bit // 8]
+        others = [number for number in range(len(SMALL)) if number != damaged]
+        with FileReader(small_file, mode=mode) as reader:
+            with pytest.raises(SampleChecksumError) as caught:
+                reader.read(range(len(SMALL)))
+            assert caught.value.record == damaged
+            assert handmade.as_bytes(reader.read(others)) == [SMALL[i] for i in others]
+            found = reader.find_damaged(0, len(SMALL))
+            assert [number for number, _error in found] == [damaged]
+
+
+def test_random_garbage_is_one_of_our_errors(tmp_path: Path) -> None:
+    generator = random.Random(3)
+    path = tmp_path / "garbage"
+    for _ in range(500):
+        size = generator.randrange(200)
+        n = generator.choice([0, 1, 2, 5, 2**40, -1, generator.randrange(-(2**63), 2**63)])
+        path.write_bytes(
+            struct.pack("<Iq", generator.getrandbits(32), n) + generator.randbytes(size)
+        )
+        with pytest.raises(FFRecordError):
+            read_all(path)
+
+
+# ---- nothing is allocated that the file's size does not back ---------------------------------
+
+
+@pytest.mark.parametrize("n", [10**6, 10**9, record_layout.MAX_RECORDS, 2**62])
+@pytest.mark.parametrize("size", [12, 100, 5000])
+def test_a_huge_count_in_a_small_file_allocates_nothing(size: int, n: int, tmp_path: Path) -> None:
+    path = tmp_path / "huge.ffr"
+    path.write_bytes(struct.pack("<Iq", 1, n) + bytes(size - 12))
+    tracemalloc.start()
+    try:
+        with pytest.raises(FFRecordError):
+            FileReader(path)
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 256 << 10
+
+
+def test_a_read_beyond_a_file_cut_while_open_is_an_error_not_a_hang(
+    small_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for mode in ("auto", "aio", "buffered"):
+        handmade.write_records(small_file, SMALL)
+        with FileReader(small_file, mode=mode) as reader:
+            os.truncate(small_file, 80)
+            with pytest.raises(TruncatedError, match="cut off while open"):
+                reader.read(range(5))
+            monkeypatch.setattr(aio, "_lib", None)
+            with pytest.raises(TruncatedError, match=r"byte 80"):
+                reader.read(range(5))
+            monkeypatch.undo()
+
+
+def test_sources_of_files_that_fail_to_open_are_closed(tmp_path: Path) -> None:
+    good = handmade.write_records(tmp_path / "good.ffr", SMALL)
+    bad = tmp_path / "bad.ffr"
+    bad.write_bytes(b"short")
+    before = handmade.open_descriptors()
+    for _ in range(5):
+        with pytest.raises(TruncatedError):
+            FileReader([str(good), str(bad)])
+        with pytest.raises(FileNotFoundError):
+            FileReader([str(good), str(tmp_path / "missing.ffr")])
+    assert handmade.open_descriptors() == before
+    assert disk_source.Source(str(good), direct=False).fd >= 0

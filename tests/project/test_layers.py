@@ -1,0 +1,135 @@
+"""The rule of layers: a module imports from layers below its own, and from its own room.
+
+`LAYERS` is the whole rule; docs/architecture.md says what each room is for. An import inside a
+function counts like one at the top of the module.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# From the bottom up. Rooms in one line stand beside each other: neither imports from the other.
+LAYERS = """
+ffrecord.aliases ffrecord.errors ffrecord.progress ffrecord.terminal ffrecord.text ffrecord.version
+ffrecord.command
+ffrecord.format
+ffrecord.disk
+ffrecord.atomic
+ffrecord.records
+ffrecord.archive ffrecord.dataset
+ffrecord.torch ffrecord.convert
+ffrecord_fuse.errors
+ffrecord_fuse.mounting
+ffrecord_fuse.filesystem
+ffrecord_fuse.wire
+ffrecord_fuse.serve
+ffrecord_fuse.libfuse
+ffrecord_fuse.process
+ffrecord_fuse.cli
+ffrecord_fuse
+ffrecord.cli
+ffrecord.fileio ffrecord.package ffrecord.utils
+ffrecord
+"""
+HEIGHT = {
+    room: height for height, line in enumerate(LAYERS.strip().splitlines()) for room in line.split()
+}
+TORCH = "ffrecord.torch"
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for package in ("ffrecord", "ffrecord_fuse"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(part for part in parts if part != "__init__")] = path
+    return found
+
+
+MODULES = modules()
+
+
+def room_of(module: str) -> str:
+    """The room that a module is in: `ffrecord.disk`, a flat module, or a package's top."""
+    room = ".".join(module.split(".")[:2])
+    if room in HEIGHT:
+        return room
+    top = module.partition(".")[0]
+    assert module in (top, f"{top}.__main__"), f"{module} is in no room: which layer is it?"
+    return top
+
+
+def imports_of(source: str) -> Iterator[str]:
+    """Names of the modules that a module imports, anywhere in it."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide who imports whom"
+            assert node.module is not None
+            for alias in node.names:  # a module of that package, or a name in that module
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in MODULES else node.module
+
+
+def breaches(importer: str, source: str) -> list[str]:
+    room, wrong = room_of(importer), []
+    for name in imports_of(source):
+        top = name.partition(".")[0]
+        if top == "torch" and room != TORCH:
+            wrong.append(name)
+        if top in ("ffrecord", "ffrecord_fuse"):
+            other = room_of(name)
+            if other != room and HEIGHT[other] >= HEIGHT[room]:
+                wrong.append(name)
+    return wrong
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_from_below(module: str) -> None:
+    assert breaches(module, MODULES[module].read_text()) == []
+
+
+def test_every_room_of_the_rule_exists() -> None:
+    assert {room_of(module) for module in MODULES} == set(HEIGHT)
+
+
+@pytest.mark.parametrize(
+    ("importer", "line"),
+    [
+        ("ffrecord.format.records", "import torch"),
+        ("ffrecord.format.records", "from torch.utils import data"),
+        ("ffrecord.format.records", "from ffrecord import disk"),
+        ("ffrecord.format.records", "from ffrecord.disk.aio import Context"),
+        ("ffrecord.format.records", "def f():\n    import ffrecord.records.reader"),
+        ("ffrecord.archive.pack", "from ffrecord.dataset import codecs"),
+        ("ffrecord.archive.pack", "import ffrecord"),
+        ("ffrecord.errors", "from ffrecord_fuse.errors import MountError"),
+        ("ffrecord_fuse.mounting.mount", "from ffrecord_fuse.wire import abi"),
+        ("ffrecord_fuse.serve.session", "from ffrecord_fuse import cli"),
+        ("ffrecord_fuse.serve.session", "from ffrecord.cli import common"),
+    ],
+)
+def test_a_breach_is_found(importer: str, line: str) -> None:
+    assert breaches(importer, line)
+
+
+@pytest.mark.parametrize(
+    ("importer", "line"),
+    [
+        ("ffrecord_fuse.mounting.mount", "from ffrecord_fuse.errors import MountError"),
+        ("ffrecord_fuse.mounting.mount", "from ffrecord.errors import FFRecordError"),
+        ("ffrecord.disk.fetch", "from ffrecord.disk import aio"),
+        ("ffrecord.disk.fetch", "import numpy"),
+        ("ffrecord.cli.mount", "from ffrecord_fuse.cli import run"),
+        ("ffrecord.torch.dataset", "import torch"),
+    ],
+)
+def test_what_the_rule_allows_is_no_breach(importer: str, line: str) -> None:
+    assert breaches(importer, line) == []

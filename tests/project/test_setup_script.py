@@ -1,0 +1,166 @@
+"""scripts/setup tells of what takes long, and says nothing when there is nothing to do.
+
+With a pip and an apt-get of the test's own: nothing is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.project.test_layers import imports_of
+
+PIP = """#!/bin/sh
+case "$*" in
+-c*) exit 0 ;;
+*install*) echo "$*" >>asked ;;
+esac
+cat <<'EOF'
+Collecting numpy
+  Downloading numpy-2.1.0-cp311-cp311-linux.whl.metadata (60 kB)
+Downloading numpy-2.1.0-cp311-cp311-manylinux_2_17.whl (16.3 MB)
+Downloading https://wheels.example/cpu/torch-2.5.1%2Bcpu-cp311-linux.whl (174.7 MB)
+Downloading small-1.0-py3-none-any.whl (1.9 MB)
+Installing collected packages: numpy, torch, small
+EOF
+exit ${PIP_EXIT:-0}
+"""
+
+# In the place of Python: it is new enough, and `-m venv .venv` makes one like that of the test.
+MAKING_A_VENV = """#!/bin/sh
+[ "$1" = -m ] || exit 0
+mkdir -p .venv/bin
+cp python-of-the-venv .venv/bin/python
+echo "#!$PWD/.venv/bin/python" >.venv/bin/pip
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    tmp_path = tmp_path / "clone"
+    (tmp_path / "scripts").mkdir(parents=True)
+    for name in (
+        "pyproject.toml", "scripts/setup", "scripts/test", "scripts/requirements-torch.txt",
+    ):  # fmt: skip
+        shutil.copy(ROOT / name, tmp_path / name)
+    for name, text in (
+        (".venv/bin/python", PIP),
+        (".venv/bin/pip", f"#!{tmp_path}/.venv/bin/python\n"),
+        ("python-of-the-venv", PIP),
+        (".venv/bin/ruff", "#!/bin/sh\n"),
+        (".venv/bin/mypy", "#!/bin/sh\n"),
+        ("bin/apt-get", "#!/bin/sh\nexit 1\n"),
+        ("bin/making-a-venv", MAKING_A_VENV),
+    ):
+        program = tmp_path / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(text)
+        program.chmod(0o755)
+    return tmp_path
+
+
+def said(clone: Path, *part: str, code: int = 0, **more: str) -> list[str]:
+    """Without what is said of system packages, which this machine may lack."""
+    environment = {**os.environ, **more, "PATH": f"{clone}/bin:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [clone / "scripts/setup", *part],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (code, "")
+    return [line for line in done.stderr.splitlines() if "torch" in line or "numpy" in line]
+
+
+def test_what_takes_long_is_a_line_each_and_then_nothing(clone: Path) -> None:
+    first, *more = said(clone)
+    assert first.startswith("setup: installing numpy, torch and others (dev) into .venv")
+    assert more == ["setup: downloading numpy, 16.3 MB", "setup: downloading torch, 174.7 MB"]
+    assert said(clone) == []
+
+
+def installed(clone: Path, *part: str) -> list[str]:
+    """The extras of this project that pip is asked for."""
+    asked = clone / "asked"
+    asked.unlink(missing_ok=True)
+    said(clone, *part)
+    return re.findall(r"-e \.\[(.*?)\]", asked.read_text()) if asked.exists() else []
+
+
+def test_the_demo_needs_less_than_the_tests_and_they_less_than_the_benchmarks(
+    clone: Path,
+) -> None:
+    assert installed(clone, "demo") == ["demo"]
+    assert installed(clone, "demo") == []
+    assert installed(clone) == ["dev"]
+    assert installed(clone, "long") == ["dev,frameworks"]
+    assert installed(clone, "bench") == ["dev,bench"]
+    for part in ((), ("demo",), ("long",), ("bench",)):
+        assert installed(clone, *part) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extras"),
+    [((), "dev"), (("-q", "tests"), "dev"), (("-q", "--long"), "dev,frameworks")],
+)
+def test_the_long_tests_get_what_they_need(
+    clone: Path, arguments: tuple[str, ...], extras: str
+) -> None:
+    environment = {**os.environ, "PATH": f"{clone}/bin:{os.environ['PATH']}"}
+    subprocess.run(
+        [clone / "scripts/test", *arguments], env=environment, capture_output=True, check=True
+    )
+    assert f"-e .[{extras}] " in (clone / "asked").read_text()
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("dev", "demo"), ("bench", "demo"), ("bench", "dev"), ("long", "dev")]
+)
+def test_what_is_there_already_is_not_installed_again(clone: Path, first: str, then: str) -> None:
+    assert installed(clone, first) != []
+    assert installed(clone, then) == []
+    (clone / "pyproject.toml").write_text("changed\n")
+    assert installed(clone, then) == [then]
+
+
+def test_the_demo_has_what_its_programs_import_and_no_more() -> None:
+    imported = set()
+    for name in ("scripts/demo.py", "scripts/train.py"):
+        imported |= {each.partition(".")[0] for each in imports_of((ROOT / name).read_text())}
+    project = ROOT.joinpath("pyproject.toml").read_text()
+    base, demo = (
+        set(re.findall(r'"(\w+)', listed))
+        for listed in re.findall(r"^(?:dependencies|demo) = \[(.*?)\]", project, re.MULTILINE)
+    )
+    pinned = set(
+        re.findall(r"^(\w+)==", (ROOT / "scripts/requirements-torch.txt").read_text(), re.M)
+    )
+    wanted = imported - sys.stdlib_module_names - {"ffrecord"}
+    assert {"pillow" if name == "PIL" else name for name in wanted} - base == demo | pinned
+
+
+def test_a_venv_that_was_moved_is_made_anew(clone: Path) -> None:
+    """Its programs have the path of their Python in them."""
+    said(clone)
+    moved = clone.rename(clone.with_name("moved"))
+    assert said(moved, PYTHON=f"{moved}/bin/making-a-venv") != []
+    assert said(moved) == []
+
+
+def test_a_part_that_there_is_not_is_an_error(clone: Path) -> None:
+    done = subprocess.run(
+        [clone / "scripts/setup", "dmeo"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "setup: there is no part dmeo: there are dev, demo, long and bench\n"
+    assert not (clone / "asked").exists()
+
+
+def test_a_pip_that_fails_is_heard_and_asked_again(clone: Path) -> None:
+    assert "Collecting numpy" in said(clone, code=1, PIP_EXIT="1")
+    assert said(clone) != []

@@ -1,0 +1,51 @@
+"""scripts/train.py: stopped in mid-epoch and resumed, it ends with the same weights."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
+
+
+def train(work: Path, *options: str) -> str:
+    """What it prints last: the digest of the weights, or where it stopped."""
+    command = [
+        sys.executable,
+        "-W",
+        "ignore::UserWarning",
+        str(SCRIPT),
+        str(work),
+        "--epochs",
+        "2",
+        *options,
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    work = tmp_path_factory.mktemp("training")
+    weights = train(work, "--workers", "2")
+    assert weights.startswith("weights ")
+    return work, weights
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "steps", "epoch"),
+    [("2", "0", 17, 1), ("0", "4", 5, 0), ("2", "2", 12, 0)],
+    ids=["fewer workers", "more", "after the last step of an epoch"],
+)
+def test_a_stopped_run_ends_with_the_weights_of_one_that_was_not(
+    before: str, after: str, steps: int, epoch: int, uninterrupted: tuple[Path, str]
+) -> None:
+    work, weights = uninterrupted
+    (work / "checkpoint.pt").unlink(missing_ok=True)
+    stopped = train(work, "--workers", before, "--stop-after", str(steps))
+    assert stopped == f"stopped in epoch {epoch} after {steps} steps"
+    assert train(work, "--workers", after) == weights

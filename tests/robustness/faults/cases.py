@@ -1,0 +1,255 @@
+"""An operation with each thing that can go wrong in it, one at a time, each in a forked child.
+
+A case is good if the operation gives the right result, or an error that says which file the
+operating system failed on, and leaves behind what it promises; if the same operation then succeeds
+in the same process; and if no descriptor, thread or exception is left over. Some faults must not
+show at all (a short count, an interrupt, no AIO), others must not be passed over (fsync).
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import threading
+import traceback
+import warnings
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ffrecord.disk import aio
+from ffrecord.errors import NoRoomError, ReadFailedError, WriteFailedError
+from tests.robustness.faults import children, shim
+from tests.robustness.faults.children import BAD
+from tests.robustness.faults.shim import Fault
+from tests.support import handmade
+
+SECONDS = 20
+"""After which a case hangs. They take some milliseconds."""
+
+NOT_REACHED = "not reached"
+RIGHT = "right"
+
+# Whatever happens to these, there is another way, or another try.
+DISPENSABLE = (
+    "cachestat", "io_setup", "io_submit", "io_getevents", "completion", "ioctl", "allocate"
+)  # fmt: skip
+TRIED_AGAIN = ("open", "read", "write", "fsync", "truncate", "sendfile", "copy", "lock")
+ALLOWED = (ReadFailedError, WriteFailedError, NoRoomError)
+# What was not written, or not known to be on the disk, is not to be called written.
+VITAL = ("write", "fsync")
+
+
+class Operation:
+    """Something to do with files, and how it is known whether it was done right."""
+
+    allowed: tuple[type[Exception], ...] = ()
+    """Errors beyond those of reading, writing and the operating system that may be told."""
+
+    def prepare(self) -> None:
+        """Before it is done: what it reads is there, what it writes is not, or is old."""
+        raise NotImplementedError
+
+    def run(self) -> Any:
+        """Do it."""
+        raise NotImplementedError
+
+    def check(self, result: Any) -> None:
+        """An assertion fails if the result is not the right one."""
+        raise NotImplementedError
+
+    def check_left(self, fault: Fault) -> None:
+        """An assertion fails if a failure has left what it must not."""
+
+    def prepare_again(self) -> None:
+        """Before it is done again, after a failure, without cleaning up more than users have to."""
+
+    def kinds(self, call: str) -> Iterable[str]:
+        """What may go wrong with a call."""
+        return shim.kinds(call)
+
+
+@dataclass
+class Tally:
+    """What came of the cases of one operation."""
+
+    cases: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    calls: dict[str, int] = field(default_factory=dict)
+    bad: list[str] = field(default_factory=list)
+
+    def add(self, fault: Fault, outcome: str) -> None:
+        self.cases += 1
+        if outcome.startswith(BAD):
+            self.bad.append(f"{fault}: {outcome}")
+            outcome = BAD
+        self.outcomes[outcome] += 1
+
+    def as_json(self) -> str:
+        return json.dumps(vars(self))
+
+
+@dataclass
+class Series:
+    """One kind of fault at one call after the other."""
+
+    call: str
+    kind: str
+    lasting: bool
+    numbers: Sequence[int]
+    taken: int = 0
+
+
+class Queue:
+    """The cases that are left to do. The rest of a series is dropped when there is no such call any
+    more: threads, and what is cached, may make it more or fewer than were counted."""
+
+    def __init__(self, operation: Operation, calls: dict[str, int], *, every: bool) -> None:
+        self._calls = calls
+        self._series: deque[Series] = deque()
+        for call, count in calls.items():
+            for kind in operation.kinds(call):
+                for lasting in (False, True):
+                    numbers = range(2 * count + 1000) if every else _some(count, kind, lasting)
+                    self._series.append(Series(call, kind, lasting, numbers))
+
+    def __bool__(self) -> bool:
+        while self._series and self._series[0].taken == len(self._series[0].numbers):
+            self._series.popleft()
+        return bool(self._series)
+
+    def take(self) -> Fault:
+        series = self._series[0]
+        series.taken += 1
+        return Fault(series.call, series.kind, series.numbers[series.taken - 1], series.lasting)
+
+    def note(self, fault: Fault, outcome: str) -> None:
+        if outcome == NOT_REACHED and fault.number >= self._calls[fault.call]:
+            self._series.popleft()
+
+
+def _some(count: int, kind: str, lasting: bool) -> Sequence[int]:
+    """Numbers of a call for the short form."""
+    if kind in ("EIO", shim.SHORT):
+        return [count // 2] if lasting else sorted({0, count - 1})
+    if kind in ("EAGAIN", "EINTR", shim.NONE):  # what is tried again may be so for ever
+        return [0] if lasting else []
+    return [] if lasting else [count - 1]
+
+
+def run_all(operation: Operation, *, every: bool) -> Tally:
+    """All cases, or of each call and kind of fault a few."""
+    operation.prepare()  # with fsync: only what is on the disk can be put out of the page cache
+    shim.skip_syncing()
+    operation.check(operation.run())  # so that nothing is loaded later for the first time
+    gc.collect()
+    gc.freeze()
+    (counted,) = children.words(partial(_count, operation), SECONDS)
+    assert not counted.startswith(BAD), counted
+    tally = Tally(calls=json.loads(counted))
+    queue = Queue(operation, tally.calls, every=every)
+    while queue:
+        _run_until_bad(operation, queue, tally)
+    return tally
+
+
+def _count(operation: Operation) -> Iterator[str]:
+    operation.prepare()
+    shim.arm(None)
+    result = operation.run()
+    shim.disarm()
+    operation.check(result)
+    yield json.dumps(shim.seen())
+
+
+def _run_until_bad(operation: Operation, queue: Queue, tally: Tally) -> None:
+    """In one child, which is not asked for more once a case of it went badly."""
+    outcomes = children.words(partial(_run_in_child, operation, queue), SECONDS)
+    while queue:
+        outcome = next(outcomes, f"{BAD}: it ended without a word")  # forks the first time
+        fault = queue.take()
+        queue.note(fault, outcome)
+        if outcome != NOT_REACHED:
+            tally.add(fault, outcome)
+        if outcome.startswith(BAD):
+            break
+    outcomes.close()
+
+
+def _run_in_child(operation: Operation, queue: Queue) -> Iterator[str]:
+    lost: list[str] = []
+    sys.unraisablehook = lambda what: lost.append(repr(what.exc_value))
+    threading.excepthook = lambda what: lost.append(repr(what.exc_value))
+    warnings.simplefilter("error", ResourceWarning)
+    gc.freeze()  # what was there before is not looked through again and again
+    while queue:
+        fault = queue.take()
+        if fault.call == "io_setup":  # they are kept, and this one is to need a new one
+            aio.contexts.clear()
+        outcome = _case(operation, fault)
+        assert not lost, f"nobody caught {lost}"
+        queue.note(fault, outcome)
+        yield outcome
+
+
+# ---- one case ------------------------------------------------------------------------------
+
+
+def _case(operation: Operation, fault: Fault) -> str:
+    operation.prepare()
+    descriptors = handmade.open_descriptors()
+    outcome = _faulty_run(operation, fault)
+    if not shim.made():
+        return NOT_REACHED
+    if outcome.startswith(BAD):
+        return outcome
+    assert outcome == RIGHT or not _must_be_right(fault), f"should not matter, but {outcome}"
+    assert outcome != RIGHT or not _must_fail(fault), "was passed over"
+    if outcome != RIGHT:
+        operation.check_left(fault)
+    operation.prepare_again()
+    operation.check(operation.run())
+    assert threading.active_count() == 1, f"threads are left: {threading.enumerate()}"
+    now = handmade.open_descriptors()
+    assert now == descriptors, f"{now - descriptors} descriptors are left"
+    return outcome
+
+
+def _faulty_run(operation: Operation, fault: Fault) -> str:
+    told: tuple[type[BaseException], ...] = (*ALLOWED, *operation.allowed)
+    shim.arm(fault)
+    try:
+        result = operation.run()
+    except told as error:
+        shim.disarm()
+        return type(error).__name__
+    except OSError as error:
+        shim.disarm()
+        if type(error).__module__ == "builtins" and _names_a_file(error):
+            return "OSError"
+        return f"{BAD}: {error!r}\n{traceback.format_exc()}"
+    except BaseException as error:
+        shim.disarm()
+        return f"{BAD}: {error!r}\n{traceback.format_exc()}"
+    shim.disarm()
+    operation.check(result)
+    return RIGHT
+
+
+def _names_a_file(error: OSError) -> bool:
+    name = error.filename
+    return isinstance(name, (str, bytes)) and not os.fsdecode(name).startswith("/proc/")
+
+
+def _must_be_right(fault: Fault) -> bool:
+    if fault.call in DISPENSABLE or fault.kind in (shim.SHORT, shim.NONE):
+        return True
+    return fault.kind == "EINTR" and fault.call in TRIED_AGAIN
+
+
+def _must_fail(fault: Fault) -> bool:
+    return fault.call in VITAL and fault.kind in ("EIO", "EAGAIN", "ENOSPC")

@@ -1,0 +1,142 @@
+"""A worker of a mount while system calls fail: it answers rightly or with EIO, and goes on."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from ffrecord.archive.archive import Archive
+from ffrecord_fuse.filesystem import Filesystem
+from ffrecord_fuse.serve.blocks import Content
+from ffrecord_fuse.serve.session import Session
+from tests.robustness.faults import shim
+from tests.robustness.faults.cases import Operation
+from tests.robustness.faults.reading import FILES, original_records
+from tests.support import archives, handmade, kernel, trees
+from tests.support.kernel import Kernel, Reply
+
+STEP = 100_000
+READS = [
+    (name, offset) for name, content in FILES.items() for offset in range(0, len(content), STEP)
+]
+
+
+class RefusedError(Exception):
+    """Some reads were answered with EIO, and nothing was answered wrongly."""
+
+
+class EndedError(Exception):
+    """The worker ended, with an error that its supervisor starts another for."""
+
+
+class Serve(Operation):
+    """Reads of all files, asked for together, while calls on the archive fail; then once more."""
+
+    allowed: tuple[type[Exception], ...] = (RefusedError,)
+
+    def __init__(self, folder: Path, *, cold: bool, original: bool = False) -> None:
+        self._archive = folder / "packed.ffr"
+        self._cold = cold
+        if original:
+            handmade.write_records(self._archive, original_records())
+        else:
+            archives.pack(trees.plain_tree(folder / "source", FILES), self._archive)
+        with Archive.open(self._archive) as archive:
+            filesystem = Filesystem(archive)
+            self._nodes = {name: _node(filesystem, name) for name in FILES}
+
+    def prepare(self) -> None:
+        if self._cold:
+            handmade.evict(self._archive)
+        else:
+            self._archive.read_bytes()
+
+    def prepare_again(self) -> None:
+        self.prepare()
+
+    def run(self) -> list[bytes]:
+        with shim.paused():
+            archive = Archive.open(self._archive)
+        with archive:
+            filesystem, content = Filesystem(archive), Content(archive)
+
+            def serve(fd: int, log: Callable[[str], None]) -> None:
+                self.watch(fd)
+                Session(fd, filesystem, content, spin=0, log=log).run()
+
+            with kernel.conversation(serve) as asking:
+                first = list(self._ask(asking))
+                shim.disarm()
+                again = list(self._ask(asking))
+        assert [reply.payload for reply in again] == right_answers()
+        for reply, due in zip(first, right_answers(), strict=True):
+            assert reply.error == errno.EIO or (reply.error, reply.payload) == (0, due), reply
+        if any(reply.error for reply in first):
+            raise RefusedError
+        return [reply.payload for reply in first]
+
+    def kinds(self, call: str) -> Iterable[str]:
+        """A worker believes the kernel that nothing has landed, until it is told otherwise."""
+        return (
+            kind for kind in super().kinds(call) if (call, kind) != ("io_getevents", shim.NONE)
+        )  # fmt: skip
+
+    def watch(self, fd: int) -> None:
+        """Calls on the descriptor of the mount do not fail."""
+
+    def check(self, result: list[bytes]) -> None:
+        assert result == right_answers()
+
+    def _ask(self, asking: Kernel) -> Iterator[Reply]:
+        """Some at once, so that they are read as one batch."""
+        for at in range(0, len(READS), asking.at_once):
+            batch = list(enumerate(READS[at : at + asking.at_once], at + 1))
+            for unique, (name, offset) in batch:
+                asking.send(kernel.read(self._nodes[name], offset, STEP, unique))
+            replies = {reply.unique: reply for reply in (asking.receive() for _ in batch)}
+            yield from (replies[unique] for unique, _ in batch)
+
+
+def right_answers() -> list[bytes]:
+    return [FILES[name][offset : offset + STEP] for name, offset in READS]
+
+
+def _node(filesystem: Filesystem, name: str) -> int:
+    inode = 0
+    for part in name.split("/"):
+        inode = filesystem.lookup(inode, part.encode())
+    return inode + 1
+
+
+class ServeBadly(Serve):
+    """While the calls fail that take requests and give replies. A descriptor of /dev/fuse takes or
+    gives one whole message: there are no short ones, and one that waits does not say EAGAIN."""
+
+    allowed = (RefusedError, EndedError)
+
+    def watch(self, fd: int) -> None:
+        shim.watch(fd)
+
+    def kinds(self, call: str) -> Iterable[str]:
+        if call == "read":
+            return ("EIO", "EINTR", "ENOSPC")
+        return shim.ERRORS if call == "write" else ()
+
+    def run(self) -> list[bytes]:
+        try:
+            return super().run()
+        except TimeoutError:  # nobody answers
+            raise
+        except OSError as error:
+            raise EndedError from error
+        finally:
+            shim.watch(-1)
+
+
+MAKERS: dict[str, Callable[[Path], Operation]] = {
+    "serve, cold": lambda folder: Serve(folder, cold=True),
+    "serve, cached": lambda folder: Serve(folder, cold=False),
+    "serve the original's": lambda folder: Serve(folder, cold=True, original=True),
+    "serve a failing kernel": lambda folder: ServeBadly(folder, cold=True),
+}

@@ -1,0 +1,183 @@
+"""A campaign: one target, many inputs, and how often what came of them.
+
+Two engines feed the same targets. atheris knows which lines an input has reached; where it is not
+installed, `own` keeps the inputs that came to something new: an error, or a reason for one, that
+none before did.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from tests.robustness.fuzzing.mutate import LARGEST, Mutator
+from tests.robustness.fuzzing.target import EscapeError, Outcome, Target, try_one
+
+SECONDS = 10
+"""After which an input hangs."""
+
+SEALED = 0.85  # of the inputs; the others have whatever checksums chance left
+MOST_KEPT = 512
+WARM_UP = 2000
+LOOK_AT_MEMORY = 500
+
+
+@dataclass
+class Tally:
+    """What came of the inputs so far."""
+
+    target: Target
+    started: float = field(default_factory=time.monotonic)
+    words: Counter[str] = field(default_factory=Counter)
+    outcomes: set[Outcome] = field(default_factory=set)
+    executions: int = 0
+
+    def count(self, data: bytes) -> bool:
+        """Try one input; whether what came of it is new."""
+        self.executions += 1
+        try:
+            outcome = try_one(self.target, data)
+        except EscapeError as error:
+            error.executions = self.executions
+            raise
+        self.words[outcome.word] += 1
+        if outcome in self.outcomes:
+            return False
+        self.outcomes.add(outcome)
+        return True
+
+    def __str__(self) -> str:
+        seconds = time.monotonic() - self.started
+        words = ", ".join(f"{word} {times:,}" for word, times in self.words.most_common())
+        return (
+            f"{self.target.name}: {self.executions:,} executions, {seconds:.0f} s, "
+            f"{len(self.outcomes)} different ends; {words}"
+        )
+
+
+def told(error: EscapeError) -> str:
+    return f"ESCAPE after {error.executions:,} executions: {error}"
+
+
+def inputs(target: Target, generator: random.Random) -> Iterator[tuple[bytes, list[bytes]]]:
+    """Spoiled seeds without an end. Whoever appends an input to the list makes it a seed."""
+    pool = list(target.seeds)
+    mutator = Mutator(generator, target.tokens, in_place=target.in_place)
+    for seed in target.seeds:
+        yield seed, pool
+    while True:
+        data = mutator.mutate(generator.choice(pool))
+        yield (target.seal(data) if generator.random() < SEALED else data), pool
+
+
+def run_own(target: Target, runs: int, seed: int, minutes: float | None = None) -> Tally:
+    """By our own mutator; memory and time are looked at. Raises EscapeError."""
+    generator = random.Random(f"{target.name} {seed}")
+    tally = Tally(target)
+    memory = _Memory(target)
+    for data, pool in inputs(target, generator):
+        with no_longer_than(SECONDS):
+            new = tally.count(data)
+        if new and len(pool) < MOST_KEPT:
+            pool.append(data)
+        if tally.executions % LOOK_AT_MEMORY == 0:
+            memory.look(tally.executions, data)
+            if minutes is not None and time.monotonic() - tally.started > 60 * minutes:
+                break
+        if tally.executions >= runs:
+            break
+    return tally
+
+
+class _Memory:
+    """The most that this process ever had, from the end of a warm-up on."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._first = 0
+
+    def look(self, executions: int, data: bytes) -> None:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        if executions <= WARM_UP or not self._first:
+            self._first = most
+        elif most - self._first > self._target.memory + LARGEST:
+            what = MemoryError(f"{most - self._first} bytes more than at the beginning")
+            raise EscapeError(self._target.name, data, what)
+
+
+@contextmanager
+def no_longer_than(seconds: int) -> Iterator[None]:
+    """TimeoutError, which is no error of ours, for what takes longer."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# ---- atheris ---------------------------------------------------------------------------------
+
+
+def has_atheris() -> bool:
+    return importlib.util.find_spec("atheris") is not None
+
+
+def run_atheris(make: Any, runs: int, seed: int, minutes: float | None = None) -> None:
+    """In this process, which it ends: libFuzzer does not return, nor does Python's own end come.
+    `make` imports what is fuzzed."""
+    import atheris
+
+    with atheris.instrument_imports(include=["ffrecord", "ffrecord_fuse"]):
+        target: Target = make()
+    generator = random.Random(seed)
+    mutator = Mutator(generator, target.tokens, in_place=target.in_place)
+    tally = Tally(target)
+    reported = runs + len(target.seeds)
+
+    def mutate(data: bytes, most: int, number: int) -> bytes:
+        generator.seed(number)
+        changed = (
+            mutator.mutate(data) if generator.random() < 0.7 else atheris.Mutate(data, len(data))
+        )
+        if generator.random() < SEALED:
+            changed = target.seal(changed)
+        return changed[:most]
+
+    def test_one(data: bytes) -> None:
+        try:
+            tally.count(data)
+        except EscapeError as error:
+            print(f"{tally}\n{told(error)}", flush=True)
+            os._exit(1)
+        late = minutes is not None and time.monotonic() - tally.started > 60 * minutes
+        if tally.executions >= reported or late:
+            print(tally, flush=True)
+            os._exit(0)
+
+    corpus = tempfile.mkdtemp()  # it grows, and goes with the folder that it is in
+    for number, data in enumerate(target.seeds):
+        with open(os.path.join(corpus, str(number)), "wb") as file:
+            file.write(data)
+    largest = max(LARGEST, *map(len, target.seeds))
+    options = [f"-timeout={SECONDS}", f"-max_len={largest}", f"-seed={seed}", "-rss_limit_mb=4096"]
+    options += ["-verbosity=0", f"-artifact_prefix={tempfile.gettempdir()}/"]
+    atheris.Setup([sys.argv[0], *options, corpus], test_one, custom_mutator=mutate)
+    atheris.Fuzz()

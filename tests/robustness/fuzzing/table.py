@@ -1,0 +1,42 @@
+"""All targets by name. What makes one imports what it needs: torch, for one of them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from tests.robustness.fuzzing.target import Target
+
+PLACES = {
+    "header": "records.header",
+    "reading": "records.reading",
+    "salvage": "records.salvage",
+    "journal": "records.journals",
+    "resuming": "records.resuming",
+    "index": "indexes.index",
+    "pickle": "indexes.pickles",
+    "archive": "indexes.archives",
+    "shards": "indexes.shards",
+    "request": "wire.requests",
+    "session": "wire.sessions",
+    "handshake": "wire.handshakes",
+    "options": "wire.option_strings",
+    "spec": "datasets.specs",
+    "dataset": "datasets.folders",
+    "values": "datasets.values",
+    "tar": "converters.tars",
+    "tfrecord": "converters.tfrecords",
+    "recordio": "converters.recordio_python",
+    "recordio-go": "converters.recordio_go",
+    "snappy": "converters.snappy_data",
+    "bag": "converters.bags",
+    "granular": "converters.granular_datasets",
+    "hdf5heap": "converters.heaps",
+    "state": "states.states",
+}
+
+
+def make(name: str) -> Target:
+    module, function = PLACES[name].split(".")
+    target: Target = getattr(import_module(f"tests.robustness.fuzzing.{module}"), function)()
+    assert target.name == name
+    return target

@@ -1,0 +1,121 @@
+"""The fuzzers for a moment: every target, every seed, and some thousands of spoiled ones.
+
+`scripts/fuzz` runs them for a million each; `--long` for tens of thousands.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.robustness.fuzzing import campaign, corpus, table
+from tests.robustness.fuzzing.mutate import Mutator
+from tests.robustness.fuzzing.target import EscapeError, Target
+from tests.support import handmade
+
+SHORT = 150
+LONG = 20_000
+SLOW = ("resuming", "archive", "shards", "dataset", "state")
+
+NAMES = list(table.PLACES)
+
+
+@pytest.fixture
+def target(name: str) -> Target:
+    if name == "state":
+        pytest.importorskip("torch")
+    return table.make(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore::ffrecord.errors.LegacyFileWarning")
+def test_nothing_escapes_from(target: Target) -> None:
+    tally = campaign.run_own(target, SHORT // 3 if target.name in SLOW else SHORT, seed=1)
+    assert tally.executions >= SHORT // 3
+    refused = {error.__name__ for kind in target.errors for error in _kinds_of(kind)}
+    if target.name not in ("session", "handshake"):  # whose refusals are replies
+        assert refused & tally.words.keys(), "nothing is refused: the mutations do not bite"
+    assert tally.words.keys() - refused, "all is refused: nothing is looked at"
+
+
+def _kinds_of(error: type[Exception]) -> Iterator[type[Exception]]:
+    yield error
+    for below in error.__subclasses__():
+        yield from _kinds_of(below)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore::ffrecord.errors.LegacyFileWarning")
+def test_nothing_escapes_for_long_from(target: Target) -> None:
+    campaign.run_own(target, LONG // 10 if target.name in SLOW else LONG, seed=2)
+
+
+def test_an_answer_that_is_wrong_and_an_error_of_another_kind_are_escapes() -> None:
+    def wrong(data: bytes) -> str:
+        assert data != b"seed", "not what is right"
+        raise KeyError
+
+    for seeds in ((b"seed",), (b"other",)):
+        with pytest.raises(EscapeError):
+            campaign.run_own(Target("wrong", wrong, seeds), 3, seed=1)
+
+
+def test_the_same_seed_spoils_in_the_same_way_and_another_in_another() -> None:
+    def spoiled(seed: int) -> list[bytes]:
+        mutator = Mutator(random.Random(seed), (b"token",))
+        return [mutator.mutate(bytes(range(100))) for _ in range(50)]
+
+    assert spoiled(1) == spoiled(1) != spoiled(2)
+    assert len(set(spoiled(1))) > 40
+
+
+def test_the_corpus_is_the_same_for_the_same_seed_and_has_a_thousand_files() -> None:
+    files = list(corpus.bad_files(1000, 1))
+    assert files == list(corpus.bad_files(1000, 1))
+    assert len({str(each) for each in files}) > 900
+
+
+def came_of_the_corpus(count: int, seed: int, seconds: int) -> Counter[str]:
+    """In a process of its own, whose memory is looked at."""
+    command = [sys.executable, "-m", "tests.robustness.fuzzing.corpus", str(count), str(seed)]
+    top = Path(__file__).parents[3]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds, cwd=top, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.splitlines()
+    assert len(lines) == count
+    return Counter(lines)
+
+
+def test_bad_files_of_all_kinds_are_one_line_and_a_code_to_every_command() -> None:
+    came = came_of_the_corpus(63, 1, 300)
+    assert len(came) > 10
+
+
+@pytest.mark.long
+def test_a_thousand_bad_files_are_one_line_and_a_code_to_every_command() -> None:
+    assert len(came_of_the_corpus(1008, 2, 3000)) > 40
+
+
+def test_a_process_that_runs_the_corpus_would_tell_of_a_traceback() -> None:
+    """Else the tests above could not fail."""
+    script = (
+        "from tests.robustness.fuzzing import corpus\n"
+        "def main(arguments): raise KeyError(arguments[0])\n"
+        "corpus.main = main\n"
+        "corpus.run(1, 1)\n"
+    )
+    process = handmade.python(script)
+    try:
+        _, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert "KeyError: 'info'" in err

@@ -1,0 +1,269 @@
+"""Everything that makes files, killed at many moments: nothing, the old or the new is there, and a
+second run makes it whole and leaves nothing else. What can be gone on with has `test_kills`."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffrecord import PackedFolder, pack_folder
+from ffrecord.archive import placing
+from tests.support import jobs, kills, trees
+from tests.support.jobs import EVERY, OTHERS, PACKING, WRITING, Content, Job, Sources
+from tests.support.trees import Found
+
+SHORT, LONG = 7, 200
+FEW, MANY = 2, 60
+
+
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    return jobs.make_sources(tmp_path_factory.mktemp("sources"))
+
+
+@pytest.fixture(autouse=True)
+def _small_and_fast_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill loses nothing that the kernel has, synced or not: so the disk need not be waited for.
+    What a power cut loses has `test_power_cuts`."""
+    jobs.use_small_steps(monkeypatch)
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)
+
+
+class Trial:
+    """A job and a place for it."""
+
+    def __init__(self, job: Job, sources: Sources, place: Path) -> None:
+        self.job = job
+        self.sources = sources
+        self.target = place / "place" / "target"
+
+    def prepare(self) -> Content:
+        return self.job.prepare(self.target)
+
+    def work(self, _tell: Callable[[int], None] = lambda _: None) -> None:
+        self.job.do(self.sources, self.target)
+
+    def found(self) -> Content:
+        return self.job.found(self.target)
+
+    def finish(self, new: Content) -> None:
+        """A second run, in this process: all is there then, and nothing else."""
+        self.job.do_again(self.sources, self.target, done=self.found() == new)
+        assert self.found() == new
+        assert sorted(os.listdir(self.target.parent)) == self.job.names(self.target)
+
+    def finished(self) -> tuple[Content, int]:
+        """What the job makes, and in how many calls. Who looks after each sees old or new, and
+        after the new never the old."""
+        old = self.prepare()
+        kills.run(self.work, None)
+        new = self.found()
+        assert new not in (old, None)
+        assert sorted(os.listdir(self.target.parent)) == self.job.names(self.target)
+        self.prepare()
+        seen = [old]
+
+        def watch() -> None:
+            seen.append(self.found())
+            assert seen[-1] == new if seen[-2] == new else self.job.leaves(seen[-1], old, new)
+
+        _, calls, _ = kills.run(self.work, None, watch)
+        return new, calls
+
+
+@pytest.fixture
+def trial(
+    request: pytest.FixtureRequest,
+    sources: Sources,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Trial:
+    job: Job = request.param
+    if job.named:
+        jobs.without_tmpfile(monkeypatch)
+    return Trial(job, sources, tmp_path)
+
+
+def each(trials: list[Job], short: int, long: int) -> pytest.MarkDecorator:
+    """Jobs × how often, short and long."""
+    every = [
+        pytest.param(job, count, id=f"{job}-{count}", marks=pytest.mark.long if is_long else [])
+        for job in trials
+        for is_long, count in enumerate((short, long))
+    ]
+    return pytest.mark.parametrize(("trial", "count"), every, indirect=["trial"])
+
+
+def kill_at_points(trial: Trial, count: int, *, all_of_them: bool) -> None:
+    new, calls = trial.finished()
+    most = len(kills.WHEN) * calls
+    assert most >= count or not all_of_them
+    moments = kills.points(calls, min(count, most))
+    outcomes = set()
+    for number, point in enumerate(moments):
+        old = trial.prepare()
+        assert kills.run(trial.work, point)[2], point
+        outcomes.add(trial.found() == new)
+        assert trial.job.leaves(trial.found(), old, new), point
+        if number % 2 and trial.found() != new:  # so may be the next one, elsewhere
+            kills.run(trial.work, moments[number * 5 % len(moments)])
+            assert trial.job.leaves(trial.found(), old, new), point
+        trial.finish(new)
+    assert outcomes == {True, False}
+
+
+@each(WRITING + PACKING, SHORT, LONG)
+def test_a_writer_or_packer_that_is_killed_leaves_nothing_the_old_or_the_new(
+    trial: Trial, count: int
+) -> None:
+    kill_at_points(trial, count, all_of_them=True)
+
+
+@each(OTHERS, SHORT, LONG)
+def test_what_else_makes_files_and_is_killed_leaves_nothing_the_old_or_the_new(
+    trial: Trial, count: int
+) -> None:
+    kill_at_points(trial, count, all_of_them=False)
+
+
+@each(EVERY, FEW, MANY)
+def test_a_kill_from_outside_at_any_moment_leaves_nothing_the_old_or_the_new(
+    trial: Trial, count: int
+) -> None:
+    old = trial.prepare()
+    began = time.monotonic()
+    trial.work()
+    seconds = time.monotonic() - began
+    new = trial.found()
+    for _ in range(count):
+        seed = random.randrange(1 << 32)
+        print(f"{trial.job}: seed {seed}")  # which moment it was; the next run has others
+        old = trial.prepare()
+
+        def look(old: Content = old) -> None:
+            assert trial.job.leaves(trial.found(), old, new)
+
+        # What is made in several steps cannot be looked at in one meanwhile.
+        meanwhile = look if trial.job.leaves is jobs.old_or_new else lambda: None
+        kills.run_for(random.Random(seed).uniform(0, 1.2 * seconds), trial.work, meanwhile)
+        look()
+        trial.finish(new)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_what_a_killed_packer_left_in_the_folder_is_not_packed(
+    named: bool, sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive inside of what it is made from."""
+    if named:
+        jobs.without_tmpfile(monkeypatch)
+    tree = tmp_path / "tree"
+    shutil.copytree(sources.tree, tree, symlinks=True)
+    target = tree / "itself.ffr"
+    names = sorted(os.fsdecode(path) for path in trees.paths(tree))
+
+    def work(_tell: Callable[[int], None]) -> None:
+        pack_folder(tree, target)
+
+    _, calls, _ = kills.run(work, None)
+    target.unlink()
+    last = [point for point in kills.points(calls, 3 * calls) if point.call >= calls - 4]
+    litter = set()
+    for point in last:
+        kills.run(work, point)
+        litter |= set(os.listdir(tree)) - {*names, target.name}
+        pack_folder(tree, target)
+        with PackedFolder(target) as folder:
+            assert sorted([".", *map(str, folder.list(recursive=True))]) == names
+        assert sorted(os.listdir(tree)) == sorted([*os.listdir(sources.tree), target.name])
+        target.unlink()
+    assert litter  # else there was nothing to leave out
+
+
+BEFORE = {
+    "folder 0/0.bin": b"old", "folder 1/5.bin": b"older", "again.bin": b"another",
+    "link": b"a file", "mine": b"not in the archive",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [SHORT, pytest.param(LONG, marks=pytest.mark.long)])
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("before", [{}, BEFORE], ids=["over nothing", "over files"])
+def test_an_extraction_that_is_killed_leaves_whole_files_and_the_next_one_no_litter(
+    before: dict[str, bytes],
+    named: bool,
+    count: int,
+    sources: Sources,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twice in a row, at times: whatever has a name is whole, but for those that nothing reads."""
+    if named:
+        jobs.without_tmpfile(monkeypatch)
+    place = tmp_path / "place"
+    due = {os.fsdecode(path): found for path, found in trees.snapshot(sources.tree).items()}
+    litter = 0
+
+    def work(_tell: Callable[[int], None] = lambda _: None) -> None:
+        with PackedFolder(sources.archive) as archive:
+            archive.extract(place, overwrite=True)
+
+    def check(point: kills.Point) -> None:
+        nonlocal litter
+        found = left_in(place)
+        litter += len({path for path in found if placing.PASSING.decode() in path})
+        for path, each in found.items():
+            if placing.PASSING.decode() not in path:
+                old = each.kind == "file" and each.content == before.get(path)
+                assert old or is_whole(each, due[path]), (point, path)
+        assert before.keys() <= found.keys(), point
+
+    trees.plain_tree(place, before)
+    _, calls, _ = kills.run(work, None)
+    moments = kills.points(calls, min(count, 3 * calls))
+    for number, point in enumerate(moments):
+        shutil.rmtree(place)
+        trees.plain_tree(place, before)
+        kills.run(work, point)
+        check(point)
+        if number % 2:
+            kills.run(work, moments[number * 5 % len(moments)])
+            check(point)
+        work()
+        if before:
+            assert (place / "mine").read_bytes() == before["mine"]
+            (place / "mine").unlink()
+        shutil.copymode(sources.tree, place)  # stays its owner's: the next one found it not empty
+        assert without_folder_times(place) == without_folder_times(sources.tree), point
+    assert litter or not named  # else there was nothing to clean up
+
+
+def left_in(top: Path) -> dict[str, Found]:
+    """Nothing if it has not come so far."""
+    if not top.exists():
+        return {}
+    return {os.fsdecode(path): found for path, found in trees.snapshot(top).items()}
+
+
+def is_whole(found: Found, due: Found) -> bool:
+    """Folders get their attributes last, symlinks right after they were made; a file of two names
+    may have only one of them yet."""
+    if found.kind != "file":
+        return (found.kind, found.target) == (due.kind, due.target)
+    return replace(found, same_file=due.same_file, links=due.links) == due
+
+
+def without_folder_times(top: Path) -> dict[bytes, Found]:
+    """Of what has changed names in it since."""
+    found = trees.snapshot(top)
+    return {
+        path: replace(each, mtime_ns=0) if each.kind == "folder" else each
+        for path, each in found.items()
+    }

@@ -1,0 +1,154 @@
+"""Append, resume and salvage, killed at many moments: old or new, and nothing flushed is lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ffrecord import FileWriter, salvage_file
+from ffrecord.atomic import file as atomic_file
+from ffrecord.format.journal import partial_path
+from tests.support import handmade, kills
+from tests.support.kills import Point
+
+SHORT, LONG = 12, 100
+COUNTS = [SHORT, pytest.param(LONG, marks=pytest.mark.long)]
+OLD = handmade.random_records([0, 5, 70_000, 4096, 1, 200_000] * 4, seed=1)
+ADDED = handmade.random_records([50_000, 0, 123_456, 7] * 6, seed=2)
+
+
+@pytest.fixture(autouse=True)
+def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the work consists of more steps."""
+    monkeypatch.setattr(atomic_file, "SMALL_BUFFER", 16 << 10)
+
+
+def litter(folder: Path, name: str) -> list[str]:
+    """What is beside a file, but for temporary files that nothing reads."""
+    temporary = f".{name}."
+    return [
+        each for each in os.listdir(folder)
+        if each != name and not (each.startswith(temporary) and each.endswith(".tmp"))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("n", [None, len(ADDED)])
+def test_an_append_that_is_killed_leaves_the_old_file_or_the_new(
+    n: int | None, count: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "grown.ffr"
+
+    def append(_tell: Callable[[int], None]) -> None:
+        with FileWriter(path, n, append=True) as writer:
+            writer.write(ADDED)
+
+    handmade.write_records(path, OLD)
+    _, calls, _ = kills.run(append, None)
+    assert handmade.records_in(path.read_bytes()) == OLD + ADDED
+    seen = set()
+    for point in kills.points(calls, count):
+        old = handmade.write_records(path, OLD).read_bytes()
+        assert kills.run(append, point)[2], point
+        data = path.read_bytes()
+        seen.add(data == old)
+        assert data == old or handmade.records_in(data) == OLD + ADDED, point
+        assert litter(tmp_path, path.name) == [], point
+    assert seen == {True, False}
+
+
+def write_resumably(path: Path, n: int | None, tell: Callable[[int], None]) -> None:
+    """Go on with ADDED where an earlier writer stopped; tell how many are flushed, each time."""
+    with FileWriter(path, n, resumable=True) as writer:
+        tell(writer.count)
+        while writer.count < len(ADDED):
+            writer.write_one(ADDED[writer.count])
+            if writer.count % 3 == 0:
+                writer.flush()
+                tell(writer.count)
+
+
+def resumed(path: Path, n: int | None, flushed: int) -> int:
+    """How many records a new writer finds; they are what was written, and none is missing."""
+    with FileWriter(path, n, resumable=True) as writer:
+        there = writer.count
+        assert there >= flushed
+        writer.suspend()
+    out = path.with_name("taken.ffr")
+    report = salvage_file(partial_path(os.fspath(path)), out)
+    assert (report.kept, report.lost) == (there, [])
+    assert handmade.records_in(out.read_bytes()) == ADDED[:there]
+    out.unlink()
+    return there
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("n", [None, len(ADDED)])
+def test_a_resumable_writer_that_is_killed_loses_nothing_that_was_flushed(
+    n: int | None, count: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "long.ffr"
+
+    def work(tell: Callable[[int], None]) -> None:
+        write_resumably(path, n, tell)
+
+    old = handmade.record_bytes([b"what was there before"])
+    _, calls, _ = kills.run(work, None)
+    whole = path.read_bytes()
+    assert handmade.records_in(whole) == ADDED
+    assert litter(tmp_path, path.name) == []
+    found = set()
+    for number, point in enumerate(kills.points(calls, count)):
+        path.write_bytes(old)
+        flushed, _, killed = kills.run(work, point)
+        assert killed, point
+        if path.read_bytes() == old:
+            found.add(resumed(path, n, flushed))
+            # Whoever goes on may be killed too, and earlier or later than the first.
+            again = Point(number * 7 % (calls // 2), kills.WHEN[number % 3])
+            flushed = max(flushed, kills.run(work, again)[0])
+        if path.read_bytes() == old:
+            resumed(path, n, flushed)
+            write_resumably(path, n, lambda _: None)
+            assert litter(tmp_path, path.name) == [], point
+        assert handmade.records_in(path.read_bytes()) == ADDED, point
+        if left := litter(tmp_path, path.name):  # of a finished file; the next writer removes it
+            assert {os.path.splitext(each)[1] for each in left} <= {".partial", ".journal"}, point
+            write_resumably(path, n, lambda _: None)
+            assert handmade.records_in(path.read_bytes()) == ADDED, point
+            assert litter(tmp_path, path.name) == [], point
+    assert len(found) > 2
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_salvage_that_is_killed_leaves_the_old_file_or_the_new(
+    count: int, tmp_path: Path
+) -> None:
+    records = OLD + ADDED
+    broken, out = tmp_path / "broken.ffr", tmp_path / "out.ffr"
+    data = bytearray(handmade.record_bytes(records))
+    data[12 + 4 * len(records) + 8 * 9] ^= 1  # an offset
+    data[-1] ^= 1  # the last record that has any bytes
+    broken.write_bytes(data)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    out = folder / "out.ffr"
+
+    def salvage(_tell: Callable[[int], None]) -> None:
+        salvage_file(broken, out)
+
+    out.write_bytes(b"old")
+    _, calls, _ = kills.run(salvage, None)
+    expected = out.read_bytes()
+    assert handmade.records_in(expected) == records[:-1]
+    seen = set()
+    for point in kills.points(calls, count):
+        out.write_bytes(b"old")
+        assert kills.run(salvage, point)[2], point
+        seen.add(out.read_bytes())
+        assert litter(folder, out.name) == [], point
+        assert broken.read_bytes() == data, point
+    assert seen == {b"old", expected}

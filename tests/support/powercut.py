@@ -1,0 +1,171 @@
+"""What a power cut may leave of a folder, by what was synced and what was not.
+
+Certain is of a file what it was when it was last synced, and of a folder which names it had then.
+Whatever was done since is there or not, each name and each sector for itself: more than any file
+system does, so what holds here holds there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from ffrecord.atomic import grown_folder
+from ffrecord.convert import publish
+
+Image: TypeAlias = "bytes | dict[str, Any] | None"
+
+SECTOR = 512
+NAMING = ("rename", "replace", "link", "symlink", "unlink", "mkdir", "rmdir")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which of several possible states is the one: by chance, the last or the last synced one."""
+
+    names: str
+    data: str
+    chance: random.Random
+
+    def choose(self, how: str) -> bool:
+        """Whether something is as it is now, and not as it was when it was synced."""
+        return how == "now" or (how == "any" and self.chance.random() < 0.5)
+
+
+def cuts(chance: random.Random) -> Iterator[Cut]:
+    """The extremes, and five by chance."""
+    for names in ("synced", "now"):
+        for data in ("synced", "now"):
+            yield Cut(names, data, chance)
+    yield Cut("now", "any", chance)
+    for _ in range(4):
+        yield Cut("any", "any", chance)
+
+
+class Disk:
+    """What of the folder `top` is on disk; all that is there now is. For use within `watching`."""
+
+    def __init__(self, top: Path) -> None:
+        self._top = top
+        self._files: dict[int, bytes] = {}
+        self._folders: dict[int, dict[str, int]] = {}
+        self._held: list[int] = []
+        self._sync_all()
+
+    @contextmanager
+    def watching(self, then: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Note what is synced. `then` is called after each change of a name, and each sync."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name in NAMING:
+                patch.setattr(os, name, _followed_by(getattr(os, name), then))
+            patch.setattr(grown_folder, "exchange", _followed_by(grown_folder.exchange, then))
+            patch.setattr(os, "fsync", _followed_by(self._sync, then))
+            patch.setattr(publish, "_libc", _SyncAll(self._sync_all))
+            try:
+                yield
+            finally:
+                while self._held:
+                    os.close(self._held.pop())
+
+    def image(self, path: Path, cut: Cut) -> Image:
+        """What is at a path after a power cut: the bytes of a file, the names of a folder with
+        what they name, nothing."""
+        here = dict(_below(self._top))
+        number = self._names(path.parent.stat().st_ino, here, cut).get(path.name)
+        return None if number is None else self._what(number, here, cut)
+
+    def _what(self, number: int, here: dict[int, Path], cut: Cut) -> Image:
+        path = here.get(number)
+        if number in self._folders or (path is not None and _is_folder(path)):
+            names = self._names(number, here, cut)
+            return {name: self._what(inner, here, cut) for name, inner in sorted(names.items())}
+        if path is not None and path.is_symlink():  # in one piece with its name
+            return os.fsencode(os.readlink(path))
+        then = self._files.get(number, b"")
+        now = then if path is None else path.read_bytes()
+        return _mixed(then, now, cut)
+
+    def _names(self, number: int, here: dict[int, Path], cut: Cut) -> dict[str, int]:
+        then = self._folders.get(number, {})
+        now = _entries(here[number]) if number in here else then
+        found = {}
+        for name in then.keys() | now.keys():
+            inner = (now if cut.choose(cut.names) else then).get(name)
+            if inner is not None:
+                found[name] = inner
+        return found
+
+    def _sync(self, fd: int) -> None:
+        """What is synced now. It stays open, so that no other file gets its number."""
+        again = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+        self._held.append(again)
+        status = os.fstat(again)
+        if stat.S_ISDIR(status.st_mode):
+            self._folders[status.st_ino] = _entries(again)
+        else:
+            self._files[status.st_ino] = os.pread(again, status.st_size, 0)
+
+    def _sync_all(self) -> None:
+        for path in dict(_below(self._top)).values():
+            if not path.is_symlink():
+                fd = os.open(path, os.O_RDONLY)
+                self._sync(fd)
+                os.close(fd)
+
+
+class _SyncAll:
+    """A libc whose syncfs is noted."""
+
+    def __init__(self, sync_all: Callable[[], None]) -> None:
+        self._sync_all = sync_all
+
+    def syncfs(self, _fd: int) -> int:
+        self._sync_all()
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(ctypes.CDLL(None, use_errno=True), name)
+
+
+def _followed_by(call: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        result = call(*args, **kwargs)
+        then()
+        return result
+
+    return called
+
+
+def _below(top: Path) -> Iterator[tuple[int, Path]]:
+    yield top.stat().st_ino, top
+    for path in top.rglob("*"):
+        yield path.lstat().st_ino, path
+
+
+def _entries(folder: Path | int) -> dict[str, int]:
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.inode() for entry in entries}
+
+
+def _is_folder(path: Path) -> bool:
+    return stat.S_ISDIR(path.lstat().st_mode)
+
+
+def _mixed(then: bytes, now: bytes, cut: Cut) -> bytes:
+    """Each sector that was written since is there or not; so is the new length."""
+    if cut.data != "any" or then == now:
+        return now if cut.data == "now" else then
+    sectors = [
+        (now if cut.choose("any") else then)[at : at + SECTOR].ljust(SECTOR, b"\0")
+        for at in range(0, max(len(now), len(then)), SECTOR)
+    ]
+    return b"".join(sectors)[: len(now) if cut.choose("any") else len(then)]
