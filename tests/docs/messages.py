@@ -17,7 +17,7 @@ ANYTHING = "…"
 def messages(package: Path, classes: dict[str, int]) -> set[str]:
     """Of all errors of `classes`: name -> which of its arguments is the message."""
     found: set[str] = set()
-    for path in sorted(package.glob("*.py")):
+    for path in sorted(package.rglob("*.py")):
         module = _Module(ast.parse(path.read_text()))
         for scope, call in module.calls(set(classes)):
             argument = call.args[classes[_name(call.func)]]

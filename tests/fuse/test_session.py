@@ -31,6 +31,7 @@ from ffrecord.disk import source as disk_source
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.errors import FFRecordError
 from ffrecord_fuse.filesystem import Filesystem, Ownership
+from ffrecord_fuse.serve import report
 from ffrecord_fuse.serve.blocks import Content, Piece
 from ffrecord_fuse.serve.coldreads import NO_SLOT, ColdReads
 from ffrecord_fuse.serve.readahead import LONGEST
@@ -112,11 +113,13 @@ def talk(
 ) -> Iterator[Kernel]:
     """A session that serves an archive, and does not spin: it shares this process."""
     with Archive.open(archive) as opened:
-        filesystem, contents = Filesystem(opened, ownership), Content(opened, verify)
+        counters = report.Counters()
+        filesystem = Filesystem(opened, ownership, counters.json)
+        contents = Content(opened, verify)
 
         def run(fd: int, log: Callable[[str], None]) -> None:
             with mock.patch("ffrecord_fuse.serve.session.Reading", reading):
-                session = Session(fd, filesystem, contents, spin=0, log=log)
+                session = Session(fd, filesystem, contents, spin=0, counts=counters.row(0), log=log)
             session.run()
 
         with kernel.conversation(run) as talking:
