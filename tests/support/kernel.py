@@ -44,7 +44,7 @@ UNANSWERED = (FORGET, BATCH_FORGET, NOTIFY_REPLY)
 FOREVER = (1 << 63) - 1
 BLOCK_SIZE = 128 << 10
 FENCE = 0x0F0F_0F0F_0F0F
-LIMIT = 20.0
+LIMIT = 120.0
 """Seconds after which something hangs."""
 
 

@@ -185,10 +185,15 @@ def test_reads_that_die_with_their_workers_are_answered_by_others(
     with daemons.daemon(large.archive, point, "--workers", workers) as mounted:
         for _ in range(3):
             with under_way(mounted, connections, engine, point / NAME, reads) as (process, _):
-                for pid in mounted.workers:
+                killed = mounted.workers
+                for pid in killed:
                     os.kill(pid, signal.SIGKILL)
                 check(process, whole, reads)
-            daemons.wait_until(lambda: len(mounted.workers) == int(workers), "workers are missing")
+            # Not the killed ones, which stay children until they are waited for.
+            daemons.wait_until(
+                lambda: len(set(mounted.workers) - set(killed)) == int(workers),
+                "workers are missing",
+            )
 
 
 def test_nothing_is_left_of_the_reads_of_a_client_that_was_killed(
