@@ -17,7 +17,7 @@ from typing import Any
 from . import datasets, harness, machine, report, rounds
 from .benchmark import Benchmark, Outcome
 from .compare_cases import AFTER, BEFORE, FULL, GROUPS, QUICK, prepare, samples
-from .compare_checkouts import NoCheckoutError, checked_out, revision
+from .compare_checkouts import NoCheckoutError, checked_out, compile_packages, revision
 from .results import Results
 
 SPEED = "per_s"
@@ -48,6 +48,8 @@ def measure(options: argparse.Namespace) -> Outcome:
     try:
         with checked_out(options.before) as tree:
             trees = {BEFORE: tree, AFTER: harness.ROOT}
+            for one in trees.values():
+                compile_packages(one)
             revisions = {side: revision(trees[side]) for side in SIDES}
             load = rounds.load_before()
             lines = prepare(options.only, plan, data)

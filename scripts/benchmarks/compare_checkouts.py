@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -42,6 +43,16 @@ def revision(tree: Path) -> str:
     if not (tree / ".git").exists():
         return "no git revision"
     return _git(tree, "describe", "--always", "--dirty", "--exclude=*")
+
+
+def compile_packages(tree: Path) -> None:
+    """Write the bytecode of a tree's packages, as far as it is missing.
+
+    A process that has to compile the modules is slower afterwards too: a loader's epoch took 1.7
+    times the processor time. PYTHONDONTWRITEBYTECODE would leave a fresh checkout like that.
+    """
+    for package in PACKAGES:
+        compileall.compile_dir(tree / package, quiet=2)
 
 
 def _with_packages(name: str, tree: Path) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from scripts.benchmarks import compare, compare_cases, compare_worker, harness, pages
 from scripts.benchmarks.__main__ import main
 from scripts.benchmarks.compare_cases import AFTER, BEFORE, Line
-from scripts.benchmarks.compare_checkouts import checked_out, revision
+from scripts.benchmarks.compare_checkouts import checked_out, compile_packages, revision
 from scripts.benchmarks.results import Results, Sample
 
 
@@ -210,6 +210,13 @@ def test_a_revision_is_checked_out_for_the_time_of_the_run(repository: Path) -> 
         assert revision(tree) == commit
     assert not tree.exists()
     assert len(git("worktree", "list", folder=repository).splitlines()) == 1
+
+
+def test_both_trees_have_their_bytecode_before_anything_is_measured(other: Path) -> None:
+    # Tests may run with PYTHONDONTWRITEBYTECODE, and so may a benchmark.
+    compile_packages(other)
+    found = {path.name.partition(".")[0] for path in other.glob("*/__pycache__/*.pyc")}
+    assert found == {"__init__", "__main__"}
 
 
 def test_the_table_goes_into_the_page_as_it_was_printed(tmp_path: Path) -> None:
