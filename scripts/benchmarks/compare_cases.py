@@ -1,4 +1,4 @@
-"""What `compare` measures, and the loop over it in the parent process."""
+"""The lines that `compare` measures, and the loop over them in the parent process."""
 
 from __future__ import annotations
 
