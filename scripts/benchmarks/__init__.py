@@ -32,4 +32,5 @@ loops in the parent process, `read_worker` measures in a fresh one. Beside that:
                  files), loader_archives (what they read); mounters, packers, peers
     dataset      dataset_samples (what is stored), dataset_peers (one class per contestant)
     profile      where a read's time goes (`profile_read`)
+    compare      compare_checkouts (the tree before); the data of read, mount, folder and loader
 """

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from . import dataset, folder, loader, mount, pack, pages, profile_read, read, rounds
+from . import compare, dataset, folder, loader, mount, pack, pages, profile_read, read, rounds
 from .benchmark import OUTPUTS, Benchmark, add_common_options, outputs
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 BENCHMARKS = tuple(
     module.BENCHMARK for module in (read, pack, folder, mount, loader, dataset, profile_read)
 )
+APART = (compare.BENCHMARK,)
+"""Those that `all` leaves out: they need to be told more."""
 REPEATS = 3
 """What fits into half an hour on two cores. Odd: a median is then a measurement."""
 QUICK_REPEATS = 1
@@ -22,7 +24,7 @@ QUICK_REPEATS = 1
 
 def add_commands(commands: Commands) -> None:
     """Register every benchmark, `all` and `pages`."""
-    for benchmark in BENCHMARKS:
+    for benchmark in (*BENCHMARKS, *APART):
         benchmark.add_command(commands)
     parser = commands.add_parser("all", help="all of them, and the pages", description=__doc__)
     add_common_options(parser, "small amounts, once: does everything work?")
