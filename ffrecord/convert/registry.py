@@ -15,12 +15,13 @@ from ffrecord.archive.counts import Contents
 from ffrecord.convert.files import first_bytes
 from ffrecord.convert.formats import (
     bag,
+    dataset,
     folder,
     granular,
     hdf5,
-    native,
     packed,
     recordio,
+    records,
     tar,
     tfrecord,
 )
@@ -60,10 +61,9 @@ class Format:
 FORMATS = {
     each.name: each
     for each in (
-        Format("records", Records, native.read_records, native.write_records, native.count_records),
-        Format("packed", Files, native.read_packed, packed.write, native.count_packed),
-        Format("dataset", Rows, native.read_dataset, native.write_dataset, native.count_dataset,
-               is_folder=True),
+        Format("records", Records, records.read, records.write, records.count),
+        Format("packed", Files, packed.read, packed.write, packed.count),
+        Format("dataset", Rows, dataset.read, dataset.write, dataset.count, is_folder=True),
         Format("folder", Files, folder.read, folder.write, folder.count, is_folder=True),
         Format("tar", Files, tar.read, tar.write, tar.count, tar.SUFFIXES),
         Format("tfrecord", Records, tfrecord.read, tfrecord.write, tfrecord.count,

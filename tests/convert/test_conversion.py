@@ -485,7 +485,8 @@ def test_an_ordinary_user_gets_folders_that_are_not_for_writing_to(tmp_path: Pat
                 print(sorted(os.listdir(".")))
             """.replace("\n            ", "\n"),
             tmp_path,
-            imports="import dataclasses\nfrom ffrecord.convert import convert\nfrom ffrecord.convert import registry as formats\n",
+            imports="import dataclasses\n"
+            "from ffrecord.convert import convert, registry as formats\n",
         )
     assert out.splitlines() == ["0o40555 ['file']", "['out', 't.tar', 'tree']"]
 

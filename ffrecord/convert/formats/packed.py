@@ -1,23 +1,28 @@
-"""Writing a packed folder from entries in any order that has a hard link after its file.
+"""Packed folders as entries, and entries into a new archive.
 
-Contents become records as they come; the index, which is made at the end, says what they are
-called. So a tar is packed while it is read. What is kept in memory is the names and attributes.
+Entries may come in any order in which a hard link follows its file. Contents become records as they
+come; the index, which is made at the end, says what they are called. So a tar is packed while it is
+read. Only names and attributes are kept in memory.
 """
 
 from __future__ import annotations
 
 import stat
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
+from ffrecord.archive.archive import Archive
+from ffrecord.archive.counts import Contents, of_index
 from ffrecord.archive.index import ROOT
 from ffrecord.archive.index.build import Tree, Xattrs
 from ffrecord.archive.index.columns import MISSING, RowTable
-from ffrecord.archive.names import to_text
+from ffrecord.archive.names import to_bytes, to_text
 from ffrecord.archive.pack import write_index
 from ffrecord.archive.scan import LATEST_NS
+from ffrecord.archive.walk import descend
 from ffrecord.convert.files import parts
 from ffrecord.convert.shapes import Entry, Files, Options, Written
 from ffrecord.errors import ConversionError
@@ -27,6 +32,46 @@ from ffrecord.records.writer import FileWriter
 
 _IMPLIED = stat.S_IFDIR | 0o755
 _MOST_ID = (1 << 32) - 1
+
+
+# ---- reading -------------------------------------------------------------------------------
+
+
+@contextmanager
+def read(path: str, options: Options) -> Iterator[Files]:
+    with Archive.open(path) as archive:
+        yield Files(_entries(archive), of_index(archive.index).names)
+
+
+def count(path: str) -> Contents:
+    with Archive.open(path) as archive:
+        return of_index(archive.index)
+
+
+def _entries(archive: Archive) -> Iterator[Entry]:
+    """The top, then depth first, each folder before what is in it."""
+    seen: dict[int, bytes] = {}  # inodes with several names
+    yield _entry(archive, b"", ROOT, seen)
+    for item in descend(archive.index, ROOT, recursive=True):
+        yield _entry(archive, to_bytes(item.path), item.inode, seen)
+
+
+def _entry(archive: Archive, path: bytes, inode: int, seen: dict[int, bytes]) -> Entry:
+    index, status = archive.index, archive.index.status(inode)
+    first = path
+    if status.links > 1 and not status.is_folder:
+        first = seen.setdefault(inode, path)
+    return Entry(
+        path, status.mode, status.uid, status.gid, status.mtime_ns,
+        size=status.size if status.is_file else 0,
+        target=index.target(inode) if status.is_symlink else b"",
+        hard_link=b"" if first == path else first,
+        xattrs=tuple(index.xattrs(inode).items()),
+        content=lambda: archive.stream(inode),
+    )  # fmt: skip
+
+
+# ---- writing -------------------------------------------------------------------------------
 
 
 def write(path: str, files: Files, options: Options) -> Written:
