@@ -23,7 +23,7 @@ import numpy as np
 
 from ffrecord.aliases import Bytes
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.counts import Contents
+from ffrecord.archive.counts import Counts
 from ffrecord.archive.index import ROOT, Index, Status
 from ffrecord.archive.index.resolve import require, resolve
 from ffrecord.archive.names import to_bytes, to_text
@@ -40,7 +40,7 @@ _SET_IDS = stat.S_ISUID | stat.S_ISGID
 
 
 @dataclass(slots=True)
-class ExtractReport(Contents):
+class ExtractReport(Counts):
     """What was extracted."""
 
     damaged: int = 0

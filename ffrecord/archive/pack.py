@@ -23,7 +23,7 @@ from itertools import islice
 import numpy as np
 
 from ffrecord.aliases import Ints, Path
-from ffrecord.archive.counts import Contents, of_tree
+from ffrecord.archive.counts import Counts, count_tree
 from ffrecord.archive.index import Index, legacy
 from ffrecord.archive.index.build import Shard, Tree, build
 from ffrecord.archive.index.resolve import readable_record
@@ -60,7 +60,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class PackReport(Contents):
+class PackReport(Counts):
     """What was packed."""
 
     shards: int = 0
@@ -340,7 +340,7 @@ def _symlink_record(tree: Tree, index: Index, entry: int) -> int | None:
 
 def _report(scan: Scan) -> PackReport:
     return PackReport(
-        **asdict(of_tree(scan.tree)), skipped=dict(scan.skipped), changed=list(scan.changed)
+        **asdict(count_tree(scan.tree)), skipped=dict(scan.skipped), changed=list(scan.changed)
     )
 
 

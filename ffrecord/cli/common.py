@@ -6,13 +6,13 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from ffrecord.archive.counts import Contents
+from ffrecord.archive.counts import Counts
 from ffrecord.errors import FFRecordError
 from ffrecord.terminal import complain
 from ffrecord.text import counted, human, parse_size
 
 
-def tally(contents: Contents, shards: int = 0) -> str:
+def tally(contents: Counts, shards: int = 0) -> str:
     """`3 files, 1 folder, 12.0 kB`: of what there is, but how many files there are in any case."""
     counts = {
         "file": contents.files, "folder": contents.folders, "symlink": contents.symlinks,

@@ -6,14 +6,11 @@ import argparse
 import dataclasses
 import json
 
-from ffrecord.archive.counts import Contents
+from ffrecord.archive.counts import Counts
 from ffrecord.cli.common import tally, warn_of_bytes
 from ffrecord.convert import FORMATS, ConversionReport, convert
-from ffrecord.convert.shapes import Records, Rows
 from ffrecord.terminal import printable, shows_progress
 from ffrecord.text import counted
-
-KINDS = {Records: "record", Rows: "row"}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,7 +45,7 @@ def summary(report: ConversionReport) -> str:
     return f"{text}, {report.replaced:,} replaced" if report.replaced else text
 
 
-def _counted(items: int, format_name: str, contents: Contents | None) -> str:
+def _counted(items: int, format_name: str, contents: Counts | None) -> str:
     if contents is not None:
         return tally(contents)
-    return counted(items, KINDS[FORMATS[format_name].shape])
+    return counted(items, FORMATS[format_name].shape.item_name)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ffrecord.aliases import Ints
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.counts import kinds_of, of_index
+from ffrecord.archive.counts import kinds_of, count_index
 from ffrecord.archive.names import json_facts, to_text
 from ffrecord.cli import datasets, system
 from ffrecord.errors import NotPackedFolderError
@@ -104,7 +104,7 @@ def field_lines(fields: dict[str, dict[str, Any]]) -> list[str]:
 def describe_folder(archive: Archive) -> dict[str, Any]:
     """The facts about a packed folder, ready for JSON."""
     index, reader = archive.index, archive.reader
-    counts = of_index(index)
+    counts = count_index(index)
     files = (kinds_of(index) == stat.S_IFREG).nonzero()[0]
     sizes = index.tables.inodes["length"][files].astype(np.int64)
     largest = files[np.argsort(-sizes, kind="stable")[:LARGEST]]

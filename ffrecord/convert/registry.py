@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.counts import Contents
-from ffrecord.convert.files import first_bytes
+from ffrecord.archive.counts import Counts
+from ffrecord.convert.files import read_start
 from ffrecord.convert.formats import (
     bag,
     dataset,
@@ -25,7 +25,7 @@ from ffrecord.convert.formats import (
     tar,
     tfrecord,
 )
-from ffrecord.convert.shapes import Files, Options, Records, Rows, Shape, Written
+from ffrecord.convert.shapes import ConvertOptions, NamedFiles, Records, Rows, Shape, Written
 from ffrecord.dataset.sharded import SHARD_NAME
 from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SPEC_NAME
 from ffrecord.errors import (
@@ -39,7 +39,7 @@ from ffrecord.records.opening import refuse_other_kinds
 from ffrecord.records.reader import FileReader
 from ffrecord.text import said
 
-Reads: TypeAlias = Callable[[str, Options], AbstractContextManager[Shape]]
+Reads: TypeAlias = Callable[[str, ConvertOptions], AbstractContextManager[Shape]]
 
 START = 512
 
@@ -51,8 +51,8 @@ class Format:
     name: str
     shape: type[Shape]
     read: Reads
-    write: Callable[[str, Any, Options], Written]
-    count: Callable[[str], int | Contents]
+    write: Callable[[str, Any, ConvertOptions], Written]
+    count: Callable[[str], int | Counts]
     """How many items a file of it says that it has; of files, how many of each kind."""
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
@@ -62,10 +62,10 @@ FORMATS = {
     each.name: each
     for each in (
         Format("records", Records, records.read, records.write, records.count),
-        Format("packed", Files, packed.read, packed.write, packed.count),
+        Format("packed", NamedFiles, packed.read, packed.write, packed.count),
         Format("dataset", Rows, dataset.read, dataset.write, dataset.count, is_folder=True),
-        Format("folder", Files, folder.read, folder.write, folder.count, is_folder=True),
-        Format("tar", Files, tar.read, tar.write, tar.count, tar.SUFFIXES),
+        Format("folder", NamedFiles, folder.read, folder.write, folder.count, is_folder=True),
+        Format("tar", NamedFiles, tar.read, tar.write, tar.count, tar.SUFFIXES),
         Format("tfrecord", Records, tfrecord.read, tfrecord.write, tfrecord.count,
                (".tfrecord", ".tfrecords")),
         Format("recordio", Records, recordio.read, recordio.write_python, recordio.count,
@@ -103,7 +103,7 @@ def find(path: str) -> Format:
 def find_target(path: str, shape: type[Shape]) -> Format:
     """The format that a name asks for, given the shape of what is to be written."""
     if path.endswith(OURS):
-        return FORMATS[{Records: "records", Files: "packed"}.get(shape, "records")]
+        return FORMATS[{Records: "records", NamedFiles: "packed"}.get(shape, "records")]
     by_name = _by_name(path)
     if by_name is not None:
         return FORMATS[by_name]
@@ -124,7 +124,7 @@ def _by_name(path: str) -> str | None:
 
 def _file_format(path: str) -> str | None:
     refuse_other_kinds(path, "a file or folder")
-    start = first_bytes(path, START)
+    start = read_start(path, START)
     if hdf5.begins(start):
         return "hdf5"
     if recordio.begins(start):
@@ -176,7 +176,7 @@ def _dataset_format(spec: str) -> str | None:
     """Whose `spec.json` it is; None if it is nobody's, but a file that happens to have the name."""
     if not os.path.isfile(spec):
         return None
-    text = first_bytes(spec, LARGEST_SPEC + 1)
+    text = read_start(spec, LARGEST_SPEC + 1)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):

@@ -7,20 +7,20 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ffrecord.convert.field_types import passing_on
-from ffrecord.convert.shapes import Options, Rows, Written
+from ffrecord.convert.field_types import codecs_for
+from ffrecord.convert.shapes import ConvertOptions, Rows, Written
 from ffrecord.dataset import DatasetReader, DatasetWriter, ShardedDatasetReader, codecs
 from ffrecord.dataset.sharded import SHARD_NAME
 from ffrecord.dataset.spec import SPEC_NAME, load
 
 
 @contextmanager
-def read(path: str, options: Options) -> Iterator[Rows]:
+def read(path: str, options: ConvertOptions) -> Iterator[Rows]:
     """One dataset, or the shards of one."""
     shards = [name for name in os.listdir(path) if re.fullmatch(SHARD_NAME, name)]
     sharded = bool(shards) and not os.path.exists(os.path.join(path, SPEC_NAME))
     first = os.path.join(path, min(shards)) if sharded else path
-    decoders = passing_on(load(first).spec, codecs.decoders, bytes)
+    decoders = codecs_for(load(first).spec, codecs.decoders, bytes)
     if sharded:
         with ShardedDatasetReader(path, decoders) as joined:
             yield Rows(joined.spec, iter(joined), len(joined))
@@ -30,12 +30,12 @@ def read(path: str, options: Options) -> Iterator[Rows]:
 
 
 def count(path: str) -> int:
-    with DatasetReader(path, passing_on(load(path).spec, codecs.decoders, bytes)) as reader:
+    with DatasetReader(path, codecs_for(load(path).spec, codecs.decoders, bytes)) as reader:
         return len(reader)
 
 
-def write(path: str, rows: Rows, options: Options) -> Written:
-    encoders = passing_on(rows.spec, codecs.encoders, codecs.encode_bytes)
+def write(path: str, rows: Rows, options: ConvertOptions) -> Written:
+    encoders = codecs_for(rows.spec, codecs.encoders, codecs.encode_bytes)
     with DatasetWriter(path, rows.spec, encoders) as writer:
         for row in rows.items:
             writer.append(row)

@@ -20,7 +20,7 @@ import numpy as np
 from ffrecord.convert import field_types
 from ffrecord.convert.formats.hdf5_heap import check_heaps
 from ffrecord.convert.formats.hdf5_target import Target
-from ffrecord.convert.shapes import LARGEST_RECORD, Options, Row, Rows, Written
+from ffrecord.convert.shapes import LARGEST_RECORD, ConvertOptions, Row, Rows, Written
 from ffrecord.dataset import optional
 from ffrecord.dataset.spec import SEQUENCE
 from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError, ReadFailedError
@@ -57,7 +57,7 @@ class Field:
     dataset: Any
 
     def value(self, stored: Any) -> Any:
-        name, sequence = field_types.plain(self.type)
+        name, sequence = field_types.split_type(self.type)
         if sequence:
             return stored.tolist()
         if name in _SCALARS:
@@ -70,7 +70,7 @@ class Field:
 
 
 @contextmanager
-def read(path: str, options: Options) -> Iterator[Rows]:
+def read(path: str, options: ConvertOptions) -> Iterator[Rows]:
     with _opened(path) as file:
         fields = _fields(path, file, options.field)
         rows = len(fields[0].dataset)
@@ -179,7 +179,7 @@ def _type(path: str, name: str, dataset: Any) -> str:
         if said in _SEQUENCES and element == _SEQUENCES[said]:
             return said
         if element == np.uint8 and said and said not in _SCALARS:
-            return said if field_types.plain(said) == (said, False) else "array"
+            return said if field_types.split_type(said) == (said, False) else "array"
         return "array"
     if dataset.dtype.hasobject:
         raise ConversionError(f"{path}: {name} has references, which lead nowhere elsewhere")
@@ -264,7 +264,7 @@ def _value(path: str, number: int, field: Field, stored: Any) -> Any:
 # ---- writing -------------------------------------------------------------------------------
 
 
-def write(path: str, rows: Rows, options: Options) -> Written:
+def write(path: str, rows: Rows, options: ConvertOptions) -> Written:
     number = 0
     h5py = optional.load("h5py")
     with (
@@ -301,7 +301,7 @@ class _Column:
     def __init__(self, file: Any, name: str, text: str) -> None:
         self.name = name
         self._file = file
-        self._type, sequence = field_types.plain(text)
+        self._type, sequence = field_types.split_type(text)
         if sequence:
             self._type += SEQUENCE
             if self._type not in _SEQUENCES:
