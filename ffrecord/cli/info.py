@@ -14,12 +14,12 @@ import numpy as np
 
 from ffrecord.aliases import Ints
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.counts import kinds_of, count_index
+from ffrecord.archive.counts import count_index, kinds_of
 from ffrecord.archive.names import json_facts, to_text
 from ffrecord.cli import datasets, system
+from ffrecord.cli.quoting import quoted
 from ffrecord.errors import NotPackedFolderError
 from ffrecord.records.reader import FileReader
-from ffrecord.terminal import quoted
 from ffrecord.text import counted, human
 
 LARGEST = 5

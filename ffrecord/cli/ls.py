@@ -24,8 +24,9 @@ from ffrecord.archive.archive import Archive
 from ffrecord.archive.index import Index, Status
 from ffrecord.archive.index.resolve import resolve
 from ffrecord.archive.names import json_facts, to_bytes, to_text
-from ffrecord.cli.common import inside, refuse_datasets
-from ffrecord.terminal import coloured, has_colours, print_names, quoted
+from ffrecord.cli.common import errors_naming, refuse_datasets
+from ffrecord.cli.quoting import print_names, quoted
+from ffrecord.terminal import coloured, has_colours
 from ffrecord.text import human
 
 Listing: TypeAlias = "list[tuple[str, Status]]"
@@ -115,7 +116,7 @@ def _colour(status: Status) -> str | None:
 
 
 def _locate(archive: str, index: Index, path: str) -> tuple[str, int]:
-    with inside(archive):
+    with errors_naming(archive):
         return path, resolve(index, to_bytes(path), follow=path.endswith("/"))
 
 

@@ -24,10 +24,11 @@ from ffrecord.archive.archive import Archive
 from ffrecord.archive.audit import audit, shown_path
 from ffrecord.archive.names import json_facts, to_text
 from ffrecord.cli import datasets
+from ffrecord.cli.common import shows_progress
 from ffrecord.errors import FFRecordError, NotPackedFolderError, SampleChecksumError
 from ffrecord.progress import bar
 from ffrecord.records.reader import FileReader
-from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable, shows_progress
+from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable
 from ffrecord.text import counted
 
 Damage: TypeAlias = "tuple[int, FFRecordError]"

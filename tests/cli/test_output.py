@@ -22,6 +22,7 @@ from ffrecord import (
     encoders,
     terminal,
 )
+from ffrecord.cli import common
 from ffrecord.convert import convert
 from tests.docs.pages import ROOT
 from tests.support import archives, handmade, trees
@@ -291,8 +292,8 @@ def test_only_a_terminal_has_colours_and_progress(
     with monkeypatch.context() as shown:
         screen = Terminal()
         shown.setattr("sys.stderr", screen)
-        assert terminal.shows_progress(False)
-        assert not terminal.shows_progress(True)
+        assert common.shows_progress(False)
+        assert not common.shows_progress(True)
         assert run("info", tmp_path / "missing")[0] == 13
         assert screen.getvalue().startswith("\033[31mffrecord:\033[0m ")
     assert run("info", tmp_path / "missing")[2].startswith("ffrecord: ")

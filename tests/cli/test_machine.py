@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from ffrecord import cli
-from ffrecord.cli import system
-from ffrecord.disk import machine
-from ffrecord.disk.machine import Facts, Missing
+from ffrecord.cli import machine, system
+from ffrecord.cli.machine import Facts, Missing
 from tests.docs.pages import ROOT
 from tests.support import handmade, users
 
@@ -83,7 +82,7 @@ def test_what_cannot_be_found_out_is_not_known(tmp_path: Path) -> None:
         found = json.loads(
             users.run(
                 "print(json.dumps(machine.facts(sys.argv[1])))", tmp_path,
-                imports="import json\nfrom ffrecord.disk import machine\n",
+                imports="import json\nfrom ffrecord.cli import machine\n",
             )
         )  # fmt: skip
         os.chmod(tmp_path, 0o755)
