@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from ffrecord.dataset.columns import parse_types
 from ffrecord.dataset.reader import DatasetReader
-from ffrecord.dataset.sharded import SHARD_NAME
+from ffrecord.dataset.sharded import shards_among
 from ffrecord.dataset.spec import SEQUENCE, SPEC_NAME, file_name, load
 from ffrecord.errors import DatasetError, NotPackedFolderError
 from ffrecord.records.reader import FileReader
@@ -27,8 +26,8 @@ def parts(path: str) -> list[str]:
     """
     names: list[str] = []
     with contextlib.suppress(OSError):  # what cannot be listed is told of when its turn comes
-        names = sorted(os.listdir(path)) if not is_dataset(path) else []
-    shards = [os.path.join(path, name) for name in names if re.fullmatch(SHARD_NAME, name)]
+        names = os.listdir(path) if not is_dataset(path) else []
+    shards = [os.path.join(path, name) for name in shards_among(names)]
     if not any(map(is_dataset, shards)):  # one that is none then is a broken one
         return [path]
     return [path, *shards] if any(name.endswith(".ffr") for name in names) else shards

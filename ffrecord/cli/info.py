@@ -16,7 +16,7 @@ from ffrecord.aliases import Ints
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.counts import count_index, kinds_of
 from ffrecord.archive.names import json_facts, to_text
-from ffrecord.cli import datasets, system
+from ffrecord.cli import datasets
 from ffrecord.cli.quoting import quoted
 from ffrecord.errors import NotPackedFolderError
 from ffrecord.records.reader import FileReader
@@ -30,6 +30,8 @@ def run(options: argparse.Namespace) -> int:
     if (options.file is None) == (options.system is None):
         options.parser.error("name one FILE, or give --system with or without a PATH")
     if options.system is not None:
+        from ffrecord.cli import system  # which imports the mount's modules
+
         system.show(options.system, as_json=options.json)
         return 0
     what, facts = _describe(options.file, unfinished=options.unfinished)

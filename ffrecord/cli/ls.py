@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     refuse_datasets(options.archive)
     with Archive.open(options.archive) as archive:
         index = archive.index
-        look = _Look(
+        style = _Style(
             options.l, options.human_readable, options.p, has_colours(sys.stdout, options.color),
             sys.stdout.isatty() and not options.zero, "\0" if options.zero else "\n",
         )  # fmt: skip
@@ -53,13 +53,13 @@ def run(options: argparse.Namespace) -> int:
                     print(json.dumps(_facts(index, os.path.join(path, name), status)))
                 continue
             if options.recursive or len(options.path) > 1:
-                look.print([*([""] if number else []), f"{look.name(path or '.')}:"])
-            look.print(look.lines(index, listing))
+                style.print([*([""] if number else []), f"{style.name(path or '.')}:"])
+            style.print(style.lines(index, listing))
     return 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Style:
     """How a listing is shown."""
 
     long: bool

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from ffrecord.convert.formats import (
     tfrecord,
 )
 from ffrecord.convert.shapes import ConvertOptions, NamedFiles, Records, Rows, Shape, Written
-from ffrecord.dataset.sharded import SHARD_NAME
+from ffrecord.dataset.sharded import shards_among
 from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SPEC_NAME
 from ffrecord.errors import (
     ConversionError,
@@ -35,6 +34,7 @@ from ffrecord.errors import (
     NotPackedFolderError,
 )
 from ffrecord.format.index import INDEX_NAME
+from ffrecord.format.records import PART_NAME
 from ffrecord.records.opening import refuse_other_kinds
 from ffrecord.records.reader import FileReader
 from ffrecord.text import said
@@ -160,14 +160,14 @@ def _folder_format(path: str) -> str:
     names = os.listdir(path)
     if SPEC_NAME in names:
         return _dataset_format(os.path.join(path, SPEC_NAME)) or "folder"
-    shards = [name for name in names if re.fullmatch(SHARD_NAME, name)]
+    shards = shards_among(names)
     if shards and len(shards) == len(names):
-        spec = os.path.join(path, min(shards), SPEC_NAME)
+        spec = os.path.join(path, shards[0], SPEC_NAME)
         if os.path.isfile(spec):
             return _dataset_format(spec) or "folder"
     if names and all(name.endswith(tar.SUFFIXES) for name in names):  # shards of WebDataset's
         return "tar"
-    if names and all(re.fullmatch(r"PART_\d+\.ffr", name) for name in {*names} - {INDEX_NAME}):
+    if names and all(PART_NAME.fullmatch(name) for name in {*names} - {INDEX_NAME}):
         return "packed" if INDEX_NAME in names else "records"
     return "folder"
 

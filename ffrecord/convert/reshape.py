@@ -16,6 +16,7 @@ from ffrecord.convert.shapes import (
     Rows,
     Shape,
 )
+from ffrecord.dataset.optional import reason
 from ffrecord.errors import ConversionError
 from ffrecord.text import said
 
@@ -115,7 +116,7 @@ def _rows(records: Records, field: str, type_: str) -> Iterator[Row]:
         try:
             value = field_types.decode(type_, record)
         except Exception as error:
-            what = f"record {number} is no {type_}: {error or type(error).__name__}"
+            what = f"record {number} is no {type_}: {reason(error)}"
             raise ConversionError(what) from error
         yield {field: value}
 

@@ -485,8 +485,8 @@ def test_an_ordinary_user_gets_folders_that_are_not_for_writing_to(tmp_path: Pat
                 print(sorted(os.listdir(".")))
             """.replace("\n            ", "\n"),
             tmp_path,
-            imports="import dataclasses\n"
-            "from ffrecord.convert import convert, registry as formats\n",
+            imports="import dataclasses\nfrom ffrecord.convert import convert\n"
+            "from ffrecord.convert import registry as formats\n",
         )
     assert out.splitlines() == ["0o40555 ['file']", "['out', 't.tar', 'tree']"]
 
@@ -566,3 +566,13 @@ def test_a_table_of_hdf5_goes_there_and_back(tmp_path: Path) -> None:
     convert(tmp_path / "table.h5", tmp_path / "rows")
     with DatasetReader(tmp_path / "rows") as reader:
         assert [row["t"].tolist() for row in reader] == table.tolist()
+
+
+def test_an_error_without_words_is_told_by_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(name: str, data: bytes) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("ffrecord.convert.field_types.decode", decode)
+    rows = reshape.to_rows(Records([b"x"]), ConvertOptions(types={"data": "utf8"}))
+    with pytest.raises(ConversionError, match=r"^record 0 is no utf8: ValueError$"):
+        list(rows.items)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ffrecord.convert.field_types import codecs_for
 from ffrecord.convert.shapes import ConvertOptions, Rows, Written
 from ffrecord.dataset import DatasetReader, DatasetWriter, ShardedDatasetReader, codecs
-from ffrecord.dataset.sharded import SHARD_NAME
+from ffrecord.dataset.sharded import shards_among
 from ffrecord.dataset.spec import SPEC_NAME, load
 
 
 @contextmanager
 def read(path: str, options: ConvertOptions) -> Iterator[Rows]:
     """One dataset, or the shards of one."""
-    shards = [name for name in os.listdir(path) if re.fullmatch(SHARD_NAME, name)]
+    shards = shards_among(os.listdir(path))
     sharded = bool(shards) and not os.path.exists(os.path.join(path, SPEC_NAME))
-    first = os.path.join(path, min(shards)) if sharded else path
+    first = os.path.join(path, shards[0]) if sharded else path
     decoders = codecs_for(load(first).spec, codecs.decoders, bytes)
     if sharded:
         with ShardedDatasetReader(path, decoders) as joined:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import repeat
@@ -24,7 +23,8 @@ from ffrecord.convert.formats.bag import BagFile, BagWriter, SingleBagWriter
 from ffrecord.convert.shapes import ConvertOptions, Row, Rows, Written
 from ffrecord.dataset import optional
 from ffrecord.dataset.codecs import decode_int, decode_msgpack, encode_int
-from ffrecord.dataset.sharded import SHARD_NAME
+from ffrecord.dataset.optional import reason
+from ffrecord.dataset.sharded import shards_among
 from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SEQUENCE, SPEC_NAME, check_spec
 from ffrecord.errors import ConversionError, DamagedSourceError, SpecError
 from ffrecord.records.opening import refuse_other_kinds
@@ -126,8 +126,7 @@ def is_spec(content: Any) -> bool:
 def _shards(path: str) -> list[str]:
     if os.path.exists(os.path.join(path, SPEC_NAME)):
         return [path]
-    names = sorted(name for name in os.listdir(path) if re.fullmatch(SHARD_NAME, name))
-    return [os.path.join(path, name) for name in names] or [path]
+    return [os.path.join(path, name) for name in shards_among(os.listdir(path))] or [path]
 
 
 def _our_type(type_: str) -> str:
@@ -206,7 +205,7 @@ def _decoded(path: str, number: int, type_: str, record: bytes) -> Any:
         decode = _DECODERS.get(type_)
         return field_types.decode(type_, record) if decode is None else decode(record)
     except Exception as error:
-        what = f"is no {type_}: {error or type(error).__name__}"
+        what = f"is no {type_}: {reason(error)}"
         raise DamagedSourceError(path, what, number) from error
 
 
@@ -215,7 +214,7 @@ def _encoded(number: int, name: str, type_: str, value: Any) -> bytes:
         encode = _ENCODERS.get(type_)
         return field_types.encode(type_, value) if encode is None else encode(value)
     except Exception as error:
-        what = f"granular's {type_} cannot hold it: {error or type(error).__name__}"
+        what = f"granular's {type_} cannot hold it: {reason(error)}"
         raise ConversionError(f"row {number}, field {name!r}: {what}") from error
 
 

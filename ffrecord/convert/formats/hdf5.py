@@ -22,6 +22,7 @@ from ffrecord.convert.formats.hdf5_heap import check_heaps
 from ffrecord.convert.formats.hdf5_target import Target
 from ffrecord.convert.shapes import LARGEST_RECORD, ConvertOptions, Row, Rows, Written
 from ffrecord.dataset import optional
+from ffrecord.dataset.optional import reason
 from ffrecord.dataset.spec import SEQUENCE
 from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError, ReadFailedError
 from ffrecord.records.opening import refuse_other_kinds
@@ -115,7 +116,7 @@ def _damage_of(path: str, record: int | None = None) -> Iterator[None]:
         code = _system_error(error)
         if code:
             raise ReadFailedError(path, code, _number(_OFFSET, error)) from error
-        what = f"HDF5 cannot read it: {error or type(error).__name__}"
+        what = f"HDF5 cannot read it: {reason(error)}"
         raise DamagedSourceError(path, what, record) from error
 
 
@@ -257,7 +258,7 @@ def _value(path: str, number: int, field: Field, stored: Any) -> Any:
     try:
         return field.value(stored)
     except Exception as error:
-        what = f"{field.name} is no {field.type}: {error or type(error).__name__}"
+        what = f"{field.name} is no {field.type}: {reason(error)}"
         raise DamagedSourceError(path, what, number) from error
 
 

@@ -20,6 +20,7 @@ from ffrecord.convert import field_types
 from ffrecord.convert.shapes import ConvertOptions, FileEntry, NamedFiles, Row, Rows
 from ffrecord.dataset.codecs import decode_msgpack
 from ffrecord.dataset.compression import LARGEST_VALUE
+from ffrecord.dataset.optional import reason
 from ffrecord.errors import ConversionError
 
 KEY = "__key__"
@@ -150,7 +151,7 @@ def _row(sample: _Sample, parts: dict[str, _Part]) -> Row:
         except Exception as error:
             raise ConversionError(
                 f"{to_text(sample.key)}.{extension} is no {part.type}: "
-                f"{error or type(error).__name__}; the type {part.name}=bytes would take it"
+                f"{reason(error)}; the type {part.name}=bytes would take it"
             ) from error
     return row
 
