@@ -10,7 +10,7 @@ from typing import Any
 from ffrecord.dataset.columns import parse_types
 from ffrecord.dataset.reader import DatasetReader
 from ffrecord.dataset.sharded import shards_among
-from ffrecord.dataset.spec import SEQUENCE, SPEC_NAME, file_name, load
+from ffrecord.dataset.spec import SPEC_NAME, file_name, load, split_type
 from ffrecord.errors import DatasetError, NotPackedFolderError
 from ffrecord.records.reader import FileReader
 
@@ -93,6 +93,5 @@ def describe(path: str, shards: Sequence[str]) -> dict[str, Any]:
 
 
 def _any_decoders(spec: dict[str, str]) -> dict[str, Any]:
-    """Something for every type: a user's own have no decoder here."""
-    texts = [text.removesuffix(SEQUENCE) for text in spec.values()]
-    return dict.fromkeys({text.rpartition("+")[0] or text for text in texts}, bytes)
+    """Return a decoder for every type: a user's own have none here."""
+    return dict.fromkeys((split_type(text)[0] for text in spec.values()), bytes)

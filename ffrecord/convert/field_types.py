@@ -10,26 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ffrecord.dataset import codecs
-from ffrecord.dataset.compression import parse_compression
-from ffrecord.dataset.spec import SEQUENCE
-from ffrecord.errors import ConversionError, SpecError
+from ffrecord.dataset.spec import split_type
+from ffrecord.errors import ConversionError
 
 PASSED_ON = frozenset({"jpg", "png", "json", "msgpack"})
 DECODED = frozenset(codecs.decoders) - PASSED_ON
-
-
-def split_type(text: str) -> tuple[str, bool]:
-    """Return a type's name without its compression, and whether it is of a sequence."""
-    whole = text.removesuffix(SEQUENCE)
-    name, plus, how = whole.rpartition("+")
-    if plus:
-        try:
-            parse_compression(how)
-        except SpecError:
-            name = whole
-    else:
-        name = whole
-    return name, text.endswith(SEQUENCE)
 
 
 def check_type(field: str, text: str) -> None:

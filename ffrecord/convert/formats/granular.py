@@ -25,7 +25,7 @@ from ffrecord.dataset import optional
 from ffrecord.dataset.codecs import decode_int, decode_msgpack, encode_int
 from ffrecord.dataset.optional import reason
 from ffrecord.dataset.sharded import shards_among
-from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SEQUENCE, SPEC_NAME, check_spec
+from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SEQUENCE, SPEC_NAME, check_spec, split_type
 from ffrecord.errors import ConversionError, DamagedSourceError, SpecError
 from ffrecord.records.opening import refuse_other_kinds
 
@@ -55,7 +55,7 @@ def count(path: str) -> int:
 
 def write(path: str, rows: Rows, options: ConvertOptions) -> Written:
     """With an index beside each bag; if there are sequences, as before 0.22."""
-    types = {name: field_types.split_type(text) for name, text in rows.spec.items()}
+    types = {name: split_type(text) for name, text in rows.spec.items()}
     has_sequences = any(sequence for _, sequence in types.values())
     if has_sequences and granular_refs.NAME in types:
         raise ConversionError(
@@ -104,7 +104,7 @@ def load_spec(path: str) -> dict[str, str]:
         spec = check_spec(json.loads(text))
         has_refs = granular_refs.is_there(path, spec)
         for type_ in spec.values():
-            name_of_type, sequence = field_types.split_type(type_)
+            name_of_type, sequence = split_type(type_)
             if name_of_type + SEQUENCE * sequence != type_:
                 raise ValueError(f"{type_!r} is no type of granular's")
             if sequence and not has_refs:

@@ -23,7 +23,7 @@ from ffrecord.convert.formats.hdf5_target import Target
 from ffrecord.convert.shapes import LARGEST_RECORD, ConvertOptions, Row, Rows, Written
 from ffrecord.dataset import optional
 from ffrecord.dataset.optional import reason
-from ffrecord.dataset.spec import SEQUENCE
+from ffrecord.dataset.spec import SEQUENCE, split_type
 from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError, ReadFailedError
 from ffrecord.records.opening import refuse_other_kinds
 
@@ -58,7 +58,7 @@ class Field:
     dataset: Any
 
     def value(self, stored: Any) -> Any:
-        name, sequence = field_types.split_type(self.type)
+        name, sequence = split_type(self.type)
         if sequence:
             return stored.tolist()
         if name in _SCALARS:
@@ -180,7 +180,7 @@ def _type(path: str, name: str, dataset: Any) -> str:
         if said in _SEQUENCES and element == _SEQUENCES[said]:
             return said
         if element == np.uint8 and said and said not in _SCALARS:
-            return said if field_types.split_type(said) == (said, False) else "array"
+            return said if split_type(said) == (said, False) else "array"
         return "array"
     if dataset.dtype.hasobject:
         raise ConversionError(f"{path}: {name} has references, which lead nowhere elsewhere")
@@ -302,7 +302,7 @@ class _Column:
     def __init__(self, file: Any, name: str, text: str) -> None:
         self.name = name
         self._file = file
-        self._type, sequence = field_types.split_type(text)
+        self._type, sequence = split_type(text)
         if sequence:
             self._type += SEQUENCE
             if self._type not in _SEQUENCES:
