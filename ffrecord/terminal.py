@@ -72,8 +72,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE)
 
     def _hint(self) -> str:
-        """What to do about a word that looks like an option, or stands for a command, and is
-        none."""
+        """Return what to do about a word that looks like an option, or stands where a command
+        does, and is none."""
         if hint := self._command_hint():
             return hint
         word = next(self._unknown_options(), None)

@@ -1,4 +1,4 @@
-"""What `ffrecord verify` asks of an index beyond what it must be for the archive to open.
+"""Checks of `ffrecord verify` on an index, beyond what it must be for the archive to open.
 
 Whole paths are put together for a message only: an archive of some hundred kilobytes can have
 thousands of them that are a megabyte long. Everything here goes from folder to folder, by names.
@@ -144,7 +144,7 @@ def _read_legacy(archive: Archive) -> Tree:
 
 
 def _seen(index: Index, folder: int, name: bytes, inode: int) -> int:
-    """What the original is to see of a folder or symlink: those that lead to files are files."""
+    """Return what the original is to see of a folder or symlink: one to a file is a file."""
     if stat.S_ISDIR(index.mode(inode)):
         return _FOLDER
     record = readable_record(index, folder, name, inode)

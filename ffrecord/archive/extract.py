@@ -1,7 +1,7 @@
 """Taking an archive apart into files again, and never writing outside the folder that was named.
 
 Whatever an archive says, and whoever changes the folder meanwhile: every file and folder is made
-relative to an open folder (see `openfolders`). So a symlink that comes out of the archive, or was
+relative to an open folder (see `placing`). So a symlink that comes out of the archive, or was
 there before, never leads a later file elsewhere. Names were checked when the archive was opened.
 
 A file gets its name when it is whole, verified and has its attributes (see `placing`): one that
@@ -41,7 +41,7 @@ _SET_IDS = stat.S_ISUID | stat.S_ISGID
 
 @dataclass(slots=True)
 class ExtractReport(Counts):
-    """What was extracted."""
+    """Counts of an extraction."""
 
     damaged: int = 0
 
@@ -351,7 +351,7 @@ class _Extraction:
 
     @contextlib.contextmanager
     def _telling(self, folder: int, name: bytes = b"") -> Iterator[None]:
-        """What is wrong with the archive is told of, if there is somebody to tell, and left out."""
+        """Tell `on_damage`, if there is one, of an error in the archive, and go on without that."""
         try:
             yield
         except NoRoomError:
@@ -382,5 +382,5 @@ class _Extraction:
 
 
 def _is_not_packed(index: Index, name: bytes) -> bool:
-    """What a killed extraction left may have been packed: it is to be extracted then."""
+    """Return whether no entry has the name: what a killed extraction left may have been packed."""
     return name not in index.tables.names.tobytes()

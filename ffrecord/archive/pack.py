@@ -61,7 +61,7 @@ class PackProgress:
 
 @dataclass(slots=True)
 class PackReport(Counts):
-    """What was packed."""
+    """Counts of a packed folder."""
 
     shards: int = 0
     skipped: dict[str, int] = field(default_factory=dict)

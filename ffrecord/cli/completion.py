@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def syntaxes() -> list[Syntax]:
-    """Of all commands. argparse has no public way to ask a parser for its arguments."""
+    """Return the words of all commands. argparse has no public way to list a parser's arguments."""
     parser = make_parser()
     (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     return [

@@ -1,4 +1,4 @@
-"""What commands know of typed datasets: which folders are some, and what is in their fields."""
+"""Typed datasets for the commands: which folders are some, and what is in their fields."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _describe(path: str, *, unfinished: bool) -> tuple[str, dict[str, Any]]:
-    """What sizes are of, and the facts."""
+    """Return what the sizes are sizes of, and the facts."""
     if not unfinished:
         shards = datasets.parts(path)
         if all(map(datasets.is_dataset, shards)):

@@ -1,4 +1,4 @@
-"""What this machine has of what FFRecord uses, and what it costs where something is missing.
+"""Facts about this machine: what it has of what FFRecord uses, and the cost of what is missing.
 
 Nothing here is needed to read or write: the library goes on without AIO, O_DIRECT, cachestat and
 huge pages, only slower. `facts` looks, `missing` judges what was found and does no I/O.
@@ -162,7 +162,7 @@ class Missing:
 
 
 def missing(found: Facts) -> list[Missing]:
-    """What `facts` has not found."""
+    """Return what `facts` has not found."""
     return [told for is_missing, told in _RULES if is_missing(found)]
 
 

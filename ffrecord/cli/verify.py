@@ -38,7 +38,7 @@ SHOWN_PATHS = 3
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Of the files that a record is, some, and how many more there are."""
+    """Some of the files that a record is, and how many more there are."""
 
     shown: tuple[str, ...] = ()
     more: int = 0
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class _Verdict:
-    """What is known of a file at the end."""
+    """Everything that is known of a file at the end."""
 
     path: str
     records: int | None = None
@@ -139,7 +139,7 @@ def _check(verdict: _Verdict, shown: bool, say: Callable[[str], None]) -> None:
 
 
 class _Names:
-    """What a packed folder's index adds: which files a record is, and its own checks."""
+    """A packed folder's index: which files a record is, and its own checks."""
 
     def __init__(self, reader: FileReader) -> None:
         self.problem: FFRecordError | None = None
@@ -166,8 +166,8 @@ class _Names:
         return Paths(tuple(shown), len(inodes) - len(shown))
 
     def narrowed(self, record: int, error: FFRecordError) -> FFRecordError:
-        """Of a large file's record, what is wrong with its first damaged block: that is what
-        whoever reads the file is told. Whatever else the error is about, the error itself."""
+        """Return the error of the first damaged block of a large file's record, which is what a
+        reader of the file is told. For anything else return the error itself."""
         archive = self._archive
         if archive is None or self.problem is not None:
             return error
@@ -208,7 +208,7 @@ def _ignore(line: str) -> None:
 
 
 def _damage(reader: FileReader, shown: bool) -> Iterator[Damage]:
-    """What is damaged, in order. Checksums release the GIL, so threads use all cores."""
+    """Yield the damaged records, in order. Checksums release the GIL, so threads use all cores."""
     cores = len(os.sched_getaffinity(0))
     waiting: deque[tuple[int, Future[list[Damage]]]] = deque()
     with (

@@ -47,7 +47,7 @@ DOING = "converting"  # in the name of the folder that it is done in
 
 @dataclass(slots=True)
 class ConversionReport:
-    """What was converted."""
+    """Counts of a conversion."""
 
     source_format: str
     target_format: str
@@ -290,7 +290,7 @@ class _Job:
 
     @contextmanager
     def _failing_as_the_target(self, folder: str) -> Iterator[None]:
-        """What cannot be written is the target, wherever it is until then."""
+        """Name the target in errors of what is written, wherever that is until then."""
         try:
             yield
         except (NoRoomError, WriteFailedError) as error:

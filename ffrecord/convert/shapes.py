@@ -117,7 +117,7 @@ Shape: TypeAlias = "Records | NamedFiles | Rows"
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """What a conversion may be told; README and `convert` say what each means."""
+    """Options of a conversion; `convert` says what each means."""
 
     field: str | None = None
     types: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -133,8 +133,8 @@ class ConvertOptions:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a writer did: how many items are in the file, and how many of those that it was given
-    were replaced by later ones of the same name."""
+    """Counts of a writer: the items in the file, and those that it was given and then replaced by
+    later ones of the same name."""
 
     items: int
     replaced: int = 0

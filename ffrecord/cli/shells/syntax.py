@@ -1,4 +1,4 @@
-"""What there is to complete: commands, their arguments, and what kind of thing each of those is."""
+"""Words to complete: commands, their arguments, and what kind of thing each of those is."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def index_path(path: str) -> str:
 
 @contextmanager
 def read(path: str, options: ConvertOptions) -> Iterator[Records]:
-    """Of two files if there is an `.idx` beside it, else of one."""
+    """Read a bag of two files if there is an `.idx` beside it, else of one."""
     with BagFile(path) as bag:
         yield Records(bag.records(), len(bag))
 

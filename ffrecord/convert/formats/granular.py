@@ -1,6 +1,6 @@
 """Dataset folders of the package granular: `spec.json`, and a bag for each field.
 
-Before 0.22 it had sequences, and `refs.bag`, which is read and written for those (`granularrefs`).
+Before 0.22 it had sequences, and `refs.bag`, which is read and written for those (`granular_refs`).
 Its int, i64 and u64 are all our int; its array and tree are msgpack where ours are .npy. Types that
 it has no codec for keep their name and our bytes: its readers must be given a decoder for them.
 """

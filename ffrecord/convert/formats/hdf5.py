@@ -121,7 +121,7 @@ def _damage_of(path: str, record: int | None = None) -> Iterator[None]:
 
 
 def _system_error(error: Exception) -> int:
-    """What the operating system said, by the text: h5py has it in `errno` only of what it opens."""
+    """Return the errno in an error's text: h5py has it in `errno` only for files that it opens."""
     return _number(_ERRNO, error)
 
 
@@ -189,8 +189,10 @@ def _type(path: str, name: str, dataset: Any) -> str:
 
 
 def _said_type(dataset: Any) -> str:
-    """What the attribute says; nothing unless it is text of fixed length, as we write it. Text of
-    variable length is on a heap, in which the HDF5 library may loop for ever if it is damaged."""
+    """Return what the attribute says; nothing unless it is text of fixed length, as we write it.
+
+    Text of variable length is on a heap: if that is damaged, the HDF5 library may loop for ever.
+    """
     if TYPE not in dataset.attrs:
         return ""
     attribute = dataset.attrs.get_id(TYPE)

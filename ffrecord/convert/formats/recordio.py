@@ -33,7 +33,7 @@ CODECS = ("none", "snappy", "gzip")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What a chunk's header says."""
+    """The header of a chunk."""
 
     crc: int
     codec: int  # its number in the dialect
@@ -169,7 +169,7 @@ def find_dialect(source: SourceFile) -> Dialect:
 
 
 def _checksum(source: SourceFile, dialect: Dialect, chunk: Chunk) -> int:
-    """Of the first chunk's data, by parts: in the wrong dialect its length means nothing."""
+    """Return the first chunk's checksum, by parts: in the wrong dialect its length is noise."""
     source.seek(HEADER.size)
     crc, left = 0, chunk.length
     while left:

@@ -117,7 +117,7 @@ def _opened(path: str, *, headers_only: bool = False) -> Iterator[tarfile.TarFil
 
 
 def _unpacking(start: bytes) -> Callable[[Any], Any] | None:
-    """What unpacks a file that begins like this. tarfile's own way does not look at checksums."""
+    """Return what unpacks a file with this start. tarfile's own way does not look at checksums."""
     if start.startswith(b"\x1f\x8b"):
         return lambda raw: gzip.GzipFile(fileobj=raw)
     if start.startswith(b"BZh"):

@@ -65,7 +65,7 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What an extension means: the name and the type of a field."""
+    """The field that an extension stands for."""
 
     name: str
     type: str
