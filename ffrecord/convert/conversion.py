@@ -18,7 +18,7 @@ from typing import Any
 
 from ffrecord.aliases import Path
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.counts import Counts, count_index
+from ffrecord.archive.counts import Counts, count_index, count_name
 from ffrecord.archive.extract import extract
 from ffrecord.archive.names import absolute
 from ffrecord.archive.pack import pack_folder, packing_bar
@@ -271,7 +271,8 @@ class _Job:
         ) as drawn:
             for item in items:
                 if self._counts is not None and (item.path or not item.is_folder):
-                    self._counts.add(item.mode, item.size, is_hard_link=bool(item.hard_link))
+                    is_hard_link = bool(item.hard_link)
+                    count_name(self._counts, item.mode, item.size, is_hard_link=is_hard_link)
                 if not getattr(item, "is_folder", False):
                     self._read += 1
                     drawn.update()

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from typing import Any
 
-from ffrecord.archive.counts import Counts
+from ffrecord.archive.counts import Counts, count_name
 from ffrecord.archive.names import to_bytes, to_text
 from ffrecord.convert.files import STEP, PieceReader, open_new, open_to_read
 from ffrecord.convert.formats.webdataset import split_key
@@ -70,7 +70,7 @@ def count(path: str) -> Counts:
             for member in _members(each, archive):
                 if not member.isdir() or _below(member.name):  # which the top has not
                     kind = _KINDS.get(member.type, stat.S_IFREG)
-                    total.add(kind, member.size, is_hard_link=member.islnk())
+                    count_name(total, kind, member.size, is_hard_link=member.islnk())
     return total
 
 
