@@ -118,7 +118,7 @@ def pack_folder(
             what = f"{top}: not packed: {listed(scan.skipped)}"
             warnings.warn(what, SkippedWarning, stacklevel=2)
         packer = _Packer(scan, ignore_changed, legacy_index, jobs)
-        packer.tell = _teller(packer.total, packer.paths() if verbose else None, progress)
+        packer.tell = _teller(packer.done, packer.paths() if verbose else None, progress)
         if largest is None:
             packer.write_file(target)
         else:
@@ -192,8 +192,10 @@ class _Packer:
         self._jobs = jobs
         self._gone: set[int] = set()
         self._files = _number_files(scan.tree)
-        self.report = _report(scan)
-        self.total = PackProgress(0, len(self._files), 0, self.report.bytes)
+        self.report = PackReport(
+            **asdict(count_tree(scan.tree)), skipped=dict(scan.skipped), changed=list(scan.changed)
+        )
+        self.done = PackProgress(0, len(self._files), 0, self.report.bytes)
         self.tell: Callable[[int, int], None] = lambda files, size: None
 
     def paths(self) -> Iterator[str]:
@@ -338,22 +340,15 @@ def _symlink_record(tree: Tree, index: Index, entry: int) -> int | None:
     return readable_record(index, tree.parent[entry], tree.names[entry], tree.inode[entry])
 
 
-def _report(scan: Scan) -> PackReport:
-    return PackReport(
-        **asdict(count_tree(scan.tree)), skipped=dict(scan.skipped), changed=list(scan.changed)
-    )
-
-
 def _teller(
-    total: PackProgress,
+    done: PackProgress,
     paths: Iterator[str] | None,
     progress: Callable[[PackProgress], None] | None,
 ) -> Callable[[int, int], None]:
-    """A function that is told how many files and bytes were written since the last time.
+    """Return a function to tell how many files and bytes were written since the last time.
 
     It prints `paths`, those of the files in the order of their records.
     """
-    done = PackProgress(0, total.total_files, 0, total.total_bytes)
 
     def tell(files: int, size: int) -> None:
         if paths is not None:

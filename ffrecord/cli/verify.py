@@ -55,7 +55,7 @@ NO_PATHS = Paths()
 
 def run(options: argparse.Namespace) -> int:
     """All files are looked at, also after one that is damaged."""
-    say = _ignore if options.json else _say
+    say = (lambda line: None) if options.json else _say  # with --json all is said at the end
     shown = shows_progress(options.no_progress)
     paths = [part for path in options.file for part in datasets.parts(path)]
     verdicts = [_verify(path, shown, say) for path in paths]
@@ -201,10 +201,6 @@ class _Names:
 
 def _say(line: str) -> None:
     print(printable(line), flush=True)
-
-
-def _ignore(line: str) -> None:
-    """With --json all is said at the end."""
 
 
 def _damage(reader: FileReader, shown: bool) -> Iterator[Damage]:

@@ -250,7 +250,7 @@ class _Job:
             return Written(self._read)
         with _opened(self._paths, self._source, self._options) as opened:
             total = opened.count
-            opened.items = self._counted(opened.items, total)
+            opened.items = self._count_read(opened.items, total)
             reshaped = reshape(opened, self._target.shape, self._options)
             given = _Counted(reshaped.items)
             reshaped.items = given
@@ -264,7 +264,7 @@ class _Job:
         if due is not None and found != due:
             raise CountError(f"{self._path}: {found} items were {what}, {due} were due")
 
-    def _counted(self, items: Iterable[Any], total: int | None) -> Iterator[Any]:
+    def _count_read(self, items: Iterable[Any], total: int | None) -> Iterator[Any]:
         kind = self._source.shape.item_name
         with bar(
             shown=self._verbose, total=total, unit=f" {kind}s", desc="converting", leave=False

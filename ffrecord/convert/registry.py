@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from ffrecord.archive.archive import Archive
@@ -68,11 +69,12 @@ FORMATS = {
         Format("tar", NamedFiles, tar.read, tar.write, tar.count, tar.SUFFIXES),
         Format("tfrecord", Records, tfrecord.read, tfrecord.write, tfrecord.count,
                (".tfrecord", ".tfrecords")),
-        Format("recordio", Records, recordio.read, recordio.write_python, recordio.count,
+        Format("recordio", Records, recordio.read, recordio.write, recordio.count,
                (".recordio", ".rio")),
-        Format("recordio-go", Records, recordio.read, recordio.write_go, recordio.count),
+        Format("recordio-go", Records, recordio.read,
+               partial(recordio.write, dialect=recordio.GO), recordio.count),
         Format("bag", Records, bag.read, bag.write, bag.count, (".bag",)),
-        Format("bag-single", Records, bag.read, bag.write_single, bag.count),
+        Format("bag-single", Records, bag.read, partial(bag.write, single=True), bag.count),
         Format("granular", Rows, granular.read, granular.write, granular.count, is_folder=True),
         Format("hdf5", Rows, hdf5.read, hdf5.write, hdf5.count, (".h5", ".hdf5")),
     )

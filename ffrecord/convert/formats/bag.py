@@ -39,15 +39,9 @@ def count(path: str) -> int:
         return len(bag)
 
 
-def write(path: str, records: Records, options: ConvertOptions) -> Written:
-    with BagWriter(path) as bag:
-        for record in records.items:
-            bag.append(record)
-    return Written(bag.length)
-
-
-def write_single(path: str, records: Records, options: ConvertOptions) -> Written:
-    with SingleBagWriter(path) as bag:
+def write(path: str, records: Records, options: ConvertOptions, *, single: bool = False) -> Written:
+    """Write a bag of two files, or a `single` one."""
+    with (SingleBagWriter if single else BagWriter)(path) as bag:
         for record in records.items:
             bag.append(record)
     return Written(bag.length)

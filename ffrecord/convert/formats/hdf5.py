@@ -36,6 +36,7 @@ CHUNK_BYTES = 64 << 10
 MOST_RATIO = 1100  # deflate makes 1032 bytes of one at the most
 MODEST = 1 << 30  # bytes that a file may claim without having them
 
+# In the text of an error: h5py has it in `errno` only for files that it opens.
 _ERRNO = re.compile(r"\berrno = ([0-9]{1,4})\b")
 _OFFSET = re.compile(r"\boffset = ([0-9]{1,18})\b")
 _SCALARS = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "bool": np.dtype(bool)}
@@ -99,7 +100,7 @@ def _file(path: str) -> Any:
         try:
             return optional.load("h5py").File(path, "r")
         except OSError as error:
-            if _system_error(error) != errno.EINTR:
+            if _number(_ERRNO, error) != errno.EINTR:
                 raise
 
 
@@ -113,16 +114,10 @@ def _damage_of(path: str, record: int | None = None) -> Iterator[None]:
     except (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
         if isinstance(error, OSError) and error.filename is not None:  # which h5py does not say
             raise
-        code = _system_error(error)
-        if code:
+        if code := _number(_ERRNO, error):
             raise ReadFailedError(path, code, _number(_OFFSET, error)) from error
         what = f"HDF5 cannot read it: {reason(error)}"
         raise DamagedSourceError(path, what, record) from error
-
-
-def _system_error(error: Exception) -> int:
-    """Return the errno in an error's text: h5py has it in `errno` only for files that it opens."""
-    return _number(_ERRNO, error)
 
 
 def _number(pattern: re.Pattern[str], error: Exception) -> int:

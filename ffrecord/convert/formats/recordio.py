@@ -102,16 +102,10 @@ def count(path: str) -> int:
         return total
 
 
-def write_python(path: str, records: Records, options: ConvertOptions) -> Written:
-    return _write(path, records, options, PYTHON)
-
-
-def write_go(path: str, records: Records, options: ConvertOptions) -> Written:
-    return _write(path, records, options, GO)
-
-
-def _write(path: str, records: Records, options: ConvertOptions, dialect: Dialect) -> Written:
-    """Chunks that are full with the record that reaches `CHUNK_BYTES`."""
+def write(
+    path: str, records: Records, options: ConvertOptions, *, dialect: Dialect = PYTHON
+) -> Written:
+    """Write chunks that are full with the record that reaches `CHUNK_BYTES`."""
     codec = options.codec or "snappy"
     if codec not in CODECS:
         raise ConversionError(f"RecordIO has no codec {codec!r}: it has {', '.join(CODECS)}")
