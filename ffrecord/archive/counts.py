@@ -18,7 +18,7 @@ from ffrecord.archive.index.build import Tree
 
 @dataclass(slots=True)
 class Counts:
-    """How many of each there are in a folder, an archive or a tar."""
+    """Counts of the things in a folder, an archive or a tar."""
 
     files: int = 0
     folders: int = 0
@@ -52,7 +52,7 @@ def count_index(index: Index) -> Counts:
 
 
 def kinds_of(index: Index) -> npt.NDArray[np.uint32]:
-    """Return the kind of each inode, as `stat.S_IFMT` has it."""
+    """The kind of each inode, as `stat.S_IFMT` has it."""
     tables = index.tables
     modes = tables.attributes["mode"][tables.inodes["attributes"]]
     kinds: npt.NDArray[np.uint32] = modes & np.uint32(0o170000)

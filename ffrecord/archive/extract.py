@@ -41,7 +41,7 @@ _SET_IDS = stat.S_ISUID | stat.S_ISGID
 
 @dataclass(slots=True)
 class ExtractReport(Counts):
-    """Counts of an extraction."""
+    """Counts of the things extracted, and of those that were damaged and left out."""
 
     damaged: int = 0
 
@@ -351,7 +351,7 @@ class _Extraction:
 
     @contextlib.contextmanager
     def _telling(self, folder: int, name: bytes = b"") -> Iterator[None]:
-        """Tell `on_damage`, if there is one, of an error in the archive, and go on without that."""
+        """Give damage in the archive to `on_damage`, if there is one, and go on without it."""
         try:
             yield
         except NoRoomError:
@@ -382,5 +382,6 @@ class _Extraction:
 
 
 def _is_not_packed(index: Index, name: bytes) -> bool:
-    """Return whether no entry has the name: what a killed extraction left may have been packed."""
+    """Whether no file has a name like this. (One that a killed extraction left may have been packed
+    since: it is extracted like any other.)"""
     return name not in index.tables.names.tobytes()

@@ -61,7 +61,7 @@ class PackProgress:
 
 @dataclass(slots=True)
 class PackReport(Counts):
-    """Counts of a packed folder."""
+    """Counts of the things packed, and what was left out."""
 
     shards: int = 0
     skipped: dict[str, int] = field(default_factory=dict)

@@ -316,10 +316,8 @@ def _is_symlink(fd: int, name: bytes) -> bool:
 
 
 def _places(paths: Iterable[str]) -> Iterator[tuple[tuple[int, int], tuple[int, int, bytes]]]:
-    """Identify each path that is there, and the folder and the name under which it is.
-
-    By numbers of inodes: the walk may come to it by another path.
-    """
+    """Device and inode of each path that is there, and those of its folder with its name in it:
+    the walk may come to it by another path."""
     for path in map(os.path.realpath, paths):
         with contextlib.suppress(OSError):  # not there, or with a name that is too long
             now, above = os.stat(path), os.stat(os.path.dirname(path))
