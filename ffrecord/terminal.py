@@ -1,6 +1,6 @@
-"""What all commands share: exit codes, text that is safe to print, and what only a terminal gets.
+"""Exit codes, complaints, and a parser whose errors are one line, for both command lines.
 
-Colours and progress bars are for people: in a pipe, a file or a CI's log there are none.
+Colours are for people: in a pipe, a file or a CI's log there are none.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
@@ -22,14 +21,11 @@ EXIT_BROKEN_PIPE = 141  # as a tool that dies of SIGPIPE
 
 RED, YELLOW = "31", "33"
 PROGRAM = "ffrecord"
-_PLAIN = re.compile(r"[\w@%+:,./-][\w@%+=:,./-]*")  # `=` comes before a command's name in zsh
-_SPECIAL = frozenset('"\\$`!')  # between double quotes
 _ALIKE = 0.75  # of two words: a letter or two left out, added or changed
-_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\x1b": "\\E", "'": "\\'", "\\": "\\\\"}
 
 
 def complain(what: object, *, warning: bool = False, program: str = PROGRAM) -> None:
-    """One line on standard error, after the program's name."""
+    """Print one line on standard error, after the program's name."""
     name = f"{program}: warning:" if warning else f"{program}:"
     if has_colours(sys.stderr):
         name = coloured(name, YELLOW if warning else RED)
@@ -37,7 +33,7 @@ def complain(what: object, *, warning: bool = False, program: str = PROGRAM) -> 
 
 
 def has_colours(stream: TextIO, when: str = "auto") -> bool:
-    """Whether to colour what is written there; `when` may also be `always` or `never`."""
+    """Return whether to colour what is written there; `when` may also be `always` or `never`."""
     if when != "auto":
         return when == "always"
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
@@ -48,53 +44,11 @@ def coloured(text: str, colour: str) -> str:
     return f"\033[{colour}m{text}\033[0m"
 
 
-def shows_progress(unwanted: bool) -> bool:
-    """Whether to draw a progress bar, which is on standard error."""
-    return not unwanted and sys.stderr.isatty()
-
-
 def printable(shown: object) -> str:
     """File names may hold anything; a terminal should see one line and no control characters."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(shown)
     )
-
-
-def quoted(name: str) -> str:
-    """A name as bash and zsh take it back: as it is if that will do, else `'with space'`, and
-    `$'new\\nline'` if it has what standard output cannot show, in octal where it is not ASCII."""
-    if name.isprintable() and _fits(name):
-        if _PLAIN.fullmatch(name):
-            return name
-        return f'"{name}"' if "'" in name and not _SPECIAL & set(name) else shlex.quote(name)
-    return "$'" + "".join(_escaped(each) for each in name) + "'"
-
-
-def print_names(lines: Iterable[str], *, raw: bool, end: str = "\n") -> None:
-    """Lines with names in them that are quoted, or if they are `raw` the bytes that names are in
-    an archive, whatever encoding the output has."""
-    if not raw:
-        sys.stdout.writelines(f"{line}{end}" for line in lines)
-        return
-    sys.stdout.flush()
-    for line in lines:
-        sys.stdout.buffer.write(f"{line}{end}".encode("utf-8", "surrogateescape"))
-
-
-def _escaped(char: str) -> str:
-    if char in _ESCAPES:
-        return _ESCAPES[char]
-    if char.isprintable() and _fits(char):
-        return char
-    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogateescape"))
-
-
-def _fits(text: str) -> bool:
-    try:
-        text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 class Parser(argparse.ArgumentParser):
@@ -118,8 +72,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE)
 
     def _hint(self) -> str:
-        """What to do about a word that looks like an option, or stands for a command, and is
-        none."""
+        """Return what to do about a word that looks like an option, or stands where a command
+        does, and is none."""
         if hint := self._command_hint():
             return hint
         word = next(self._unknown_options(), None)

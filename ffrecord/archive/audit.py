@@ -1,4 +1,4 @@
-"""What `ffrecord verify` asks of an index beyond what it must be for the archive to open.
+"""Checks of an index for `ffrecord verify`, beyond those that it passes when an archive is opened.
 
 Whole paths are put together for a message only: an archive of some hundred kilobytes can have
 thousands of them that are a megabyte long. Everything here goes from folder to folder, by names.
@@ -11,12 +11,13 @@ import stat
 from array import array
 
 import numpy as np
-import numpy.typing as npt
 
 from ffrecord.archive.archive import Archive
+from ffrecord.archive.counts import kinds_of
 from ffrecord.archive.index import ROOT, Index, legacy
 from ffrecord.archive.index.build import Tree
 from ffrecord.archive.index.resolve import readable_record
+from ffrecord.archive.names import to_text
 from ffrecord.errors import IndexStructureError
 from ffrecord.format.checksum import crc32, crc32_joined
 from ffrecord.format.index import BLOCK, LEGACY_MAGIC
@@ -31,8 +32,8 @@ def audit(archive: Archive) -> None:
     """Raise IndexStructureError for the first thing in an index that is not as it should be.
 
     The checksums of blocks must give those of their records, targets of symlinks and names of
-    extended attributes must be some, each hash must be that of its path, and the index for the
-    original FFRecord, if there is one beside ours, must say the same.
+    extended attributes must be possible ones, each hash must be that of its path, and the index for
+    the original FFRecord, if there is one beside ours, must say the same.
     """
     _audit_blocks(archive)
     _audit_symlinks(archive.index)
@@ -66,7 +67,7 @@ def _audit_blocks(archive: Archive) -> None:
 
 
 def _audit_symlinks(index: Index) -> None:
-    for inode in (_kinds(index) == stat.S_IFLNK).nonzero()[0].tolist():
+    for inode in (kinds_of(index) == stat.S_IFLNK).nonzero()[0].tolist():
         index.target(inode)  # raises if it has a NUL in it
 
 
@@ -94,7 +95,7 @@ def _audit_hashes(archive: Archive) -> None:
     index, tables = archive.index, archive.index.tables
     named_by = tables.inodes["entry"]
     crcs = array("I")
-    for folder in (_kinds(index) == stat.S_IFDIR).nonzero()[0].tolist():
+    for folder in (kinds_of(index) == stat.S_IFDIR).nonzero()[0].tolist():
         # Folders come after their parents, and their entries are all entries in order.
         prefix = crc32(b"/", crcs[named_by[folder]]) if folder != ROOT else 0
         crcs.extend(crc32(name, prefix) for name, _ in index.children(folder))
@@ -143,7 +144,7 @@ def _read_legacy(archive: Archive) -> Tree:
 
 
 def _seen(index: Index, folder: int, name: bytes, inode: int) -> int:
-    """What the original is to see of a folder or symlink: those that lead to files are files."""
+    """How the original is to see a folder or symlink: those that lead to files are files."""
     if stat.S_ISDIR(index.mode(inode)):
         return _FOLDER
     record = readable_record(index, folder, name, inode)
@@ -156,15 +157,8 @@ def _said(theirs: Tree, inode: int | None) -> int:
     return _FOLDER if theirs.is_folder(inode) else theirs.record[inode]
 
 
-def _kinds(index: Index) -> npt.NDArray[np.uint32]:
-    tables = index.tables
-    modes = tables.attributes["mode"] & np.uint32(0o170000)
-    kinds: npt.NDArray[np.uint32] = modes[tables.inodes["attributes"]]
-    return kinds
-
-
 def _shown(path: bytes) -> str:
-    return repr(path.decode("utf-8", "surrogateescape"))
+    return repr(to_text(path))
 
 
 def _wrong(archive: Archive, what: str) -> IndexStructureError:

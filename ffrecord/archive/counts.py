@@ -17,8 +17,8 @@ from ffrecord.archive.index.build import Tree
 
 
 @dataclass(slots=True)
-class Contents:
-    """What is in a folder, an archive or a tar."""
+class Counts:
+    """Counts of the things in a folder, an archive or a tar."""
 
     files: int = 0
     folders: int = 0
@@ -28,35 +28,48 @@ class Contents:
 
     @property
     def names(self) -> int:
-        """Of all that is not a folder."""
+        """How many names there are, but for those of folders."""
         return self.files + self.symlinks + self.hard_links
 
 
-def of_index(index: Index) -> Contents:
-    """Of an archive."""
+def count_name(counts: Counts, mode: int, size: int, *, is_hard_link: bool) -> None:
+    """Add a name below the top to the counts. Not a method: users have subclasses as reports."""
+    if is_hard_link:
+        counts.hard_links += 1
+    elif stat.S_ISDIR(mode):
+        counts.folders += 1
+    elif stat.S_ISLNK(mode):
+        counts.symlinks += 1
+    else:
+        counts.files += 1
+        counts.bytes += size
+
+
+def count_index(index: Index) -> Counts:
+    """Count what is in an archive."""
     tables = index.tables
     return _counted(kinds_of(index), tables.inodes["length"], len(tables.entries))
 
 
 def kinds_of(index: Index) -> npt.NDArray[np.uint32]:
-    """What each inode is, as `stat.S_IFMT` has it."""
+    """The kind of each inode, as `stat.S_IFMT` has it."""
     tables = index.tables
     modes = tables.attributes["mode"][tables.inodes["attributes"]]
     kinds: npt.NDArray[np.uint32] = modes & np.uint32(0o170000)
     return kinds
 
 
-def of_tree(tree: Tree) -> Contents:
-    """Of a folder that was walked."""
+def count_tree(tree: Tree) -> Counts:
+    """Count what is in a folder that was walked."""
     return _counted(tree.kinds(), np.frombuffer(tree.length, np.uint64), len(tree.names))
 
 
 def _counted(
     kinds: npt.NDArray[np.uint32], lengths: npt.NDArray[np.uint64], entries: int
-) -> Contents:
+) -> Counts:
     """Count inodes by their kinds; the root is one of them, and has no entry."""
     is_file = kinds == stat.S_IFREG
-    return Contents(
+    return Counts(
         files=int(is_file.sum()),
         folders=int((kinds == stat.S_IFDIR).sum()) - 1,
         symlinks=int((kinds == stat.S_IFLNK).sum()),

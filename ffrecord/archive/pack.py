@@ -23,7 +23,7 @@ from itertools import islice
 import numpy as np
 
 from ffrecord.aliases import Ints, Path
-from ffrecord.archive.counts import Contents, of_tree
+from ffrecord.archive.counts import Counts, count_tree
 from ffrecord.archive.index import Index, legacy
 from ffrecord.archive.index.build import Shard, Tree, build
 from ffrecord.archive.index.resolve import readable_record
@@ -39,7 +39,7 @@ from ffrecord.errors import ChangedError, ChangedWarning, SkippedWarning
 from ffrecord.format import index as index_layout
 from ffrecord.format.checksum import crc32, crc32_joined
 from ffrecord.format.index import BLOCK, INDEX_NAME
-from ffrecord.format.records import CRC_SIZE
+from ffrecord.format.records import CRC_SIZE, part_name
 from ffrecord.progress import bar
 from ffrecord.records.writer import FileWriter
 from ffrecord.terminal import printable
@@ -50,7 +50,7 @@ MOST_SHARDS = 100_000  # PART_00000.ffr to PART_99999.ffr sort by number
 
 
 @dataclass(slots=True)
-class Progress:
+class PackProgress:
     """How far packing is: files and bytes done, and how many there are."""
 
     files: int
@@ -60,8 +60,8 @@ class Progress:
 
 
 @dataclass(slots=True)
-class PackReport(Contents):
-    """What was packed."""
+class PackReport(Counts):
+    """Counts of the things packed, and what was left out."""
 
     shards: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def pack_folder(
     jobs: int | None = None,
     dereference: bool = False,
     exclude: Iterable[str] = (),
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[PackProgress], None] | None = None,
     legacy_index: bool = True,
     ignore_changed: bool = False,
     shard_size: int | str | None = None,
@@ -94,7 +94,7 @@ def pack_folder(
         jobs: how many files to read at once, at most; 8 if left out.
         dereference: pack what symlinks point to, as the original did, instead of symlinks.
         exclude: patterns of names (`*.tmp`) or paths (`logs/*`) to leave out.
-        progress: called now and then with a `Progress`.
+        progress: called now and then with a `PackProgress`.
         legacy_index: also write the index that the original FFRecord reads.
         ignore_changed: a file that changes or goes away meanwhile is a warning, not an error;
             it is packed as it was found, or left out.
@@ -118,7 +118,7 @@ def pack_folder(
             what = f"{top}: not packed: {listed(scan.skipped)}"
             warnings.warn(what, SkippedWarning, stacklevel=2)
         packer = _Packer(scan, ignore_changed, legacy_index, jobs)
-        packer.tell = _teller(packer.total, packer.paths() if verbose else None, progress)
+        packer.tell = _teller(packer.done, packer.paths() if verbose else None, progress)
         if largest is None:
             packer.write_file(target)
         else:
@@ -127,12 +127,12 @@ def pack_folder(
 
 
 @contextlib.contextmanager
-def packing_bar(*, shown: bool) -> Iterator[Callable[[Progress], None]]:
+def packing_bar(*, shown: bool) -> Iterator[Callable[[PackProgress], None]]:
     """Draw a progress bar on standard error. Give a function for `pack_folder(progress=…)`."""
     drawn = None
     with contextlib.ExitStack() as stack:
 
-        def show(now: Progress) -> None:
+        def show(now: PackProgress) -> None:
             nonlocal drawn
             if drawn is None:  # not before: an error may come instead
                 total, unit = now.total_bytes, "B"
@@ -192,8 +192,10 @@ class _Packer:
         self._jobs = jobs
         self._gone: set[int] = set()
         self._files = _number_files(scan.tree)
-        self.report = _report(scan)
-        self.total = Progress(0, len(self._files), 0, self.report.bytes)
+        self.report = PackReport(
+            **asdict(count_tree(scan.tree)), skipped=dict(scan.skipped), changed=list(scan.changed)
+        )
+        self.done = PackProgress(0, len(self._files), 0, self.report.bytes)
         self.tell: Callable[[int, int], None] = lambda files, size: None
 
     def paths(self) -> Iterator[str]:
@@ -216,7 +218,7 @@ class _Packer:
         self.report.shards = len(parts)
         shards = []
         for number, part in enumerate(parts):
-            name = f"PART_{number:05d}.ffr"
+            name = part_name(number)
             path = os.path.join(folder, name)
             with FileWriter(path, len(part)) as writer:
                 self._write(writer, self._files[part.start : part.stop])
@@ -338,22 +340,15 @@ def _symlink_record(tree: Tree, index: Index, entry: int) -> int | None:
     return readable_record(index, tree.parent[entry], tree.names[entry], tree.inode[entry])
 
 
-def _report(scan: Scan) -> PackReport:
-    return PackReport(
-        **asdict(of_tree(scan.tree)), skipped=dict(scan.skipped), changed=list(scan.changed)
-    )
-
-
 def _teller(
-    total: Progress,
+    done: PackProgress,
     paths: Iterator[str] | None,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[PackProgress], None] | None,
 ) -> Callable[[int, int], None]:
-    """A function that is told how many files and bytes were written since the last time.
+    """Return a function to tell how many files and bytes were written since the last time.
 
     It prints `paths`, those of the files in the order of their records.
     """
-    done = Progress(0, total.total_files, 0, total.total_bytes)
 
     def tell(files: int, size: int) -> None:
         if paths is not None:

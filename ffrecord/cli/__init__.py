@@ -22,7 +22,7 @@ from ffrecord.text import for_a_shell
 
 
 def command() -> int:
-    """What the `ffrecord` process does: `main`, after which there is nothing left to interrupt.
+    """Run the `ffrecord` process: `main`, after which there is nothing left to interrupt.
 
     Python gives SIGINT its default action back while it shuts down: a Ctrl-C that came so late
     would look like one that had stopped the work.

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from ffrecord.archive.folder import PackedFolder
-from ffrecord.cli.common import inside, refuse_datasets, refuse_records_of_datasets
+from ffrecord.cli.common import errors_naming, refuse_datasets, refuse_records_of_datasets
 from ffrecord.records.reader import FileReader
 
 
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     with PackedFolder(options.file) as folder:
         folder.archive.refuse_lone(options.file)
         for path in options.path:
-            with inside(options.file):
+            with errors_naming(options.file):
                 pieces = folder.stream(path)
             for piece in pieces:
                 sys.stdout.buffer.write(piece.data)

@@ -12,17 +12,7 @@ import argparse
 from ffrecord.cli.arguments import COMMANDS, make_parser
 from ffrecord.cli.shells.bash import bash_script
 from ffrecord.cli.shells.fish import fish_script
-from ffrecord.cli.shells.syntax import (
-    FILES,
-    FOLDERS,
-    INSIDE,
-    LIST,
-    MOUNTS,
-    NOTHING,
-    WORDS,
-    Argument,
-    Syntax,
-)
+from ffrecord.cli.shells.syntax import Argument, Kind, Syntax
 from ffrecord.cli.shells.zsh import zsh_script
 from ffrecord_fuse.mounting.options import offered
 
@@ -30,8 +20,8 @@ SCRIPTS = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}
 
 # What arguments are, by name; of the others, positional ones are files, and options words.
 KINDS = {
-    "folder": FOLDERS, "mountpoint": FOLDERS, "directory": FOLDERS, "log": FILES, "path": INSIDE,
-    "system": FILES,
+    "folder": Kind.FOLDERS, "mountpoint": Kind.FOLDERS, "directory": Kind.FOLDERS,
+    "log": Kind.FILES, "path": Kind.INSIDE, "system": Kind.FILES,
 }  # fmt: skip
 
 
@@ -41,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def syntaxes() -> list[Syntax]:
-    """Of all commands. argparse has no public way to ask a parser for its arguments."""
+    """Return the words of all commands. argparse has no public way to list a parser's arguments."""
     parser = make_parser()
     (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     return [
@@ -57,7 +47,7 @@ def _arguments(command: str, actions: list[argparse.Action]) -> tuple[Argument, 
 def _argument(command: str, action: argparse.Action) -> Argument:
     names, many = tuple(action.option_strings), action.nargs in ("*", "+")
     kind, words = _kind(command, action), tuple(action.choices or ())
-    if kind == LIST:
+    if kind == Kind.LIST:
         words = tuple(offered())
     return Argument(names, action.help or "", kind, words, many)
 
@@ -66,9 +56,9 @@ def _kind(command: str, action: argparse.Action) -> str | None:
     if action.option_strings and action.nargs == 0:
         return None
     if action.choices is not None:
-        return WORDS
+        return Kind.WORDS
     if (command, action.dest) == ("mount", "options"):
-        return LIST
+        return Kind.LIST
     if (command, action.dest) == ("umount", "mountpoint"):
-        return MOUNTS
-    return KINDS.get(action.dest, NOTHING if action.option_strings else FILES)
+        return Kind.MOUNTS
+    return KINDS.get(action.dest, Kind.NOTHING if action.option_strings else Kind.FILES)

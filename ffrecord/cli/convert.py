@@ -6,21 +6,18 @@ import argparse
 import dataclasses
 import json
 
-from ffrecord.archive.counts import Contents
-from ffrecord.cli.common import tally, warn_of_bytes
+from ffrecord.archive.counts import Counts
+from ffrecord.cli.common import describe_counts, shows_progress, warn_of_missing_unit
 from ffrecord.convert import FORMATS, ConversionReport, convert
-from ffrecord.convert.shapes import Records, Rows
-from ffrecord.terminal import printable, shows_progress
+from ffrecord.terminal import printable
 from ffrecord.text import counted
-
-KINDS = {Records: "record", Rows: "row"}
 
 
 def run(options: argparse.Namespace) -> int:
     if len(options.paths) < 2:
         options.parser.error("convert needs what to convert, and where to")
     *sources, target = options.paths
-    warn_of_bytes(options.shard_size)
+    warn_of_missing_unit(options.shard_size)
     report = convert(
         sources, target,
         source_format=options.source, target_format=options.target,
@@ -48,7 +45,7 @@ def summary(report: ConversionReport) -> str:
     return f"{text}, {report.replaced:,} replaced" if report.replaced else text
 
 
-def _counted(items: int, format_name: str, contents: Contents | None) -> str:
+def _counted(items: int, format_name: str, contents: Counts | None) -> str:
     if contents is not None:
-        return tally(contents)
-    return counted(items, KINDS[FORMATS[format_name].shape])
+        return describe_counts(contents)
+    return counted(items, FORMATS[format_name].shape.item_name)

@@ -1,17 +1,16 @@
-"""What commands know of typed datasets: which folders are some, and what is in their fields."""
+"""Typed datasets for the commands: which folders are some, and what is in their fields."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from ffrecord.dataset.columns import parse_types
 from ffrecord.dataset.reader import DatasetReader
-from ffrecord.dataset.sharded import SHARD_NAME
-from ffrecord.dataset.spec import SEQUENCE, SPEC_NAME, file_name, load
+from ffrecord.dataset.sharded import shards_among
+from ffrecord.dataset.spec import SPEC_NAME, file_name, load, split_type
 from ffrecord.errors import DatasetError, NotPackedFolderError
 from ffrecord.records.reader import FileReader
 
@@ -27,8 +26,8 @@ def parts(path: str) -> list[str]:
     """
     names: list[str] = []
     with contextlib.suppress(OSError):  # what cannot be listed is told of when its turn comes
-        names = sorted(os.listdir(path)) if not is_dataset(path) else []
-    shards = [os.path.join(path, name) for name in names if re.fullmatch(SHARD_NAME, name)]
+        names = os.listdir(path) if not is_dataset(path) else []
+    shards = [os.path.join(path, name) for name in shards_among(names)]
     if not any(map(is_dataset, shards)):  # one that is none then is a broken one
         return [path]
     return [path, *shards] if any(name.endswith(".ffr") for name in names) else shards
@@ -94,6 +93,5 @@ def describe(path: str, shards: Sequence[str]) -> dict[str, Any]:
 
 
 def _any_decoders(spec: dict[str, str]) -> dict[str, Any]:
-    """Something for every type: a user's own have no decoder here."""
-    texts = [text.removesuffix(SEQUENCE) for text in spec.values()]
-    return dict.fromkeys({text.rpartition("+")[0] or text for text in texts}, bytes)
+    """Return a decoder for every type: a user's own have none here."""
+    return dict.fromkeys((split_type(text)[0] for text in spec.values()), bytes)

@@ -11,10 +11,10 @@ from ffrecord.archive.archive import Archive
 from ffrecord.archive.extract import extract
 from ffrecord.archive.index.resolve import require
 from ffrecord.archive.names import json_facts, to_bytes
-from ffrecord.cli.common import inside, refuse_datasets, tally
+from ffrecord.cli.common import describe_counts, errors_naming, refuse_datasets, shows_progress
 from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.progress import bar
-from ffrecord.terminal import complain, printable, shows_progress
+from ffrecord.terminal import complain, printable
 from ffrecord.text import counted
 
 
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
         Archive.open(options.archive) as archive,
         bar(shown=shown, unit="B", unit_scale=True, desc="extracting", leave=False) as drawn,
     ):
-        with inside(options.archive):
+        with errors_naming(options.archive):
             require(archive.index, map(to_bytes, options.path))
         report = extract(
             archive, options.directory, options.path or None,
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         where = json_facts("directory", options.directory)
         print(json.dumps({**where, **asdict(report), "damaged_files": damaged}, indent=2))
     else:
-        print(printable(f"{options.directory}: {tally(report)}"))
+        print(printable(f"{options.directory}: {describe_counts(report)}"))
     if report.damaged:
         complain(f"left out or incomplete: {counted(report.damaged, 'damaged file')}")
         return SampleChecksumError.exit_code

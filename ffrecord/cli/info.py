@@ -14,12 +14,12 @@ import numpy as np
 
 from ffrecord.aliases import Ints
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.counts import kinds_of, of_index
+from ffrecord.archive.counts import count_index, kinds_of
 from ffrecord.archive.names import json_facts, to_text
-from ffrecord.cli import datasets, system
+from ffrecord.cli import datasets
+from ffrecord.cli.quoting import quoted
 from ffrecord.errors import NotPackedFolderError
 from ffrecord.records.reader import FileReader
-from ffrecord.terminal import quoted
 from ffrecord.text import counted, human
 
 LARGEST = 5
@@ -30,6 +30,8 @@ def run(options: argparse.Namespace) -> int:
     if (options.file is None) == (options.system is None):
         options.parser.error("name one FILE, or give --system with or without a PATH")
     if options.system is not None:
+        from ffrecord.cli import system  # which imports the mount's modules
+
         system.show(options.system, as_json=options.json)
         return 0
     what, facts = _describe(options.file, unfinished=options.unfinished)
@@ -41,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _describe(path: str, *, unfinished: bool) -> tuple[str, dict[str, Any]]:
-    """What sizes are of, and the facts."""
+    """Return what the sizes are sizes of, and the facts."""
     if not unfinished:
         shards = datasets.parts(path)
         if all(map(datasets.is_dataset, shards)):
@@ -104,7 +106,7 @@ def field_lines(fields: dict[str, dict[str, Any]]) -> list[str]:
 def describe_folder(archive: Archive) -> dict[str, Any]:
     """The facts about a packed folder, ready for JSON."""
     index, reader = archive.index, archive.reader
-    counts = of_index(index)
+    counts = count_index(index)
     files = (kinds_of(index) == stat.S_IFREG).nonzero()[0]
     sizes = index.tables.inodes["length"][files].astype(np.int64)
     largest = files[np.argsort(-sizes, kind="stable")[:LARGEST]]

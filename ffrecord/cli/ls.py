@@ -24,8 +24,9 @@ from ffrecord.archive.archive import Archive
 from ffrecord.archive.index import Index, Status
 from ffrecord.archive.index.resolve import resolve
 from ffrecord.archive.names import json_facts, to_bytes, to_text
-from ffrecord.cli.common import inside, refuse_datasets
-from ffrecord.terminal import coloured, has_colours, print_names, quoted
+from ffrecord.cli.common import errors_naming, refuse_datasets
+from ffrecord.cli.quoting import print_names, quoted
+from ffrecord.terminal import coloured, has_colours
 from ffrecord.text import human
 
 Listing: TypeAlias = "list[tuple[str, Status]]"
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     refuse_datasets(options.archive)
     with Archive.open(options.archive) as archive:
         index = archive.index
-        look = _Look(
+        style = _Style(
             options.l, options.human_readable, options.p, has_colours(sys.stdout, options.color),
             sys.stdout.isatty() and not options.zero, "\0" if options.zero else "\n",
         )  # fmt: skip
@@ -52,13 +53,13 @@ def run(options: argparse.Namespace) -> int:
                     print(json.dumps(_facts(index, os.path.join(path, name), status)))
                 continue
             if options.recursive or len(options.path) > 1:
-                look.print([*([""] if number else []), f"{look.name(path or '.')}:"])
-            look.print(look.lines(index, listing))
+                style.print([*([""] if number else []), f"{style.name(path or '.')}:"])
+            style.print(style.lines(index, listing))
     return 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Style:
     """How a listing is shown."""
 
     long: bool
@@ -115,7 +116,7 @@ def _colour(status: Status) -> str | None:
 
 
 def _locate(archive: str, index: Index, path: str) -> tuple[str, int]:
-    with inside(archive):
+    with errors_naming(archive):
         return path, resolve(index, to_bytes(path), follow=path.endswith("/"))
 
 

@@ -9,8 +9,8 @@ from dataclasses import asdict
 
 from ffrecord.archive.names import json_facts
 from ffrecord.archive.pack import PackReport, pack_folder, packing_bar
-from ffrecord.cli.common import tally, warn_of_bytes
-from ffrecord.terminal import EXIT_USAGE, complain, printable, shows_progress
+from ffrecord.cli.common import describe_counts, shows_progress, warn_of_missing_unit
+from ffrecord.terminal import EXIT_USAGE, complain, printable
 from ffrecord.text import there_already
 
 
@@ -18,7 +18,7 @@ def run(options: argparse.Namespace) -> int:
     # The library replaces it, as the original did; a slip of a command line should not.
     if os.path.isfile(options.out) and not options.force and options.shard_size is None:
         raise there_already(options.out)
-    warn_of_bytes(options.shard_size)
+    warn_of_missing_unit(options.shard_size)
     try:
         report = _pack(options)
     except ValueError as error:  # a shard size that makes too many shards
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({**json_facts("out", options.out), **asdict(report)}, indent=2))
     else:
-        print(printable(f"{options.out}: {tally(report, report.shards)}"))
+        print(printable(f"{options.out}: {describe_counts(report, report.shards)}"))
     return 0
 
 

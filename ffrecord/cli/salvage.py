@@ -7,15 +7,10 @@ import json
 from dataclasses import asdict
 
 from ffrecord.archive.names import json_facts
+from ffrecord.cli.common import shows_progress
 from ffrecord.progress import bar
 from ffrecord.records.salvage import SalvageReport, salvage_file
-from ffrecord.terminal import (
-    EXIT_DAMAGED,
-    EXIT_USAGE,
-    complain,
-    printable,
-    shows_progress,
-)
+from ffrecord.terminal import EXIT_DAMAGED, EXIT_USAGE, complain, printable
 from ffrecord.text import counted, human
 
 SHOWN = 20

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from ffrecord.archive.names import json_facts
-from ffrecord.disk.machine import Facts, facts, missing
+from ffrecord.cli.machine import Facts, facts, missing
 from ffrecord.terminal import printable
 from ffrecord.text import human
 

@@ -6,7 +6,8 @@ import argparse
 import errno
 import sys
 
-from ffrecord.terminal import complain, print_names, quoted
+from ffrecord.cli.quoting import print_names, quoted
+from ffrecord.terminal import complain
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting.mount import TYPE, unmount
 from ffrecord_fuse.mounting.mounttable import mount_points

@@ -24,10 +24,11 @@ from ffrecord.archive.archive import Archive
 from ffrecord.archive.audit import audit, shown_path
 from ffrecord.archive.names import json_facts, to_text
 from ffrecord.cli import datasets
+from ffrecord.cli.common import shows_progress
 from ffrecord.errors import FFRecordError, NotPackedFolderError, SampleChecksumError
 from ffrecord.progress import bar
 from ffrecord.records.reader import FileReader
-from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable, shows_progress
+from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable
 from ffrecord.text import counted
 
 Damage: TypeAlias = "tuple[int, FFRecordError]"
@@ -37,7 +38,7 @@ SHOWN_PATHS = 3
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Of the files that a record is, some, and how many more there are."""
+    """Some of the files that a record is, and how many more there are."""
 
     shown: tuple[str, ...] = ()
     more: int = 0
@@ -54,7 +55,7 @@ NO_PATHS = Paths()
 
 def run(options: argparse.Namespace) -> int:
     """All files are looked at, also after one that is damaged."""
-    say = _ignore if options.json else _say
+    say = (lambda line: None) if options.json else _say  # with --json all is said at the end
     shown = shows_progress(options.no_progress)
     paths = [part for path in options.file for part in datasets.parts(path)]
     verdicts = [_verify(path, shown, say) for path in paths]
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class _Verdict:
-    """What is known of a file at the end."""
+    """Everything that is known of a file at the end."""
 
     path: str
     records: int | None = None
@@ -138,7 +139,7 @@ def _check(verdict: _Verdict, shown: bool, say: Callable[[str], None]) -> None:
 
 
 class _Names:
-    """What a packed folder's index adds: which files a record is, and its own checks."""
+    """A packed folder's index: which files a record is, and its own checks."""
 
     def __init__(self, reader: FileReader) -> None:
         self.problem: FFRecordError | None = None
@@ -165,8 +166,8 @@ class _Names:
         return Paths(tuple(shown), len(inodes) - len(shown))
 
     def narrowed(self, record: int, error: FFRecordError) -> FFRecordError:
-        """Of a large file's record, what is wrong with its first damaged block: that is what
-        whoever reads the file is told. Whatever else the error is about, the error itself."""
+        """Return the error of the first damaged block of a large file's record, which is what a
+        reader of the file is told. For anything else return the error itself."""
         archive = self._archive
         if archive is None or self.problem is not None:
             return error
@@ -202,12 +203,8 @@ def _say(line: str) -> None:
     print(printable(line), flush=True)
 
 
-def _ignore(line: str) -> None:
-    """With --json all is said at the end."""
-
-
 def _damage(reader: FileReader, shown: bool) -> Iterator[Damage]:
-    """What is damaged, in order. Checksums release the GIL, so threads use all cores."""
+    """Yield the damaged records, in order. Checksums release the GIL, so threads use all cores."""
     cores = len(os.sched_getaffinity(0))
     waiting: deque[tuple[int, Future[list[Damage]]]] = deque()
     with (

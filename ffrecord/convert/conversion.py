@@ -18,7 +18,7 @@ from typing import Any
 
 from ffrecord.aliases import Path
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.counts import Contents, of_index
+from ffrecord.archive.counts import Counts, count_index, count_name
 from ffrecord.archive.extract import extract
 from ffrecord.archive.names import absolute
 from ffrecord.archive.pack import pack_folder, packing_bar
@@ -28,8 +28,8 @@ from ffrecord.convert import field_types, registry
 from ffrecord.convert.formats import bag
 from ffrecord.convert.publish import publish_files, publish_folder
 from ffrecord.convert.registry import Format
-from ffrecord.convert.reshape import adapt
-from ffrecord.convert.shapes import Entry, Files, Options, Rows, Shape, Written
+from ffrecord.convert.reshape import reshape
+from ffrecord.convert.shapes import ConvertOptions, NamedFiles, Rows, Shape, Written
 from ffrecord.errors import (
     ConversionError,
     CountError,
@@ -47,7 +47,7 @@ DOING = "converting"  # in the name of the folder that it is done in
 
 @dataclass(slots=True)
 class ConversionReport:
-    """What was converted."""
+    """Counts of a conversion."""
 
     source_format: str
     target_format: str
@@ -59,9 +59,9 @@ class ConversionReport:
     """Files that a later one of the same name took the place of."""
     skipped: dict[str, int] = field(default_factory=dict)
     """What the target cannot hold, by kind."""
-    source_contents: Contents | None = None
+    source_contents: Counts | None = None
     """What `read` counts, if that is files; and the folders."""
-    target_contents: Contents | None = None
+    target_contents: Counts | None = None
     """What `written` counts, likewise."""
 
 
@@ -97,7 +97,7 @@ def convert(
     Returns what was read and written. An error leaves the target as it was.
     """
     paths = _source_paths(src)
-    options = Options(
+    options = ConvertOptions(
         field, dict(types or {}), drop_names, codec,
         None if shard_size is None else parse_size(shard_size),
         mtime_ns=max(os.stat(path).st_mtime_ns for path in paths),
@@ -143,7 +143,7 @@ def _source_format(paths: list[str], name: str | None) -> Format:
     return first
 
 
-def _target_format(dst: str, source: Format, name: str | None, options: Options) -> Format:
+def _target_format(dst: str, source: Format, name: str | None, options: ConvertOptions) -> Format:
     shape = source.shape if options.field is None else Rows
     target = registry.find_target(dst, shape) if name is None else registry.named(name)
     if options.shard_size is not None and target.name != "tar":
@@ -204,7 +204,7 @@ class _Job:
     """One conversion."""
 
     def __init__(
-        self, paths: list[str], source: Format, path: str, target: Format, options: Options,
+        self, paths: list[str], source: Format, path: str, target: Format, options: ConvertOptions,
         force: bool, verbose: bool, check: Callable[[], None],
     ) -> None:  # fmt: skip
         self._check = check
@@ -216,7 +216,7 @@ class _Job:
         self._force = force
         self._verbose = verbose
         self._read = 0
-        self._contents = Contents() if source.shape is Files else None
+        self._counts = Counts() if source.shape is NamedFiles else None
         self.shortcut = None
         if len(paths) == 1:
             self.shortcut = _SHORTCUTS.get((source.name, target.name))
@@ -228,7 +228,7 @@ class _Job:
                 staged = os.path.join(folder.path, os.path.basename(self._path))
                 written = self._write(staged)
                 there = self._target.count(staged)
-                found = there.names if isinstance(there, Contents) else there
+                found = there.names if isinstance(there, Counts) else there
                 if found != written.items:
                     raise CountError(
                         f"{self._path}: {written.items} items were written, but opened again it "
@@ -239,24 +239,24 @@ class _Job:
             folder.discard()
         return ConversionReport(
             self._source.name, self._target.name, self._read, found, written.replaced,
-            source_contents=self._contents,
-            target_contents=there if isinstance(there, Contents) else None,
+            source_contents=self._counts,
+            target_contents=there if isinstance(there, Counts) else None,
         )  # fmt: skip
 
     def _write(self, staged: str) -> Written:
         if self.shortcut is not None:
             found = self.shortcut(self._paths[0], staged, self._verbose, self._options)
-            self._contents, self._read = found, found.names
+            self._counts, self._read = found, found.names
             return Written(self._read)
         with _opened(self._paths, self._source, self._options) as opened:
             total = opened.count
-            opened.items = self._counted(opened.items, total)
-            adapted = adapt(opened, self._target.shape, self._options)
-            given = _Counted(adapted.items)
-            adapted.items = given
-            written = self._target.write(staged, adapted, self._options)
+            opened.items = self._count_read(opened.items, total)
+            reshaped = reshape(opened, self._target.shape, self._options)
+            given = _Counted(reshaped.items)
+            reshaped.items = given
+            written = self._target.write(staged, reshaped, self._options)
         self._compare("read", self._read, total)
-        if self._target.shape is not Files:
+        if self._target.shape is not NamedFiles:
             self._compare("given to the writer", given.count, written.items)
         return written
 
@@ -264,14 +264,15 @@ class _Job:
         if due is not None and found != due:
             raise CountError(f"{self._path}: {found} items were {what}, {due} were due")
 
-    def _counted(self, items: Iterable[Any], total: int | None) -> Iterator[Any]:
-        kind = self._source.shape.__name__.lower()
+    def _count_read(self, items: Iterable[Any], total: int | None) -> Iterator[Any]:
+        kind = self._source.shape.item_name
         with bar(
-            shown=self._verbose, total=total, unit=f" {kind}", desc="converting", leave=False
+            shown=self._verbose, total=total, unit=f" {kind}s", desc="converting", leave=False
         ) as drawn:
             for item in items:
-                if self._contents is not None:
-                    _add(self._contents, item)
+                if self._counts is not None and (item.path or not item.is_folder):
+                    is_hard_link = bool(item.hard_link)
+                    count_name(self._counts, item.mode, item.size, is_hard_link=is_hard_link)
                 if not getattr(item, "is_folder", False):
                     self._read += 1
                     drawn.update()
@@ -290,7 +291,7 @@ class _Job:
 
     @contextmanager
     def _failing_as_the_target(self, folder: str) -> Iterator[None]:
-        """What cannot be written is the target, wherever it is until then."""
+        """Name the target in errors of what is written, wherever that is until then."""
         try:
             yield
         except (NoRoomError, WriteFailedError) as error:
@@ -301,18 +302,6 @@ class _Job:
             if error.errno in NoRoomError.ERRNOS and not isinstance(error, FFRecordError):
                 raise NoRoomError(self._path, error.errno) from error
             raise
-
-
-def _add(contents: Contents, entry: Entry) -> None:
-    if entry.is_folder:
-        contents.folders += entry.path != b""
-    elif entry.hard_link:
-        contents.hard_links += 1
-    elif entry.is_symlink:
-        contents.symlinks += 1
-    else:
-        contents.files += 1
-        contents.bytes += entry.size
 
 
 class _Counted:
@@ -329,7 +318,7 @@ class _Counted:
 
 
 @contextmanager
-def _opened(paths: list[str], source: Format, options: Options) -> Iterator[Shape]:
+def _opened(paths: list[str], source: Format, options: ConvertOptions) -> Iterator[Shape]:
     """The first source, followed by the others."""
     with source.read(paths[0], options) as first:
         if len(paths) > 1:
@@ -341,7 +330,7 @@ def _opened(paths: list[str], source: Format, options: Options) -> Iterator[Shap
 
 def _chained(
     items: Iterable[Any], spec: Mapping[str, str], others: list[str], source: Format,
-    options: Options,
+    options: ConvertOptions,
 ) -> Iterator[Any]:  # fmt: skip
     yield from items
     for path in others:
@@ -351,16 +340,16 @@ def _chained(
             yield from shape.items
 
 
-def _pack(path: str, staged: str, verbose: bool, options: Options) -> Contents:
+def _pack(path: str, staged: str, verbose: bool, options: ConvertOptions) -> Counts:
     with packing_bar(shown=verbose) as progress:
         report = pack_folder(path, staged, progress=progress)
     options.skipped.update(report.skipped)
-    return Contents(report.files, report.folders, report.symlinks, report.hard_links, report.bytes)
+    return Counts(report.files, report.folders, report.symlinks, report.hard_links, report.bytes)
 
 
-def _extract(path: str, staged: str, verbose: bool, options: Options) -> Contents:
+def _extract(path: str, staged: str, verbose: bool, options: ConvertOptions) -> Counts:
     with Archive.open(path) as archive:
-        found = of_index(archive.index)
+        found = count_index(archive.index)
         with bar(
             shown=verbose, total=found.names, unit=" files", desc="converting", leave=False
         ) as drawn:

@@ -10,62 +10,47 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ffrecord.dataset import codecs
-from ffrecord.dataset.compression import parse_compression
-from ffrecord.dataset.spec import SEQUENCE
-from ffrecord.errors import ConversionError, SpecError
+from ffrecord.dataset.spec import split_type
+from ffrecord.errors import ConversionError
 
 PASSED_ON = frozenset({"jpg", "png", "json", "msgpack"})
 DECODED = frozenset(codecs.decoders) - PASSED_ON
 
 
-def plain(text: str) -> tuple[str, bool]:
-    """A type's name without its compression, and whether it is of a sequence."""
-    single_type = text.removesuffix(SEQUENCE)
-    name, plus, how = single_type.rpartition("+")
-    if plus:
-        try:
-            parse_compression(how)
-        except SpecError:
-            name = single_type
-    else:
-        name = single_type
-    return name, text.endswith(SEQUENCE)
-
-
 def check_type(field: str, text: str) -> None:
-    """Whether a user's type for a field is one that datasets have without a codec of one's own."""
-    name, _ = plain(text)
+    """Refuse a type for a field that datasets have no codec for."""
+    name, _ = split_type(text)
     if name not in codecs.decoders:
         known = ", ".join(codecs.decoders)
         raise ConversionError(f"field {field!r}: there is no type {name!r}; there are {known}")
 
 
-def single(field: str, text: str, why: str) -> str:
-    """A type's name, if it is not of a sequence; `why` says who has no sequences."""
-    name, sequence = plain(text)
+def single_type(field: str, text: str, why: str) -> str:
+    """Return a type's name; an error if it is of a sequence. `why` says who has no sequences."""
+    name, sequence = split_type(text)
     if sequence:
         raise ConversionError(f"field {field!r} is a sequence, {text}: {why}")
     return name
 
 
 def decode(name: str, data: Any) -> Any:
-    """A value of the bytes that are stored for it. Raises what a decoder raises."""
+    """Return the value of the bytes that are stored for it. Raises what a decoder raises."""
     if name not in DECODED:
         return bytes(data)
     return codecs.decoders[name](memoryview(data))
 
 
 def encode(name: str, value: Any) -> bytes:
-    """The bytes that are stored for a value."""
+    """Return the bytes that are stored for a value."""
     if name not in DECODED:
         return codecs.encode_bytes(value)
     encoded: bytes = codecs.encoders[name](value)
     return encoded
 
 
-def passing_on(
+def codecs_for(
     spec: Mapping[str, str], known: Mapping[str, Callable[[Any], Any]], same: Callable[[Any], Any]
 ) -> dict[str, Callable[[Any], Any]]:
-    """Codecs for a dataset's types: `known` ones for what is decoded, `same` for the rest."""
-    names = {plain(text)[0] for text in spec.values()}
+    """Return codecs for a dataset's types: `known` ones where it is decoded, else `same`."""
+    names = {split_type(text)[0] for text in spec.values()}
     return {name: known[name] if name in DECODED else same for name in names}

@@ -1,4 +1,4 @@
-"""Files of other formats: opened, read from front to back, written, and their entries' paths.
+"""Files of other formats: opened, read from front to back, and written.
 
 An OSError of an open file does not name the file, and Python's own file objects take EAGAIN for the
 end of a file, or return None where bytes are due. Here both are errors of ours. A short count is no
@@ -13,13 +13,17 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from ffrecord.archive.names import to_text
 from ffrecord.atomic.file import writing
 from ffrecord.convert.shapes import LARGEST_RECORD, Buffer
 from ffrecord.disk.longpaths import open_path
-from ffrecord.errors import ConversionError, DamagedSourceError, ReadFailedError
-from ffrecord.format.index import DEEPEST, LONGEST_NAME
+from ffrecord.errors import DamagedSourceError, ReadFailedError
 from ffrecord.records.opening import refuse_other_kinds
+
+STEP = 1 << 20
+"""Bytes that are read at once."""
+
+GATHERED = 128 << 10
+"""Bytes that are written at once."""
 
 
 class SourceFile:
@@ -31,7 +35,7 @@ class SourceFile:
     def __init__(self, path: str) -> None:
         refuse_other_kinds(path, "a file")
         self.path = path
-        self._file = reader(path)
+        self._file = open_to_read(path)
         self.size = os.fstat(self._file.fileno()).st_size
         self.offset = 0
 
@@ -40,7 +44,7 @@ class SourceFile:
         return self.size - self.offset
 
     def read(self, length: int, record: int | None = None, what: str = "it") -> bytes:
-        """So many bytes; an error that names the record if there are fewer."""
+        """Return `length` bytes; an error that names the record if there are fewer."""
         self.require(length, record, what)
         begin = self.offset
         data = self._file.read(length)
@@ -80,15 +84,15 @@ class SourceFile:
         self.close()
 
 
-class Pieces:
-    """Bytes that come in pieces, read as from a file; memory is taken as they come."""
+class PieceReader:
+    """A file to read from, made of pieces. Memory is taken as they come."""
 
     def __init__(self, pieces: Iterable[Buffer]) -> None:
         self._pieces = iter(pieces)
         self._piece = memoryview(b"")
 
     def read(self, length: int) -> bytes:
-        """So many bytes, or fewer at the end."""
+        """Return `length` bytes, or fewer at the end."""
         found = bytearray()
         while len(found) < length:
             if not len(self._piece):
@@ -102,26 +106,18 @@ class Pieces:
         return bytes(found)
 
 
-STEP = 1 << 20
-"""Bytes that are read at once."""
-
-GATHERED = 128 << 10
-"""Bytes that are written at once."""
-
-
-def reader(path: str, flags: int = os.O_RDONLY | os.O_CLOEXEC) -> io.BufferedReader:
-    """A file to read from."""
+def open_to_read(path: str, flags: int = os.O_RDONLY | os.O_CLOEXEC) -> io.BufferedReader:
     return io.BufferedReader(_Reading(path, flags), STEP)
 
 
-def new_file(path: str) -> io.BufferedWriter:
-    """A file that was not there, to write to."""
+def open_new(path: str) -> io.BufferedWriter:
+    """Open a file to write to, which must not be there yet."""
     return io.BufferedWriter(_Writing(path, "xb"), GATHERED)
 
 
-def first_bytes(path: str, length: int) -> bytes:
-    """So many, or as many as the file has."""
-    with reader(path) as file:
+def read_start(path: str, length: int) -> bytes:
+    """Return the first `length` bytes of a file, or all if it has fewer."""
+    with open_to_read(path) as file:
         return file.read(length)
 
 
@@ -147,28 +143,3 @@ class _Writing(io.FileIO):
     def write(self, data: Any) -> int:
         with writing(str(self.name)):
             return os.write(self.fileno(), data)
-
-
-def parts(path: bytes) -> list[bytes]:
-    """The names of a path; none for the top. An error if it leads out, or cannot be a path."""
-    if not path:
-        return []
-    names = path.split(b"/")
-    for name in names:
-        reason = ""
-        if name in (b"", b".", b".."):
-            reason = "it has an empty name, . or .. in it"
-        elif b"\0" in name or len(name) > LONGEST_NAME:
-            reason = f"it has a NUL in it, or a name of more than {LONGEST_NAME} bytes"
-        if reason:
-            raise ConversionError(f"{to_text(path)[:200]!r} is no path below a folder: {reason}")
-    if len(names) > DEEPEST:
-        raise ConversionError(f"{to_text(path)[:200]!r}…: more than {DEEPEST} levels deep")
-    return names
-
-
-def sample_key(path: bytes) -> tuple[bytes, bytes]:
-    """A path up to the first dot of its last name, and what comes after that dot."""
-    folder, slash, name = path.rpartition(b"/")
-    key, _, extension = name.partition(b".")
-    return folder + slash + key, extension

@@ -1,4 +1,4 @@
-"""What was made in a hidden folder gets its name beside that folder, durably.
+"""Giving files and folders that were made in a hidden folder their names beside it, durably.
 
 One file or folder does in one step. A bag has two files, and no two names change at once: both old
 ones go first, and that is on the disk before a new one comes. So whoever looks, or comes back after

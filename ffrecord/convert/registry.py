@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.counts import Contents
-from ffrecord.convert.files import first_bytes
+from ffrecord.archive.counts import Counts
+from ffrecord.convert.files import read_start
 from ffrecord.convert.formats import (
     bag,
+    dataset,
     folder,
     granular,
     hdf5,
-    native,
     packed,
     recordio,
+    records,
     tar,
     tfrecord,
 )
-from ffrecord.convert.shapes import Files, Options, Records, Rows, Shape, Written
-from ffrecord.dataset.sharded import SHARD_NAME
+from ffrecord.convert.shapes import ConvertOptions, NamedFiles, Records, Rows, Shape, Written
+from ffrecord.dataset.sharded import shards_among
 from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SPEC_NAME
 from ffrecord.errors import (
     ConversionError,
@@ -34,11 +35,12 @@ from ffrecord.errors import (
     NotPackedFolderError,
 )
 from ffrecord.format.index import INDEX_NAME
+from ffrecord.format.records import PART_NAME
 from ffrecord.records.opening import refuse_other_kinds
 from ffrecord.records.reader import FileReader
 from ffrecord.text import said
 
-Reads: TypeAlias = Callable[[str, Options], AbstractContextManager[Shape]]
+Reads: TypeAlias = Callable[[str, ConvertOptions], AbstractContextManager[Shape]]
 
 START = 512
 
@@ -50,8 +52,8 @@ class Format:
     name: str
     shape: type[Shape]
     read: Reads
-    write: Callable[[str, Any, Options], Written]
-    count: Callable[[str], int | Contents]
+    write: Callable[[str, Any, ConvertOptions], Written]
+    count: Callable[[str], int | Counts]
     """How many items a file of it says that it has; of files, how many of each kind."""
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
@@ -60,19 +62,19 @@ class Format:
 FORMATS = {
     each.name: each
     for each in (
-        Format("records", Records, native.read_records, native.write_records, native.count_records),
-        Format("packed", Files, native.read_packed, packed.write, native.count_packed),
-        Format("dataset", Rows, native.read_dataset, native.write_dataset, native.count_dataset,
-               is_folder=True),
-        Format("folder", Files, folder.read, folder.write, folder.count, is_folder=True),
-        Format("tar", Files, tar.read, tar.write, tar.count, tar.SUFFIXES),
+        Format("records", Records, records.read, records.write, records.count),
+        Format("packed", NamedFiles, packed.read, packed.write, packed.count),
+        Format("dataset", Rows, dataset.read, dataset.write, dataset.count, is_folder=True),
+        Format("folder", NamedFiles, folder.read, folder.write, folder.count, is_folder=True),
+        Format("tar", NamedFiles, tar.read, tar.write, tar.count, tar.SUFFIXES),
         Format("tfrecord", Records, tfrecord.read, tfrecord.write, tfrecord.count,
                (".tfrecord", ".tfrecords")),
-        Format("recordio", Records, recordio.read, recordio.write_python, recordio.count,
+        Format("recordio", Records, recordio.read, recordio.write, recordio.count,
                (".recordio", ".rio")),
-        Format("recordio-go", Records, recordio.read, recordio.write_go, recordio.count),
+        Format("recordio-go", Records, recordio.read,
+               partial(recordio.write, dialect=recordio.GO), recordio.count),
         Format("bag", Records, bag.read, bag.write, bag.count, (".bag",)),
-        Format("bag-single", Records, bag.read, bag.write_single, bag.count),
+        Format("bag-single", Records, bag.read, partial(bag.write, single=True), bag.count),
         Format("granular", Rows, granular.read, granular.write, granular.count, is_folder=True),
         Format("hdf5", Rows, hdf5.read, hdf5.write, hdf5.count, (".h5", ".hdf5")),
     )
@@ -103,7 +105,7 @@ def find(path: str) -> Format:
 def find_target(path: str, shape: type[Shape]) -> Format:
     """The format that a name asks for, given the shape of what is to be written."""
     if path.endswith(OURS):
-        return FORMATS[{Records: "records", Files: "packed"}.get(shape, "records")]
+        return FORMATS[{Records: "records", NamedFiles: "packed"}.get(shape, "records")]
     by_name = _by_name(path)
     if by_name is not None:
         return FORMATS[by_name]
@@ -124,7 +126,7 @@ def _by_name(path: str) -> str | None:
 
 def _file_format(path: str) -> str | None:
     refuse_other_kinds(path, "a file or folder")
-    start = first_bytes(path, START)
+    start = read_start(path, START)
     if hdf5.begins(start):
         return "hdf5"
     if recordio.begins(start):
@@ -160,14 +162,14 @@ def _folder_format(path: str) -> str:
     names = os.listdir(path)
     if SPEC_NAME in names:
         return _dataset_format(os.path.join(path, SPEC_NAME)) or "folder"
-    shards = [name for name in names if re.fullmatch(SHARD_NAME, name)]
+    shards = shards_among(names)
     if shards and len(shards) == len(names):
-        spec = os.path.join(path, min(shards), SPEC_NAME)
+        spec = os.path.join(path, shards[0], SPEC_NAME)
         if os.path.isfile(spec):
             return _dataset_format(spec) or "folder"
     if names and all(name.endswith(tar.SUFFIXES) for name in names):  # shards of WebDataset's
         return "tar"
-    if names and all(re.fullmatch(r"PART_\d+\.ffr", name) for name in {*names} - {INDEX_NAME}):
+    if names and all(PART_NAME.fullmatch(name) for name in {*names} - {INDEX_NAME}):
         return "packed" if INDEX_NAME in names else "records"
     return "folder"
 
@@ -176,7 +178,7 @@ def _dataset_format(spec: str) -> str | None:
     """Whose `spec.json` it is; None if it is nobody's, but a file that happens to have the name."""
     if not os.path.isfile(spec):
         return None
-    text = first_bytes(spec, LARGEST_SPEC + 1)
+    text = read_start(spec, LARGEST_SPEC + 1)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):

@@ -8,14 +8,15 @@ from ffrecord.convert import field_types
 from ffrecord.convert.formats import webdataset
 from ffrecord.convert.shapes import (
     LARGEST_RECORD,
-    Entry,
-    Files,
-    Options,
+    ConvertOptions,
+    FileEntry,
+    NamedFiles,
     Records,
     Row,
     Rows,
     Shape,
 )
+from ffrecord.dataset.optional import reason
 from ffrecord.errors import ConversionError
 from ffrecord.text import said
 
@@ -23,53 +24,53 @@ FIELD = "data"
 """The name of a field that is made of records."""
 
 
-def adapt(source: Shape, wanted: type[Shape], options: Options) -> Shape:
-    """The source in another shape, or itself if it has that already."""
+def reshape(source: Shape, wanted: type[Shape], options: ConvertOptions) -> Shape:
+    """Return the source in another shape, or itself if it has that already."""
     if wanted is Records:
         return to_records(source, options)
-    if wanted is Files:
+    if wanted is NamedFiles:
         return to_files(source, options)
     return to_rows(source, options)
 
 
-def to_records(source: Shape, options: Options) -> Records:
+def to_records(source: Shape, options: ConvertOptions) -> Records:
     if isinstance(source, Records):
         return source
-    if isinstance(source, Files) and options.field is None:
+    if isinstance(source, NamedFiles) and options.field is None:
         return _contents(source, options)
     return _values(to_rows(source, options), options)
 
 
-def to_files(source: Shape, options: Options) -> Files:
-    if isinstance(source, Files):
+def to_files(source: Shape, options: ConvertOptions) -> NamedFiles:
+    if isinstance(source, NamedFiles):
         return source
     if isinstance(source, Rows):
         return webdataset.to_files(source, options)
-    return Files(_numbered_files(source, options), source.count)
+    return NamedFiles(_numbered_files(source, options), source.count)
 
 
-def to_rows(source: Shape, options: Options) -> Rows:
+def to_rows(source: Shape, options: ConvertOptions) -> Rows:
     if isinstance(source, Rows):
         if options.types:
             raise ConversionError(
                 "types are for what is made of files or records; rows have theirs"
             )
         return source if options.field is None else _one_field(source, options.field)
-    if isinstance(source, Files):
+    if isinstance(source, NamedFiles):
         rows = webdataset.to_rows(source, options)
     else:
         field = options.field or FIELD
         text = options.types.get(field, "bytes")
-        type_ = field_types.single(field, text, "a record is one value")
+        type_ = field_types.single_type(field, text, "a record is one value")
         rows = Rows({field: text}, _rows(source, field, type_), source.count)
     for field in options.types:
         _require_field(rows, field)
-    if isinstance(source, Files) and options.field is not None:
+    if isinstance(source, NamedFiles) and options.field is not None:
         return _one_field(rows, options.field)
     return rows
 
 
-def _contents(files: Files, options: Options) -> Records:
+def _contents(files: NamedFiles, options: ConvertOptions) -> Records:
     if not options.drop_names:
         raise ConversionError(
             f"records have no names: with {said('drop_names=True', '--drop-names')} only the "
@@ -78,7 +79,7 @@ def _contents(files: Files, options: Options) -> Records:
     return Records(_without_names(files, options))
 
 
-def _without_names(files: Files, options: Options) -> Iterator[bytes]:
+def _without_names(files: NamedFiles, options: ConvertOptions) -> Iterator[bytes]:
     for entry in files.items:
         if entry.is_file:
             yield webdataset.content_of(entry, LARGEST_RECORD)
@@ -86,7 +87,7 @@ def _without_names(files: Files, options: Options) -> Iterator[bytes]:
             options.skipped["symlink" if entry.is_symlink else "hard link"] += 1
 
 
-def _values(rows: Rows, options: Options) -> Records:
+def _values(rows: Rows, options: ConvertOptions) -> Records:
     """One field of rows, as the bytes that a dataset stores."""
     named = [name for name in rows.spec if name != webdataset.KEY]
     if options.field is None and len(named) != 1:
@@ -96,7 +97,7 @@ def _values(rows: Rows, options: Options) -> Records:
         )
     field = options.field or named[0]
     _require_field(rows, field)
-    type_ = field_types.single(field, rows.spec[field], "a record is one value")
+    type_ = field_types.single_type(field, rows.spec[field], "a record is one value")
     return Records((field_types.encode(type_, row[field]) for row in rows.items), rows.count)
 
 
@@ -115,12 +116,12 @@ def _rows(records: Records, field: str, type_: str) -> Iterator[Row]:
         try:
             value = field_types.decode(type_, record)
         except Exception as error:
-            what = f"record {number} is no {type_}: {error or type(error).__name__}"
+            what = f"record {number} is no {type_}: {reason(error)}"
             raise ConversionError(what) from error
         yield {field: value}
 
 
-def _numbered_files(records: Records, options: Options) -> Iterator[Entry]:
+def _numbered_files(records: Records, options: ConvertOptions) -> Iterator[FileEntry]:
     type_ = options.types.get(options.field or FIELD, "bytes")
     extension = f".{webdataset.extension_of(type_)}".encode()
     for number, record in enumerate(records.items):

@@ -12,7 +12,11 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
+
+from ffrecord.archive.names import to_text
+from ffrecord.errors import ConversionError
+from ffrecord.format.index import DEEPEST, LONGEST_NAME
 
 Buffer: TypeAlias = Any  # bytes, or anything else with the buffer protocol
 Row: TypeAlias = dict[str, Any]
@@ -25,12 +29,13 @@ LARGEST_RECORD = (1 << 31) - 1
 class Records:
     """A sequence of bytes each."""
 
+    item_name: ClassVar = "record"
     items: Iterable[Buffer]
     count: int | None = None  # if that is known beforehand
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """A file, folder or symlink below some top, which itself is the entry with an empty path.
 
     `target` is what a symlink says, `hard_link` the earlier path that this is another name for.
@@ -62,11 +67,34 @@ class Entry:
         return stat.S_ISREG(self.mode) and not self.hard_link
 
 
+def split_path(path: bytes) -> list[bytes]:
+    """Return the names of an entry's path; none for the top.
+
+    Raises:
+        ConversionError: it leads out of the top, or cannot be a path.
+    """
+    if not path:
+        return []
+    names = path.split(b"/")
+    for name in names:
+        reason = ""
+        if name in (b"", b".", b".."):
+            reason = "it has an empty name, . or .. in it"
+        elif b"\0" in name or len(name) > LONGEST_NAME:
+            reason = f"it has a NUL in it, or a name of more than {LONGEST_NAME} bytes"
+        if reason:
+            raise ConversionError(f"{to_text(path)[:200]!r} is no path below a folder: {reason}")
+    if len(names) > DEEPEST:
+        raise ConversionError(f"{to_text(path)[:200]!r}…: more than {DEEPEST} levels deep")
+    return names
+
+
 @dataclass(slots=True)
-class Files:
+class NamedFiles:
     """Entries, each folder before what is in it. `count` is of those that are not folders."""
 
-    items: Iterable[Entry]
+    item_name: ClassVar = "file"
+    items: Iterable[FileEntry]
     count: int | None = None
 
 
@@ -74,21 +102,22 @@ class Files:
 class Rows:
     """Dicts with a value for every field of the spec, whose types are those of a dataset.
 
-    Values are what the dataset's decoders give; of types in `fieldtypes.PASSED_ON` and of types
+    Values are what the dataset's decoders give; of types in `field_types.PASSED_ON` and of types
     that are not known, the stored bytes.
     """
 
+    item_name: ClassVar = "row"
     spec: dict[str, str]
     items: Iterable[Row]
     count: int | None = None
 
 
-Shape: TypeAlias = "Records | Files | Rows"
+Shape: TypeAlias = "Records | NamedFiles | Rows"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What a conversion may be told; README and `convert` say what each means."""
+class ConvertOptions:
+    """Options of a conversion; `convert` says what each means."""
 
     field: str | None = None
     types: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -104,8 +133,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a writer did: how many items are in the file, and how many of those that it was given
-    were replaced by later ones of the same name."""
+    """Counts of a writer: the items in the file, and those that it was given and then replaced by
+    later ones of the same name."""
 
     items: int
     replaced: int = 0

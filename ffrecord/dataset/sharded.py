@@ -12,7 +12,7 @@ import operator
 import os
 import re
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -282,5 +282,10 @@ def _shards(directory: str, numbers: range) -> list[str]:
 
 def _found(directory: str, numbers: range) -> dict[int, str]:
     """Shards that are there, by number and in that order."""
-    names = [name for name in os.listdir(directory) if re.fullmatch(SHARD_NAME, name)]
-    return {int(n): os.path.join(directory, n) for n in sorted(names, key=int) if int(n) in numbers}
+    names = shards_among(os.listdir(directory))
+    return {int(n): os.path.join(directory, n) for n in names if int(n) in numbers}
+
+
+def shards_among(names: Iterable[str]) -> list[str]:
+    """Return those of some names that are names of shards, in the order of the shards."""
+    return sorted((name for name in names if re.fullmatch(SHARD_NAME, name)), key=int)

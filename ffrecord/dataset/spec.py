@@ -75,6 +75,20 @@ def parse_type(text: str, known: Container[str]) -> FieldType:
     return FieldType(text, name, parse_compression(how) if plus else None, sequence)
 
 
+def split_type(text: str) -> tuple[str, bool]:
+    """Return a type's name without its compression, and whether it is of a sequence.
+
+    Needs no codecs: a "+" that is not followed by a compression belongs to the name.
+    """
+    name, plus, how = text.removesuffix(SEQUENCE).rpartition("+")
+    try:
+        if plus:
+            parse_compression(how)
+    except SpecError:
+        name = ""
+    return name or text.removesuffix(SEQUENCE), text.endswith(SEQUENCE)
+
+
 def check_spec(spec: Any) -> dict[str, str]:
     """A spec as a dict of its own, if its names and types can be those of fields."""
     if not isinstance(spec, Mapping):

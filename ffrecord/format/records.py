@@ -17,6 +17,7 @@ is allocated that the file's own size does not back.
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -36,6 +37,7 @@ from ffrecord.text import said
 Checksums: TypeAlias = npt.NDArray[np.uint32]
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
+PART_NAME = re.compile(r"PART_\d+\.ffr")  # one of several files
 CHECKSUM = np.dtype("<u4")
 OFFSET = np.dtype("<i8")
 PREFIX = struct.Struct("<Iq")
@@ -97,6 +99,10 @@ def parse_prefix(path: str, prefix: bytes, size: int) -> int:
             f"the file has {size}"
         )
     return int(n)
+
+
+def part_name(number: int) -> str:
+    return f"PART_{number:05d}.ffr"
 
 
 def header_memory(n: int) -> npt.NDArray[np.uint8]:

@@ -10,7 +10,6 @@ by whole blocks so that sharing stays possible.
 from __future__ import annotations
 
 import os
-import re
 from array import array
 
 from ffrecord.atomic.clone import inherit, take_over, whole_blocks
@@ -24,7 +23,6 @@ from ffrecord.records import beginning
 from ffrecord.records.beginning import Beginning
 from ffrecord.records.reader import FileReader
 
-_SHARD = re.compile(r"PART_\d{5}\.ffr")
 SPARE_RECORDS = 1024
 """Room in the header for at least so many more, or an eighth, when nobody says how many come."""
 
@@ -120,7 +118,7 @@ def _refuse_packed_folder(reader: FileReader) -> None:
         )
     folder, name = os.path.split(path)
     beside = os.path.join(folder, INDEX_NAME)
-    if _SHARD.fullmatch(name) and os.path.isfile(beside):
+    if record_layout.PART_NAME.fullmatch(name) and os.path.isfile(beside):
         with FileReader(beside, mode="buffered") as index:
             if _has_index(index):
                 raise AppendError(f"{path}: a shard of a packed folder cannot be appended to")

@@ -20,6 +20,7 @@ from ffrecord.atomic import locks
 from ffrecord.atomic.file import sync_folder
 from ffrecord.atomic.folder import NewFolder, check_new_folder
 from ffrecord.errors import FFRecordError
+from ffrecord.format.records import part_name
 from ffrecord.progress import bar
 from ffrecord.records.writer import FileWriter
 
@@ -150,8 +151,7 @@ def _ranges(n: int, nfiles: int) -> list[range]:
 
 def _shards(folder: Path, ranges: list[range]) -> list[_Shard]:
     return [
-        _Shard(each.start, each.stop, str(folder / f"PART_{k:05d}.ffr"))
-        for k, each in enumerate(ranges)
+        _Shard(each.start, each.stop, str(folder / part_name(k))) for k, each in enumerate(ranges)
     ]
 
 

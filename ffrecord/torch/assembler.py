@@ -1,4 +1,4 @@
-"""What travels between a loader and its workers, and what is done there for one batch.
+"""Batches on their way from a loader to its workers and back, and the reading of one there.
 
 A batch of indices goes to a worker as a `Batch`: it also carries the indices that the same worker
 will get next, so that their reads can be on the way while this batch is decoded, and a seed. A
@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from ffrecord.errors import FFRecordError, ReplacedLoaderWarning
-from ffrecord.torch.stateful import is_stateful, own_state
+from ffrecord.torch.stateful import is_stateful, own_state, state_or_reason
 
 REPLACED = (
     "batches are read without the loader's on_error, batch seeds, read-ahead and state: another "
@@ -90,7 +90,7 @@ class Opaque:
 
 
 class Delivery(NamedTuple):
-    """What a worker hands over. A named tuple, so that torch pins the tensors in it."""
+    """A batch as a worker hands it over. A named tuple, so that torch pins the tensors in it."""
 
     batch: tuple[Any, ...]  # empty if every sample was skipped, or there was an error
     skipped: Skipped
@@ -149,11 +149,7 @@ def _state_in_worker(dataset: Any) -> tuple[int | None, Opaque | None]:
     info = get_worker_info()
     if info is None or not is_stateful(dataset):
         return None, None
-    try:
-        return info.id, Opaque({"dataset": own_state(dataset)})
-    except Exception as error:
-        why = f"the dataset's state_dict raised {type(error).__name__}: {error}"
-        return info.id, Opaque(why)
+    return info.id, Opaque(state_or_reason(lambda: {"dataset": own_state(dataset)}))
 
 
 def check_on_error(on_error: OnError) -> OnError:

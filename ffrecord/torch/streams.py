@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from torch.utils.data import get_worker_info
 
 from ffrecord.torch.assembler import Delivery, Opaque
-from ffrecord.torch.stateful import own_state
+from ffrecord.torch.stateful import own_state, state_or_reason
 from ffrecord.torch.wrapping import Wrapper, inner_of
 
 WorkerState: TypeAlias = dict[str, Any]
@@ -181,8 +181,5 @@ class Stamping:
         info = get_worker_info()
         if info is None:  # the state is asked for when it is wanted
             return batch
-        try:
-            state: Any = samples.after_batch(self.every)
-        except Exception as error:
-            state = f"the dataset's state_dict raised {type(error).__name__}: {error}"
+        state = state_or_reason(lambda: samples.after_batch(self.every))
         return Delivery((batch,), [], None, worker=info.id, state=Opaque(state))

@@ -45,7 +45,7 @@ def find(mountpoint: str) -> MountEntry | None:
     """What is mounted at this path (not: what file system the path is in)."""
     folder = resolve(mountpoint)
     found = None
-    for entry in _entries():
+    for entry in entries():
         if entry.mountpoint == folder:
             found = entry  # the last is on top of the others
     return found
@@ -53,12 +53,12 @@ def find(mountpoint: str) -> MountEntry | None:
 
 def mount_points(type_: str) -> list[str]:
     """Where file systems are mounted whose type begins like that, each place once."""
-    return list(dict.fromkeys(e.mountpoint for e in _entries() if e.type.startswith(type_)))
+    return list(dict.fromkeys(e.mountpoint for e in entries() if e.type.startswith(type_)))
 
 
 def places_of(source: str, type_: str) -> list[str]:
     """Where something of this name is mounted, as a file system of this type."""
-    return [e.mountpoint for e in _entries() if (e.source, e.type) == (source, type_)]
+    return [e.mountpoint for e in entries() if (e.source, e.type) == (source, type_)]
 
 
 def connection_of(mountpoint: str) -> int:
@@ -137,7 +137,7 @@ def _readlink(path: str, at: str) -> str | None:
         raise MountError(path, errno.EINVAL, "no path has such characters in it") from None
 
 
-def _entries() -> Iterator[MountEntry]:
+def entries() -> Iterator[MountEntry]:
     # Bytes: a line ends at a newline, which names have as \012, and at nothing else that
     # Python's text takes for an end of line.
     with open(_MOUNTINFO, "rb") as file:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from ffrecord.disk.machine import file_system
+from ffrecord.cli.machine import file_system
 
 
 def describe(data: Path, packages: Sequence[str]) -> dict[str, object]:

@@ -39,7 +39,7 @@ from ffrecord import (
 )
 from ffrecord.archive import source_files
 from ffrecord.archive.audit import audit
-from ffrecord.archive.pack import Progress
+from ffrecord.archive.pack import PackProgress
 from ffrecord.atomic import file as atomic_file
 from ffrecord.format import index as index_layout
 from ffrecord.text import parse_size
@@ -469,7 +469,7 @@ def test_progress_only_grows_and_ends_with_everything(
     told: list[tuple[int, int]] = []
     totals = set()
 
-    def progress(now: Progress) -> None:
+    def progress(now: PackProgress) -> None:
         told.append((now.files, now.bytes))
         totals.add((now.total_files, now.total_bytes))
 
@@ -709,7 +709,7 @@ def test_shards_want_a_new_folder(there: str, small: Path, tmp_path: Path) -> No
     else:
         target.symlink_to("nowhere")
     before = trees.snapshot(tmp_path)
-    opened: list[Progress] = []
+    opened: list[PackProgress] = []
     with pytest.raises(OSError, match="shards"):
         pack_folder(small, target, shard_size=1, progress=opened.append)
     assert opened == [], "it was noticed only after all was read"
@@ -734,7 +734,7 @@ def test_what_a_killed_process_left_is_cleaned_up(small: Path, tmp_path: Path) -
 def test_shards_that_another_process_is_packing_are_refused(small: Path, tmp_path: Path) -> None:
     refused = []
 
-    def again(_now: Progress) -> None:
+    def again(_now: PackProgress) -> None:
         with pytest.raises(BusyError, match="shards") as caught:
             pack_folder(small, tmp_path / "shards", shard_size=10)
         refused.append(caught.value)
@@ -954,7 +954,7 @@ class Once:
     def __init__(self, change: Callable[[], object]) -> None:
         self._waiting = [change]
 
-    def __call__(self, now: Progress) -> None:
+    def __call__(self, now: PackProgress) -> None:
         if self._waiting and now.bytes >= PIECE:
             self._waiting.pop()()
 
@@ -1283,7 +1283,7 @@ def test_an_interrupted_pack_leaves_nothing(
 ) -> None:
     told: list[int] = []
 
-    def interrupt(now: Progress) -> None:
+    def interrupt(now: PackProgress) -> None:
         told.append(now.files)
         if len(told) == calls:
             raise error
@@ -1299,7 +1299,7 @@ def test_an_interrupted_pack_leaves_nothing(
 
 
 def test_an_interrupted_pack_leaves_the_old_archive_as_it_was(rich: Path, out: Path) -> None:
-    def interrupt(now: Progress) -> None:
+    def interrupt(now: PackProgress) -> None:
         raise KeyboardInterrupt
 
     out.write_bytes(OLD)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffrecord import cli
-from ffrecord.terminal import quoted
+from ffrecord.cli.quoting import quoted
 from tests.support import archives, trees
 
 ODD = [

@@ -22,6 +22,7 @@ from ffrecord import (
     encoders,
     terminal,
 )
+from ffrecord.cli import common
 from ffrecord.convert import convert
 from tests.docs.pages import ROOT
 from tests.support import archives, handmade, trees
@@ -170,6 +171,13 @@ def test_info_of_a_dataset_shows_its_fields(sharded: bool, run: Run, tmp_path: P
     assert re.search(r"^  words +utf8\[\] +45 values +135 B$", out, re.MULTILINE)
 
 
+def test_a_users_own_type_may_have_a_plus_in_its_name(run: Run, tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path / "set", {"both": "left+right"}, {"left+right": bytes}) as writer:
+        writer.append({"both": b"12"})
+    assert facts_of(run, "info", tmp_path / "set")["fields"]["both"]["type"] == "left+right"
+    assert run("verify", tmp_path / "set")[0] == 0
+
+
 def test_commands_on_archives_say_what_a_dataset_is(run: Run, tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "set", {"number": "int"}, encoders) as writer:
         writer.append({"number": 1})
@@ -291,8 +299,8 @@ def test_only_a_terminal_has_colours_and_progress(
     with monkeypatch.context() as shown:
         screen = Terminal()
         shown.setattr("sys.stderr", screen)
-        assert terminal.shows_progress(False)
-        assert not terminal.shows_progress(True)
+        assert common.shows_progress(False)
+        assert not common.shows_progress(True)
         assert run("info", tmp_path / "missing")[0] == 13
         assert screen.getvalue().startswith("\033[31mffrecord:\033[0m ")
     assert run("info", tmp_path / "missing")[2].startswith("ffrecord: ")

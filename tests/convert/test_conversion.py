@@ -32,7 +32,7 @@ from ffrecord import (
 )
 from ffrecord.convert import FORMATS, convert, publish, registry, reshape
 from ffrecord.convert.formats import tar
-from ffrecord.convert.shapes import Options, Records, Written
+from ffrecord.convert.shapes import ConvertOptions, Records, Written
 from tests.support import handmade, trees, users
 
 RECORDS = handmade.random_records([0, 1, 100, 5000])
@@ -268,7 +268,7 @@ def test_counts_that_differ_are_an_error_and_leave_nothing(
     """A writer that loses a record is found, whichever count tells."""
     real = FORMATS["tfrecord"]
 
-    def write(path: str, records: Records, options: Options) -> Written:
+    def write(path: str, records: Records, options: ConvertOptions) -> Written:
         if lost == "before":
             records.items = itertools.islice(records.items, 1, None)
             next(iter(records.items))
@@ -402,11 +402,11 @@ def tar_peaks(path: Path, count: int) -> tuple[int, int]:
     """Of writing a tar with so many members, and of going through it."""
 
     def read() -> None:
-        with tar.read(str(path), Options()) as files:
+        with tar.read(str(path), ConvertOptions()) as files:
             assert sum(1 for _ in files.items) == count
 
-    files = reshape.to_files(Records(itertools.repeat(b"x", count), count), Options())
-    return peak_of(lambda: tar.write(str(path), files, Options())), peak_of(read)
+    files = reshape.to_files(Records(itertools.repeat(b"x", count), count), ConvertOptions())
+    return peak_of(lambda: tar.write(str(path), files, ConvertOptions())), peak_of(read)
 
 
 def test_the_memory_does_not_grow_with_the_number_of_a_tars_members(tmp_path: Path) -> None:
@@ -566,3 +566,13 @@ def test_a_table_of_hdf5_goes_there_and_back(tmp_path: Path) -> None:
     convert(tmp_path / "table.h5", tmp_path / "rows")
     with DatasetReader(tmp_path / "rows") as reader:
         assert [row["t"].tolist() for row in reader] == table.tolist()
+
+
+def test_an_error_without_words_is_told_by_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(name: str, data: bytes) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("ffrecord.convert.field_types.decode", decode)
+    rows = reshape.to_rows(Records([b"x"]), ConvertOptions(types={"data": "utf8"}))
+    with pytest.raises(ConversionError, match=r"^record 0 is no utf8: ValueError$"):
+        list(rows.items)

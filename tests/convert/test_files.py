@@ -25,7 +25,7 @@ from ffrecord import (
 )
 from ffrecord.convert import convert
 from ffrecord.convert.formats import folder, tar
-from ffrecord.convert.shapes import Options
+from ffrecord.convert.shapes import ConvertOptions
 from tests.support import handmade, trees
 
 
@@ -148,14 +148,14 @@ def all_paths(top: Path) -> list[str]:
 @pytest.mark.parametrize("how", ["longer", "shorter", "other bytes", "gone"])
 def test_a_file_that_changes_meanwhile_is_an_error(how: str, tmp_path: Path) -> None:
     top = trees.plain_tree(tmp_path / "tree", {"a": b"1" * 1000})
-    with folder.read(str(top), Options()) as files:
+    with folder.read(str(top), ConvertOptions()) as files:
         if how == "gone":
             (top / "a").unlink()
         else:
             changed = {"longer": b"1" * 1001, "shorter": b"1", "other bytes": b"2" * 1000}
             (top / "a").write_bytes(changed[how])
         with pytest.raises((ChangedError, FileNotFoundError)):
-            tar.write(str(tmp_path / "x.tar"), files, Options())
+            tar.write(str(tmp_path / "x.tar"), files, ConvertOptions())
 
 
 # ---- what a tar may say --------------------------------------------------------------------

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from ffrecord.cli.shells.syntax import (
-    FILES,
-    FOLDERS,
-    INSIDE,
-    LIST,
-    MOUNTS,
-    NOTHING,
-    WORDS,
-    Argument,
-    Syntax,
-    filled,
-)
+from ffrecord.cli.shells.syntax import Argument, Kind, Syntax, filled
 
 _FISH = r"""# fish completion of ffrecord; made by `ffrecord completion fish`
 
@@ -67,8 +56,9 @@ complete -c ffrecord -f
 @LINES@
 """
 _FISH_VALUES = {
-    FILES: "-r -F", FOLDERS: "-x -a '(__fish_complete_directories)'", WORDS: "-x", NOTHING: "-x",
-    INSIDE: "-x -a '(__ffrecord_inside)'", MOUNTS: "-x -a '(__ffrecord_mounts)'",
+    Kind.FILES: "-r -F", Kind.FOLDERS: "-x -a '(__fish_complete_directories)'",
+    Kind.WORDS: "-x", Kind.NOTHING: "-x",
+    Kind.INSIDE: "-x -a '(__ffrecord_inside)'", Kind.MOUNTS: "-x -a '(__ffrecord_mounts)'",
 }  # fmt: skip
 _MANY = 1_000_000
 
@@ -95,7 +85,7 @@ def _fish_line(argument: Argument, condition: str) -> str:
     words = ["complete -c ffrecord", f"-n {shlex.quote(condition)}"]
     for name in argument.names:
         words.append(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}")
-    if argument.kind == LIST:
+    if argument.kind == Kind.LIST:
         words.append(f"-x -a {shlex.quote(f'(__ffrecord_list {chr(32).join(argument.words)})')}")
     elif argument.words:
         words.append(f"-x -a {shlex.quote(' '.join(argument.words))}")

@@ -1,13 +1,18 @@
-"""What there is to complete: commands, their arguments, and what kind of thing each of those is."""
+"""Words to complete: commands, their arguments, and what kind of thing each of those is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-FILES, FOLDERS, INSIDE, WORDS, NOTHING = "files", "folders", "inside", "words", "nothing"
-LIST = "list"  # words with commas between them
-MOUNTS = "mounts"  # where archives are mounted
+
+class Kind:
+    """The kinds of values that arguments take, as the script for bash has them."""
+
+    FILES, FOLDERS, WORDS, NOTHING = "files", "folders", "words", "nothing"
+    INSIDE = "inside"  # paths in an archive
+    LIST = "list"  # words with commas between them
+    MOUNTS = "mounts"  # where archives are mounted
 
 
 @dataclass(frozen=True, slots=True)

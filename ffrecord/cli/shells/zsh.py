@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from ffrecord.cli.shells.syntax import (
-    FILES,
-    FOLDERS,
-    INSIDE,
-    LIST,
-    MOUNTS,
-    NOTHING,
-    Argument,
-    Syntax,
-    filled,
-)
+from ffrecord.cli.shells.syntax import Argument, Kind, Syntax, filled
 
 _ZSH = r"""#compdef ffrecord
 # zsh completion of ffrecord; made by `ffrecord completion zsh`
@@ -71,8 +61,8 @@ else
 fi
 """
 _ZSH_VALUES = {
-    FILES: "_files", FOLDERS: "_files -/", INSIDE: "_ffrecord_inside", MOUNTS: "_ffrecord_mounts",
-    NOTHING: " ",
+    Kind.FILES: "_files", Kind.FOLDERS: "_files -/", Kind.NOTHING: " ",
+    Kind.INSIDE: "_ffrecord_inside", Kind.MOUNTS: "_ffrecord_mounts",
 }  # fmt: skip
 
 
@@ -107,6 +97,6 @@ def _zsh_positional(arguments: list[Argument]) -> list[str]:
 
 def _zsh_value(argument: Argument) -> str:
     words = " ".join(argument.words)
-    if argument.kind == LIST:
+    if argument.kind == Kind.LIST:
         return f" _ffrecord_list {words}"  # the space: without options for compadd
     return f"({words})" if words else _ZSH_VALUES[str(argument.kind)]

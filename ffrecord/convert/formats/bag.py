@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 from ffrecord.aliases import Ints
-from ffrecord.convert.files import SourceFile, new_file
-from ffrecord.convert.shapes import Buffer, Options, Records, Written
+from ffrecord.convert.files import SourceFile, open_new
+from ffrecord.convert.shapes import Buffer, ConvertOptions, Records, Written
 from ffrecord.errors import DamagedSourceError
 
 LIMIT = np.dtype("<u8")
@@ -28,8 +28,8 @@ def index_path(path: str) -> str:
 
 
 @contextmanager
-def read(path: str, options: Options) -> Iterator[Records]:
-    """Of two files if there is an `.idx` beside it, else of one."""
+def read(path: str, options: ConvertOptions) -> Iterator[Records]:
+    """Read a bag of two files if there is an `.idx` beside it, else of one."""
     with BagFile(path) as bag:
         yield Records(bag.records(), len(bag))
 
@@ -39,15 +39,9 @@ def count(path: str) -> int:
         return len(bag)
 
 
-def write(path: str, records: Records, options: Options) -> Written:
-    with BagWriter(path) as bag:
-        for record in records.items:
-            bag.append(record)
-    return Written(bag.length)
-
-
-def write_single(path: str, records: Records, options: Options) -> Written:
-    with SingleBagWriter(path) as bag:
+def write(path: str, records: Records, options: ConvertOptions, *, single: bool = False) -> Written:
+    """Write a bag of two files, or a `single` one."""
+    with (SingleBagWriter if single else BagWriter)(path) as bag:
         for record in records.items:
             bag.append(record)
     return Written(bag.length)
@@ -60,8 +54,8 @@ class BagWriter:
         self.length = 0
         self._end = 0
         with ExitStack() as opened:
-            self._data = opened.enter_context(new_file(path))
-            self._index = opened.enter_context(new_file(index_path(path)))
+            self._data = opened.enter_context(open_new(path))
+            self._index = opened.enter_context(open_new(index_path(path)))
             self._opened = opened.pop_all()
 
     def append(self, record: Buffer) -> None:
@@ -82,7 +76,7 @@ class SingleBagWriter:
 
     def __init__(self, path: str) -> None:
         self._limits = array("Q", [0])
-        self._file = new_file(path)
+        self._file = open_new(path)
 
     @property
     def length(self) -> int:

@@ -13,29 +13,29 @@ from contextlib import contextmanager
 import numpy as np
 
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.counts import Contents, of_tree
+from ffrecord.archive.counts import Counts, count_tree
 from ffrecord.archive.extract import extract
 from ffrecord.archive.index.build import Xattrs
 from ffrecord.archive.names import to_text
 from ffrecord.archive.scan import Scan, read_xattrs
-from ffrecord.convert.files import STEP, reader
+from ffrecord.convert.files import STEP, open_to_read
 from ffrecord.convert.formats import packed
-from ffrecord.convert.shapes import Entry, Files, Options, Written
+from ffrecord.convert.shapes import ConvertOptions, FileEntry, NamedFiles, Written
 from ffrecord.errors import ChangedError
 
 
 @contextmanager
-def read(path: str, options: Options) -> Iterator[Files]:
+def read(path: str, options: ConvertOptions) -> Iterator[NamedFiles]:
     scan = Scan(os.path.abspath(path))
     options.skipped.update(scan.skipped)
-    yield Files(_entries(scan), of_tree(scan.tree).names)
+    yield NamedFiles(_entries(scan), count_tree(scan.tree).names)
 
 
-def count(path: str) -> Contents:
-    return of_tree(Scan(os.path.abspath(path)).tree)
+def count(path: str) -> Counts:
+    return count_tree(Scan(os.path.abspath(path)).tree)
 
 
-def write(path: str, files: Files, options: Options) -> Written:
+def write(path: str, files: NamedFiles, options: ConvertOptions) -> Written:
     archive = f"{path}.ffr"
     written = packed.write(archive, files, options)
     with Archive.open(archive) as opened:
@@ -44,7 +44,7 @@ def write(path: str, files: Files, options: Options) -> Written:
     return written
 
 
-def _entries(scan: Scan) -> Iterator[Entry]:
+def _entries(scan: Scan) -> Iterator[FileEntry]:
     """The top, then everything in path order."""
     tree = scan.tree
     yield _entry(scan, b"", b"", 0)
@@ -61,10 +61,10 @@ def _entries(scan: Scan) -> Iterator[Entry]:
         folders.append(name)
 
 
-def _entry(scan: Scan, path: bytes, hard_link: bytes, inode: int) -> Entry:
+def _entry(scan: Scan, path: bytes, hard_link: bytes, inode: int) -> FileEntry:
     tree = scan.tree
     is_file = tree.is_file(inode) and not hard_link
-    return Entry(
+    return FileEntry(
         path, tree.mode[inode], tree.uid[inode], tree.gid[inode], tree.mtime[inode],
         size=tree.length[inode] if is_file else 0,
         target=tree.targets.get(inode, b""),
@@ -85,7 +85,7 @@ def _xattrs(scan: Scan, inode: int) -> Xattrs:
 def _content(scan: Scan, inode: int) -> Iterator[bytes]:
     """A file's bytes, if they are those of the file that was seen."""
     path = scan.path(inode)
-    with reader(os.fsdecode(path), scan.open_flags) as file:
+    with open_to_read(os.fsdecode(path), scan.open_flags) as file:
         left = scan.tree.length[inode]
         while left and (piece := file.read(min(left, STEP))):
             left -= len(piece)

@@ -1,6 +1,6 @@
 """Dataset folders of the package granular: `spec.json`, and a bag for each field.
 
-Before 0.22 it had sequences, and `refs.bag`, which is read and written for those (`granularrefs`).
+Before 0.22 it had sequences, and `refs.bag`, which is read and written for those (`granular_refs`).
 Its int, i64 and u64 are all our int; its array and tree are msgpack where ours are .npy. Types that
 it has no codec for keep their name and our bytes: its readers must be given a decoder for them.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import repeat
@@ -18,14 +17,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ffrecord.convert import field_types
-from ffrecord.convert.files import first_bytes, new_file
+from ffrecord.convert.files import open_new, read_start
 from ffrecord.convert.formats import granular_refs
 from ffrecord.convert.formats.bag import BagFile, BagWriter, SingleBagWriter
-from ffrecord.convert.shapes import Options, Row, Rows, Written
+from ffrecord.convert.shapes import ConvertOptions, Row, Rows, Written
 from ffrecord.dataset import optional
 from ffrecord.dataset.codecs import decode_int, decode_msgpack, encode_int
-from ffrecord.dataset.sharded import SHARD_NAME
-from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SEQUENCE, SPEC_NAME, check_spec
+from ffrecord.dataset.optional import reason
+from ffrecord.dataset.sharded import shards_among
+from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SEQUENCE, SPEC_NAME, check_spec, split_type
 from ffrecord.errors import ConversionError, DamagedSourceError, SpecError
 from ffrecord.records.opening import refuse_other_kinds
 
@@ -37,7 +37,7 @@ Types: TypeAlias = dict[str, tuple[str, bool]]  # field -> type, and whether of 
 
 
 @contextmanager
-def read(path: str, options: Options) -> Iterator[Rows]:
+def read(path: str, options: ConvertOptions) -> Iterator[Rows]:
     """One dataset, or the shards of one."""
     folders = _shards(path)
     specs = [load_spec(folder) for folder in folders]
@@ -53,9 +53,9 @@ def count(path: str) -> int:
     return _count(path, load_spec(path))
 
 
-def write(path: str, rows: Rows, options: Options) -> Written:
+def write(path: str, rows: Rows, options: ConvertOptions) -> Written:
     """With an index beside each bag; if there are sequences, as before 0.22."""
-    types = {name: field_types.plain(text) for name, text in rows.spec.items()}
+    types = {name: split_type(text) for name, text in rows.spec.items()}
     has_sequences = any(sequence for _, sequence in types.values())
     if has_sequences and granular_refs.NAME in types:
         raise ConversionError(
@@ -63,7 +63,7 @@ def write(path: str, rows: Rows, options: Options) -> Written:
         )
     spec = {name: type_ + SEQUENCE * sequence for name, (type_, sequence) in types.items()}
     os.mkdir(path)
-    with new_file(os.path.join(path, SPEC_NAME)) as file:
+    with open_new(os.path.join(path, SPEC_NAME)) as file:
         file.write(json.dumps(spec).encode())
     return Written((_write_with_refs if has_sequences else _write_columns)(path, rows, types))
 
@@ -97,14 +97,14 @@ def load_spec(path: str) -> dict[str, str]:
     """A dataset's own spec, if it is one of granular's."""
     name = os.path.join(path, SPEC_NAME)
     refuse_other_kinds(name, "a spec")
-    text = first_bytes(name, LARGEST_SPEC + 1)
+    text = read_start(name, LARGEST_SPEC + 1)
     try:
         if len(text) > LARGEST_SPEC:
             raise ValueError(f"it has more than {LARGEST_SPEC} bytes")
         spec = check_spec(json.loads(text))
         has_refs = granular_refs.is_there(path, spec)
         for type_ in spec.values():
-            name_of_type, sequence = field_types.plain(type_)
+            name_of_type, sequence = split_type(type_)
             if name_of_type + SEQUENCE * sequence != type_:
                 raise ValueError(f"{type_!r} is no type of granular's")
             if sequence and not has_refs:
@@ -126,8 +126,7 @@ def is_spec(content: Any) -> bool:
 def _shards(path: str) -> list[str]:
     if os.path.exists(os.path.join(path, SPEC_NAME)):
         return [path]
-    names = sorted(name for name in os.listdir(path) if re.fullmatch(SHARD_NAME, name))
-    return [os.path.join(path, name) for name in names] or [path]
+    return [os.path.join(path, name) for name in shards_among(os.listdir(path))] or [path]
 
 
 def _our_type(type_: str) -> str:
@@ -206,7 +205,7 @@ def _decoded(path: str, number: int, type_: str, record: bytes) -> Any:
         decode = _DECODERS.get(type_)
         return field_types.decode(type_, record) if decode is None else decode(record)
     except Exception as error:
-        what = f"is no {type_}: {error or type(error).__name__}"
+        what = f"is no {type_}: {reason(error)}"
         raise DamagedSourceError(path, what, number) from error
 
 
@@ -215,7 +214,7 @@ def _encoded(number: int, name: str, type_: str, value: Any) -> bytes:
         encode = _ENCODERS.get(type_)
         return field_types.encode(type_, value) if encode is None else encode(value)
     except Exception as error:
-        what = f"granular's {type_} cannot hold it: {error or type(error).__name__}"
+        what = f"granular's {type_} cannot hold it: {reason(error)}"
         raise ConversionError(f"row {number}, field {name!r}: {what}") from error
 
 

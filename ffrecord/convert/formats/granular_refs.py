@@ -14,6 +14,7 @@ from typing import Any
 from ffrecord.convert.formats.bag import BagFile
 from ffrecord.dataset import optional
 from ffrecord.dataset.codecs import decode_msgpack
+from ffrecord.dataset.optional import reason
 from ffrecord.dataset.spec import SEQUENCE
 from ffrecord.errors import DamagedSourceError
 
@@ -44,7 +45,7 @@ def counts(folder: str, spec: Mapping[str, str]) -> Iterator[list[int]]:
             try:
                 spans = _spans(record, sequences)
             except Exception as error:
-                what = f"is no list of references: {error or type(error).__name__}"
+                what = f"is no list of references: {reason(error)}"
                 raise DamagedSourceError(path, what, number) from error
             for field, begin in enumerate(begin for begin, _ in spans):
                 if begin not in (due[field], None):

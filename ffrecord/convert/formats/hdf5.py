@@ -20,9 +20,10 @@ import numpy as np
 from ffrecord.convert import field_types
 from ffrecord.convert.formats.hdf5_heap import check_heaps
 from ffrecord.convert.formats.hdf5_target import Target
-from ffrecord.convert.shapes import LARGEST_RECORD, Options, Row, Rows, Written
+from ffrecord.convert.shapes import LARGEST_RECORD, ConvertOptions, Row, Rows, Written
 from ffrecord.dataset import optional
-from ffrecord.dataset.spec import SEQUENCE
+from ffrecord.dataset.optional import reason
+from ffrecord.dataset.spec import SEQUENCE, split_type
 from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError, ReadFailedError
 from ffrecord.records.opening import refuse_other_kinds
 
@@ -35,6 +36,7 @@ CHUNK_BYTES = 64 << 10
 MOST_RATIO = 1100  # deflate makes 1032 bytes of one at the most
 MODEST = 1 << 30  # bytes that a file may claim without having them
 
+# In the text of an error: h5py has it in `errno` only for files that it opens.
 _ERRNO = re.compile(r"\berrno = ([0-9]{1,4})\b")
 _OFFSET = re.compile(r"\boffset = ([0-9]{1,18})\b")
 _SCALARS = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "bool": np.dtype(bool)}
@@ -57,7 +59,7 @@ class Field:
     dataset: Any
 
     def value(self, stored: Any) -> Any:
-        name, sequence = field_types.plain(self.type)
+        name, sequence = split_type(self.type)
         if sequence:
             return stored.tolist()
         if name in _SCALARS:
@@ -70,7 +72,7 @@ class Field:
 
 
 @contextmanager
-def read(path: str, options: Options) -> Iterator[Rows]:
+def read(path: str, options: ConvertOptions) -> Iterator[Rows]:
     with _opened(path) as file:
         fields = _fields(path, file, options.field)
         rows = len(fields[0].dataset)
@@ -98,7 +100,7 @@ def _file(path: str) -> Any:
         try:
             return optional.load("h5py").File(path, "r")
         except OSError as error:
-            if _system_error(error) != errno.EINTR:
+            if _number(_ERRNO, error) != errno.EINTR:
                 raise
 
 
@@ -112,16 +114,10 @@ def _damage_of(path: str, record: int | None = None) -> Iterator[None]:
     except (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
         if isinstance(error, OSError) and error.filename is not None:  # which h5py does not say
             raise
-        code = _system_error(error)
-        if code:
+        if code := _number(_ERRNO, error):
             raise ReadFailedError(path, code, _number(_OFFSET, error)) from error
-        what = f"HDF5 cannot read it: {error or type(error).__name__}"
+        what = f"HDF5 cannot read it: {reason(error)}"
         raise DamagedSourceError(path, what, record) from error
-
-
-def _system_error(error: Exception) -> int:
-    """What the operating system said, by the text: h5py has it in `errno` only of what it opens."""
-    return _number(_ERRNO, error)
 
 
 def _number(pattern: re.Pattern[str], error: Exception) -> int:
@@ -179,7 +175,7 @@ def _type(path: str, name: str, dataset: Any) -> str:
         if said in _SEQUENCES and element == _SEQUENCES[said]:
             return said
         if element == np.uint8 and said and said not in _SCALARS:
-            return said if field_types.plain(said) == (said, False) else "array"
+            return said if split_type(said) == (said, False) else "array"
         return "array"
     if dataset.dtype.hasobject:
         raise ConversionError(f"{path}: {name} has references, which lead nowhere elsewhere")
@@ -188,8 +184,10 @@ def _type(path: str, name: str, dataset: Any) -> str:
 
 
 def _said_type(dataset: Any) -> str:
-    """What the attribute says; nothing unless it is text of fixed length, as we write it. Text of
-    variable length is on a heap, in which the HDF5 library may loop for ever if it is damaged."""
+    """Return what the attribute says; nothing unless it is text of fixed length, as we write it.
+
+    Text of variable length is on a heap: if that is damaged, the HDF5 library may loop for ever.
+    """
     if TYPE not in dataset.attrs:
         return ""
     attribute = dataset.attrs.get_id(TYPE)
@@ -257,14 +255,14 @@ def _value(path: str, number: int, field: Field, stored: Any) -> Any:
     try:
         return field.value(stored)
     except Exception as error:
-        what = f"{field.name} is no {field.type}: {error or type(error).__name__}"
+        what = f"{field.name} is no {field.type}: {reason(error)}"
         raise DamagedSourceError(path, what, number) from error
 
 
 # ---- writing -------------------------------------------------------------------------------
 
 
-def write(path: str, rows: Rows, options: Options) -> Written:
+def write(path: str, rows: Rows, options: ConvertOptions) -> Written:
     number = 0
     h5py = optional.load("h5py")
     with (
@@ -301,7 +299,7 @@ class _Column:
     def __init__(self, file: Any, name: str, text: str) -> None:
         self.name = name
         self._file = file
-        self._type, sequence = field_types.plain(text)
+        self._type, sequence = split_type(text)
         if sequence:
             self._type += SEQUENCE
             if self._type not in _SEQUENCES:

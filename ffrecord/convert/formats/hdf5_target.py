@@ -14,7 +14,7 @@ from ffrecord.atomic.file import write_all, writing
 
 
 class Target:
-    """What h5py needs of a file object. It is new, and its size is what HDF5 made it."""
+    """A file object with as much as h5py needs. It is new, and its size is what HDF5 made it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -24,7 +24,7 @@ class Target:
         self._lost: list[tuple[int, bytes]] = []
 
     def raise_error(self) -> None:
-        """What went wrong until now, if anything did."""
+        """Raise the first error until now, if there was one."""
         if self._error is not None:
             with writing(self._path):
                 raise self._error

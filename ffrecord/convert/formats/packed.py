@@ -1,25 +1,29 @@
-"""Writing a packed folder from entries in any order that has a hard link after its file.
+"""Packed folders as entries, and entries into a new archive.
 
-Contents become records as they come; the index, which is made at the end, says what they are
-called. So a tar is packed while it is read. What is kept in memory is the names and attributes.
+Entries may come in any order in which a hard link follows its file. Contents become records as they
+come; the index, which is made at the end, says what they are called. So a tar is packed while it is
+read. Only names and attributes are kept in memory.
 """
 
 from __future__ import annotations
 
 import stat
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
+from ffrecord.archive.archive import Archive
+from ffrecord.archive.counts import Counts, count_index
 from ffrecord.archive.index import ROOT
 from ffrecord.archive.index.build import Tree, Xattrs
 from ffrecord.archive.index.columns import MISSING, RowTable
-from ffrecord.archive.names import to_text
+from ffrecord.archive.names import to_bytes, to_text
 from ffrecord.archive.pack import write_index
 from ffrecord.archive.scan import LATEST_NS
-from ffrecord.convert.files import parts
-from ffrecord.convert.shapes import Entry, Files, Options, Written
+from ffrecord.archive.walk import descend
+from ffrecord.convert.shapes import ConvertOptions, FileEntry, NamedFiles, Written, split_path
 from ffrecord.errors import ConversionError
 from ffrecord.format.checksum import crc32, crc32_joined
 from ffrecord.format.index import BLOCK, LARGEST_XATTR, LONGEST_NAME, LONGEST_TARGET
@@ -29,7 +33,47 @@ _IMPLIED = stat.S_IFDIR | 0o755
 _MOST_ID = (1 << 32) - 1
 
 
-def write(path: str, files: Files, options: Options) -> Written:
+# ---- reading -------------------------------------------------------------------------------
+
+
+@contextmanager
+def read(path: str, options: ConvertOptions) -> Iterator[NamedFiles]:
+    with Archive.open(path) as archive:
+        yield NamedFiles(_entries(archive), count_index(archive.index).names)
+
+
+def count(path: str) -> Counts:
+    with Archive.open(path) as archive:
+        return count_index(archive.index)
+
+
+def _entries(archive: Archive) -> Iterator[FileEntry]:
+    """The top, then depth first, each folder before what is in it."""
+    seen: dict[int, bytes] = {}  # inodes with several names
+    yield _entry(archive, b"", ROOT, seen)
+    for item in descend(archive.index, ROOT, recursive=True):
+        yield _entry(archive, to_bytes(item.path), item.inode, seen)
+
+
+def _entry(archive: Archive, path: bytes, inode: int, seen: dict[int, bytes]) -> FileEntry:
+    index, status = archive.index, archive.index.status(inode)
+    first = path
+    if status.links > 1 and not status.is_folder:
+        first = seen.setdefault(inode, path)
+    return FileEntry(
+        path, status.mode, status.uid, status.gid, status.mtime_ns,
+        size=status.size if status.is_file else 0,
+        target=index.target(inode) if status.is_symlink else b"",
+        hard_link=b"" if first == path else first,
+        xattrs=tuple(index.xattrs(inode).items()),
+        content=lambda: archive.stream(inode),
+    )  # fmt: skip
+
+
+# ---- writing -------------------------------------------------------------------------------
+
+
+def write(path: str, files: NamedFiles, options: ConvertOptions) -> Written:
     with FileWriter(path) as writer:
         packing = _Packing(path, writer)
         for entry in files.items:
@@ -55,8 +99,8 @@ class _Packing:
         self._last_folder = (b"", ROOT)  # where the entry before this one was
         self._sizes = array("q")
 
-    def add(self, entry: Entry) -> None:
-        names = parts(entry.path)
+    def add(self, entry: FileEntry) -> None:
+        names = split_path(entry.path)
         if not self._found:
             self._imply_folder(entry)  # the root
         folder = self._folder(names[:-1], entry)
@@ -84,7 +128,7 @@ class _Packing:
         del self._found, self._by_name
         write_index(self._writer, self._path, tree, np.frombuffer(self._sizes, np.int64))
 
-    def _new_inode(self, entry: Entry) -> int:
+    def _new_inode(self, entry: FileEntry) -> int:
         _require_xattrs(entry)
         found = self._found
         if entry.is_symlink:
@@ -102,11 +146,11 @@ class _Packing:
         self._set_xattrs(inode, entry)
         return inode
 
-    def _add_inode(self, entry: Entry, mode: int, length: int = 0, record: int = 0) -> int:
+    def _add_inode(self, entry: FileEntry, mode: int, length: int = 0, record: int = 0) -> int:
         uid, gid, mtime = _owner_and_time(entry)
         return self._found.add_inode(mode, uid, gid, mtime, length, record)
 
-    def _set_xattrs(self, inode: int, entry: Entry) -> None:
+    def _set_xattrs(self, inode: int, entry: FileEntry) -> None:
         """Those of folders, which may be set again, are kept apart."""
         if self._found.is_folder(inode):
             self._folder_xattrs.pop(inode, None)
@@ -114,10 +158,10 @@ class _Packing:
             of = self._folder_xattrs if self._found.is_folder(inode) else self._found.xattrs
             of[inode] = tuple(sorted(entry.xattrs))
 
-    def _linked(self, entry: Entry) -> int:
+    def _linked(self, entry: FileEntry) -> int:
         """The file that a hard link is another name for."""
         inode = ROOT
-        for name in parts(entry.hard_link):
+        for name in split_path(entry.hard_link):
             place = self._place(inode, name)
             inode = self._found.inode[place] if place != MISSING else MISSING
             if inode == MISSING:
@@ -129,7 +173,7 @@ class _Packing:
             )
         return inode
 
-    def _store(self, entry: Entry) -> tuple[array[int], int]:
+    def _store(self, entry: FileEntry) -> tuple[array[int], int]:
         """A file's content as the next record: the checksums of its blocks, and its size."""
         blocks = array("I")
         crc = filled = size = 0
@@ -151,7 +195,7 @@ class _Packing:
         self._sizes.append(size)
         return blocks, size
 
-    def _folder(self, names: list[bytes], entry: Entry) -> int:
+    def _folder(self, names: list[bytes], entry: FileEntry) -> int:
         """A folder, which is made if it has not come itself."""
         path = b"/".join(names)
         if path == self._last_folder[0]:
@@ -170,7 +214,7 @@ class _Packing:
         self._last_folder = (path, folder)
         return folder
 
-    def _imply_folder(self, entry: Entry) -> int:
+    def _imply_folder(self, entry: FileEntry) -> int:
         return self._add_inode(entry, _IMPLIED)
 
     def _place(self, folder: int, name: bytes) -> int:
@@ -185,7 +229,7 @@ class _Packing:
         self._by_name.add(hash((folder, name)), len(self._found.names))
         self._found.add_entry(folder, name, inode)
 
-    def _take_attributes(self, folder: int, entry: Entry) -> None:
+    def _take_attributes(self, folder: int, entry: FileEntry) -> None:
         """A folder's own entry may come after what is in it, and more than once."""
         if entry.hard_link or not entry.is_folder:
             raise _contradiction(entry)
@@ -229,17 +273,17 @@ def _copy_inode(found: Tree, inode: int, tree: Tree) -> int:
     return number
 
 
-def _contradiction(entry: Entry) -> ConversionError:
+def _contradiction(entry: FileEntry) -> ConversionError:
     return ConversionError(f"{to_text(entry.path)!r}: is a folder and something else at once")
 
 
-def _require_xattrs(entry: Entry) -> None:
+def _require_xattrs(entry: FileEntry) -> None:
     for name, value in entry.xattrs:
         if len(name) > LONGEST_NAME or len(value) > LARGEST_XATTR or b"\0" in name:
             raise ConversionError(f"{to_text(entry.path)!r}: no file has such an attribute")
 
 
-def _owner_and_time(entry: Entry) -> tuple[int, int, int]:
+def _owner_and_time(entry: FileEntry) -> tuple[int, int, int]:
     if not (0 <= entry.uid <= _MOST_ID and 0 <= entry.gid <= _MOST_ID):
         raise ConversionError(
             f"{to_text(entry.path)!r}: no owner or group has the number {entry.uid} or {entry.gid}"

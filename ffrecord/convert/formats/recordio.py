@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ffrecord.convert.files import STEP, Pieces, SourceFile, new_file
+from ffrecord.convert.files import STEP, PieceReader, SourceFile, open_new
 from ffrecord.convert.formats import snappy
-from ffrecord.convert.shapes import LARGEST_RECORD, Buffer, Options, Records, Written
+from ffrecord.convert.shapes import LARGEST_RECORD, Buffer, ConvertOptions, Records, Written
 from ffrecord.dataset import optional
 from ffrecord.errors import ConversionError
 from ffrecord.format.checksum import crc32
@@ -33,7 +33,7 @@ CODECS = ("none", "snappy", "gzip")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What a chunk's header says."""
+    """The header of a chunk."""
 
     crc: int
     codec: int  # its number in the dialect
@@ -85,7 +85,7 @@ def begins(start: bytes) -> bool:
 
 
 @contextmanager
-def read(path: str, options: Options) -> Iterator[Records]:
+def read(path: str, options: ConvertOptions) -> Iterator[Records]:
     with SourceFile(path) as source:
         yield Records(_records(source))
 
@@ -102,22 +102,16 @@ def count(path: str) -> int:
         return total
 
 
-def write_python(path: str, records: Records, options: Options) -> Written:
-    return _write(path, records, options, PYTHON)
-
-
-def write_go(path: str, records: Records, options: Options) -> Written:
-    return _write(path, records, options, GO)
-
-
-def _write(path: str, records: Records, options: Options, dialect: Dialect) -> Written:
-    """Chunks that are full with the record that reaches `CHUNK_BYTES`."""
+def write(
+    path: str, records: Records, options: ConvertOptions, *, dialect: Dialect = PYTHON
+) -> Written:
+    """Write chunks that are full with the record that reaches `CHUNK_BYTES`."""
     codec = options.codec or "snappy"
     if codec not in CODECS:
         raise ConversionError(f"RecordIO has no codec {codec!r}: it has {', '.join(CODECS)}")
     number, size = 0, 0
     waiting: list[bytes] = []
-    with new_file(path) as file:
+    with open_new(path) as file:
         for number, record in enumerate(records.items, 1):
             length = memoryview(record).nbytes
             if length > LARGEST_RECORD - (1 << 20):
@@ -169,7 +163,7 @@ def find_dialect(source: SourceFile) -> Dialect:
 
 
 def _checksum(source: SourceFile, dialect: Dialect, chunk: Chunk) -> int:
-    """Of the first chunk's data, by parts: in the wrong dialect its length means nothing."""
+    """Return the first chunk's checksum, by parts: in the wrong dialect its length is noise."""
     source.seek(HEADER.size)
     crc, left = 0, chunk.length
     while left:
@@ -222,18 +216,18 @@ def _header(source: SourceFile, dialect: Dialect, number: int) -> Chunk:
     return chunk
 
 
-def _unpacked(dialect: Dialect, chunk: Chunk, data: bytes) -> Pieces:
+def _unpacked(dialect: Dialect, chunk: Chunk, data: bytes) -> PieceReader:
     """A chunk's data, unpacked as far as it is read."""
     codec = dialect.codec_name(chunk)
     if codec == "snappy":
-        return Pieces(dialect.unpack_snappy(data))
+        return PieceReader(dialect.unpack_snappy(data))
     if codec == "gzip":
         stream = gzip.GzipFile(fileobj=io.BytesIO(data))
-        return Pieces(iter(lambda: stream.read(STEP), b""))
-    return Pieces([data])
+        return PieceReader(iter(lambda: stream.read(STEP), b""))
+    return PieceReader([data])
 
 
-def _split(data: Pieces, records: int) -> Iterator[bytes]:
+def _split(data: PieceReader, records: int) -> Iterator[bytes]:
     for _ in range(records):
         start = data.read(LENGTH.size)
         if len(start) < LENGTH.size:

@@ -19,10 +19,11 @@ from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from typing import Any
 
-from ffrecord.archive.counts import Contents
+from ffrecord.archive.counts import Counts, count_name
 from ffrecord.archive.names import to_bytes, to_text
-from ffrecord.convert.files import STEP, Pieces, new_file, parts, reader, sample_key
-from ffrecord.convert.shapes import Entry, Files, Options, Written
+from ffrecord.convert.files import STEP, PieceReader, open_new, open_to_read
+from ffrecord.convert.formats.webdataset import split_key
+from ffrecord.convert.shapes import ConvertOptions, FileEntry, NamedFiles, Written, split_path
 from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError
 from ffrecord.records.opening import refuse_other_kinds
 
@@ -56,26 +57,20 @@ def begins(start: bytes) -> bool:
 
 
 @contextmanager
-def read(path: str, options: Options) -> Iterator[Files]:
+def read(path: str, options: ConvertOptions) -> Iterator[NamedFiles]:
     """One tar, or the tars of a folder, in the order of their names."""
-    yield Files(entry for each in _tars(path) for entry in _entries(each, options))
+    yield NamedFiles(entry for each in _tars(path) for entry in _entries(each, options))
 
 
-def count(path: str) -> Contents:
+def count(path: str) -> Counts:
     """By the headers."""
-    total = Contents()
+    total = Counts()
     for each in _tars(path):
         with _opened(each, headers_only=True) as archive:
             for member in _members(each, archive):
-                if member.isdir():
-                    total.folders += _below(member.name) != b""
-                elif member.issym():
-                    total.symlinks += 1
-                elif member.islnk():
-                    total.hard_links += 1
-                else:
-                    total.files += 1
-                    total.bytes += member.size
+                if not member.isdir() or _below(member.name):  # which the top has not
+                    kind = _KINDS.get(member.type, stat.S_IFREG)
+                    count_name(total, kind, member.size, is_hard_link=member.islnk())
     return total
 
 
@@ -107,7 +102,7 @@ class _StrictTarInfo(tarfile.TarInfo):
 def _opened(path: str, *, headers_only: bool = False) -> Iterator[tarfile.TarFile]:
     """For one walk through it. What was compressed has a checksum at its end, which is come to."""
     refuse_other_kinds(path, "a tar")
-    with reader(path) as raw:
+    with open_to_read(path) as raw:
         unpack = _unpacking(raw.read(6))
         raw.seek(0)
         stream = raw if unpack is None else unpack(raw)
@@ -122,7 +117,7 @@ def _opened(path: str, *, headers_only: bool = False) -> Iterator[tarfile.TarFil
 
 
 def _unpacking(start: bytes) -> Callable[[Any], Any] | None:
-    """What unpacks a file that begins like this. tarfile's own way does not look at checksums."""
+    """Return what unpacks a file with this start. tarfile's own way does not look at checksums."""
     if start.startswith(b"\x1f\x8b"):
         return lambda raw: gzip.GzipFile(fileobj=raw)
     if start.startswith(b"BZh"):
@@ -159,7 +154,7 @@ def _members(path: str, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         number += 1
 
 
-def _entries(path: str, options: Options) -> Iterator[Entry]:
+def _entries(path: str, options: ConvertOptions) -> Iterator[FileEntry]:
     with _opened(path) as archive:
         for number, member in enumerate(_members(path, archive)):
             if member.type in _LEFT_OUT:
@@ -170,14 +165,14 @@ def _entries(path: str, options: Options) -> Iterator[Entry]:
             yield entry
 
 
-def _entry(path: str, archive: tarfile.TarFile, member: tarfile.TarInfo, number: int) -> Entry:
+def _entry(path: str, archive: tarfile.TarFile, member: tarfile.TarInfo, number: int) -> FileEntry:
     kind = _KINDS.get(member.type, stat.S_IFREG)
     if kind == stat.S_IFREG and not (member.isreg() or member.islnk()):
         raise ValueError(f"{member.name!r} is of the unknown type {member.type!r}")
     hard_link = _below(member.linkname) if member.islnk() else b""
     if member.islnk() and not hard_link:
         raise ValueError(f"{member.name!r} is a hard link to the top")
-    return Entry(
+    return FileEntry(
         _below(member.name), kind | stat.S_IMODE(member.mode), member.uid, member.gid,
         _mtime_ns(member),
         size=member.size if member.isreg() else 0,
@@ -194,7 +189,7 @@ def _below(name: str) -> bytes:
     while path.startswith(b"./"):
         path = path[2:].lstrip(b"/")
     path = b"" if path == b"." else path
-    parts(path)
+    split_path(path)
     return path
 
 
@@ -234,7 +229,7 @@ def _content(
 # ---- writing -------------------------------------------------------------------------------
 
 
-def write(path: str, files: Files, options: Options) -> Written:
+def write(path: str, files: NamedFiles, options: ConvertOptions) -> Written:
     """One tar; with a shard size a folder of 000000.tar and so on, no sample in two of them."""
     if options.shard_size is None:
         with _Tar(path) as tar:
@@ -245,7 +240,7 @@ def write(path: str, files: Files, options: Options) -> Written:
     return Written(_write_shards(path, files, options.shard_size))
 
 
-def _write_shards(folder: str, files: Files, largest: int) -> int:
+def _write_shards(folder: str, files: NamedFiles, largest: int) -> int:
     names = shards = size = 0
     key: bytes | None = None
     inside: set[bytes] = set()  # the files of this shard
@@ -253,7 +248,7 @@ def _write_shards(folder: str, files: Files, largest: int) -> int:
     try:
         for entry in files.items:
             if not entry.is_folder:
-                before, key = key, sample_key(entry.path)[0]
+                before, key = key, split_key(entry.path)[0]
                 if size and key != before and size + entry.size > largest:
                     tar.close()
                     names, shards, size = names + tar.names, shards + 1, 0
@@ -282,17 +277,17 @@ class _Tar:
         self.names = 0
         how = _COMPRESSED.get(os.path.splitext(path)[1], "")
         with ExitStack() as opened:
-            file = opened.enter_context(new_file(path))
+            file = opened.enter_context(open_new(path))
             self._tar: tarfile.TarFile = tarfile.open(  # noqa: SIM115 - closed by close()
                 path, f"x:{how}", file, format=tarfile.PAX_FORMAT, **_NAMES
             )  # type: ignore[call-overload]
             opened.callback(self._tar.close)
             self._opened = opened.pop_all()
 
-    def add(self, entry: Entry) -> None:
-        parts(entry.path)
+    def add(self, entry: FileEntry) -> None:
+        split_path(entry.path)
         self.names += not entry.is_folder
-        content = Pieces(entry.content() if entry.is_file else ())
+        content = PieceReader(entry.content() if entry.is_file else ())
         self._tar.addfile(_member(entry), content)  # type: ignore[arg-type]
         if content.read(1):  # also lets it come to its end, where it is checked
             raise ConversionError(f"{to_text(entry.path)!r}: has more than {entry.size} bytes")
@@ -308,7 +303,7 @@ class _Tar:
         self.close()
 
 
-def _member(entry: Entry) -> tarfile.TarInfo:
+def _member(entry: FileEntry) -> tarfile.TarInfo:
     member = tarfile.TarInfo(to_text(entry.path or b"."))
     member.mode = stat.S_IMODE(entry.mode)
     member.uid, member.gid = entry.uid, entry.gid

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ffrecord.convert.files import SourceFile, new_file
-from ffrecord.convert.shapes import Buffer, Options, Records, Written
+from ffrecord.convert.files import SourceFile, open_new
+from ffrecord.convert.shapes import Buffer, ConvertOptions, Records, Written
 from ffrecord.dataset import optional
 
 LENGTH = struct.Struct("<Q")
@@ -27,7 +27,7 @@ def begins(start: bytes) -> bool:
 
 
 @contextmanager
-def read(path: str, options: Options) -> Iterator[Records]:
+def read(path: str, options: ConvertOptions) -> Iterator[Records]:
     with SourceFile(path) as source:
         yield Records(_records(source))
 
@@ -43,9 +43,9 @@ def count(path: str) -> int:
         return number
 
 
-def write(path: str, records: Records, options: Options) -> Written:
+def write(path: str, records: Records, options: ConvertOptions) -> Written:
     number = 0
-    with new_file(path) as file:
+    with open_new(path) as file:
         for record in records.items:
             length = LENGTH.pack(memoryview(record).nbytes)
             file.write(length + CRC.pack(masked_crc(length)))

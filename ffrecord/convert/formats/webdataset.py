@@ -17,10 +17,10 @@ from typing import Any
 
 from ffrecord.archive.names import to_bytes, to_text
 from ffrecord.convert import field_types
-from ffrecord.convert.files import sample_key
-from ffrecord.convert.shapes import Entry, Files, Options, Row, Rows
+from ffrecord.convert.shapes import ConvertOptions, FileEntry, NamedFiles, Row, Rows
 from ffrecord.dataset.codecs import decode_msgpack
 from ffrecord.dataset.compression import LARGEST_VALUE
+from ffrecord.dataset.optional import reason
 from ffrecord.errors import ConversionError
 
 KEY = "__key__"
@@ -47,6 +47,13 @@ def extension_of(type_: str) -> str:
     return _EXTENSIONS.get(type_, "bin")
 
 
+def split_key(path: bytes) -> tuple[bytes, bytes]:
+    """Split a path at the first dot of its last name: a sample's key, and the extension."""
+    folder, slash, name = path.rpartition(b"/")
+    key, _, extension = name.partition(b".")
+    return folder + slash + key, extension
+
+
 # ---- files to rows -------------------------------------------------------------------------
 
 
@@ -58,13 +65,13 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What an extension means: the name and the type of a field."""
+    """The field that an extension stands for."""
 
     name: str
     type: str
 
 
-def to_rows(files: Files, options: Options) -> Rows:
+def to_rows(files: NamedFiles, options: ConvertOptions) -> Rows:
     """The fields are those of the first sample; another one must have the same."""
     samples = _samples(files, options)
     first = next(samples, None)
@@ -75,7 +82,7 @@ def to_rows(files: Files, options: Options) -> Rows:
     return Rows(spec, (_row(each, parts) for each in chain([first], samples)))
 
 
-def content_of(entry: Entry, largest: int = LARGEST_VALUE) -> bytes:
+def content_of(entry: FileEntry, largest: int = LARGEST_VALUE) -> bytes:
     """A file's content in memory, if it is not too large for that."""
     content = bytearray()
     for piece in entry.content():
@@ -87,7 +94,7 @@ def content_of(entry: Entry, largest: int = LARGEST_VALUE) -> bytes:
     return bytes(content)
 
 
-def _samples(files: Files, options: Options) -> Iterator[_Sample]:
+def _samples(files: NamedFiles, options: ConvertOptions) -> Iterator[_Sample]:
     sample: _Sample | None = None
     for entry in files.items:
         if entry.is_folder:
@@ -95,7 +102,7 @@ def _samples(files: Files, options: Options) -> Iterator[_Sample]:
         if not entry.is_file:
             options.skipped["symlink" if entry.is_symlink else "hard link"] += 1
             continue
-        key, extension = sample_key(entry.path)
+        key, extension = split_key(entry.path)
         if not extension or key.endswith(b"/") or not key:
             raise ConversionError(
                 f"{to_text(entry.path)!r}: a file of a sample is named KEY.EXTENSION; it is none"
@@ -111,7 +118,7 @@ def _samples(files: Files, options: Options) -> Iterator[_Sample]:
         yield sample
 
 
-def _parts(extensions: list[str], options: Options) -> dict[str, _Part]:
+def _parts(extensions: list[str], options: ConvertOptions) -> dict[str, _Part]:
     found = {}
     for extension in extensions:
         before, dot, last = extension.rpartition(".")
@@ -144,7 +151,7 @@ def _row(sample: _Sample, parts: dict[str, _Part]) -> Row:
         except Exception as error:
             raise ConversionError(
                 f"{to_text(sample.key)}.{extension} is no {part.type}: "
-                f"{error or type(error).__name__}; the type {part.name}=bytes would take it"
+                f"{reason(error)}; the type {part.name}=bytes would take it"
             ) from error
     return row
 
@@ -180,7 +187,7 @@ _PARSERS: dict[str, Callable[[bytes], Any]] = {
 
 
 def _parsed(type_: str, data: bytes) -> Any:
-    name = field_types.single("", type_, "a file is one value")
+    name = field_types.single_type("", type_, "a file is one value")
     parser = _PARSERS.get(name)
     return field_types.decode(name, bytearray(data)) if parser is None else parser(data)
 
@@ -188,9 +195,9 @@ def _parsed(type_: str, data: bytes) -> Any:
 # ---- rows to files -------------------------------------------------------------------------
 
 
-def to_files(rows: Rows, options: Options) -> Files:
+def to_files(rows: Rows, options: ConvertOptions) -> NamedFiles:
     types = {
-        field: field_types.single(field, text, "a file is one value")
+        field: field_types.single_type(field, text, "a file is one value")
         for field, text in rows.spec.items()
     }
     keyed = types.get(KEY) == "utf8"
@@ -198,7 +205,7 @@ def to_files(rows: Rows, options: Options) -> Files:
         del types[KEY]
     suffixes = {field: _suffix(field, type_) for field, type_ in types.items()}
     total = None if rows.count is None else rows.count * len(types)
-    return Files(_entries(rows, types, suffixes, keyed, options), total)
+    return NamedFiles(_entries(rows, types, suffixes, keyed, options), total)
 
 
 def _suffix(field: str, type_: str) -> bytes:
@@ -209,12 +216,16 @@ def _suffix(field: str, type_: str) -> bytes:
 
 
 def _entries(
-    rows: Rows, types: dict[str, str], suffixes: dict[str, bytes], keyed: bool, options: Options
-) -> Iterator[Entry]:
+    rows: Rows,
+    types: dict[str, str],
+    suffixes: dict[str, bytes],
+    keyed: bool,
+    options: ConvertOptions,
+) -> Iterator[FileEntry]:
     before = b""
     for number, row in enumerate(rows.items):
         key = to_bytes(row[KEY]) if keyed else numbered(number, rows.count)
-        if sample_key(key) != (key, b"") or not key or key == before:
+        if split_key(key) != (key, b"") or not key or key == before:
             raise ConversionError(
                 f"row {number}: {to_text(key)[:100]!r} is no key: it has a dot in its last name, "
                 "is empty, or is that of the row before"
@@ -225,10 +236,10 @@ def _entries(
             yield made_file(key + b"." + suffixes[field], data, options)
 
 
-def made_file(path: bytes, data: Any, options: Options) -> Entry:
+def made_file(path: bytes, data: Any, options: ConvertOptions) -> FileEntry:
     """A file that is made of a record or a value."""
     size = memoryview(data).nbytes
-    return Entry(path, _FILE, mtime_ns=options.mtime_ns, size=size, content=lambda: (data,))
+    return FileEntry(path, _FILE, mtime_ns=options.mtime_ns, size=size, content=lambda: (data,))
 
 
 def numbered(number: int, total: int | None) -> bytes:

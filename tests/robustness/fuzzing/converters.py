@@ -15,7 +15,7 @@ from itertools import accumulate
 from types import ModuleType
 
 from ffrecord.convert.formats import bag, granular, hdf5_heap, recordio, snappy, tar, tfrecord
-from ffrecord.convert.shapes import Options
+from ffrecord.convert.shapes import ConvertOptions
 from ffrecord.errors import FFRecordError
 from tests.convert import foreign
 from tests.robustness.fuzzing.indexes import joined, split
@@ -31,7 +31,7 @@ def _reader(module: ModuleType) -> Callable[[bytes], list[bytes]]:
 
     def read(data: bytes) -> list[bytes]:
         path = scratch.fill(data)
-        with module.read(path, Options()) as found:
+        with module.read(path, ConvertOptions()) as found:
             got = [bytes(each) for each in found.items]
         assert module.count(path) == len(got)
         return got
@@ -181,7 +181,7 @@ def granular_datasets() -> Target:
     def run(data: bytes) -> str:
         for name, content in split(data, GRANULAR).items():
             scratches[name].fill(content)
-        with granular.read(str(top), Options()) as found:
+        with granular.read(str(top), ConvertOptions()) as found:
             got = list(found.items)
             assert len(got) == found.count
         assert all(row.keys() == found.spec.keys() for row in got)
@@ -264,7 +264,7 @@ def tars() -> Target:
     def run(data: bytes) -> str:
         path = scratch.fill(data)
         entries = 0
-        with tar.read(path, Options()) as found:
+        with tar.read(path, ConvertOptions()) as found:
             for entry in found.items:
                 entries += 1
                 assert not {b"", b".", b".."} & set(entry.path.split(b"/")) or not entry.path

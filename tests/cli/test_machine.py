@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from ffrecord import cli
-from ffrecord.cli import system
-from ffrecord.disk import machine
-from ffrecord.disk.machine import Facts, Missing
+from ffrecord.cli import machine, system
+from ffrecord.cli.machine import Facts, Missing
+from ffrecord_fuse.mounting import mounttable
 from tests.docs.pages import ROOT
 from tests.support import handmade, users
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_found_out_is_not_known(tmp_path: Path) -> None:
         found = json.loads(
             users.run(
                 "print(json.dumps(machine.facts(sys.argv[1])))", tmp_path,
-                imports="import json\nfrom ffrecord.disk import machine\n",
+                imports="import json\nfrom ffrecord.cli import machine\n",
             )
         )  # fmt: skip
         os.chmod(tmp_path, 0o755)
@@ -93,8 +93,9 @@ def test_what_cannot_be_found_out_is_not_known(tmp_path: Path) -> None:
 
 
 def test_proc_and_sys_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_AIO", "_HUGE_PAGES", "_MEMORY", "_MOUNTS", "_READ_AHEAD", "_FUSE"):
+    for name in ("_AIO", "_HUGE_PAGES", "_MEMORY", "_READ_AHEAD", "_FUSE"):
         monkeypatch.setattr(machine, name, tmp_path / "missing")
+    monkeypatch.setattr(mounttable, "_MOUNTINFO", tmp_path / "missing")
     found = machine.facts(str(tmp_path))
     unknown = [key for key, value in found.items() if value is None]
     assert {
@@ -108,18 +109,19 @@ def test_proc_and_sys_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("mounts", "path", "due"),
     [
-        ("a / ext4 rw\nb /data xfs rw\n", "/data/x", "xfs"),
-        ("a / ext4 rw\nb /data xfs rw\n", "/database", "ext4"),
-        ("b /my\\040data xfs rw\na / ext4 rw\n", "/my data/x", "xfs"),
-        ("a /d ext4 rw\nb /d tmpfs rw\n", "/d/x", "tmpfs"),
-        ("", "/d/x", None),
+        (["/ ext4", "/data xfs"], "/data/x", "xfs"),
+        (["/ ext4", "/data xfs"], "/database", "ext4"),
+        (["/my\\040data xfs", "/ ext4"], "/my data/x", "xfs"),
+        (["/d ext4", "/d tmpfs"], "/d/x", "tmpfs"),
+        ([], "/d/x", None),
     ],
 )
 def test_a_file_system_is_that_of_the_last_longest_mount_point(
-    mounts: str, path: str, due: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mounts: list[str], path: str, due: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mounts").write_text(mounts)
-    monkeypatch.setattr(machine, "_MOUNTS", tmp_path / "mounts")
+    lines = ["1 1 8:1 / {} rw - {} /dev/sda rw\n".format(*mount.split(" ")) for mount in mounts]
+    (tmp_path / "mounts").write_text("".join(lines))
+    monkeypatch.setattr(mounttable, "_MOUNTINFO", tmp_path / "mounts")
     assert machine.file_system(Path(path)) == due
 
 

@@ -1,4 +1,4 @@
-"""What this machine has of what FFRecord uses, and what it costs where something is missing.
+"""Facts about this machine: what it has of what FFRecord uses, and the cost of what is missing.
 
 Nothing here is needed to read or write: the library goes on without AIO, O_DIRECT, cachestat and
 huge pages, only slower. `facts` looks, `missing` judges what was found and does no I/O.
@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 from ffrecord.disk import aio, pagecache
 from ffrecord.disk.source import DESCRIPTORS_EACH, SPARE_DESCRIPTORS, Source
 from ffrecord.version import __version__
+from ffrecord_fuse.mounting import mounttable
 
 Facts: TypeAlias = "dict[str, Any]"
 
@@ -30,7 +31,6 @@ FEW_FILES = 4096  # a limit of open files below this is told of
 _AIO = Path("/proc/sys/fs")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MEMORY = Path("/proc/meminfo")
-_MOUNTS = Path("/proc/self/mounts")
 _READ_AHEAD = Path("/sys/class/bdi")
 _FUSE = Path("/dev/fuse")
 
@@ -117,11 +117,11 @@ def file_system(path: Path) -> str | None:
     """The type of the file system that a path is on: the longest mount point above it tells."""
     found: tuple[int, str | None] = (0, None)
     with contextlib.suppress(OSError):
-        for line in os.fsdecode(_MOUNTS.read_bytes()).splitlines():
-            _, escaped, kind, *_ = line.split(" ")
-            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), escaped)
-            if path.resolve().is_relative_to(point) and len(point) >= found[0]:
-                found = len(point), kind  # a later one hides an earlier one
+        whole = path.resolve()
+        for entry in mounttable.entries():
+            length = len(entry.mountpoint)
+            if whole.is_relative_to(entry.mountpoint) and length >= found[0]:
+                found = length, entry.type  # a later one hides an earlier one
     return found[1]
 
 
@@ -162,7 +162,7 @@ class Missing:
 
 
 def missing(found: Facts) -> list[Missing]:
-    """What `facts` has not found."""
+    """Return what `facts` has not found."""
     return [told for is_missing, told in _RULES if is_missing(found)]
 
 
