@@ -408,7 +408,8 @@ def test_a_user_who_may_not_unmount_is_told_whose_mount_it_is(
     if state == "dead":
         cleanup.close(fd)
     imports = (
-        "from ffrecord_fuse.mounting import mount as mounting\nfrom ffrecord_fuse.errors import MountError\n"
+        "from ffrecord_fuse.mounting import mount as mounting\n"
+        "from ffrecord_fuse.errors import MountError\n"
         "from ffrecord_fuse.mounting.options import Options\n"
     )
     with users.reachable(tmp_path):
