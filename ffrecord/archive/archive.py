@@ -14,9 +14,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from ffrecord.aliases import Bytes, Ints, Path
+from ffrecord.archive.blocks import STEP_BLOCKS, Blocks
 from ffrecord.archive.index import Index, legacy
 from ffrecord.archive.index.build import Tree, build
 from ffrecord.archive.index_copy import ImageCopy
@@ -29,13 +29,10 @@ from ffrecord.errors import (
     SampleChecksumError,
 )
 from ffrecord.format import index as index_layout
-from ffrecord.format.checksum import crc32
 from ffrecord.format.index import BLOCK
 from ffrecord.records.opening import MOST_EXPLAINED
 from ffrecord.records.reader import FileReader
 from ffrecord.text import said
-
-STEP_BLOCKS = 32  # that a large file is read by, from end to end
 
 MOST_SHARDS = 1 << 17
 """More files than a process may have open. One that is missing is named, so all are looked at."""
@@ -81,8 +78,7 @@ class Archive:
         self.path = self.reader.fnames[-1]
         self.legacy_size = 0  # of what the index's record has for the original FFRecord
         self.index = self._open_index()
-        # Of large files in an archive of the original's, which does not store them.
-        self._derived: dict[int, npt.NDArray[np.uint32]] = {}
+        self.blocks = Blocks(reader, self.index)
 
     @classmethod
     def open(
@@ -128,42 +124,25 @@ class Archive:
 
     def read_range(self, inode: int, offset: int, length: int) -> Bytes:
         """Bytes of a regular file, checked; fewer where it ends before that."""
-        size = self.index.status(inode).size
-        stop = min(offset + length, size)
-        if offset >= stop:
+        piece = self.blocks.piece(inode, offset, length, self.reader.check_data)
+        if piece is None:
             return np.empty(0, np.uint8)
-        record = self.index.record(inode)
+        record, size = self.index.record_and_length(inode)
         if size <= BLOCK:
-            return self.reader.read_one(record)[offset:stop]
-        first, last = offset // BLOCK, -(-stop // BLOCK)
-        begin = np.arange(first, last) * BLOCK
-        end = np.minimum(begin + BLOCK, size)
-        checksums = self.block_checksums(inode)[first:last] if self.reader.check_data else None
-        pieces = self.reader.read_pieces(record, begin, end, checksums)
-        whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        return whole[offset - first * BLOCK : stop - first * BLOCK]
+            return self.reader.read_one(record)[offset : offset + piece.asked]
+        first = offset - piece.skip
+        begin = np.arange(first, first + piece.length, BLOCK)
+        end = np.minimum(begin + BLOCK, first + piece.length)
+        due = None if piece.checksums is None else np.array(piece.checksums, np.uint32)
+        blocks = self.reader.read_pieces(record, begin, end, due)
+        whole = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        return whole[piece.skip : piece.skip + piece.asked]
 
     def stream(self, inode: int) -> Iterator[Bytes]:
         """A regular file of any size, in pieces that are checked before they are yielded."""
         size = self.index.status(inode).size
         for offset in range(0, size, STEP_BLOCKS * BLOCK):
             yield self.read_range(inode, offset, STEP_BLOCKS * BLOCK)
-
-    def block_checksums(self, inode: int) -> npt.NDArray[np.uint32]:
-        """The CRC-32 of every block of a file that has more than one."""
-        stored = self.index.block_checksums(inode)
-        if stored is not None:
-            return stored
-        record = self.index.record(inode)
-        if record not in self._derived:
-            # The record's own checksum is compared at the end: what was derived can be trusted.
-            blocks = [
-                crc32(piece[at : at + BLOCK])
-                for piece in self.reader.stream(record, STEP_BLOCKS * BLOCK)
-                for at in range(0, len(piece), BLOCK)
-            ]
-            self._derived[record] = np.array(blocks, np.uint32)
-        return self._derived[record]
 
     def close(self) -> None:
         self.reader.close()

@@ -27,7 +27,7 @@ from ffrecord_fuse.mounting import mounttable
 from ffrecord_fuse.mounting.lifeline import Caller
 from ffrecord_fuse.mounting.options import Options
 from ffrecord_fuse.serve import report
-from ffrecord_fuse.serve.blocks import Content, DamageError
+from ffrecord_fuse.serve.blocks import CheckedContent, DamageError
 from ffrecord_fuse.serve.report import DamageLog
 
 P = ParamSpec("P")
@@ -46,7 +46,7 @@ def prepare(
     mountpoint: str,
     options: Options,
     filesystem: Filesystem,
-    content: Content,
+    content: CheckedContent,
     counts: memoryview,
     log: Log,
     caller: Caller | None = None,
@@ -135,7 +135,7 @@ class Callbacks:
     def __init__(
         self,
         filesystem: Filesystem,
-        content: Content,
+        content: CheckedContent,
         counts: memoryview,
         log: Log,
         started: Callable[[], None],

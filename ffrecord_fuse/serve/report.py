@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from ffrecord.atomic import locks
 from ffrecord.terminal import printable
 from ffrecord_fuse.filesystem import Filesystem
-from ffrecord_fuse.serve.blocks import Content
+from ffrecord_fuse.serve.blocks import CheckedContent
 
 NAMES = (
     "lookups",
@@ -74,7 +74,7 @@ class DamageLog:
     """Knows of which files it has told. `log` takes a line."""
 
     def __init__(
-        self, filesystem: Filesystem, content: Content, log: Callable[[str], None]
+        self, filesystem: Filesystem, content: CheckedContent, log: Callable[[str], None]
     ) -> None:
         self._filesystem = filesystem
         self._content = content

@@ -11,6 +11,7 @@ by any number of threads.
 
 from __future__ import annotations
 
+import errno
 import stat
 import struct
 from bisect import bisect_left
@@ -138,13 +139,12 @@ class Index:
         """The record that holds a regular file."""
         return self._inode(inode)[0]
 
-    def record_and_length(self, inode: int) -> tuple[int, int] | None:
-        """The record that holds a regular file, and its bytes; None for what is none."""
-        if not 0 <= inode < len(self):
-            raise IndexError(f"{self._path}: there is no inode {inode}")
-        at = self._inodes_at + _INODE.size * inode
-        record, length, _, row, _ = _INODE.unpack_from(self._raw, at)
-        return (record, length) if self._is_regular[row] else None
+    def record_and_length(self, inode: int) -> tuple[int, int]:
+        """The record that holds a regular file, and its bytes; an error if it is not one."""
+        record, length, _, row, _ = self._inode(inode)
+        if not self._is_regular[row]:
+            raise OSError(errno.EISDIR, "not a file")
+        return record, length
 
     def target(self, inode: int) -> bytes:
         """Where a symlink points."""
