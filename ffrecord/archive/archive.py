@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ffrecord.aliases import Bytes, Ints, Path
+from ffrecord.archive import shards
 from ffrecord.archive.blocks import STEP_BLOCKS, Blocks
 from ffrecord.archive.index import Index, legacy
-from ffrecord.archive.index.build import Tree, build
+from ffrecord.archive.index.build import build
 from ffrecord.archive.index_copy import ImageCopy
 from ffrecord.disk.source import Recheck
 from ffrecord.errors import (
@@ -32,13 +33,6 @@ from ffrecord.format import index as index_layout
 from ffrecord.format.index import BLOCK
 from ffrecord.records.opening import MOST_EXPLAINED
 from ffrecord.records.reader import FileReader
-from ffrecord.text import said
-
-MOST_SHARDS = 1 << 17
-"""More files than a process may have open. One that is missing is named, so all are looked at."""
-
-
-SHOWN = 3  # archives, of those that could be meant
 
 
 class _Sizes:
@@ -170,7 +164,8 @@ class Archive:
 
         try:
             with ImageCopy(self.path, copy_to, trailer.length) as copy:
-                self._compare_shards(index_layout.parse(self.path, copy.image), copy)
+                tables = index_layout.parse(self.path, copy.image)
+                shards.compare(reader, tables, copy.wait_for)
                 index = Index(self.path, copy.image, _Sizes(reader), copy.wait_for)
                 computed = copy.finish()
         except IndexStructureError:
@@ -200,7 +195,7 @@ class Archive:
         if size:
             self.reader.read_unchecked(record, 0, start)
         if start.tobytes() != index_layout.LEGACY_MAGIC:
-            raise NotPackedFolderError(self._no_archive())
+            raise NotPackedFolderError(shards.no_archive(self.reader))
         if size > legacy.most_bytes(record):
             raise IndexStructureError(
                 f"{self.path}: its index has {size} bytes, more than {record} files need"
@@ -213,83 +208,6 @@ class Archive:
         sizes = self.reader.record_sizes()[:-1]
         most = legacy.most_entries(record)
         tree = legacy.read_tree(self.path, raw, sizes.tolist(), os.stat(self.path), most)
-        if self._names_own_records(tree):
-            raise IndexStructureError(self._no_archive())
+        if shards.names_own_records(self.reader, tree):
+            raise IndexStructureError(shards.no_archive(self.reader))
         return Index(self.path, build(tree), sizes)
-
-    def _names_own_records(self, tree: Tree) -> bool:
-        """Whether an index of the original's, which knows no shards, is that of its own file
-        alone. There are others before it: their records are not what its names mean."""
-        if len(self.reader.fnames) == 1:
-            return False
-        own = len(self.reader.get_checksums(-1)) - 1
-        files = filter(tree.is_file, range(len(tree.mode)))
-        return max((tree.record[each] for each in files), default=-1) == own - 1
-
-    def _compare_shards(self, tables: index_layout.Image, copy: ImageCopy) -> None:
-        """The index names its shards: others in their place are found here, not as wrong data."""
-        if len(tables.shards) > MOST_SHARDS:
-            raise IndexStructureError(
-                f"{self.path}: its index claims {len(tables.shards)} shards; the most is "
-                f"{MOST_SHARDS}"
-            )
-        copy.wait_for("large")
-        found = [
-            (os.fsencode(os.path.basename(name)), len(self.reader.get_checksums(file)),
-             self.reader.header_crc(file))
-            for file, name in enumerate(self.reader.fnames[:-1])
-        ]  # fmt: skip
-        due = [
-            (
-                tables.texts[text : text + min(length, index_layout.LONGEST_NAME)].tobytes(),
-                records,
-                crc,
-            )
-            for records, text, length, crc in tables.shards.tolist()
-        ]
-        if found == due:
-            return
-        if not due:
-            raise IndexStructureError(self._no_archive())
-        names = [name for name, *_ in found]
-        for shard in due:
-            if shard not in found:
-                what = "another file than the one" if shard[0] in names else "missing, a shard"
-                name = shard[0].decode("utf-8", "surrogateescape")
-                raise IndexStructureError(f"{self.path}: {name} is {what} that it was packed with")
-        for shard in found:
-            if shard not in due:
-                raise IndexStructureError(_beside(self.path, os.fsdecode(shard[0])))
-        raise IndexStructureError(f"{self.path}: its shards are not in the order of the packing")
-
-    def _no_archive(self) -> str:
-        """What is wrong with files that have no index, or more records than it names; and if one
-        of them is an archive, what to do about that."""
-        reader, names = self.reader, self.reader.fnames
-        archives = [file for file in range(len(names)) if self._ends_with_index(file)]
-        if len(names) == 1 or not archives:
-            how = said("FileReader is", "`ffrecord info` and `cat --record N` are")
-            return f"{self.path}: not a packed folder: it has no index; {how} for records"
-        for file in archives:
-            is_index = os.path.basename(names[file]) == index_layout.INDEX_NAME
-            if is_index and len(reader.get_checksums(file)) == 1 and names[file] != self.path:
-                # It sorts behind the index of the shards.
-                return _beside(names[file], os.path.basename(self.path))
-        shown = ", ".join(names[file] for file in archives[:SHOWN])
-        more = f" and {len(archives) - SHOWN:,} more" if len(archives) > SHOWN else ""
-        return (
-            f"{os.path.dirname(self.path) or os.curdir}: its {len(names):,} record files are not "
-            f"the shards of one packed folder; give one that is one: {shown}{more}"
-        )
-
-    def _ends_with_index(self, file: int) -> bool:
-        """Whether the last record of a file is an index."""
-        begin, end = [0, 0, *self.reader.get_offsets(file).tolist()][-2:]
-        source = self.reader.sources[file]
-        return end > begin and index_layout.is_index(
-            end - begin, lambda at, length: source.read_bytes(begin + at, length)
-        )
-
-
-def _beside(index: str, stray: str) -> str:
-    return f"{index}: {stray} lies beside it and is none of its shards: move it elsewhere"

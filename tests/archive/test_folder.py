@@ -1310,7 +1310,7 @@ def test_of_files_that_are_no_shards_the_archive_is_named_to_be_given(
         assert type(caught.value) is due
         assert str(caught.value) == (
             f"{place}: its {1 + len(others)} record files are not the shards of one packed folder; "
-            f"give one that is one: {place}/photos.ffr"
+            f"name a file that is a packed folder by itself: {place}/photos.ffr"
         )
         with FileReader(way) as reader:
             assert len(reader.fnames) == 1 + len(others)
