@@ -11,12 +11,13 @@ import stat
 from array import array
 
 import numpy as np
-import numpy.typing as npt
 
 from ffrecord.archive.archive import Archive
+from ffrecord.archive.counts import kinds_of
 from ffrecord.archive.index import ROOT, Index, legacy
 from ffrecord.archive.index.build import Tree
 from ffrecord.archive.index.resolve import readable_record
+from ffrecord.archive.names import to_text
 from ffrecord.errors import IndexStructureError
 from ffrecord.format.checksum import crc32, crc32_joined
 from ffrecord.format.index import BLOCK, LEGACY_MAGIC
@@ -66,7 +67,7 @@ def _audit_blocks(archive: Archive) -> None:
 
 
 def _audit_symlinks(index: Index) -> None:
-    for inode in (_kinds(index) == stat.S_IFLNK).nonzero()[0].tolist():
+    for inode in (kinds_of(index) == stat.S_IFLNK).nonzero()[0].tolist():
         index.target(inode)  # raises if it has a NUL in it
 
 
@@ -94,7 +95,7 @@ def _audit_hashes(archive: Archive) -> None:
     index, tables = archive.index, archive.index.tables
     named_by = tables.inodes["entry"]
     crcs = array("I")
-    for folder in (_kinds(index) == stat.S_IFDIR).nonzero()[0].tolist():
+    for folder in (kinds_of(index) == stat.S_IFDIR).nonzero()[0].tolist():
         # Folders come after their parents, and their entries are all entries in order.
         prefix = crc32(b"/", crcs[named_by[folder]]) if folder != ROOT else 0
         crcs.extend(crc32(name, prefix) for name, _ in index.children(folder))
@@ -156,15 +157,8 @@ def _said(theirs: Tree, inode: int | None) -> int:
     return _FOLDER if theirs.is_folder(inode) else theirs.record[inode]
 
 
-def _kinds(index: Index) -> npt.NDArray[np.uint32]:
-    tables = index.tables
-    modes = tables.attributes["mode"] & np.uint32(0o170000)
-    kinds: npt.NDArray[np.uint32] = modes[tables.inodes["attributes"]]
-    return kinds
-
-
 def _shown(path: bytes) -> str:
-    return repr(path.decode("utf-8", "surrogateescape"))
+    return repr(to_text(path))
 
 
 def _wrong(archive: Archive, what: str) -> IndexStructureError:

@@ -41,8 +41,8 @@ def of_index(index: Index) -> Contents:
 def kinds_of(index: Index) -> npt.NDArray[np.uint32]:
     """What each inode is, as `stat.S_IFMT` has it."""
     tables = index.tables
-    modes = tables.attributes["mode"][tables.inodes["attributes"]]
-    kinds: npt.NDArray[np.uint32] = modes & np.uint32(0o170000)
+    modes = tables.attributes["mode"] & np.uint32(0o170000)
+    kinds: npt.NDArray[np.uint32] = modes[tables.inodes["attributes"]]
     return kinds
 
 

@@ -10,6 +10,7 @@ import os
 
 from ffrecord.archive.index.build import Tree
 from ffrecord.archive.index.check import WaitFor
+from ffrecord.archive.names import to_text
 from ffrecord.errors import IndexStructureError
 from ffrecord.format import index as index_layout
 from ffrecord.records.reader import FileReader
@@ -48,7 +49,7 @@ def compare(reader: FileReader, tables: index_layout.Image, wait_for: WaitFor) -
     for shard in due:
         if shard not in found:
             what = "another file than the one" if shard[0] in names else "missing, a shard"
-            name = shard[0].decode("utf-8", "surrogateescape")
+            name = to_text(shard[0])
             raise IndexStructureError(f"{path}: {name} is {what} that it was packed with")
     for shard in found:
         if shard not in due:

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterable
 
 from ffrecord.archive.index.lookup import MISSING, ROOT, Index
+from ffrecord.archive.names import to_text
 from ffrecord.format.index import LONGEST_NAME
 
 MOST_SYMLINKS = 40
@@ -82,9 +83,8 @@ def readable_record(index: Index, folder: int, name: bytes, inode: int) -> int |
 
 
 def _error(code: int, path: bytes) -> OSError:
-    return OSError(code, os.strerror(code), path.decode("utf-8", "surrogateescape"))
+    return OSError(code, os.strerror(code), to_text(path))
 
 
 def _leaves(path: bytes) -> OSError:
-    name = path.decode("utf-8", "surrogateescape")
-    return OSError(errno.EXDEV, "a symlink points out of the archive", name)
+    return OSError(errno.EXDEV, "a symlink points out of the archive", to_text(path))
