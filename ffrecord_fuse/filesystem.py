@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ffrecord.aliases import Ints
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.index import ROOT
+from ffrecord.archive.index import ROOT, Status
 from ffrecord.archive.index.lookup import FOLDER_SIZE, MISSING
 from ffrecord.format.index import LONGEST_NAME
 
@@ -29,18 +29,6 @@ RECORD = b"user.ffrecord.record"
 CRC32 = b"user.ffrecord.crc32"
 OURS = b"user.ffrecord."
 SPACE_BLOCK = 4096
-
-
-class Attributes(NamedTuple):
-    """A `Status` with the mount's own ownership. A tuple: one is made for every request."""
-
-    inode: int
-    mode: int
-    links: int
-    uid: int
-    gid: int
-    size: int
-    mtime_ns: int
 
 
 class Space(NamedTuple):
@@ -80,14 +68,16 @@ class Ownership:
     """The user who alone, besides root, gets past the root folder. (allow_root: the kernel knows
     all users or none, and does not ask again for what it has cached. Permissions it does check.)"""
 
-    def applied(self, mode: int, uid: int, gid: int) -> tuple[int, int, int]:
+    def applied(self, found: Status) -> Status:
+        """The attributes of an inode of the archive, as the mount shows them."""
+        inode, mode, links, uid, gid, size, mtime_ns = found
         if self.umask is not None and not stat.S_ISLNK(mode):
             mode = stat.S_IFMT(mode) | (0o777 & ~self.umask)
-        return (
-            mode,
-            uid if self.uid is None else self.uid,
-            gid if self.gid is None else self.gid,
-        )
+        uid = uid if self.uid is None else self.uid
+        gid = gid if self.gid is None else self.gid
+        if inode == ROOT and self.keeper is not None:
+            mode, uid = stat.S_IFDIR | 0o500, self.keeper
+        return Status(inode, mode, links, uid, gid, size, mtime_ns)
 
 
 class Filesystem:
@@ -131,16 +121,12 @@ class Filesystem:
         self._require(inode)
         return self._index.mode(inode)
 
-    def attributes(self, inode: int) -> Attributes:
+    def attributes(self, inode: int) -> Status:
+        """The inode's attributes, with the mount's own ownership."""
         if not 0 <= inode < self._count:
             raise OSError(errno.ESTALE, "no such inode")
-        mode, links, uid, gid, length, mtime_ns = self._index.raw_status(inode)
-        size = FOLDER_SIZE if stat.S_ISDIR(mode) else length
-        if self._own is not None:
-            mode, uid, gid = self._own.applied(mode, uid, gid)
-            if inode == ROOT and self._own.keeper is not None:
-                mode, uid = stat.S_IFDIR | 0o500, self._own.keeper
-        return Attributes(inode, mode, links, uid, gid, size, mtime_ns)
+        found = self._index.status(inode)
+        return found if self._own is None else self._own.applied(found)
 
     def readlink(self, inode: int) -> bytes:
         if not stat.S_ISLNK(self.mode(inode)):
@@ -236,4 +222,4 @@ class Filesystem:
             raise OSError(errno.ESTALE, "no such inode")
 
 
-__all__ = ["MISSING", "Attributes", "Filesystem", "Listing", "Ownership", "Space"]
+__all__ = ["MISSING", "Filesystem", "Listing", "Ownership", "Space"]

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord.archive.index import Status
 from ffrecord.format.index import BLOCK
-from ffrecord_fuse.filesystem import Attributes, Listing, Space
+from ffrecord_fuse.filesystem import Listing, Space
 from ffrecord_fuse.wire import abi
 
 HEADER = abi.OUT_HEADER.size
@@ -60,11 +61,11 @@ def framed(frame: memoryview, unique: int, begin: int, count: int) -> memoryview
     return frame[at:end]
 
 
-def attributes(unique: int, found: Attributes) -> bytes:
+def attributes(unique: int, found: Status) -> bytes:
     return success(unique, abi.ATTR_OUT.pack(abi.FOREVER, 0, *_attr(found)))
 
 
-def entry(unique: int, found: Attributes) -> bytes:
+def entry(unique: int, found: Status) -> bytes:
     """What LOOKUP has found."""
     inode, mode, links, uid, gid, size, mtime_ns = found
     node, seconds, nanoseconds = inode + abi.ROOT_ID, mtime_ns // _SECOND & _U64, mtime_ns % _SECOND
@@ -176,7 +177,7 @@ def _heads(listing: Listing, dtype: np.dtype[np.void], *, plus: bool) -> npt.NDA
     return heads
 
 
-def _attr(found: Attributes) -> tuple[int, ...]:
+def _attr(found: Status) -> tuple[int, ...]:
     inode, mode, links, uid, gid, size, mtime_ns = found
     seconds, nanoseconds = divmod(mtime_ns, _SECOND)
     seconds &= _U64  # before 1970: the kernel takes it for a signed number again

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffrecord_fuse.filesystem import Attributes, Listing, Space
+from ffrecord.archive.index import Status
+from ffrecord_fuse.filesystem import Listing, Space
 from ffrecord_fuse.wire import reply
 from tests.support import kernel
 
 UNIQUE = 0x1122334455667788
 FOREVER = 0x7FFFFFFFFFFFFFFF
 
-FILE = Attributes(41, 0o100644, 3, 1000, 1001, 100_000, 1_600_000_000_123_456_789)
+FILE = Status(41, 0o100644, 3, 1000, 1001, 100_000, 1_600_000_000_123_456_789)
 FILE_ATTR = struct.pack(
     "=6Q10I",
     42, 100_000, 196, 1_600_000_000, 1_600_000_000, 1_600_000_000,

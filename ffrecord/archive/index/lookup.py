@@ -16,8 +16,8 @@ import stat
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,9 +42,11 @@ _TWO_ENTRIES = struct.Struct("<Q8xQII")  # a name begins where the one before it
 _ATTRIBUTES = struct.Struct("<6I")
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What stat(2) would say of an inode, as far as an archive knows."""
+class Status(NamedTuple):
+    """What stat(2) would say of an inode, as far as an archive knows.
+
+    A tuple: the mount makes one for every request.
+    """
 
     inode: int
     mode: int
@@ -88,6 +90,7 @@ class Index:
         self._raw = image
         self.tables = tables = index_layout.parse(path, image)
         check(path, tables, record_sizes, wait_for)
+        self._count = len(tables.inodes)
         self._inodes_at = index_layout.section_offset(tables, "inodes")
         self._entries_at = index_layout.section_offset(tables, "entries")
         self._attributes_at = index_layout.section_offset(tables, "attributes")
@@ -112,25 +115,17 @@ class Index:
 
     def __len__(self) -> int:
         """How many inodes there are."""
-        return len(self.tables.inodes)
+        return self._count
 
     # ---- inodes --------------------------------------------------------------------------
 
     def status(self, inode: int) -> Status:
         """The inode's attributes."""
-        self._inode(inode)  # an error if there is none
-        mode, links, uid, gid, length, mtime = self.raw_status(inode)
+        _, length, mtime, row, _ = self._inode(inode)
+        mode, uid, gid, links, _, _ = self._attributes(row)
+        # A folder's length is how many entries it has.
         size = FOLDER_SIZE if stat.S_ISDIR(mode) else length
         return Status(inode, mode, links, uid, gid, size, mtime)
-
-    def raw_status(self, inode: int) -> tuple[int, int, int, int, int, int]:
-        """Mode, links, owner, group, length and mtime of an inode that is there; the length of a
-        folder is how many entries it has."""
-        at = self._inodes_at + _INODE.size * inode
-        _, length, mtime, row, _ = _INODE.unpack_from(self._raw, at)
-        at = self._attributes_at + _ATTRIBUTES.size * row
-        mode, uid, gid, links, _, _ = _ATTRIBUTES.unpack_from(self._raw, at)
-        return mode, links, uid, gid, length, mtime
 
     def mode(self, inode: int) -> int:
         return self._attributes(self._inode(inode)[3])[0]
@@ -322,7 +317,7 @@ class Index:
     # ---- rows ----------------------------------------------------------------------------
 
     def _inode(self, inode: int) -> tuple[int, int, int, int, int]:
-        if not 0 <= inode < len(self.tables.inodes):
+        if not 0 <= inode < self._count:
             raise IndexError(f"{self._path}: there is no inode {inode}")
         row: tuple[int, int, int, int, int] = _INODE.unpack_from(
             self._raw, self._inodes_at + _INODE.size * inode
