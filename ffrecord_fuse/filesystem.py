@@ -20,6 +20,7 @@ from ffrecord.aliases import Ints
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.index import ROOT, Status
 from ffrecord.archive.index.lookup import FOLDER_SIZE, MISSING
+from ffrecord.archive.names import to_text
 from ffrecord.format.index import LONGEST_NAME
 
 STATS = b"user.ffrecord.stats"
@@ -213,9 +214,12 @@ class Filesystem:
             return b"%d" % record if name == RECORD else b"%08x" % crc
         return None
 
-    def path(self, inode: int) -> str:
-        """For messages."""
-        return os.fsdecode(b"/" + self._index.inode_path(inode))
+    def place(self, inode: int) -> str:
+        """A file's path, its record and the file that this is in, for messages."""
+        record = self._index.record(inode)
+        file, _ = self.archive.blocks.locate(record)
+        name = os.path.basename(self.archive.reader.fnames[file])
+        return f"/{to_text(self._index.inode_path(inode))} (record {record} of {name})"
 
     def _require(self, inode: int) -> None:
         if not 0 <= inode < self._count:

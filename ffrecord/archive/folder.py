@@ -259,7 +259,7 @@ class PackedFolder:
                 "st_atime": mtime, "st_mtime": mtime, "st_ctime": mtime,
                 "st_atime_ns": status.mtime_ns, "st_mtime_ns": status.mtime_ns,
                 "st_ctime_ns": status.mtime_ns,
-                "st_blksize": BLOCK, "st_blocks": -(-status.size // 512),
+                "st_blksize": BLOCK, "st_blocks": status.blocks,
             },
         )  # fmt: skip
 

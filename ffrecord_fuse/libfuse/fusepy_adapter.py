@@ -29,6 +29,8 @@ from ffrecord_fuse.mounting.options import Options
 from ffrecord_fuse.serve import report
 from ffrecord_fuse.serve.blocks import CheckedContent, DamageError
 from ffrecord_fuse.serve.report import DamageLog
+from ffrecord_fuse.wire import abi
+from ffrecord_fuse.wire.reply import InitLimits
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,9 +38,6 @@ Log: TypeAlias = Callable[[str], None]
 Ready: TypeAlias = Callable[[], None]
 
 KNOWN_PATHS = 1 << 14
-BACKGROUND_REQUESTS = 256
-"""As many as the native back end lets the kernel have under way; libfuse's default is 12."""
-_FIRST_NUMBER = 1  # of the root: other programs take an inode 0 for none at all
 
 
 def prepare(
@@ -146,7 +145,7 @@ class Callbacks:
         self._log = log
         self._counts = counts
         self._started = started
-        self._damages = DamageLog(filesystem, content, log)
+        self._damages = DamageLog(filesystem, counts, log)
         self._inode = functools.lru_cache(KNOWN_PATHS)(self._find)
 
     def init(self, path: str) -> None:
@@ -158,7 +157,7 @@ class Callbacks:
         many reads may be under way; that these may be O_DIRECT ones is libfuse 3's default."""
         if connection is not None:
             connection.max_readahead = mounttable.READ_AHEAD_KIB << 10
-            connection.max_background = BACKGROUND_REQUESTS
+            connection.max_background = InitLimits().max_background  # libfuse's is 12
         self.init("/")
 
     def report(self, callback: str, error: Exception) -> None:
@@ -178,9 +177,9 @@ class Callbacks:
         self._counts[report.ATTRIBUTES] += 1
         found = self._filesystem.attributes(self._inode(path))
         return {
-            "st_ino": found.inode + _FIRST_NUMBER, "st_mode": found.mode, "st_nlink": found.links,
+            "st_ino": found.inode + abi.ROOT_ID, "st_mode": found.mode, "st_nlink": found.links,
             "st_uid": found.uid, "st_gid": found.gid, "st_size": found.size,
-            "st_blocks": -(-found.size // 512), "st_blksize": BLOCK,
+            "st_blocks": found.blocks, "st_blksize": BLOCK,
             "st_atime": found.mtime_ns, "st_mtime": found.mtime_ns, "st_ctime": found.mtime_ns,
         }  # fmt: skip
 
@@ -191,7 +190,7 @@ class Callbacks:
         listing = self._filesystem.listing(self._inode(path), 0, sys.maxsize)
         assert listing is not None  # there are always "." and ".."
         names, at, found = listing.names.tobytes().decode(ENCODING), 0, []
-        numbers = (listing.inodes + _FIRST_NUMBER).tolist()
+        numbers = (listing.inodes + abi.ROOT_ID).tolist()
         columns = zip(listing.lengths.tolist(), numbers, listing.modes.tolist(), strict=True)
         for length, number, mode in columns:
             found.append((names[at : at + length], {"st_ino": number, "st_mode": mode}, 0))
@@ -212,7 +211,6 @@ class Callbacks:
                 return b""
             memory = self._content.read(piece)
         except (DamageError, FFRecordError) as error:
-            self._counts[report.DAMAGED_READS] += 1
             self._damages.tell(inode, str(error))
             raise OSError(errno.EIO, "damaged") from error
         self._counts[report.VERIFIED_BLOCKS] += len(piece.checksums or ())

@@ -7,7 +7,6 @@ right (verify "first"), so that the rest of a block, asked for later, costs one 
 from __future__ import annotations
 
 import mmap
-import os
 
 import numpy as np
 
@@ -34,7 +33,7 @@ class CheckedContent:
     def __init__(self, archive: Archive, verify: str = "first") -> None:
         if verify not in VERIFY:
             raise ValueError(f"verify must be one of {', '.join(VERIFY)}, not {verify!r}")
-        self._archive = archive
+        self._reader = archive.reader
         self._blocks = archive.blocks
         self._check = verify != "off"
         self._remember = verify == "first"
@@ -42,7 +41,7 @@ class CheckedContent:
         # block is verified again.
         self._right = mmap.mmap(-1, len(archive.blocks) // 8 + 1)
         # Only in an archive of the original's with large files. Asked of every read.
-        files = archive.reader.record_sizes()[:-1]
+        files = self._reader.record_sizes()[:-1]
         is_stored = len(archive.index.tables.large) > 0
         self._may_have_to_learn = self._check and not is_stored and bool((files > BLOCK).any())
 
@@ -82,15 +81,9 @@ class CheckedContent:
     def read(self, piece: FilePiece) -> memoryview:
         """The bytes of a piece that were asked for, read now and checked; waits for the disk."""
         memory = np.empty(piece.length, np.uint8)
-        self._archive.reader.sources[piece.file].read_into(memory, piece.begin)
+        self._reader.sources[piece.file].read_into(memory, piece.begin)
         self.check(piece, memory.data)
         return memory.data[piece.skip : piece.skip + piece.asked]
-
-    def record_of(self, inode: int) -> str:
-        """Which record of which file holds it, for messages."""
-        record = self._archive.index.record(inode)
-        file, _ = self._blocks.locate(record)
-        return f"record {record} of {os.path.basename(self._archive.reader.fnames[file])}"
 
     def _is_known_right(self, piece: FilePiece) -> bool:
         block, checksums, right = piece.block, piece.checksums, self._right

@@ -70,7 +70,7 @@ class Reading:
         self._content = content
         self._counts = counts
         self._log = log
-        self._damages = DamageLog(filesystem, content, log)
+        self._damages = DamageLog(filesystem, counts, log)
         self._frame = _slabs.take(reply.FRONT + READ_BYTES).data
         self._memory = self._frame[reply.FRONT :]
         sources = filesystem.archive.reader.sources
@@ -206,7 +206,7 @@ class Reading:
                 if problem is None:
                     self._kernel.answer(request)
                 else:
-                    self._damage(inode, str(problem))
+                    self._damages.tell(inode, str(problem))
                     self._send(reply.failure(request.unique, errno.EIO))
         return bool(ended)
 
@@ -237,7 +237,7 @@ class Reading:
         self, result: memoryview | FFRecordError, unique: int, piece: FilePiece
     ) -> None:
         if isinstance(result, FFRecordError):
-            self._damage(piece.inode, str(result))
+            self._damages.tell(piece.inode, str(result))
             self._send(reply.failure(unique, errno.EIO))
         elif self._is_right(unique, piece, result):
             self._send(*reply.data(unique, result[piece.skip : piece.skip + piece.asked]))
@@ -257,7 +257,7 @@ class Reading:
         try:
             self._check(piece, memory)
         except DamageError as error:
-            self._damage(piece.inode, str(error))
+            self._damages.tell(piece.inode, str(error))
             self._send(reply.failure(unique, errno.EIO))
             return False
         return True
@@ -265,7 +265,3 @@ class Reading:
     def _check(self, piece: FilePiece, memory: memoryview) -> None:
         self._counts[report.VERIFIED_BLOCKS] += self._content.check(piece, memory)
         self._counts[report.BYTES_READ] += piece.asked
-
-    def _damage(self, inode: int, what: str) -> None:
-        self._counts[report.DAMAGED_READS] += 1
-        self._damages.tell(inode, what)

@@ -182,6 +182,6 @@ def _attr(found: Status) -> tuple[int, ...]:
     seconds, nanoseconds = divmod(mtime_ns, _SECOND)
     seconds &= _U64  # before 1970: the kernel takes it for a signed number again
     return (
-        inode + abi.ROOT_ID, size, -(-size // 512), seconds, seconds, seconds,
+        inode + abi.ROOT_ID, size, found.blocks, seconds, seconds, seconds,
         nanoseconds, nanoseconds, nanoseconds, mode, links, uid, gid, 0, BLOCK, 0,
     )  # fmt: skip

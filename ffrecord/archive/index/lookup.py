@@ -57,6 +57,11 @@ class Status(NamedTuple):
     mtime_ns: int
 
     @property
+    def blocks(self) -> int:
+        """The size in units of 512 bytes, as st_blocks has it."""
+        return -(-self.size // 512)
+
+    @property
     def is_folder(self) -> bool:
         return stat.S_ISDIR(self.mode)
 
