@@ -60,7 +60,7 @@ class Listing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What every file and folder is given instead of its own; None leaves it."""
+    """Owner, group and mode for every file and folder instead of its own; None leaves that."""
 
     uid: int | None = None
     gid: int | None = None
@@ -109,7 +109,7 @@ class Filesystem:
         return self._special(folder, name) if found == MISSING else found
 
     def _special(self, folder: int, name: bytes) -> int:
-        """What a name that no folder has stands for."""
+        """The inode of a name that is in no index: "." and ".."; MISSING or an error for others."""
         if name == b".":  # asked for by NFS servers, of files too: a handle is nothing but a number
             return folder
         if not stat.S_ISDIR(self.mode(folder)):
@@ -177,7 +177,7 @@ class Filesystem:
         return mode, links, uid, gid, size, rows["mtime"].astype(np.int64)
 
     def space(self) -> Space:
-        """What statfs(2) tells: the archive's bytes and inodes, and no room for more."""
+        """The answer to statfs(2): the archive's bytes and inodes, and no room for more."""
         reader = self.archive.reader
         sizes = [int(reader.get_offsets(file)[-1]) for file in range(len(reader.fnames))]
         blocks = sum(-(-size // SPACE_BLOCK) for size in sizes)

@@ -1,8 +1,9 @@
 """`Archive`: a packed folder by inode numbers. Records and index together, and verified reads.
 
 `PackedFolder`, extraction and the mount are made of this. The index is copied out of the archive
-into memory of our own, checked there, and never read from the file again: whoever truncates or
-overwrites an archive that is in use gets errors for its files, not a dead process.
+into memory of our own, checked there, and never read from the file again: an archive that is
+truncated or overwritten while it is in use gives errors for its files, not a dead process. (With
+mode "mmap" the contents of files are the exception, see `FileReader`.)
 
 An archive may be used by any number of threads and after a fork.
 """
@@ -36,7 +37,7 @@ from ffrecord.records.reader import FileReader
 
 
 class _Sizes:
-    """Of all records but the last, which is the index: asked for a few at a time, not kept."""
+    """Sizes of all records but the last, the index: asked for a few at a time, not kept."""
 
     def __init__(self, reader: FileReader) -> None:
         self._reader = reader
@@ -79,8 +80,8 @@ class Archive:
         cls, ffr_file: Path | Sequence[Path], check_data: bool = True, *, mode: str = "auto",
         lone: bool = False,
     ) -> Archive:  # fmt: skip
-        """From a file, the folder of its shards, or the list of those. With `lone` also from a
-        folder that an archive of one file lies in, as the original has it."""
+        """Open a file, the folder of its shards, or the list of those. With `lone` also a folder
+        that an archive of one file lies in, as in the original."""
         reader = FileReader(ffr_file, check_data, mode=mode)
         try:
             archive = cls(reader)
@@ -178,7 +179,7 @@ class Archive:
         return index
 
     def _image_checksum(self, length: int) -> int:
-        """Of an image that is not worth keeping."""
+        """The CRC-32 of an index's image on disk, which is not kept."""
         file, start = self.reader.locate(self.reader.n - 1)
         begin = start + self.legacy_size
         return Recheck(self.reader.sources[file]).checksum(begin, begin + length)

@@ -1,4 +1,4 @@
-"""What `ffrecord verify` asks of an index beyond what it must be for the archive to open.
+"""Checks of an index for `ffrecord verify`, beyond those that it passes when an archive is opened.
 
 Whole paths are put together for a message only: an archive of some hundred kilobytes can have
 thousands of them that are a megabyte long. Everything here goes from folder to folder, by names.
@@ -32,8 +32,8 @@ def audit(archive: Archive) -> None:
     """Raise IndexStructureError for the first thing in an index that is not as it should be.
 
     The checksums of blocks must give those of their records, targets of symlinks and names of
-    extended attributes must be some, each hash must be that of its path, and the index for the
-    original FFRecord, if there is one beside ours, must say the same.
+    extended attributes must be possible ones, each hash must be that of its path, and the index for
+    the original FFRecord, if there is one beside ours, must say the same.
     """
     _audit_blocks(archive)
     _audit_symlinks(archive.index)
@@ -144,7 +144,7 @@ def _read_legacy(archive: Archive) -> Tree:
 
 
 def _seen(index: Index, folder: int, name: bytes, inode: int) -> int:
-    """What the original is to see of a folder or symlink: those that lead to files are files."""
+    """How the original is to see a folder or symlink: those that lead to files are files."""
     if stat.S_ISDIR(index.mode(inode)):
         return _FOLDER
     record = readable_record(index, folder, name, inode)

@@ -1,4 +1,4 @@
-"""Which blocks to read for some bytes of a file, where they are, and which checksums are due.
+"""Plans of reads: the blocks that some bytes of a file need, where they are, and their checksums.
 
 A file of one block is verified against its record's CRC-32, a larger one block by block: its
 checksums are in the index or, in an archive of the original's, come from reading the whole file
@@ -65,7 +65,7 @@ class Blocks:
         return len(self._of_records) + len(self._of_blocks)
 
     def piece(self, inode: int, offset: int, size: int, check: bool = True) -> FilePiece | None:
-        """What to read for `size` bytes of a file from `offset` on; None where it has ended."""
+        """Plan a read of `size` bytes of a file from `offset` on; None where it has ended."""
         record, length = self._index.record_and_length(inode)
         stop = min(offset + size, length)
         if offset >= stop:

@@ -18,7 +18,7 @@ from ffrecord.archive.index.build import Tree
 
 @dataclass(slots=True)
 class Contents:
-    """What is in a folder, an archive or a tar."""
+    """Counts of the things in a folder, an archive or a tar."""
 
     files: int = 0
     folders: int = 0
@@ -28,18 +28,18 @@ class Contents:
 
     @property
     def names(self) -> int:
-        """Of all that is not a folder."""
+        """The number of names of all that is not a folder."""
         return self.files + self.symlinks + self.hard_links
 
 
 def of_index(index: Index) -> Contents:
-    """Of an archive."""
+    """Count what is in an archive."""
     tables = index.tables
     return _counted(kinds_of(index), tables.inodes["length"], len(tables.entries))
 
 
 def kinds_of(index: Index) -> npt.NDArray[np.uint32]:
-    """What each inode is, as `stat.S_IFMT` has it."""
+    """The kind of each inode, as `stat.S_IFMT` has it."""
     tables = index.tables
     modes = tables.attributes["mode"] & np.uint32(0o170000)
     kinds: npt.NDArray[np.uint32] = modes[tables.inodes["attributes"]]
@@ -47,7 +47,7 @@ def kinds_of(index: Index) -> npt.NDArray[np.uint32]:
 
 
 def of_tree(tree: Tree) -> Contents:
-    """Of a folder that was walked."""
+    """Count what is in a folder that was walked."""
     return _counted(tree.kinds(), np.frombuffer(tree.length, np.uint64), len(tree.names))
 
 

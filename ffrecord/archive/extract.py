@@ -1,11 +1,11 @@
 """Taking an archive apart into files again, and never writing outside the folder that was named.
 
 Whatever an archive says, and whoever changes the folder meanwhile: every file and folder is made
-relative to an open folder (see `openfolders`). So a symlink that comes out of the archive, or was
+relative to an open folder (see `placing`). So a symlink that comes out of the archive, or was
 there before, never leads a later file elsewhere. Names were checked when the archive was opened.
 
 A file gets its name when it is whole, verified and has its attributes (see `placing`): one that
-turns out damaged, or at which the process is killed, is not left behind.
+turns out damaged, or at which the process is killed, is not left behind under its name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SET_IDS = stat.S_ISUID | stat.S_ISGID
 
 @dataclass(slots=True)
 class ExtractReport(Contents):
-    """What was extracted."""
+    """Counts of the things extracted, and of those that were damaged and left out."""
 
     damaged: int = 0
 
@@ -351,7 +351,7 @@ class _Extraction:
 
     @contextlib.contextmanager
     def _telling(self, folder: int, name: bytes = b"") -> Iterator[None]:
-        """What is wrong with the archive is told of, if there is somebody to tell, and left out."""
+        """Give damage in the archive to `on_damage`, if there is one, and go on without it."""
         try:
             yield
         except NoRoomError:
@@ -382,5 +382,6 @@ class _Extraction:
 
 
 def _is_not_packed(index: Index, name: bytes) -> bool:
-    """What a killed extraction left may have been packed: it is to be extracted then."""
+    """Whether no file has a name like this. (One that a killed extraction left may have been packed
+    since: it is extracted like any other.)"""
     return name not in index.tables.names.tobytes()

@@ -219,7 +219,7 @@ class PackedFolder:
         list_dir: bool = True,
         recursive: bool = False,
     ) -> Paths:
-        """What is in a folder, sorted by name.
+        """The names in a folder, sorted.
 
         As in the original, names in the folder itself are `str`, those further down, relative to
         it, `pathlib.Path`. A symlink counts as what it points to, and is not descended into.

@@ -61,7 +61,7 @@ class Progress:
 
 @dataclass(slots=True)
 class PackReport(Contents):
-    """What was packed."""
+    """Counts of the things packed, and what was left out."""
 
     shards: int = 0
     skipped: dict[str, int] = field(default_factory=dict)

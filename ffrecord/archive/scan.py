@@ -316,7 +316,7 @@ def _is_symlink(fd: int, name: bytes) -> bool:
 
 
 def _places(paths: Iterable[str]) -> Iterator[tuple[tuple[int, int], tuple[int, int, bytes]]]:
-    """Of each path that is there what it is, and in which folder under which name. As numbers:
+    """Device and inode of each path that is there, and those of its folder with its name in it:
     the walk may come to it by another path."""
     for path in map(os.path.realpath, paths):
         with contextlib.suppress(OSError):  # not there, or with a name that is too long

@@ -1,4 +1,4 @@
-"""Do these files make up one archive? Its shards compared with what its index says of them.
+"""The files of one archive: its shards compared with what its index says of them.
 
 The last file, sorted by name, is the one with the index. Errors say which file is in the way or
 missing and, if some of the files are archives by themselves, which those are.

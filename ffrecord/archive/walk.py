@@ -31,7 +31,7 @@ class Item:
 
 
 def descend(index: Index, top: int, *, recursive: bool) -> Iterator[Item]:
-    """What is in a folder; with `recursive` each folder's contents after the folder."""
+    """The entries of a folder; with `recursive` each folder's own after the folder."""
     opened = [("", top, index.children(top))]
     while opened:
         path, folder, children = opened[-1]

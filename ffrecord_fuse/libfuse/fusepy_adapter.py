@@ -3,7 +3,7 @@
 Slower than the native back end, and one thread: callbacks that wait for a disk, one after the
 other. It is for systems where that one does not work, and a second implementation to check it by.
 
-libfuse knows files by their paths, which come as text: see `libfuse.ENCODING`.
+libfuse knows files by their paths, which come as text: see `binding.ENCODING`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _release_after(caller: Caller, mountpoint: str, log: Log) -> None:
 def _answered(
     callback: Callable[Concatenate[Callbacks, P], T],
 ) -> Callable[Concatenate[Callbacks, P], T]:
-    """What goes wrong in a callback is that request's error: EIO, if nothing better is known."""
+    """Make an error in a callback that request's answer: EIO, if nothing better is known."""
 
     @functools.wraps(callback)
     def answer(self: Callbacks, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -119,7 +119,7 @@ def _answered(
 
 
 class Callbacks:
-    """What libfuse calls. Inodes have the numbers that they have in the native back end.
+    """The functions that libfuse calls. Inodes have the same numbers as in the native back end.
 
     Args:
         filesystem: names and attributes.
@@ -153,8 +153,9 @@ class Callbacks:
         self._started()
 
     def init_with_config(self, connection: Any, config: Any) -> None:
-        """What mfusepy calls instead. The answer to FUSE_INIT limits how far is read ahead, and how
-        many reads may be under way; that these may be O_DIRECT ones is libfuse 3's default."""
+        """Do the same for mfusepy, which calls this instead. The answer to FUSE_INIT limits how far
+        the kernel reads ahead, and how many reads may be under way; that these may be O_DIRECT ones
+        is libfuse 3's default."""
         if connection is not None:
             connection.max_readahead = mounttable.READ_AHEAD_KIB << 10
             connection.max_background = InitLimits().max_background  # libfuse's is 12

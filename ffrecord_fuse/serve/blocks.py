@@ -1,7 +1,8 @@
-"""The content of files for READ requests: every byte that is served was verified.
+"""The content of files for READ requests: every byte is verified before it is served.
 
-`ffrecord.archive.blocks` plans what to read and to check. Here is remembered which blocks were
-right (verify "first"), so that the rest of a block, asked for later, costs one short read.
+`ffrecord.archive.blocks` plans what to read and to check. `CheckedContent` remembers which blocks
+were right (verify "first"), so that the rest of a block, asked for later, costs one short read;
+with verify "off" it checks nothing.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ class CheckedContent:
         self._may_have_to_learn = self._check and not is_stored and bool((files > BLOCK).any())
 
     def piece(self, inode: int, offset: int, size: int, *, anew: bool = False) -> FilePiece | None:
-        """What to read for `size` bytes from `offset` on; None where the file has ended.
+        """Plan a read of `size` bytes from `offset` on; None where the file has ended.
 
-        That a block is right says nothing of what was read before it was found to be: `anew` is
-        for that.
+        A block that is known to be right is not checked again, unless it is to be checked `anew`:
+        memory that was filled before the block was found to be right may hold something else.
         """
         piece = self._blocks.piece(inode, offset, size, self._check)
         if self._remember and not anew and piece is not None and self._is_known_right(piece):

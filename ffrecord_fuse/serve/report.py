@@ -32,7 +32,7 @@ NAMES = (
     LOOKUPS, ATTRIBUTES, LISTINGS, READS, BYTES_READ, CACHED_READS, DISK_READS, READ_AHEAD,
     VERIFIED_BLOCKS, DAMAGED_READS, ERRORS, RESTARTS,
 ) = range(len(NAMES))  # fmt: skip
-"""What is counted, by name for users and by number for a worker's row."""
+"""All counters, by name for users and by number for a worker's row."""
 
 LOGGED_DAMAGES = 10_000
 """Files that one worker tells of: an archive may be damaged everywhere."""
@@ -94,7 +94,7 @@ class Log:
     """Appends lines to a file, or hands them to syslog if there is one and no file was named.
 
     File names come from archives and may hold anything: whatever is not printable is escaped, so
-    that no name can look like a line of its own. Each line is one write(2) to a descriptor opened
+    that no name can look like a line of its own. Each line is one write(2), and files are opened
     for appending, so lines of several workers do not mix.
     """
 

@@ -1,7 +1,7 @@
 """Answers to the kernel: results and errors to bytes, header in front.
 
-Each function gives one `bytes` or, for data, the buffers of one writev. Every byte is set here:
-nothing of a buffer that was used before is ever sent.
+Each function gives one `bytes` or, for data, one view of a frame or the buffers of one writev.
+Every byte is set here: nothing of a buffer that was used before is ever sent.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def attributes(unique: int, found: Status) -> bytes:
 
 
 def entry(unique: int, found: Status) -> bytes:
-    """What LOOKUP has found."""
+    """The answer to a LOOKUP that has found an inode."""
     inode, mode, links, uid, gid, size, mtime_ns = found
     node, seconds, nanoseconds = inode + abi.ROOT_ID, mtime_ns // _SECOND & _U64, mtime_ns % _SECOND
     # Spelled out, not put together from tuples: there is one of these for every file.
@@ -78,7 +78,8 @@ def entry(unique: int, found: Status) -> bytes:
 
 
 def no_entry(unique: int) -> bytes:
-    """That LOOKUP has found nothing, and never will: an entry without a node is remembered."""
+    """The answer to a LOOKUP that has found nothing, and never will: the kernel remembers an entry
+    without a node."""
     return _entry_reply(_ENTRY_SIZE, 0, unique, 0, 0, _FOREVER, *bytes(19))
 
 

@@ -43,7 +43,7 @@ _ATTRIBUTES = struct.Struct("<6I")
 
 
 class Status(NamedTuple):
-    """What stat(2) would say of an inode, as far as an archive knows.
+    """An inode's attributes, as stat(2) has them and as far as an archive knows them.
 
     A tuple: the mount makes one for every request.
     """
@@ -302,7 +302,7 @@ class Index:
         return records
 
     def _prefix(self, folder: int) -> bytes | None:
-        """What stands in front of a folder's names; None if that is longer than any path may be."""
+        """A folder's path with a slash, which its names follow; None if no path may be as long."""
         way = []
         while folder not in self._prefixes and folder not in self._far_down:
             way.append(folder)
