@@ -201,11 +201,9 @@ class Archive:
             raise IndexStructureError(
                 f"{self.path}: its index has {size} bytes, more than {record} files need"
             )
-        raw = bytearray(size)
-        at = 0
+        raw = bytearray()
         for piece in self.reader.stream(record):
-            raw[at : at + len(piece)] = piece.data
-            at += len(piece)
+            raw += piece.data
         sizes = self.reader.record_sizes()[:-1]
         most = legacy.most_entries(record)
         tree = legacy.read_tree(self.path, raw, sizes.tolist(), os.stat(self.path), most)

@@ -30,7 +30,7 @@ from ffrecord_fuse.serve import report
 from ffrecord_fuse.serve.blocks import CheckedContent, DamageError
 from ffrecord_fuse.serve.report import DamageLog
 from ffrecord_fuse.wire import abi
-from ffrecord_fuse.wire.reply import InitLimits
+from ffrecord_fuse.wire.reply import MOST_BACKGROUND
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -158,7 +158,7 @@ class Callbacks:
         is libfuse 3's default."""
         if connection is not None:
             connection.max_readahead = mounttable.READ_AHEAD_KIB << 10
-            connection.max_background = InitLimits().max_background  # libfuse's is 12
+            connection.max_background = MOST_BACKGROUND  # libfuse's default is 12
         self.init("/")
 
     def report(self, callback: str, error: Exception) -> None:

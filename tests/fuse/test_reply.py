@@ -95,10 +95,9 @@ def test_the_size_of_an_attribute_is_padded_with_zeros() -> None:
 
 
 def test_an_init_reply_has_the_flags_in_two_halves() -> None:
-    limits = reply.InitLimits(max_background=5, congestion=4, max_write=4096, max_pages=256)
-    raw = reply.init(UNIQUE, 45, 1 << 20, 1 << 39 | 1 << 30 | 1, limits)
+    raw = reply.init(UNIQUE, 45, 1 << 20, 1 << 39 | 1 << 30 | 1)
     due = struct.pack(
-        "=IIIIHHIIHHI", 7, 45, 1 << 20, 1 << 30 | 1, 5, 4, 4096, 1, 256, 0, 1 << 7
+        "=IIIIHHIIHHI", 7, 45, 1 << 20, 1 << 30 | 1, 256, 192, 4096, 1, 256, 0, 1 << 7
     )  # fmt: skip
     assert raw == answer(due + bytes(28))
 
