@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from ffrecord.aliases import Ints
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.index import ROOT
+from ffrecord.archive.index import ROOT, Status
 from ffrecord.archive.index.lookup import FOLDER_SIZE, MISSING
+from ffrecord.archive.names import to_text
 from ffrecord.format.index import LONGEST_NAME
 
 STATS = b"user.ffrecord.stats"
@@ -29,18 +30,6 @@ RECORD = b"user.ffrecord.record"
 CRC32 = b"user.ffrecord.crc32"
 OURS = b"user.ffrecord."
 SPACE_BLOCK = 4096
-
-
-class Attributes(NamedTuple):
-    """A `Status` with the mount's own ownership. A tuple: one is made for every request."""
-
-    inode: int
-    mode: int
-    links: int
-    uid: int
-    gid: int
-    size: int
-    mtime_ns: int
 
 
 class Space(NamedTuple):
@@ -71,7 +60,7 @@ class Listing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What every file and folder is given instead of its own; None leaves it."""
+    """Owner, group and mode for every file and folder instead of its own; None leaves that."""
 
     uid: int | None = None
     gid: int | None = None
@@ -80,14 +69,16 @@ class Ownership:
     """The user who alone, besides root, gets past the root folder. (allow_root: the kernel knows
     all users or none, and does not ask again for what it has cached. Permissions it does check.)"""
 
-    def applied(self, mode: int, uid: int, gid: int) -> tuple[int, int, int]:
+    def applied(self, found: Status) -> Status:
+        """The attributes of an inode of the archive, as the mount shows them."""
+        inode, mode, links, uid, gid, size, mtime_ns = found
         if self.umask is not None and not stat.S_ISLNK(mode):
             mode = stat.S_IFMT(mode) | (0o777 & ~self.umask)
-        return (
-            mode,
-            uid if self.uid is None else self.uid,
-            gid if self.gid is None else self.gid,
-        )
+        uid = uid if self.uid is None else self.uid
+        gid = gid if self.gid is None else self.gid
+        if inode == ROOT and self.keeper is not None:
+            mode, uid = stat.S_IFDIR | 0o500, self.keeper
+        return Status(inode, mode, links, uid, gid, size, mtime_ns)
 
 
 class Filesystem:
@@ -118,7 +109,7 @@ class Filesystem:
         return self._special(folder, name) if found == MISSING else found
 
     def _special(self, folder: int, name: bytes) -> int:
-        """What a name that no folder has stands for."""
+        """The inode of a name that is in no index: "." and ".."; MISSING or an error for others."""
         if name == b".":  # asked for by NFS servers, of files too: a handle is nothing but a number
             return folder
         if not stat.S_ISDIR(self.mode(folder)):
@@ -131,16 +122,12 @@ class Filesystem:
         self._require(inode)
         return self._index.mode(inode)
 
-    def attributes(self, inode: int) -> Attributes:
+    def attributes(self, inode: int) -> Status:
+        """The inode's attributes, with the mount's own ownership."""
         if not 0 <= inode < self._count:
             raise OSError(errno.ESTALE, "no such inode")
-        mode, links, uid, gid, length, mtime_ns = self._index.raw_status(inode)
-        size = FOLDER_SIZE if stat.S_ISDIR(mode) else length
-        if self._own is not None:
-            mode, uid, gid = self._own.applied(mode, uid, gid)
-            if inode == ROOT and self._own.keeper is not None:
-                mode, uid = stat.S_IFDIR | 0o500, self._own.keeper
-        return Attributes(inode, mode, links, uid, gid, size, mtime_ns)
+        found = self._index.status(inode)
+        return found if self._own is None else self._own.applied(found)
 
     def readlink(self, inode: int) -> bytes:
         if not stat.S_ISLNK(self.mode(inode)):
@@ -190,7 +177,7 @@ class Filesystem:
         return mode, links, uid, gid, size, rows["mtime"].astype(np.int64)
 
     def space(self) -> Space:
-        """What statfs(2) tells: the archive's bytes and inodes, and no room for more."""
+        """The answer to statfs(2): the archive's bytes and inodes, and no room for more."""
         reader = self.archive.reader
         sizes = [int(reader.get_offsets(file)[-1]) for file in range(len(reader.fnames))]
         blocks = sum(-(-size // SPACE_BLOCK) for size in sizes)
@@ -227,13 +214,16 @@ class Filesystem:
             return b"%d" % record if name == RECORD else b"%08x" % crc
         return None
 
-    def path(self, inode: int) -> str:
-        """For messages."""
-        return os.fsdecode(b"/" + self._index.inode_path(inode))
+    def place(self, inode: int) -> str:
+        """A file's path, its record and the file that this is in, for messages."""
+        record = self._index.record(inode)
+        file, _ = self.archive.blocks.locate(record)
+        name = os.path.basename(self.archive.reader.fnames[file])
+        return f"/{to_text(self._index.inode_path(inode))} (record {record} of {name})"
 
     def _require(self, inode: int) -> None:
         if not 0 <= inode < self._count:
             raise OSError(errno.ESTALE, "no such inode")
 
 
-__all__ = ["MISSING", "Attributes", "Filesystem", "Listing", "Ownership", "Space"]
+__all__ = ["MISSING", "Filesystem", "Listing", "Ownership", "Space"]

@@ -54,8 +54,8 @@ def count_index(index: Index) -> Counts:
 def kinds_of(index: Index) -> npt.NDArray[np.uint32]:
     """The kind of each inode, as `stat.S_IFMT` has it."""
     tables = index.tables
-    modes = tables.attributes["mode"][tables.inodes["attributes"]]
-    kinds: npt.NDArray[np.uint32] = modes & np.uint32(0o170000)
+    modes = tables.attributes["mode"] & np.uint32(0o170000)
+    kinds: npt.NDArray[np.uint32] = modes[tables.inodes["attributes"]]
     return kinds
 
 

@@ -5,7 +5,7 @@ relative to an open folder (see `placing`). So a symlink that comes out of the a
 there before, never leads a later file elsewhere. Names were checked when the archive was opened.
 
 A file gets its name when it is whole, verified and has its attributes (see `placing`): one that
-turns out damaged, or at which the process is killed, is not left behind.
+turns out damaged, or at which the process is killed, is not left behind under its name.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ import os
 from typing import Any
 
 from ffrecord.aliases import Bytes
-from ffrecord.archive.archive import STEP_BLOCKS, Archive, Naming
+from ffrecord.archive.archive import Archive, Naming
+from ffrecord.archive.blocks import STEP_BLOCKS
 from ffrecord.format.index import BLOCK
 
 STEP = STEP_BLOCKS * BLOCK

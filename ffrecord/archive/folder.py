@@ -37,7 +37,7 @@ from ffrecord.records.unchanged import changed
 Name: TypeAlias = "str | os.PathLike[str]"
 Names: TypeAlias = list[str]  # in the class below `list` is the method
 Arrays: TypeAlias = list[Bytes]
-Listing: TypeAlias = list[Any]
+Paths: TypeAlias = list[Any]  # of str and Path
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -117,12 +117,12 @@ class PackedFolder:
         if isinstance(fnames, (str, os.PathLike)):
             return self.read_one(fnames)
         names = _list_of(fnames)
-        return self.archive.read_records(self.records(names), names.__getitem__)
+        return self.archive.read_records(self._records(names), names.__getitem__)
 
     @_formerly("name", "fname")
     def read_one(self, fname: Name) -> Bytes:
         """The contents of a file."""
-        record = int(self.records([fname])[0])
+        record = self.record(fname)
         with Naming(fname):
             return self.reader.read_one(record)
 
@@ -148,11 +148,13 @@ class PackedFolder:
 
     def record(self, name: Name) -> int:
         """The number of the record that holds a file."""
-        return int(self.records([name])[0])
+        return int(self._records([name])[0])
 
     def records(self, names: Iterable[Name]) -> Ints:
         """The number of the record that holds each file."""
-        names = _list_of(names)
+        return self._records(_list_of(names))
+
+    def _records(self, names: Sequence[Name]) -> Ints:
         # By hash where the name is a plain path, else step by step.
         try:
             paths = list(map(str.encode, names))  # type: ignore[arg-type]
@@ -216,14 +218,14 @@ class PackedFolder:
         list_file: bool = True,
         list_dir: bool = True,
         recursive: bool = False,
-    ) -> Listing:
-        """What is in a folder, sorted by name.
+    ) -> Paths:
+        """The names in a folder, sorted.
 
         As in the original, names in the folder itself are `str`, those further down, relative to
         it, `pathlib.Path`. A symlink counts as what it points to, and is not descended into.
         """
         index = self._index
-        found: Listing = []
+        found: Paths = []
         top = self._folder("" if path is None else path)
         for item in walk.descend(index, top, recursive=recursive):
             inode = leads_to(index, item.folder, item.name, item.inode)
@@ -257,7 +259,7 @@ class PackedFolder:
                 "st_atime": mtime, "st_mtime": mtime, "st_ctime": mtime,
                 "st_atime_ns": status.mtime_ns, "st_mtime_ns": status.mtime_ns,
                 "st_ctime_ns": status.mtime_ns,
-                "st_blksize": BLOCK, "st_blocks": -(-status.size // 512),
+                "st_blksize": BLOCK, "st_blocks": status.blocks,
             },
         )  # fmt: skip
 

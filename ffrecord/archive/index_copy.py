@@ -118,14 +118,14 @@ class ImageCopy:
             os.close(self._memory)
 
     def _pieces(self) -> Iterator[tuple[str, int, int]]:
-        """What to copy next: part, begin and end. Names and the entries that they belong to take
-        turns, since they are checked together. One after the other: there may be millions."""
+        """The pieces to copy, in order: part, begin and end. Names and the entries that they belong
+        to take turns, since they are checked together. A generator: there may be millions."""
         for turn in ("attributes",), ("xattrs",), ("large",), ("inodes",), _TOGETHER, ("hashes",):
             for _, name, begin, end in merge(*map(self._pieces_of, turn)):
                 yield name, begin, end
 
     def _pieces_of(self, name: str) -> Iterator[tuple[float, str, int, int]]:
-        """Of one part, each with how much of it that is."""
+        """The pieces of one part, each after the share of the part that it completes."""
         part = self._parts[name]
         for begin in range(part.begin, part.end, CHUNK):
             end = min(begin + CHUNK, part.end)

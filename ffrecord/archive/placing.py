@@ -29,11 +29,18 @@ from ffrecord.atomic.tempnames import NO_UNNAMED_FILES, link_unnamed
 from ffrecord.text import there_already
 
 MOST_OPEN = 128
+PASSING = b".ffrecord-extracting"
+NO_LINKS = (errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS)
+"""A file system without hard links, or at its limit of them."""
+
+_NO_PROC = errno.ENOENT
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class OpenFolders:
-    """By the numbers of their inodes. The descriptor of the top, `root`, stays the caller's."""
+    """Descriptors of folders, by the numbers of their inodes. That of the top, `root`, stays the
+    caller's."""
 
     def __init__(self, index: Index, root: int) -> None:
         self._index = index
@@ -65,7 +72,7 @@ class OpenFolders:
         return fd
 
     def close_some(self) -> None:
-        """All but the last ones that were used."""
+        """Close all but the last ones that were used."""
         self._close(self._most)
 
     def close(self) -> None:
@@ -74,20 +81,6 @@ class OpenFolders:
     def _close(self, most: int) -> None:
         while len(self._opened) > most:
             os.close(self._opened.popitem(last=False)[1])
-
-
-def _most_open() -> int:
-    """How many folders may be open at once: a quarter of what this process may open at most."""
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_OPEN if allowed == resource.RLIM_INFINITY else min(MOST_OPEN, allowed // 4)
-
-
-PASSING = b".ffrecord-extracting"
-NO_LINKS = (errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS)
-"""A file system without hard links, or at its limit of them."""
-
-_NO_PROC = errno.ENOENT
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Placing:
@@ -212,6 +205,12 @@ class Placing:
     @cached_property
     def _may_use_passing(self) -> bool:
         return self._asked()
+
+
+def _most_open() -> int:
+    """How many folders may be open at once: a quarter of what this process may open at most."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_OPEN if allowed == resource.RLIM_INFINITY else min(MOST_OPEN, allowed // 4)
 
 
 def _rename_to_new(folder: int, passing: bytes, name: bytes) -> None:

@@ -29,7 +29,7 @@ from ffrecord.cli.quoting import print_names, quoted
 from ffrecord.terminal import coloured, has_colours
 from ffrecord.text import human
 
-Listing: TypeAlias = "list[tuple[str, Status]]"
+Entries: TypeAlias = "list[tuple[str, Status]]"
 
 HALF_A_YEAR = 182 * 24 * 3600
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "symlink"}
@@ -75,7 +75,7 @@ class _Style:
     def name(self, name: str) -> str:
         return quoted(name) if self.quotes else name
 
-    def lines(self, index: Index, found: Listing) -> list[str]:
+    def lines(self, index: Index, found: Entries) -> list[str]:
         if not self.long:
             return [self._name(name, status) for name, status in found]
         rows = [self._columns(index, name, status) for name, status in found]
@@ -122,7 +122,7 @@ def _locate(archive: str, index: Index, path: str) -> tuple[str, int]:
 
 def _listings(
     index: Index, path: str, inode: int, recursive: bool
-) -> Iterator[tuple[str, Listing]]:
+) -> Iterator[tuple[str, Entries]]:
     """Each folder to list and what is in it; for a file the folder it is in, and the file."""
     if not stat.S_ISDIR(index.mode(inode)):
         above, _, name = path.rpartition("/")

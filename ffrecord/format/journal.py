@@ -54,7 +54,7 @@ def journal_path(partial: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """Where a record ends, and its CRC-32."""
 
     end: int
@@ -62,7 +62,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ParsedJournal:
     """A parsed journal. `entries`, from number `first` on, has None for those whose check does not
     hold."""
 
@@ -70,7 +70,7 @@ class Content:
     begin: int
     crc: int
     settled: int
-    entries: list[Entry | None]
+    entries: list[JournalEntry | None]
     first: int = 0
 
 
@@ -91,7 +91,7 @@ def count_in(size: int) -> int:
     return size // _ENTRY.size
 
 
-def parse(raw: bytes, first: int = 0) -> Content | None:
+def parse(raw: bytes, first: int = 0) -> ParsedJournal | None:
     """Parse a journal, of which the entries in front of number `first` were left out; None if not
     even its header is whole."""
     fields = raw[: _HEADER.size]
@@ -103,12 +103,14 @@ def parse(raw: bytes, first: int = 0) -> Content | None:
         return None
     count = count_in(max(0, len(raw) - ENTRIES_AT))
     entries = [_entry(raw, entry_at(at), first + at, crc) for at in range(count)]
-    return Content(None if n == UNKNOWN else n, begin, crc, _settled(raw, crc), entries, first)
+    return ParsedJournal(
+        None if n == UNKNOWN else n, begin, crc, _settled(raw, crc), entries, first
+    )
 
 
-def _entry(raw: bytes, at: int, number: int, seed: int) -> Entry | None:
+def _entry(raw: bytes, at: int, number: int, seed: int) -> JournalEntry | None:
     end, crc, check = _ENTRY.unpack_from(raw, at)
-    return Entry(end, crc) if crc32(_CHECKED.pack(number, end, crc), seed) == check else None
+    return JournalEntry(end, crc) if crc32(_CHECKED.pack(number, end, crc), seed) == check else None
 
 
 def _settled(raw: bytes, seed: int) -> int:
@@ -122,18 +124,18 @@ def _settled(raw: bytes, seed: int) -> int:
 
 def whole(
     partial: str,
-    content: Content,
+    content: ParsedJournal,
     begin: int,
     size: int,
-    verify: Callable[[int, int, Entry], None] = lambda number, begin, entry: None,
-) -> list[Entry]:
+    verify: Callable[[int, int, JournalEntry], None] = lambda number, begin, entry: None,
+) -> list[JournalEntry]:
     """The entries up to the first that is not whole, or whose record is not in the `size` bytes of
     the file at `partial`. The first of them begins at byte `begin`; `verify` is called with each
     one's number and begin, and raises SampleChecksumError if the record is damaged.
 
     If a crash cannot explain what is wrong, it is damage, and an error.
     """
-    found: list[Entry] = []
+    found: list[JournalEntry] = []
     there = content.first + len(content.entries)
     for number in range(content.first, max(there, content.settled)):
         entry = content.entries[number - content.first] if number < there else None

@@ -36,7 +36,7 @@ from ffrecord.errors import (
 )
 from ffrecord.format import journal
 from ffrecord.format import records as record_layout
-from ffrecord.format.journal import Entry, journal_path, partial_path
+from ffrecord.format.journal import JournalEntry, journal_path, partial_path
 from ffrecord.records.beginning import Beginning
 from ffrecord.records.opening import read_header
 
@@ -155,7 +155,7 @@ class _FinishedCopy(NewFile):
         self._partial.abandon()
 
 
-def _refuse_if_finished_since(file: PartialFile, path: str, entries: list[Entry]) -> None:
+def _refuse_if_finished_since(file: PartialFile, path: str, entries: list[JournalEntry]) -> None:
     """Going on with old records would replace what another writer has finished meanwhile.
 
     A writer that was killed between finishing the file and removing these is not another one.
@@ -174,7 +174,9 @@ def _refuse_if_finished_since(file: PartialFile, path: str, entries: list[Entry]
         )
 
 
-def _resume(file: PartialFile, path: str, content: journal.Content, n: int | None) -> Beginning:
+def _resume(
+    file: PartialFile, path: str, content: journal.ParsedJournal, n: int | None
+) -> Beginning:
     if content.n != n:
         raise CountError(
             f"{path}: was begun with n={content.n}, not with n={n}; "
@@ -196,11 +198,11 @@ def _resume(file: PartialFile, path: str, content: journal.Content, n: int | Non
     return Beginning(file, content.begin, ends[-1], checksums, array("q", ends[:-1]))
 
 
-def _whole(path: str, content: journal.Content) -> list[Entry]:
+def _whole(path: str, content: journal.ParsedJournal) -> list[JournalEntry]:
     """The entries to go on after: all records in front are read and checked."""
     recheck = Recheck(Source(path, direct=False))
 
-    def verify(number: int, begin: int, entry: Entry) -> None:
+    def verify(number: int, begin: int, entry: JournalEntry) -> None:
         computed = recheck.checksum(begin, entry.end)
         if computed != entry.crc:
             raise SampleChecksumError(path, number, entry.crc, computed)
@@ -269,7 +271,7 @@ class Journal:
         self._crc = 0
         self._count = 0
 
-    def read(self) -> journal.Content | None:
+    def read(self) -> journal.ParsedJournal | None:
         return journal.parse(whole_file(self.path))
 
     def start(self, n: int | None, begin: int) -> None:
@@ -280,7 +282,7 @@ class Journal:
         write_all(self._fd, raw, 0)
         os.fsync(self._fd)
 
-    def resume(self, content: journal.Content, count: int) -> None:
+    def resume(self, content: journal.ParsedJournal, count: int) -> None:
         """Go on after the first `count` entries, which from now on are certain."""
         self._crc, self._count = content.crc, count
         os.ftruncate(self._fd, journal.entry_at(count))

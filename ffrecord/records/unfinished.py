@@ -27,7 +27,7 @@ from ffrecord.errors import ChangedError, FFRecordError, UnfinishedError
 from ffrecord.format import journal
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
-from ffrecord.format.journal import Content, Entry, journal_path, partial_path
+from ffrecord.format.journal import JournalEntry, ParsedJournal, journal_path, partial_path
 from ffrecord.records.opening import refuse_other_kinds
 from ffrecord.records.table import Table, open_files, sources_for
 from ffrecord.text import counted
@@ -150,7 +150,7 @@ class UnfinishedFile:
         assert found is not None
         return self._take(attempt, found, content, size)
 
-    def _take(self, attempt: _Attempt, found: _Look, content: Content, size: int) -> Table:
+    def _take(self, attempt: _Attempt, found: _Look, content: ParsedJournal, size: int) -> Table:
         attempt.take(found, content, size)
         return self._or_finished(self._table_of(attempt.sources, *attempt.columns))
 
@@ -177,7 +177,7 @@ class UnfinishedFile:
             raise _GoneError
         return found.st_size
 
-    def _journal_of(self, found: _Look | None, size: int) -> Content | None:
+    def _journal_of(self, found: _Look | None, size: int) -> ParsedJournal | None:
         """The journal of a partial file of `size` bytes, which is still at its place; None if its
         header is yet to be written."""
         if found is not None and (found.content is not None or not size):
@@ -231,7 +231,7 @@ class _GoneError(Exception):
 class _Attempt:
     """One writer's partial file, from its first record to its end, as far as it was seen."""
 
-    def __init__(self, partial: str, sources: SourceSet, content: Content, mode: str) -> None:
+    def __init__(self, partial: str, sources: SourceSet, content: ParsedJournal, mode: str) -> None:
         self.sources = sources
         self.crc = content.crc
         self.state: State = ()  # of the journal, when all of its entries had been taken
@@ -249,7 +249,7 @@ class _Attempt:
         """Of all records so far. These views stay as they are when more are taken."""
         return self._checksums[: self._n], self._offsets[: self._n + 1]
 
-    def take(self, found: _Look, content: Content, size: int) -> None:
+    def take(self, found: _Look, content: ParsedJournal, size: int) -> None:
         """Take in the entries of a journal, from `content.first` on: some may have been taken
         before. The partial file has `size` bytes."""
         first = content.first
@@ -267,12 +267,12 @@ class _Attempt:
         self.unsure = found.raw[journal.entry_at(sure) - at : journal.entry_at(self._n) - at]
         self.sure, self.state = sure, found.state
 
-    def _taken(self, first: int) -> list[Entry]:
+    def _taken(self, first: int) -> list[JournalEntry]:
         ends = self._offsets[first + 1 : self._n + 1].tolist()
         crcs = self._checksums[first : self._n].tolist()
-        return [Entry(end, crc) for end, crc in zip(ends, crcs, strict=True)]
+        return [JournalEntry(end, crc) for end, crc in zip(ends, crcs, strict=True)]
 
-    def _add(self, entries: Sequence[Entry]) -> None:
+    def _add(self, entries: Sequence[JournalEntry]) -> None:
         n = self._n + len(entries)
         if n > len(self._checksums):
             room = max(n, 2 * len(self._checksums))
@@ -298,7 +298,7 @@ class _Look:
     the one that it was in before. `raw` are the entries that were read."""
 
     state: State
-    content: Content | None = None
+    content: ParsedJournal | None = None
     raw: bytes = b""
 
 
@@ -321,7 +321,7 @@ def _look_at(path: str, first: int = 0, known: bytes = b"", before: State = ()) 
     return _Look(state, journal.parse(head + raw[skip:], at), raw)
 
 
-def _has_bytes(content: Content) -> bool:
+def _has_bytes(content: ParsedJournal) -> bool:
     """Whether a journal tells of records that are not empty."""
     return any(entry is not None and entry.end > content.begin for entry in content.entries)
 

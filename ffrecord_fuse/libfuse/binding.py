@@ -65,7 +65,7 @@ def _libfuse3_first() -> Iterator[None]:
 
 
 def settings(source: str, options: Options) -> dict[str, str | int | bool]:
-    """What FUSE() is to be called with, besides the callbacks and the mount point."""
+    """The arguments of FUSE(), besides the callbacks and the mount point."""
     found: dict[str, str | int | bool] = {
         "encoding": ENCODING, "foreground": True, "nothreads": True,
         "use_ino": True, "kernel_cache": True,
@@ -79,7 +79,7 @@ def settings(source: str, options: Options) -> dict[str, str | int | bool]:
 
 
 class Overheard:
-    """What is written to stderr while libfuse mounts: it explains itself nowhere else."""
+    """Catches stderr while libfuse mounts: it explains itself nowhere else."""
 
     def __init__(self) -> None:
         self._heard = os.memfd_create("stderr")

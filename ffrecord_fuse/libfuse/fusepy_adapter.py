@@ -3,7 +3,7 @@
 Slower than the native back end, and one thread: callbacks that wait for a disk, one after the
 other. It is for systems where that one does not work, and a second implementation to check it by.
 
-libfuse knows files by their paths, which come as text: see `libfuse.ENCODING`.
+libfuse knows files by their paths, which come as text: see `binding.ENCODING`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from ffrecord_fuse.mounting import mounttable
 from ffrecord_fuse.mounting.lifeline import Caller
 from ffrecord_fuse.mounting.options import Options
 from ffrecord_fuse.serve import report
-from ffrecord_fuse.serve.blocks import Content, DamageError
+from ffrecord_fuse.serve.blocks import CheckedContent, DamageError
 from ffrecord_fuse.serve.report import DamageLog
+from ffrecord_fuse.wire import abi
+from ffrecord_fuse.wire.reply import MOST_BACKGROUND
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,9 +38,6 @@ Log: TypeAlias = Callable[[str], None]
 Ready: TypeAlias = Callable[[], None]
 
 KNOWN_PATHS = 1 << 14
-BACKGROUND_REQUESTS = 256
-"""As many as the native back end lets the kernel have under way; libfuse's default is 12."""
-_FIRST_NUMBER = 1  # of the root: other programs take an inode 0 for none at all
 
 
 def prepare(
@@ -46,7 +45,7 @@ def prepare(
     mountpoint: str,
     options: Options,
     filesystem: Filesystem,
-    content: Content,
+    content: CheckedContent,
     counts: memoryview,
     log: Log,
     caller: Caller | None = None,
@@ -104,7 +103,7 @@ def _release_after(caller: Caller, mountpoint: str, log: Log) -> None:
 def _answered(
     callback: Callable[Concatenate[Callbacks, P], T],
 ) -> Callable[Concatenate[Callbacks, P], T]:
-    """What goes wrong in a callback is that request's error: EIO, if nothing better is known."""
+    """Make an error in a callback that request's answer: EIO, if nothing better is known."""
 
     @functools.wraps(callback)
     def answer(self: Callbacks, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -120,7 +119,7 @@ def _answered(
 
 
 class Callbacks:
-    """What libfuse calls. Inodes have the numbers that they have in the native back end.
+    """The functions that libfuse calls. Inodes have the same numbers as in the native back end.
 
     Args:
         filesystem: names and attributes.
@@ -135,7 +134,7 @@ class Callbacks:
     def __init__(
         self,
         filesystem: Filesystem,
-        content: Content,
+        content: CheckedContent,
         counts: memoryview,
         log: Log,
         started: Callable[[], None],
@@ -146,7 +145,7 @@ class Callbacks:
         self._log = log
         self._counts = counts
         self._started = started
-        self._damages = DamageLog(filesystem, content, log)
+        self._damages = DamageLog(filesystem, counts, log)
         self._inode = functools.lru_cache(KNOWN_PATHS)(self._find)
 
     def init(self, path: str) -> None:
@@ -154,11 +153,12 @@ class Callbacks:
         self._started()
 
     def init_with_config(self, connection: Any, config: Any) -> None:
-        """What mfusepy calls instead. The answer to FUSE_INIT limits how far is read ahead, and how
-        many reads may be under way; that these may be O_DIRECT ones is libfuse 3's default."""
+        """Do the same for mfusepy, which calls this instead. The answer to FUSE_INIT limits how far
+        the kernel reads ahead, and how many reads may be under way; that these may be O_DIRECT ones
+        is libfuse 3's default."""
         if connection is not None:
             connection.max_readahead = mounttable.READ_AHEAD_KIB << 10
-            connection.max_background = BACKGROUND_REQUESTS
+            connection.max_background = MOST_BACKGROUND  # libfuse's default is 12
         self.init("/")
 
     def report(self, callback: str, error: Exception) -> None:
@@ -178,9 +178,9 @@ class Callbacks:
         self._counts[report.ATTRIBUTES] += 1
         found = self._filesystem.attributes(self._inode(path))
         return {
-            "st_ino": found.inode + _FIRST_NUMBER, "st_mode": found.mode, "st_nlink": found.links,
+            "st_ino": found.inode + abi.ROOT_ID, "st_mode": found.mode, "st_nlink": found.links,
             "st_uid": found.uid, "st_gid": found.gid, "st_size": found.size,
-            "st_blocks": -(-found.size // 512), "st_blksize": BLOCK,
+            "st_blocks": found.blocks, "st_blksize": BLOCK,
             "st_atime": found.mtime_ns, "st_mtime": found.mtime_ns, "st_ctime": found.mtime_ns,
         }  # fmt: skip
 
@@ -191,7 +191,7 @@ class Callbacks:
         listing = self._filesystem.listing(self._inode(path), 0, sys.maxsize)
         assert listing is not None  # there are always "." and ".."
         names, at, found = listing.names.tobytes().decode(ENCODING), 0, []
-        numbers = (listing.inodes + _FIRST_NUMBER).tolist()
+        numbers = (listing.inodes + abi.ROOT_ID).tolist()
         columns = zip(listing.lengths.tolist(), numbers, listing.modes.tolist(), strict=True)
         for length, number, mode in columns:
             found.append((names[at : at + length], {"st_ino": number, "st_mode": mode}, 0))
@@ -212,7 +212,6 @@ class Callbacks:
                 return b""
             memory = self._content.read(piece)
         except (DamageError, FFRecordError) as error:
-            self._counts[report.DAMAGED_READS] += 1
             self._damages.tell(inode, str(error))
             raise OSError(errno.EIO, "damaged") from error
         self._counts[report.VERIFIED_BLOCKS] += len(piece.checksums or ())

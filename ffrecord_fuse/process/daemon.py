@@ -23,7 +23,7 @@ from ffrecord_fuse.mounting.mount import inherited_descriptor, mount, unmount
 from ffrecord_fuse.mounting.mounttable import READ_AHEAD_KIB, connection_at, set_read_ahead
 from ffrecord_fuse.mounting.options import Options
 from ffrecord_fuse.process.supervisor import ENDING, Served, Supervisor, default_workers
-from ffrecord_fuse.serve.blocks import Content
+from ffrecord_fuse.serve.blocks import CheckedContent
 from ffrecord_fuse.serve.report import NOWHERE, Counters, Log
 from ffrecord_fuse.wire.handshake import Agreement, agree
 
@@ -127,7 +127,7 @@ def _served(archive: Archive, options: Options, workers: int, log_place: str) ->
     keeper = os.getuid() if options.allow_root else None
     ownership = Ownership(options.uid, options.gid, options.umask, keeper)
     filesystem = Filesystem(archive, ownership, counters.json, log_place)
-    content = Content(archive, options.verify)
+    content = CheckedContent(archive, options.verify)
     return Served(filesystem, content, counters, options.spin, options.idle)
 
 

@@ -33,7 +33,7 @@ from ffrecord_fuse.mounting.lifeline import Caller
 from ffrecord_fuse.mounting.mount import is_unmounted, unmount
 from ffrecord_fuse.mounting.mounttable import connection_at
 from ffrecord_fuse.process.events import Events
-from ffrecord_fuse.serve.blocks import Content
+from ffrecord_fuse.serve.blocks import CheckedContent
 from ffrecord_fuse.serve.inbox import DEFAULT_SPIN, Idling
 from ffrecord_fuse.serve.report import RESTARTS, Counters
 from ffrecord_fuse.serve.session import Session
@@ -61,7 +61,7 @@ class Served:
     """What the workers of a mount serve."""
 
     filesystem: Filesystem
-    content: Content
+    content: CheckedContent
     counters: Counters
     spin: int | None = None
     idle: str | None = None

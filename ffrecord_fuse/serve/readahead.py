@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ffrecord_fuse.serve.blocks import Piece
+from ffrecord.archive.blocks import FilePiece
 
 FOLLOWING = 3
 """Reads that come one behind the other before more is read than was asked for."""
@@ -50,17 +50,17 @@ class Window:
     begin: int
     end: int
     memory: memoryview | None = None
-    waiting: list[tuple[int, Piece]] = field(default_factory=list)
+    waiting: list[tuple[int, FilePiece]] = field(default_factory=list)
     """Requests, by their numbers, that it is still being read for."""
 
-    def has(self, piece: Piece) -> bool:
+    def has(self, piece: FilePiece) -> bool:
         return (
             self.begin <= piece.begin
             and piece.begin + piece.length <= self.end
             and self.file == piece.file
         )
 
-    def part(self, piece: Piece) -> memoryview:
+    def part(self, piece: FilePiece) -> memoryview:
         """The bytes of a piece, once they are there."""
         assert self.memory is not None
         at = piece.begin - self.begin
@@ -93,7 +93,7 @@ class Streams:
         self._streams: list[Stream] = []  # the one that was used last is the last
         self._windows: list[Window] = []  # of all of them
 
-    def find(self, piece: Piece) -> Window | None:
+    def find(self, piece: FilePiece) -> Window | None:
         """The window that has a piece. What comes after that may be put on its way."""
         end = piece.begin + piece.length
         for window in self._windows:
@@ -105,7 +105,7 @@ class Streams:
                 return window
         return None
 
-    def follow(self, piece: Piece) -> Window | None:
+    def follow(self, piece: FilePiece) -> Window | None:
         """A window that begins with a piece which is not in any; None if it is to be read alone."""
         end = piece.begin + piece.length
         for stream in reversed(self._streams):

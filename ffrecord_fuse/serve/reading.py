@@ -15,13 +15,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from ffrecord.archive.blocks import FilePiece
 from ffrecord.disk import pagecache
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.errors import FFRecordError
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.serve import report
 from ffrecord_fuse.serve.background import Background
-from ffrecord_fuse.serve.blocks import Content, DamageError, Piece
+from ffrecord_fuse.serve.blocks import CheckedContent, DamageError
 from ffrecord_fuse.serve.coldreads import ColdReads
 from ffrecord_fuse.serve.readahead import Streams, Window
 from ffrecord_fuse.serve.report import DamageLog
@@ -59,7 +60,7 @@ class Reading:
         self,
         kernel: Kernel,
         filesystem: Filesystem,
-        content: Content,
+        content: CheckedContent,
         counts: memoryview,
         log: Callable[[str], None],
     ) -> None:
@@ -69,7 +70,7 @@ class Reading:
         self._content = content
         self._counts = counts
         self._log = log
-        self._damages = DamageLog(filesystem, content, log)
+        self._damages = DamageLog(filesystem, counts, log)
         self._frame = _slabs.take(reply.FRONT + READ_BYTES).data
         self._memory = self._frame[reply.FRONT :]
         sources = filesystem.archive.reader.sources
@@ -77,7 +78,7 @@ class Reading:
         self._may_ask = sources.use_cachestat
         self._warm_hits = HITS_TO_BE_WARM
         self.cold = ColdReads(sources)
-        self._streams = Streams(self.cold, content.last_start)
+        self._streams = Streams(self.cold, filesystem.archive.blocks.last_start)
         self._background = Background(self.cold.eventfd)
         self._unlearned: dict[int, list[Request]] = {}  # reads that wait for their file's checksums
 
@@ -118,7 +119,7 @@ class Reading:
         if not self._from_window(request, piece) and not self._from_cache(unique, piece):
             self._from_disk(unique, piece)
 
-    def _from_window(self, request: Request, piece: Piece) -> bool:
+    def _from_window(self, request: Request, piece: FilePiece) -> bool:
         """Answer with what was read ahead, now or when it has come; False if that has it not."""
         window = self._streams.find(piece)
         if window is None:
@@ -131,7 +132,7 @@ class Reading:
         self._take_from(window, request.unique, piece)
         return True
 
-    def _from_cache(self, unique: int, piece: Piece) -> bool:
+    def _from_cache(self, unique: int, piece: FilePiece) -> bool:
         """Answer with what the page cache has; False if that has it not."""
         memory = self._cached(piece)
         if memory is None:
@@ -141,7 +142,7 @@ class Reading:
             self._send(reply.framed(self._frame, unique, piece.skip, piece.asked))
         return True
 
-    def _from_disk(self, unique: int, piece: Piece) -> None:
+    def _from_disk(self, unique: int, piece: FilePiece) -> None:
         self._counts[report.DISK_READS] += 1
         window = self._streams.follow(piece)
         if window is not None:
@@ -149,14 +150,14 @@ class Reading:
         else:
             self._read_alone(unique, piece)
 
-    def _take_from(self, window: Window, unique: int, piece: Piece) -> None:
+    def _take_from(self, window: Window, unique: int, piece: FilePiece) -> None:
         """Answered here if the window has been read, else when it has."""
         if window.memory is None:
             window.waiting.append((unique, piece))
         else:
             self._serve_from(window, unique, piece)
 
-    def _serve_from(self, window: Window, unique: int, piece: Piece) -> None:
+    def _serve_from(self, window: Window, unique: int, piece: FilePiece) -> None:
         """What is not right in a window may have been mended since: the disk has the last word."""
         memory = window.part(piece)
         try:
@@ -166,10 +167,10 @@ class Reading:
         else:
             self._send(*reply.data(unique, memory[piece.skip : piece.skip + piece.asked]))
 
-    def _read_alone(self, unique: int, piece: Piece) -> None:
+    def _read_alone(self, unique: int, piece: FilePiece) -> None:
         self.cold.add((unique, piece), piece.file, piece.begin, piece.length)
 
-    def _cached(self, piece: Piece) -> memoryview | None:
+    def _cached(self, piece: FilePiece) -> memoryview | None:
         """A piece out of the page cache; None if that has not all of it.
 
         A read with RWF_NOWAIT that misses begins to read into the page cache, so that the same
@@ -205,7 +206,7 @@ class Reading:
                 if problem is None:
                     self._kernel.answer(request)
                 else:
-                    self._damage(inode, str(problem))
+                    self._damages.tell(inode, str(problem))
                     self._send(reply.failure(request.unique, errno.EIO))
         return bool(ended)
 
@@ -232,14 +233,18 @@ class Reading:
         for unique, piece in waiting:
             self._attempt(answer, unique, piece)
 
-    def _answer_piece(self, result: memoryview | FFRecordError, unique: int, piece: Piece) -> None:
+    def _answer_piece(
+        self, result: memoryview | FFRecordError, unique: int, piece: FilePiece
+    ) -> None:
         if isinstance(result, FFRecordError):
-            self._damage(piece.inode, str(result))
+            self._damages.tell(piece.inode, str(result))
             self._send(reply.failure(unique, errno.EIO))
         elif self._is_right(unique, piece, result):
             self._send(*reply.data(unique, result[piece.skip : piece.skip + piece.asked]))
 
-    def _attempt(self, answer: Callable[[int, Piece], None], unique: int, piece: Piece) -> None:
+    def _attempt(
+        self, answer: Callable[[int, FilePiece], None], unique: int, piece: FilePiece
+    ) -> None:
         try:
             answer(unique, piece)
         except Exception as error:  # as in Session.answer: this read's, not the mount's
@@ -247,20 +252,16 @@ class Reading:
             self._log(f"a read of node {piece.inode + abi.ROOT_ID} failed: {error!r}")
             self._send(reply.failure(unique, errno.EIO))
 
-    def _is_right(self, unique: int, piece: Piece, memory: memoryview) -> bool:
+    def _is_right(self, unique: int, piece: FilePiece, memory: memoryview) -> bool:
         """Whether what was read may be served; if not, the request has been answered."""
         try:
             self._check(piece, memory)
         except DamageError as error:
-            self._damage(piece.inode, str(error))
+            self._damages.tell(piece.inode, str(error))
             self._send(reply.failure(unique, errno.EIO))
             return False
         return True
 
-    def _check(self, piece: Piece, memory: memoryview) -> None:
+    def _check(self, piece: FilePiece, memory: memoryview) -> None:
         self._counts[report.VERIFIED_BLOCKS] += self._content.check(piece, memory)
         self._counts[report.BYTES_READ] += piece.asked
-
-    def _damage(self, inode: int, what: str) -> None:
-        self._counts[report.DAMAGED_READS] += 1
-        self._damages.tell(inode, what)

@@ -1,4 +1,4 @@
-"""Everything a mount tells about itself: counters that its workers share, and its log.
+"""Everything a mount tells about itself: counters, damaged files, and the log.
 
 The log has one line for each thing worth knowing, and one place for all processes of a mount: a
 file that the user names, else syslog, else (containers often have no syslog) a file of our own of
@@ -23,26 +23,29 @@ from collections.abc import Callable, Iterator
 from ffrecord.atomic import locks
 from ffrecord.terminal import printable
 from ffrecord_fuse.filesystem import Filesystem
-from ffrecord_fuse.serve.blocks import Content
 
 NAMES = (
-    "lookups",
-    "attributes",
-    "listings",
-    "reads",
-    "bytes_read",
-    "cached_reads",
-    "disk_reads",
-    "read_ahead",
-    "verified_blocks",
-    "damaged_reads",
-    "errors",
-    "restarts",
-)
+    "lookups", "attributes", "listings", "reads", "bytes_read", "cached_reads", "disk_reads",
+    "read_ahead", "verified_blocks", "damaged_reads", "errors", "restarts",
+)  # fmt: skip
 (
     LOOKUPS, ATTRIBUTES, LISTINGS, READS, BYTES_READ, CACHED_READS, DISK_READS, READ_AHEAD,
     VERIFIED_BLOCKS, DAMAGED_READS, ERRORS, RESTARTS,
 ) = range(len(NAMES))  # fmt: skip
+"""All counters, by name for users and by number for a worker's row."""
+
+LOGGED_DAMAGES = 10_000
+"""Files that one worker tells of: an archive may be damaged everywhere."""
+
+NAME = "ffrecord-fuse"
+SYSLOG = "syslog"
+NOWHERE = "nowhere"
+MOST_BYTES = 1 << 20
+"""The size of a log file of our own. A full one gets another name, in place of the one before."""
+
+_SYSLOG_SOCKET = "/dev/log"
+# Not blocking: a pipe that nobody reads is an error here, and loses lines later.
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Counters:
@@ -53,59 +56,45 @@ class Counters:
         self._all = memoryview(mmap.mmap(-1, 8 * workers * len(NAMES))).cast("q")
 
     def row(self, worker: int) -> memoryview:
-        """What a worker counts in, by the numbers above."""
+        """A worker's counts, by the numbers above."""
         return self._all[worker * len(NAMES) : (worker + 1) * len(NAMES)]
 
     def totals(self) -> dict[str, int]:
-        """Of all workers, also of those that have ended."""
+        """The sums over all workers, also those that have ended."""
         return {
             name: sum(self._all[row * len(NAMES) + column] for row in range(self._rows))
             for column, name in enumerate(NAMES)
         }
 
     def json(self) -> bytes:
+        """The totals for the mount's attribute user.ffrecord.stats."""
         return json.dumps(self.totals()).encode()
 
 
-LOGGED_DAMAGES = 10_000
-
-
 class DamageLog:
-    """Knows of which files it has told. `log` takes a line."""
+    """Counts one worker's damaged reads, and logs each damaged file once."""
 
     def __init__(
-        self, filesystem: Filesystem, content: Content, log: Callable[[str], None]
+        self, filesystem: Filesystem, counts: memoryview, log: Callable[[str], None]
     ) -> None:
         self._filesystem = filesystem
-        self._content = content
+        self._counts = counts
         self._log = log
         self._damaged: set[int] = set()
 
     def tell(self, inode: int, what: str) -> None:
+        """Count a read that found damage, and say what it is if that is news."""
+        self._counts[DAMAGED_READS] += 1
         if inode not in self._damaged and len(self._damaged) < LOGGED_DAMAGES:
             self._damaged.add(inode)
-            path, record = self._filesystem.path(inode), self._content.record_of(inode)
-            self._log(f"damaged: {path} ({record}): {what}")
-
-
-NAME = "ffrecord-fuse"
-SYSLOG = "syslog"
-NOWHERE = "nowhere"
-MOST_BYTES = 1 << 20
-"""Of a log file of our own. Then it gets another name, in place of the one that had it before."""
-
-_SYSLOG_SOCKET = "/dev/log"
-# Not blocking: a pipe that nobody reads is an error here, and loses lines later.
-_APPEND = (
-    os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-)  # fmt: skip
+            self._log(f"damaged: {self._filesystem.place(inode)}: {what}")
 
 
 class Log:
-    """Appends lines to a file, or hands them to syslog where there is none.
+    """Appends lines to a file, or hands them to syslog if there is one and no file was named.
 
     File names come from archives and may hold anything: whatever is not printable is escaped, so
-    that no name can look like a line of its own. Each line is one write(2) to a descriptor opened
+    that no name can look like a line of its own. Each line is one write(2), and files are opened
     for appending, so lines of several workers do not mix.
     """
 
@@ -124,13 +113,14 @@ class Log:
             self._fd, self.place = _open_our_own()
 
     def line(self, text: str) -> None:
+        """Log a line. One that cannot be written is lost: the mount goes on."""
         text = printable(text)
         if self.place == SYSLOG:
             syslog.openlog(NAME, syslog.LOG_PID, syslog.LOG_DAEMON)
             syslog.syslog(syslog.LOG_NOTICE, text)
             return
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        with contextlib.suppress(OSError):  # a full disk must not end the mount
+        with contextlib.suppress(OSError):
             os.write(self._fd, f"{now} {NAME}[{os.getpid()}] {text}\n".encode(errors="replace"))
             if self.is_our_choice and os.fstat(self._fd).st_size >= MOST_BYTES:
                 self._begin_anew()

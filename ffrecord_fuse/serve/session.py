@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from ffrecord_fuse.filesystem import MISSING, Filesystem
 from ffrecord_fuse.serve import report
-from ffrecord_fuse.serve.blocks import Content
+from ffrecord_fuse.serve.blocks import CheckedContent
 from ffrecord_fuse.serve.inbox import DEFAULT_SPIN, Idling, Inbox
 from ffrecord_fuse.serve.reading import Reading
 from ffrecord_fuse.wire import abi, reply
@@ -62,7 +62,7 @@ class Session:
         self,
         fd: int,
         filesystem: Filesystem,
-        content: Content,
+        content: CheckedContent,
         *,
         spin: int = DEFAULT_SPIN,
         idling: Idling | None = None,

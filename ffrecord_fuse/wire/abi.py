@@ -76,7 +76,7 @@ class Opcode(IntEnum):
 
 
 class InitFlag(IntFlag):
-    """Of the 64 that INIT has, those that are asked for here. The upper half goes in flags2."""
+    """Flags of INIT, out of 64, that are asked for here. The upper half goes in flags2."""
 
     ASYNC_READ = 1 << 0
     EXPORT_SUPPORT = 1 << 4
@@ -132,7 +132,7 @@ DIRENT_COLUMNS = [
 ]  # fmt: skip
 DIRENT = np.dtype(DIRENT_COLUMNS)
 DIRENTPLUS = np.dtype(ENTRY_COLUMNS + ATTR_COLUMNS + DIRENT_COLUMNS)
-"""What stands before the name of each entry in answers to READDIR and READDIRPLUS."""
+"""The bytes before the name of each entry in answers to READDIR and READDIRPLUS."""
 
 for _what, _size in (
     (IN_HEADER, 40), (OUT_HEADER, 16), (INIT_IN, 64), (INIT_IN_OLD, 16), (INIT_OUT, 64),

@@ -75,5 +75,5 @@ def _agreement(fd: int, unique: int, offered: Init) -> Agreement | None:
     minor = min(offered.minor, abi.MINOR) if offered.major == abi.MAJOR else abi.MINOR
     flags = offered.flags & WANTED
     read_ahead = min(offered.max_readahead, READ_AHEAD) or READ_AHEAD
-    os.write(fd, reply.init(unique, minor, read_ahead, flags, reply.InitLimits()))
+    os.write(fd, reply.init(unique, minor, read_ahead, flags))
     return Agreement(minor, flags) if offered.major == abi.MAJOR else None

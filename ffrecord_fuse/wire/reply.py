@@ -1,24 +1,29 @@
 """Answers to the kernel: results and errors to bytes, header in front.
 
-Each function gives one `bytes` or, for data, the buffers of one writev. Every byte is set here:
-nothing of a buffer that was used before is ever sent.
+Each function gives one `bytes` or, for data, one view of a frame or the buffers of one writev.
+Every byte is set here: nothing of a buffer that was used before is ever sent.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord.archive.index import Status
 from ffrecord.format.index import BLOCK
-from ffrecord_fuse.filesystem import Attributes, Listing, Space
+from ffrecord_fuse.filesystem import Listing, Space
 from ffrecord_fuse.wire import abi
 
 HEADER = abi.OUT_HEADER.size
 FRONT = 4096
 """A page, so that the content begins with one: the kernel copies page by page, and takes two steps
 for each that lies across two of ours."""
+
+MOST_BACKGROUND, CONGESTION = 256, 192
+"""Asynchronous requests (read ahead, O_DIRECT) that may be under way, and from how many on the
+kernel holds back."""
+MOST_PAGES = 256  # of one read
+MOST_WRITTEN = 4096  # bytes, the kernel's least: nothing is written here
 
 _SECOND = 1_000_000_000
 _U64 = (1 << 64) - 1
@@ -60,12 +65,20 @@ def framed(frame: memoryview, unique: int, begin: int, count: int) -> memoryview
     return frame[at:end]
 
 
-def attributes(unique: int, found: Attributes) -> bytes:
-    return success(unique, abi.ATTR_OUT.pack(abi.FOREVER, 0, *_attr(found)))
+def attributes(unique: int, found: Status) -> bytes:
+    """The answer to GETATTR."""
+    inode, mode, links, uid, gid, size, mtime_ns = found
+    # Before 1970 the kernel takes the seconds for a signed number again.
+    seconds, nanoseconds = mtime_ns // _SECOND & _U64, mtime_ns % _SECOND
+    packed = abi.ATTR_OUT.pack(
+        _FOREVER, 0, inode + abi.ROOT_ID, size, found.blocks, seconds, seconds, seconds,
+        nanoseconds, nanoseconds, nanoseconds, mode, links, uid, gid, 0, BLOCK, 0,
+    )  # fmt: skip
+    return success(unique, packed)
 
 
-def entry(unique: int, found: Attributes) -> bytes:
-    """What LOOKUP has found."""
+def entry(unique: int, found: Status) -> bytes:
+    """The answer to a LOOKUP that has found an inode."""
     inode, mode, links, uid, gid, size, mtime_ns = found
     node, seconds, nanoseconds = inode + abi.ROOT_ID, mtime_ns // _SECOND & _U64, mtime_ns % _SECOND
     # Spelled out, not put together from tuples: there is one of these for every file.
@@ -77,7 +90,8 @@ def entry(unique: int, found: Attributes) -> bytes:
 
 
 def no_entry(unique: int) -> bytes:
-    """That LOOKUP has found nothing, and never will: an entry without a node is remembered."""
+    """The answer to a LOOKUP that has found nothing, and never will: the kernel remembers an entry
+    without a node."""
     return _entry_reply(_ENTRY_SIZE, 0, unique, 0, 0, _FOREVER, *bytes(19))
 
 
@@ -95,12 +109,13 @@ def xattr_size(unique: int, size: int) -> bytes:
     return success(unique, abi.GETXATTR_OUT.pack(size))
 
 
-def init(unique: int, minor: int, max_readahead: int, flags: int, limits: InitLimits) -> bytes:
+def init(unique: int, minor: int, max_readahead: int, flags: int) -> bytes:
+    """The answer to INIT: the version, flags and limits of this file system."""
     return success(
         unique,
         abi.INIT_OUT.pack(
-            abi.MAJOR, minor, max_readahead, flags & 0xFFFFFFFF, limits.max_background,
-            limits.congestion, limits.max_write, 1, limits.max_pages, 0, flags >> 32,
+            abi.MAJOR, minor, max_readahead, flags & 0xFFFFFFFF, MOST_BACKGROUND, CONGESTION,
+            MOST_WRITTEN, 1, MOST_PAGES, 0, flags >> 32,
         ),
     )  # fmt: skip
 
@@ -108,14 +123,6 @@ def init(unique: int, minor: int, max_readahead: int, flags: int, limits: InitLi
 def resend() -> bytes:
     """Not an answer but a notice: hand out again what was read and not answered."""
     return _header(HEADER, abi.NOTIFY_RESEND, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class InitLimits:
-    max_background: int = 256
-    congestion: int = 192
-    max_write: int = 4096
-    max_pages: int = 256
 
 
 class Rendered:
@@ -174,13 +181,3 @@ def _heads(listing: Listing, dtype: np.dtype[np.void], *, plus: bool) -> npt.NDA
         heads["uid"], heads["gid"] = listing.uids, listing.gids
         heads["block_size"] = BLOCK
     return heads
-
-
-def _attr(found: Attributes) -> tuple[int, ...]:
-    inode, mode, links, uid, gid, size, mtime_ns = found
-    seconds, nanoseconds = divmod(mtime_ns, _SECOND)
-    seconds &= _U64  # before 1970: the kernel takes it for a signed number again
-    return (
-        inode + abi.ROOT_ID, size, -(-size // 512), seconds, seconds, seconds,
-        nanoseconds, nanoseconds, nanoseconds, mode, links, uid, gid, 0, BLOCK, 0,
-    )  # fmt: skip

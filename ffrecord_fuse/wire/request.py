@@ -27,14 +27,14 @@ class Request(NamedTuple):
 
 
 class Span(NamedTuple):
-    """What READ, READDIR and READDIRPLUS ask for."""
+    """The arguments of READ, READDIR and READDIRPLUS."""
 
     offset: int
     size: int
 
 
 class Xattr(NamedTuple):
-    """What GETXATTR and LISTXATTR ask for: a size of 0 asks how much there is."""
+    """The arguments of GETXATTR and LISTXATTR: a size of 0 asks how much there is."""
 
     size: int
     name: bytes

@@ -940,13 +940,18 @@ RESOLVE_IN_ROOT = 0x10
 
 
 def openat2(root: int, path: str) -> int:
-    """Open a path as if the folder `root` were the root directory: the kernel's own answer."""
+    """Open a path as if the folder `root` were the root directory: the kernel's own answer.
+
+    EAGAIN says that something was renamed meanwhile, anywhere on the machine.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     how = OpenHow(os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_IN_ROOT)
-    fd = libc.syscall(OPENAT2, root, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
-    if fd < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
-    return int(fd)
+    while True:
+        fd = libc.syscall(OPENAT2, root, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
+        if fd >= 0:
+            return int(fd)
+        if ctypes.get_errno() != errno.EAGAIN:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
 
 
 @pytest.fixture(scope="module")
@@ -1310,7 +1315,7 @@ def test_of_files_that_are_no_shards_the_archive_is_named_to_be_given(
         assert type(caught.value) is due
         assert str(caught.value) == (
             f"{place}: its {1 + len(others)} record files are not the shards of one packed folder; "
-            f"give one that is one: {place}/photos.ffr"
+            f"name a file that is a packed folder by itself: {place}/photos.ffr"
         )
         with FileReader(way) as reader:
             assert len(reader.fnames) == 1 + len(others)

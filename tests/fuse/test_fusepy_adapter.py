@@ -28,7 +28,7 @@ from ffrecord_fuse.mounting import mount as mounting
 from ffrecord_fuse.mounting import mounttable
 from ffrecord_fuse.mounting.options import Options
 from ffrecord_fuse.process.daemon import serve
-from ffrecord_fuse.serve.blocks import Content
+from ffrecord_fuse.serve.blocks import CheckedContent
 from ffrecord_fuse.serve.report import ERRORS, Counters
 from tests.support import archives, handmade, handshake, trees
 from tests.support.handshake import LIMIT, needs_fuse, needs_root
@@ -353,7 +353,7 @@ def test_a_callback_that_fails_is_an_error_of_its_request_and_a_line_in_the_log(
     with Archive.open(archive) as opened:
         filesystem = Filesystem(opened)
         callbacks = fusepy_adapter.Callbacks(
-            filesystem, Content(opened), counts, lines.append, lambda: None
+            filesystem, CheckedContent(opened), counts, lines.append, lambda: None
         )
 
         def fail(inode: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffrecord_fuse.serve.blocks import Piece
+from ffrecord.archive.blocks import FilePiece
 from ffrecord_fuse.serve.readahead import (
     FOLLOWING,
     GAP,
@@ -53,9 +53,9 @@ class Records:
     def last_start(self, file: int, byte: int) -> int:
         return self.starts[bisect_right(self.starts, byte) - 1]
 
-    def piece(self, number: int, file: int = 0) -> Piece:
+    def piece(self, number: int, file: int = 0) -> FilePiece:
         begin, end = self.starts[number], self.starts[number + 1]
-        return Piece(number, file, begin, end - begin, 0, end - begin, None, 0)
+        return FilePiece(number, file, begin, end - begin, 0, end - begin, None, 0)
 
     def ask(self, number: int, file: int = 0) -> Window | None:
         """As a session does whose page cache is empty."""
@@ -215,10 +215,10 @@ def test_a_part_of_a_file_is_found_where_the_file_is(piece: int) -> None:
     for number in range(5):
         records.ask(number)
     begin = records.starts[6] + piece
-    window = records.streams.find(Piece(6, 0, begin, 5_000, 0, 5_000, None, 0))
+    window = records.streams.find(FilePiece(6, 0, begin, 5_000, 0, 5_000, None, 0))
     assert window is records.disk.read[0]
     window.memory = memoryview(bytes(range(256)) * 1000)
-    part = window.part(Piece(6, 0, begin, 5_000, 0, 5_000, None, 0))
+    part = window.part(FilePiece(6, 0, begin, 5_000, 0, 5_000, None, 0))
     assert part == window.memory[begin - window.begin :][:5_000]
 
 

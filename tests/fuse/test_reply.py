@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffrecord_fuse.filesystem import Attributes, Listing, Space
+from ffrecord.archive.index import Status
+from ffrecord_fuse.filesystem import Listing, Space
 from ffrecord_fuse.wire import reply
 from tests.support import kernel
 
 UNIQUE = 0x1122334455667788
 FOREVER = 0x7FFFFFFFFFFFFFFF
 
-FILE = Attributes(41, 0o100644, 3, 1000, 1001, 100_000, 1_600_000_000_123_456_789)
+FILE = Status(41, 0o100644, 3, 1000, 1001, 100_000, 1_600_000_000_123_456_789)
 FILE_ATTR = struct.pack(
     "=6Q10I",
     42, 100_000, 196, 1_600_000_000, 1_600_000_000, 1_600_000_000,
@@ -94,10 +95,9 @@ def test_the_size_of_an_attribute_is_padded_with_zeros() -> None:
 
 
 def test_an_init_reply_has_the_flags_in_two_halves() -> None:
-    limits = reply.InitLimits(max_background=5, congestion=4, max_write=4096, max_pages=256)
-    raw = reply.init(UNIQUE, 45, 1 << 20, 1 << 39 | 1 << 30 | 1, limits)
+    raw = reply.init(UNIQUE, 45, 1 << 20, 1 << 39 | 1 << 30 | 1)
     due = struct.pack(
-        "=IIIIHHIIHHI", 7, 45, 1 << 20, 1 << 30 | 1, 5, 4, 4096, 1, 256, 0, 1 << 7
+        "=IIIIHHIIHHI", 7, 45, 1 << 20, 1 << 30 | 1, 256, 192, 4096, 1, 256, 0, 1 << 7
     )  # fmt: skip
     assert raw == answer(due + bytes(28))
 

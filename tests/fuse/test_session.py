@@ -26,16 +26,17 @@ import numpy.typing as npt
 import pytest
 
 from ffrecord.archive.archive import Archive
+from ffrecord.archive.blocks import FilePiece
 from ffrecord.disk import aio
 from ffrecord.disk import source as disk_source
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.errors import FFRecordError
 from ffrecord_fuse.filesystem import Filesystem, Ownership
-from ffrecord_fuse.serve import report
-from ffrecord_fuse.serve.blocks import Content, Piece
+from ffrecord_fuse.serve.blocks import CheckedContent
 from ffrecord_fuse.serve.coldreads import NO_SLOT, ColdReads
 from ffrecord_fuse.serve.readahead import LONGEST
 from ffrecord_fuse.serve.reading import Reading
+from ffrecord_fuse.serve.report import Counters
 from ffrecord_fuse.serve.session import Session
 from tests.support import archives, handmade, kernel, trees
 from tests.support.kernel import Kernel, Reply
@@ -91,7 +92,7 @@ def packed(tree: Path) -> Path:
 class ColdReading(Reading):
     """Finds nothing in the page cache."""
 
-    def _cached(self, piece: Piece) -> None:
+    def _cached(self, piece: FilePiece) -> None:
         return None
 
 
@@ -100,7 +101,7 @@ class GatedReading(ColdReading):
 
     gate = threading.Event()
 
-    def _cached(self, piece: Piece) -> None:
+    def _cached(self, piece: FilePiece) -> None:
         assert self.gate.wait(kernel.LIMIT)
 
 
@@ -113,9 +114,8 @@ def talk(
 ) -> Iterator[Kernel]:
     """A session that serves an archive, and does not spin: it shares this process."""
     with Archive.open(archive) as opened:
-        counters = report.Counters()
+        counters, contents = Counters(), CheckedContent(opened, verify)
         filesystem = Filesystem(opened, ownership, counters.json)
-        contents = Content(opened, verify)
 
         def run(fd: int, log: Callable[[str], None]) -> None:
             with mock.patch("ffrecord_fuse.serve.session.Reading", reading):
@@ -544,15 +544,14 @@ def test_windows_end_where_records_do_in_each_shard(tmp_path: Path) -> None:
     archives.pack(tmp_path / "row", tmp_path / "shards", shard_size=200_000)
     with Archive.open(tmp_path / "shards") as opened:
         reader = opened.reader
-        found = Content(opened)
         assert len(reader.fnames) > 2
         for file in range(len(reader.fnames)):
             starts = reader.get_offsets(file).tolist()
             for start, end in pairwise(starts):
-                assert found.last_start(file, start) == start
-                assert found.last_start(file, end - 1) == start
-            assert found.last_start(file, starts[-1]) == starts[-1]
-            assert found.last_start(file, starts[-1] + LONGEST) == starts[-1]
+                assert opened.blocks.last_start(file, start) == start
+                assert opened.blocks.last_start(file, end - 1) == start
+            assert opened.blocks.last_start(file, starts[-1]) == starts[-1]
+            assert opened.blocks.last_start(file, starts[-1] + LONGEST) == starts[-1]
 
 
 def test_a_damaged_file_in_a_row_is_the_only_one_that_is_not_served(
@@ -686,13 +685,13 @@ def test_a_large_file_of_the_original_is_read_beside_the_loop(
     original: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive, whole = original
-    gate, learn = threading.Event(), Content.learn
+    gate, learn = threading.Event(), CheckedContent.learn
 
-    def slowly(self: Content, inode: int) -> None:
+    def slowly(self: CheckedContent, inode: int) -> None:
         assert gate.wait(kernel.LIMIT)
         learn(self, inode)
 
-    monkeypatch.setattr(Content, "learn", slowly)
+    monkeypatch.setattr(CheckedContent, "learn", slowly)
     with talk(archive) as talking:
         large, small = node_of(talking, b"large"), node_of(talking, b"small")
         talking.send(kernel.read(large, BLOCK - 5, 10, 101))
@@ -1068,11 +1067,11 @@ def test_a_handler_that_raises_answers_eio_and_the_loop_lives(
 def test_a_check_that_raises_answers_eio_and_the_loop_lives(
     talking: Kernel, tree: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def defect(self: Content, piece: object, memory: object) -> int:
+    def defect(self: CheckedContent, piece: object, memory: object) -> int:
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(Content, "check", defect)
+        patch.setattr(CheckedContent, "check", defect)
         assert talking.ask(kernel.read(NODES["a.txt"], 0, 100)) == Reply(2, errno.EIO)
     assert any("a defect" in line for line in talking.log)
     assert talking.ask(kernel.read(NODES["a.txt"], 0, 100)).payload == b"hello, kernel\n"

@@ -17,7 +17,7 @@ from ffrecord.disk import aio
 from ffrecord.disk.source import SourceSet
 from ffrecord.format.journal import partial_path
 from ffrecord_fuse.filesystem import Filesystem
-from ffrecord_fuse.serve.blocks import Content
+from ffrecord_fuse.serve.blocks import CheckedContent
 from ffrecord_fuse.serve.coldreads import ColdReads
 from ffrecord_fuse.serve.session import Session
 from tests.support import archives, handmade, kernel, trees, users
@@ -144,7 +144,7 @@ def packed(tmp_path: Path) -> Path:
 
 def serve(archive: Archive) -> Callable[[int, Callable[[str], None]], None]:
     def run(fd: int, log: Callable[[str], None]) -> None:
-        Session(fd, Filesystem(archive), Content(archive), spin=0, log=log).run()
+        Session(fd, Filesystem(archive), CheckedContent(archive), spin=0, log=log).run()
 
     return run
 

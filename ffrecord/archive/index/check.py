@@ -1,4 +1,4 @@
-"""What must hold of an index before anything is looked up in it.
+"""Checks that an index must pass before anything is looked up in it.
 
 An archive may be damaged, or made to harm. After these checks every number in the tables is in
 range, the folders form a tree, every name is one that a folder can hold, and no two entries of a
@@ -60,8 +60,8 @@ def nothing_to_wait_for(part: str, rows: int | None) -> None:
 def check(path: str, image: Image, record_sizes: RecordSizes, wait_for: WaitFor) -> None:
     """Raise IndexStructureError unless all of an image makes sense.
 
-    `wait_for` is called with one of `layout.parts` and how many of its rows, or None for all of
-    it, before those are looked at.
+    `wait_for` is called with one of `format.index.parts` and how many of its rows, or None for all
+    of it, before those are looked at.
     """
     checks = _Checks(path, image, wait_for)
     checks.attributes()

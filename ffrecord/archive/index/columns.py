@@ -48,14 +48,15 @@ class Texts:
     def some(self, start: int, stop: int) -> Iterator[bytes]:
         """The strings of rows `start` up to `stop`, faster than one by one."""
         for first in range(start, stop, AT_A_TIME):
-            low = at = self._begin(first)
+            low = at = self.begin(first)
             ends = self.ends[first : min(first + AT_A_TIME, stop)]
             raw = bytes(self.bytes[low : ends[-1]])
             for end in ends:
                 yield raw[at - low : end - low]
                 at = end
 
-    def _begin(self, row: int) -> int:
+    def begin(self, row: int) -> int:
+        """Where a string begins among the bytes of all."""
         return self.ends[row - 1] if row else 0
 
 
@@ -119,10 +120,6 @@ class DistinctTexts(Texts):
             self._rows.add(hashed, row)
             self.append(text)
         return row
-
-    def begin(self, row: int) -> int:
-        """Where a string begins among the bytes of all."""
-        return self._begin(row)
 
 
 class TextsOf:

@@ -214,13 +214,13 @@ class _Parser:
                 raise self._refused("more open items than any folder has")
 
     def _most_open(self) -> int:
-        """What may wait on the stack: names and values of all open folders, and the folders."""
+        """The most that may wait on the stack: names and values of all open folders, and these."""
         if len(self._marks) > DEEPEST + 1:
             raise self._refused("more open items than any folder has")
         return 2 * min(BATCH * (len(self._marks) + 1), self._most_entries) + 2 * DEEPEST
 
     def _rare(self, opcode: int) -> None:
-        """What comes once or twice in a pickle."""
+        """Opcodes that come once or twice in a pickle."""
         raw = self._raw
         if opcode == 0x80:  # PROTO
             if raw[self._at] > 5:

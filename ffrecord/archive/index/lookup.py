@@ -11,12 +11,13 @@ by any number of threads.
 
 from __future__ import annotations
 
+import errno
 import stat
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,9 +42,11 @@ _TWO_ENTRIES = struct.Struct("<Q8xQII")  # a name begins where the one before it
 _ATTRIBUTES = struct.Struct("<6I")
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What stat(2) would say of an inode, as far as an archive knows."""
+class Status(NamedTuple):
+    """An inode's attributes, as stat(2) has them and as far as an archive knows them.
+
+    A tuple: the mount makes one for every request.
+    """
 
     inode: int
     mode: int
@@ -52,6 +55,11 @@ class Status:
     gid: int
     size: int
     mtime_ns: int
+
+    @property
+    def blocks(self) -> int:
+        """The size in units of 512 bytes, as st_blocks has it."""
+        return -(-self.size // 512)
 
     @property
     def is_folder(self) -> bool:
@@ -87,6 +95,7 @@ class Index:
         self._raw = image
         self.tables = tables = index_layout.parse(path, image)
         check(path, tables, record_sizes, wait_for)
+        self._count = len(tables.inodes)
         self._inodes_at = index_layout.section_offset(tables, "inodes")
         self._entries_at = index_layout.section_offset(tables, "entries")
         self._attributes_at = index_layout.section_offset(tables, "attributes")
@@ -111,25 +120,17 @@ class Index:
 
     def __len__(self) -> int:
         """How many inodes there are."""
-        return len(self.tables.inodes)
+        return self._count
 
     # ---- inodes --------------------------------------------------------------------------
 
     def status(self, inode: int) -> Status:
         """The inode's attributes."""
-        self._inode(inode)  # an error if there is none
-        mode, links, uid, gid, length, mtime = self.raw_status(inode)
+        _, length, mtime, row, _ = self._inode(inode)
+        mode, uid, gid, links, _, _ = self._attributes(row)
+        # A folder's length is how many entries it has.
         size = FOLDER_SIZE if stat.S_ISDIR(mode) else length
         return Status(inode, mode, links, uid, gid, size, mtime)
-
-    def raw_status(self, inode: int) -> tuple[int, int, int, int, int, int]:
-        """Mode, links, owner, group, length and mtime of an inode that is there; the length of a
-        folder is how many entries it has."""
-        at = self._inodes_at + _INODE.size * inode
-        _, length, mtime, row, _ = _INODE.unpack_from(self._raw, at)
-        at = self._attributes_at + _ATTRIBUTES.size * row
-        mode, uid, gid, links, _, _ = _ATTRIBUTES.unpack_from(self._raw, at)
-        return mode, links, uid, gid, length, mtime
 
     def mode(self, inode: int) -> int:
         return self._attributes(self._inode(inode)[3])[0]
@@ -138,13 +139,12 @@ class Index:
         """The record that holds a regular file."""
         return self._inode(inode)[0]
 
-    def record_and_length(self, inode: int) -> tuple[int, int] | None:
-        """The record that holds a regular file, and its bytes; None for what is none."""
-        if not 0 <= inode < len(self):
-            raise IndexError(f"{self._path}: there is no inode {inode}")
-        at = self._inodes_at + _INODE.size * inode
-        record, length, _, row, _ = _INODE.unpack_from(self._raw, at)
-        return (record, length) if self._is_regular[row] else None
+    def record_and_length(self, inode: int) -> tuple[int, int]:
+        """The record that holds a regular file, and its bytes; an error if it is not one."""
+        record, length, _, row, _ = self._inode(inode)
+        if not self._is_regular[row]:
+            raise OSError(errno.EISDIR, "not a file")
+        return record, length
 
     def target(self, inode: int) -> bytes:
         """Where a symlink points."""
@@ -302,7 +302,7 @@ class Index:
         return records
 
     def _prefix(self, folder: int) -> bytes | None:
-        """What stands in front of a folder's names; None if that is longer than any path may be."""
+        """A folder's path with a slash, which its names follow; None if no path may be as long."""
         way = []
         while folder not in self._prefixes and folder not in self._far_down:
             way.append(folder)
@@ -322,7 +322,7 @@ class Index:
     # ---- rows ----------------------------------------------------------------------------
 
     def _inode(self, inode: int) -> tuple[int, int, int, int, int]:
-        if not 0 <= inode < len(self.tables.inodes):
+        if not 0 <= inode < self._count:
             raise IndexError(f"{self._path}: there is no inode {inode}")
         row: tuple[int, int, int, int, int] = _INODE.unpack_from(
             self._raw, self._inodes_at + _INODE.size * inode

@@ -94,7 +94,7 @@ class PathRows:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """What rows of one width are made of."""
+    """The parts that rows of one width are made of."""
 
     image: Rows  # from each of its bytes on
     prefixes: Rows

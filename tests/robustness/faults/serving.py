@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ffrecord.archive.archive import Archive
 from ffrecord_fuse.filesystem import Filesystem
-from ffrecord_fuse.serve.blocks import Content
+from ffrecord_fuse.serve.blocks import CheckedContent
 from ffrecord_fuse.serve.session import Session
 from tests.robustness.faults import shim
 from tests.robustness.faults.cases import Operation
@@ -59,7 +59,7 @@ class Serve(Operation):
         with shim.paused():
             archive = Archive.open(self._archive)
         with archive:
-            filesystem, content = Filesystem(archive), Content(archive)
+            filesystem, content = Filesystem(archive), CheckedContent(archive)
 
             def serve(fd: int, log: Callable[[str], None]) -> None:
                 self.watch(fd)

@@ -13,7 +13,7 @@ from ffrecord.archive.archive import Archive
 from ffrecord_fuse.errors import MountError, OptionError
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.mounting import options
-from ffrecord_fuse.serve.blocks import Content
+from ffrecord_fuse.serve.blocks import CheckedContent
 from ffrecord_fuse.serve.session import Session
 from ffrecord_fuse.wire import handshake, request
 from ffrecord_fuse.wire.request import MalformedError
@@ -118,7 +118,11 @@ def sessions() -> Target:
     ours, theirs = kernel.socket_pair()
     ours.setblocking(False)
     session = Session(
-        theirs.fileno(), Filesystem(archive), Content(archive, "always"), spin=0, log=_nothing
+        theirs.fileno(),
+        Filesystem(archive),
+        CheckedContent(archive, "always"),
+        spin=0,
+        log=_nothing,
     )
     KEPT.append((archive, ours, theirs))
 
