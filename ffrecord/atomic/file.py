@@ -7,7 +7,6 @@ to the process that made it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import stat
@@ -19,6 +18,7 @@ import numpy as np
 from ffrecord.aliases import Bytes
 from ffrecord.atomic import tempnames
 from ffrecord.atomic.locks import is_at
+from ffrecord.disk.libc import insert_range
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.errors import (
     ChangedError,
@@ -37,11 +37,6 @@ DIRECT_FROM = 64 << 20
 LARGE_COPY = 256 << 10
 COPY_CHUNK = 1 << 20
 _slabs = SlabPool(idle_limit=4 * DIRECT_BUFFER)
-_FALLOC_FL_INSERT_RANGE = 0x20
-_libc = ctypes.CDLL(None, use_errno=True)
-_fallocate = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64, use_errno=True
-)(("fallocate64" if hasattr(_libc, "fallocate64") else "fallocate", _libc))
 
 
 class NewFile:
@@ -340,9 +335,11 @@ def make_room_in_front(file: NewFile, room: int) -> tuple[NewFile, int]:
     os.ftruncate(file.fd, size)
     block = os.fstat(file.fd).st_blksize
     shift = -(-room // block) * block
-    if size and _fallocate(file.fd, _FALLOC_FL_INSERT_RANGE, 0, shift) == 0:
-        file.rewind(size + shift)
-        return file, shift
+    if size:
+        with contextlib.suppress(OSError):  # a file system that cannot: the content is copied
+            insert_range(file.fd, 0, shift)
+            file.rewind(size + shift)
+            return file, shift
     moved = file.sibling()
     try:
         _copy(file.fd, moved.fd, size, room)

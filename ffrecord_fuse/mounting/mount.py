@@ -15,7 +15,6 @@ died lets not even lstat through. `mounttable` knows what is mounted where.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import pwd
@@ -27,6 +26,7 @@ import socket
 import stat
 import subprocess
 
+from ffrecord.disk import libc
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting.mounttable import NOT_MOUNTED, MountEntry, find, places_of, resolve
 from ffrecord_fuse.mounting.options import Options, escape
@@ -44,12 +44,6 @@ _FLAGS = {
 }  # fmt: skip
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mount.argtypes = (
-    ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p,
-)  # fmt: skip
-_libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
 
 
 def mount(source: str, mountpoint: str, options: Options, *, root_mode: int = 0o40755) -> int:
@@ -204,14 +198,10 @@ def _mount_directly(
             f"user_id={os.getuid()}", f"group_id={os.getgid()}", *_access(options),
         ]  # fmt: skip
         flags = sum(_FLAGS[name] for name in _names(options))
-        code = _libc.mount(
-            _shown(source).encode(), os.fsencode(folder), TYPE.encode(), flags,
-            ",".join(settings).encode(),
-        )  # fmt: skip
-        if code != 0:
-            error = ctypes.get_errno()
-            why = _MOUNT_REFUSED.get(error, f"cannot be mounted on: {os.strerror(error)}")
-            raise MountError(mountpoint, error, why)
+        try:
+            libc.mount(_shown(source), folder, TYPE, flags, ",".join(settings))
+        except OSError as error:
+            raise _refused(mountpoint, error, "mounted on", _MOUNT_REFUSED) from None
         on_failure.pop_all()
         return fd
 
@@ -239,16 +229,22 @@ _MOUNT_REFUSED = {
 
 def _unmount_directly(mountpoint: str, folder: str, lazy: bool) -> None:
     flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)
-    if _libc.umount2(os.fsencode(folder), flags) == 0:
-        return
-    error = ctypes.get_errno()
-    known = {
-        errno.EBUSY: _BUSY,
-        errno.EINVAL: NOT_MOUNTED,
-        errno.EPERM: "this root may not unmount",
-    }
-    why = known.get(error, f"cannot be unmounted: {os.strerror(error)}")
-    raise MountError(mountpoint, error, why)
+    try:
+        libc.umount(folder, flags)
+    except OSError as error:
+        raise _refused(mountpoint, error, "unmounted", _UNMOUNT_REFUSED) from None
+
+
+_UNMOUNT_REFUSED = {
+    errno.EBUSY: _BUSY,
+    errno.EINVAL: NOT_MOUNTED,
+    errno.EPERM: "this root may not unmount",
+}
+
+
+def _refused(mountpoint: str, error: OSError, what: str, known: dict[int, str]) -> MountError:
+    code = error.errno or errno.EIO
+    return MountError(mountpoint, code, known.get(code, f"cannot be {what}: {error.strerror}"))
 
 
 # ---- others: fusermount3 ---------------------------------------------------------------------
