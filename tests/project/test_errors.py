@@ -33,6 +33,7 @@ from ffrecord import (
     ReadFailedError,
     SampleChecksumError,
     StructureError,
+    TimedOutError,
     TruncatedError,
     UnfinishedError,
     WriteFailedError,
@@ -40,6 +41,7 @@ from ffrecord import (
 from ffrecord.disk import aio
 from ffrecord.disk import source as disk_source
 from ffrecord.format import records as record_layout
+from ffrecord_fuse.errors import MountError
 from tests.support import handmade
 
 MODES = ["auto", "aio", "buffered", "mmap"]
@@ -333,6 +335,8 @@ def test_busy_error_names_the_file_that_another_writer_has(small_file: Path) -> 
         MissingFolderError("folder/file"),
         ReadFailedError("file", errno.EIO, 4096),
         WriteFailedError("file", errno.EIO),
+        TimedOutError("file", "no record was added"),
+        MountError("file", errno.EBUSY, "is in use"),
         DamagedSourceError("file", "what is wrong", 3, 4096),
     ],
     ids=lambda error: type(error).__name__,
@@ -343,6 +347,7 @@ def test_errors_pickle(error: FFRecordError) -> None:
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert vars(again) == vars(error)
+    assert getattr(again, "errno", None) == getattr(error, "errno", None)
     assert "file" in str(again)
 
 
