@@ -33,7 +33,7 @@ from ffrecord.format.checksum import crc32
 from ffrecord.format.index import BLOCK
 from ffrecord.records.opening import MOST_EXPLAINED
 from ffrecord.records.reader import FileReader
-from ffrecord.text import said
+from ffrecord.text import Advised
 
 STEP_BLOCKS = 32  # that a large file is read by, from end to end
 
@@ -289,8 +289,12 @@ class Archive:
         reader, names = self.reader, self.reader.fnames
         archives = [file for file in range(len(names)) if self._ends_with_index(file)]
         if len(names) == 1 or not archives:
-            how = said("FileReader is", "`ffrecord info` and `cat --record N` are")
-            return f"{self.path}: not a packed folder: it has no index; {how} for records"
+            return Advised(
+                f"{self.path}: not a packed folder: it has no index; ",
+                python="FileReader is",
+                shell="`ffrecord info` and `cat --record N` are",
+                after=" for records",
+            )
         for file in archives:
             is_index = os.path.basename(names[file]) == index_layout.INDEX_NAME
             if is_index and len(reader.get_checksums(file)) == 1 and names[file] != self.path:

@@ -17,7 +17,7 @@ from ffrecord.convert.shapes import (
     Shape,
 )
 from ffrecord.errors import ConversionError
-from ffrecord.text import said
+from ffrecord.text import Advised
 
 FIELD = "data"
 """The name of a field that is made of records."""
@@ -71,9 +71,9 @@ def to_rows(source: Shape, options: Options) -> Rows:
 
 def _contents(files: Files, options: Options) -> Records:
     if not options.drop_names:
+        kept = " only the contents of the files are kept, in the order of their paths"
         raise ConversionError(
-            f"records have no names: with {said('drop_names=True', '--drop-names')} only the "
-            "contents of the files are kept, in the order of their paths"
+            Advised("records have no names: with ", "drop_names=True", "--drop-names", kept)
         )
     return Records(_without_names(files, options))
 
@@ -90,9 +90,9 @@ def _values(rows: Rows, options: Options) -> Records:
     """One field of rows, as the bytes that a dataset stores."""
     named = [name for name in rows.spec if name != webdataset.KEY]
     if options.field is None and len(named) != 1:
+        known = f": {', '.join(rows.spec)}"
         raise ConversionError(
-            f"a record is one field; choose one with {said('field', '--field')}: "
-            f"{', '.join(rows.spec)}"
+            Advised("a record is one field; choose one with ", "field", "--field", known)
         )
     field = options.field or named[0]
     _require_field(rows, field)

@@ -41,6 +41,7 @@ from ffrecord import (
 from ffrecord.disk import aio
 from ffrecord.disk import source as disk_source
 from ffrecord.format import records as record_layout
+from ffrecord.text import Advised, for_shell
 from ffrecord_fuse.errors import MountError
 from tests.support import handmade
 
@@ -349,6 +350,32 @@ def test_errors_pickle(error: FFRecordError) -> None:
     assert vars(again) == vars(error)
     assert getattr(again, "errno", None) == getattr(error, "errno", None)
     assert "file" in str(again)
+
+
+# ---- advice ------------------------------------------------------------------------------------
+
+ADVISED: dict[str, Callable[[str], Exception]] = {
+    "ours": CountError,
+    "the system's": lambda advice: FileExistsError(errno.EEXIST, advice, "file"),
+    "the system's, by another": lambda advice: OSError(
+        errno.EEXIST, FileExistsError(errno.EEXIST, advice).strerror, "file"
+    ),
+    "Python's": ValueError,
+}
+
+
+@pytest.mark.parametrize("make", ADVISED.values(), ids=ADVISED)
+def test_an_error_has_advice_for_python_and_for_a_shell_also_from_a_worker(
+    make: Callable[[str], Exception],
+) -> None:
+    error = make(Advised("is there; ", "overwrite=True", "--force", " replaces it"))
+    plain = make("is there; overwrite=True replaces it")
+    shell = make("is there; --force replaces it")
+    for each in (error, pickle.loads(pickle.dumps(error))):
+        assert type(each) is type(plain)
+        assert (str(each), each.args) == (str(plain), plain.args)
+        assert for_shell(each) == str(shell)
+        assert for_shell(plain) == str(plain)
 
 
 # ---- damage --------------------------------------------------------------------------------
