@@ -18,7 +18,7 @@ from collections.abc import Collection
 from ffrecord.atomic.clone import inherit
 from ffrecord.atomic.file import sync_folder, writing
 from ffrecord.atomic.folder import NewFolder
-from ffrecord.atomic.locks import is_at, lock, unlock
+from ffrecord.atomic.locks import is_at, open_locked_folder, unlock
 from ffrecord.disk import libc
 from ffrecord.errors import AppendError, ChangedError
 
@@ -37,7 +37,7 @@ class GrownFolder(NewFolder):
         self._published = False
         if os.path.ismount(target):
             raise AppendError(f"{target}: a mount point cannot be replaced; append to a copy")
-        self._old = _open_locked(target)
+        self._old = open_locked_folder(target)
         try:
             super().__init__(target, doing)
             # Now, not after hours of writing: what may fail in `publish`.
@@ -140,15 +140,3 @@ class GrownFolder(NewFolder):
         if hasattr(self, "_old"):  # only the descriptor: in a forked child the lock is the parent's
             self._close_old()
         super().__del__()
-
-
-def _open_locked(folder: str) -> int:
-    while True:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if lock(fd, folder):
-                return fd
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)

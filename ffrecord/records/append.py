@@ -9,6 +9,7 @@ by whole blocks so that sharing stays possible.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from array import array
@@ -85,14 +86,11 @@ class _Grown(Naming):
 
 def _open_locked(path: str) -> FileReader:
     while True:
-        reader = FileReader(path, mode="buffered")
-        try:
+        with contextlib.ExitStack() as unless_locked:
+            reader = unless_locked.enter_context(FileReader(path, mode="buffered"))
             if lock(reader.sources[0].fd, path):
+                unless_locked.pop_all()
                 return reader
-        except BaseException:
-            reader.close()
-            raise
-        reader.close()
 
 
 def _refuse_packed_folder(reader: FileReader) -> None:

@@ -122,10 +122,8 @@ def _write_over(
 @contextlib.contextmanager
 def _locked(folder: str) -> Iterator[None]:
     """Keep other dumps out of a folder that is there already."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = locks.open_locked_folder(folder)
     try:
-        if not locks.lock(fd, folder):  # another folder has its name by now
-            raise locks.busy(folder)
         yield
     finally:
         locks.unlock(fd)  # also for workers that were forked meanwhile

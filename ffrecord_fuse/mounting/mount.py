@@ -50,7 +50,7 @@ def mount(source: str, mountpoint: str, options: Options, *, root_mode: int = 0o
     """Mount, and return the descriptor to serve it by: non-blocking, closed on exec.
 
     `source` is only shown, by `df` and `findmnt`. The kernel knows no `allow_root`: it is asked for
-    `allow_other`, and the session has to turn the others away.
+    `allow_other`, and turns others away by the mode of the root folder (`Ownership.keeper`).
     """
     inherited = inherited_descriptor(mountpoint)
     if inherited is not None:

@@ -238,7 +238,7 @@ class Supervisor:
                 counts=served.counters.row(worker.number), log=self._log,
             ).run()  # fmt: skip
             code = 0
-        except BaseException as error:
+        except Exception as error:
             self._log(f"worker {worker.number} failed: {error!r}")
         finally:
             os._exit(code)

@@ -337,7 +337,7 @@ def test_a_symlink_that_comes_between_the_look_and_the_opening_is_not_followed(
         plain(path)
         plant("symlink", Path(path), precious)
 
-    monkeypatch.setattr(locks, "refuse_symlink", then_planted)
+    monkeypatch.setattr(locks, "refuse_planted_symlink", then_planted)
     with pytest.raises(OSError, match=r"symbolic links|Permission denied"):
         Log(str(shared / "log"))
     assert precious.read_bytes() == PRECIOUS
