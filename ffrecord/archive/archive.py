@@ -289,12 +289,9 @@ class Archive:
         reader, names = self.reader, self.reader.fnames
         archives = [file for file in range(len(names)) if self._ends_with_index(file)]
         if len(names) == 1 or not archives:
-            return Advised(
-                f"{self.path}: not a packed folder: it has no index; ",
-                python="FileReader is",
-                shell="`ffrecord info` and `cat --record N` are",
-                after=" for records",
-            )
+            what = f"{self.path}: not a packed folder: it has no index; "
+            how = "FileReader is", "`ffrecord info` and `cat --record N` are"
+            return Advised(what, *how, " for records")
         for file in archives:
             is_index = os.path.basename(names[file]) == index_layout.INDEX_NAME
             if is_index and len(reader.get_checksums(file)) == 1 and names[file] != self.path:

@@ -17,7 +17,7 @@ import numpy as np
 from ffrecord.aliases import Bytes
 from ffrecord.atomic import tempnames
 from ffrecord.atomic.direct import DirectWriter, write_all
-from ffrecord.atomic.locks import is_at
+from ffrecord.atomic.locks import is_at, unlock
 from ffrecord.disk.libc import insert_range
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.errors import (
@@ -213,7 +213,7 @@ class NewFile:
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._target) from error
         self._name = None
-        tempnames.release(self.fd)
+        unlock(self.fd)
         sync_folder(os.path.dirname(self._target))
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class NewFile:
                 os.unlink(name)
         fd, self.fd = self.fd, -1
         if fd >= 0:
-            tempnames.release(fd)
+            unlock(fd)
             os.close(fd)
 
     def discard(self) -> None:

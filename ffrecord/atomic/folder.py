@@ -71,7 +71,7 @@ class NewFolder:
             except FileNotFoundError:
                 return False
             refuse_planted(self._lock, self.path)
-            if not _take_lock(self._lock, self.path):
+            if not take(self._lock, self.path):
                 made = False  # somebody has taken it over
                 raise busy(self.target)
             if is_at(self._lock, self.path):
@@ -185,11 +185,3 @@ def _usual_mode(folder: str) -> int:
 
 def _is_empty_folder(path: str) -> bool:
     return os.path.isdir(path) and not os.listdir(path)
-
-
-def _take_lock(lock: int, folder: str) -> bool:
-    """Lock a folder; False if another process has."""
-    try:
-        return take(lock)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, folder) from error

@@ -25,13 +25,15 @@ from functools import partial
 from ffrecord.errors import BusyError
 
 
-def take(fd: int) -> bool:
-    """Take the lock of an open file or folder; False if somebody else has it. An OSError where
-    there are no locks: what that means is for the caller to say."""
+def take(fd: int, path: str | None = None) -> bool:
+    """Take the lock of an open file or folder; False if somebody else has it. An OSError of `path`
+    where there are no locks: what that means is for the caller to say."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
     return True
 
 
@@ -39,11 +41,11 @@ def lock(fd: int, path: str) -> bool:
     """Take the lock of an open file or folder; False if it is not, or no longer, the one at `path`:
     the last writer may have put another there. Where there are no locks, nobody is kept out."""
     try:
-        if not take(fd):
+        if not take(fd, path):
             raise busy(path)
     except OSError as error:  # a file system that has no locks, or none for this kind of opening
         if error.errno not in (errno.ENOLCK, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise OSError(error.errno, error.strerror, path) from error
+            raise
     return is_at(fd, path)
 
 
@@ -53,7 +55,8 @@ def busy(path: str) -> BusyError:
 
 
 def unlock(fd: int) -> None:
-    """Give the lock back before the file is closed: exceptions keep files open that nobody uses."""
+    """Give the lock back before the file is closed: exceptions keep files open that nobody uses,
+    and children that were forked meanwhile keep them for as long as they live."""
     with contextlib.suppress(OSError):  # a file system that has no locks
         fcntl.flock(fd, fcntl.LOCK_UN)
 

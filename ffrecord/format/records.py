@@ -83,13 +83,11 @@ def parse_prefix(path: str, prefix: bytes, size: int) -> int:
     if not 0 <= n <= MAX_RECORDS:
         raise NotFFRecordError(f"{path}: not an FFRecord file (it would hold {n} records)")
     if crc == 0 and n == 0:
-        message = Advised(
-            f"{path}: never finished: its writer was not closed; run it again, ",
-            python="go on with resumable=True if it was written so",
-            shell="which goes on if it can",
-            after=", or save what is there with `ffrecord salvage`",
+        what = f"{path}: never finished: its writer was not closed; run it again, "
+        how = "go on with resumable=True if it was written so", "which goes on if it can"
+        raise UnfinishedError(
+            Advised(what, *how, ", or save what is there with `ffrecord salvage`")
         )
-        raise UnfinishedError(message)
     if header_size(n) > size:
         if prefix.startswith(PROGRAMS):
             raise NotFFRecordError(f"{path}: not an FFRecord file, but a program or library")

@@ -76,12 +76,9 @@ def _refuse_unfinished(path: str) -> None:
     from ffrecord.format.journal import partial_path  # and what writers need
 
     if os.path.exists(partial_path(os.path.realpath(path))):
-        why = Advised(
-            "not finished: its writer is at work or was interrupted; ",
-            python="unfinished=True reads",
-            shell="`ffrecord info --unfinished` shows",
-            after=" what was flushed",
-        )
+        what = "not finished: its writer is at work or was interrupted; "
+        how = "unfinished=True reads", "`ffrecord info --unfinished` shows"
+        why = Advised(what, *how, " what was flushed")
         raise FileNotFoundError(errno.ENOENT, why, path) from None
 
 
