@@ -83,7 +83,7 @@ def test_a_pending_signal_makes_its_descriptor_readable() -> None:
     try:
         with pytest.raises(BlockingIOError):
             os.read(fd, 128)
-        os.kill(os.getpid(), signal.SIGUSR2)
+        signal.raise_signal(signal.SIGUSR2)  # to this thread: others have not blocked it
         assert int.from_bytes(os.read(fd, 128)[:4], "little") == signal.SIGUSR2
     finally:
         os.close(fd)
