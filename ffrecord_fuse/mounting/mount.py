@@ -201,7 +201,9 @@ def _mount_directly(
         try:
             libc.mount(_shown(source), folder, TYPE, flags, ",".join(settings))
         except OSError as error:
-            raise _refused(mountpoint, error, "mounted on", _MOUNT_REFUSED) from None
+            code = error.errno or errno.EIO
+            why = _MOUNT_REFUSED.get(code, f"cannot be mounted on: {error.strerror}")
+            raise MountError(mountpoint, code, why) from None
         on_failure.pop_all()
         return fd
 
@@ -232,7 +234,9 @@ def _unmount_directly(mountpoint: str, folder: str, lazy: bool) -> None:
     try:
         libc.umount(folder, flags)
     except OSError as error:
-        raise _refused(mountpoint, error, "unmounted", _UNMOUNT_REFUSED) from None
+        code = error.errno or errno.EIO
+        why = _UNMOUNT_REFUSED.get(code, f"cannot be unmounted: {error.strerror}")
+        raise MountError(mountpoint, code, why) from None
 
 
 _UNMOUNT_REFUSED = {
@@ -240,11 +244,6 @@ _UNMOUNT_REFUSED = {
     errno.EINVAL: NOT_MOUNTED,
     errno.EPERM: "this root may not unmount",
 }
-
-
-def _refused(mountpoint: str, error: OSError, what: str, known: dict[int, str]) -> MountError:
-    code = error.errno or errno.EIO
-    return MountError(mountpoint, code, known.get(code, f"cannot be {what}: {error.strerror}"))
 
 
 # ---- others: fusermount3 ---------------------------------------------------------------------
