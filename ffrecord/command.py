@@ -32,14 +32,17 @@ from ffrecord.terminal import (
     EXIT_USAGE,
     complain,
 )
+from ffrecord.text import for_shell
 
 
-def run_command(work: Callable[[], int], program: str) -> int:
-    """Do the work of a command, and return its exit code."""
+def run_command(
+    work: Callable[[], int], program: str, told: Callable[[object], str] = for_shell
+) -> int:
+    """Do the work of a command, and return its exit code. `told` makes the text of an error."""
     try:
         prepare_output(program)
         try:
-            return _outcome(work, program)
+            return _outcome(work, program, told)
         finally:
             with contextlib.suppress(OSError):  # after another error, which is the one to tell
                 sys.stdout.flush()
@@ -48,21 +51,21 @@ def run_command(work: Callable[[], int], program: str) -> int:
         return EXIT_INTERRUPTED
 
 
-def _outcome(work: Callable[[], int], program: str) -> int:
+def _outcome(work: Callable[[], int], program: str, told: Callable[[object], str]) -> int:
     try:
         with _delivered():
             return work()
     except BrokenPipeError:
         return EXIT_BROKEN_PIPE  # the reader of our output has gone, as `head` does
     except FFRecordError as error:
-        what, code = str(error), error.exit_code
+        what, code = told(error), error.exit_code
     except IndexError as error:
         what, code = str(error), EXIT_USAGE
     except MemoryError as error:
         what, code = f"not enough memory: {error}", EXIT_SYSTEM
     except OSError as error:
-        named = "" if error.filename is None else f"{error.filename}: "
-        what, code = f"{named}{error.strerror}" if error.strerror else str(error), EXIT_SYSTEM
+        named = "" if error.filename is None or not error.strerror else f"{error.filename}: "
+        what, code = f"{named}{told(error.strerror or error)}", EXIT_SYSTEM
     complain(what, program=program)
     return code
 

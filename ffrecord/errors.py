@@ -91,23 +91,40 @@ class CountError(FFRecordError):
     exit_code = 10
 
 
-class NoRoomError(FFRecordError, OSError):
+class SystemCallError(OSError):
+    """Base of the errors that are the operating system's too, with errno, strerror and filename.
+
+    It comes before `FFRecordError` among the bases: OSError's `__init__` sets those three.
+    """
+
+    def __init__(self, path: str, code: int, why: str | None = None) -> None:
+        super().__init__(code, os.strerror(code) if why is None else why, path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = self.errno, self.strerror, self.filename
+        return _unpickled, (type(self), *arguments), self.__dict__
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+def _unpickled(kind: type[SystemCallError], *arguments: Any) -> SystemCallError:
+    error = kind.__new__(kind)  # not its __init__, which takes other arguments in each class
+    OSError.__init__(error, *arguments)
+    return error
+
+
+class NoRoomError(SystemCallError, FFRecordError):
     """The disk, the quota or the file system's largest file size is used up."""
 
     exit_code = 11
     ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
-    def __init__(self, path: str, code: int) -> None:
-        OSError.__init__(self, code, os.strerror(code), path)  # RuntimeError's would stop there
-
-    def __reduce__(self) -> tuple[type[NoRoomError], tuple[str, int]]:
-        return type(self), (self.filename, self.errno)  # type: ignore[return-value]
-
     def __str__(self) -> str:
         return f"{self.filename}: no room to write: {self.strerror}"
 
 
-class ReadFailedError(FFRecordError, OSError):
+class ReadFailedError(SystemCallError, FFRecordError):
     """The operating system could not read what the header says is there."""
 
     exit_code = 12
@@ -115,45 +132,31 @@ class ReadFailedError(FFRecordError, OSError):
     """In a packed folder, the file's name as it was asked for."""
 
     def __init__(self, path: str, code: int, offset: int) -> None:
-        OSError.__init__(self, code, os.strerror(code), path)  # RuntimeError's would stop there
+        super().__init__(path, code)
         self.offset = offset
-
-    def __reduce__(self) -> tuple[type[ReadFailedError], tuple[str, int, int], dict[str, Any]]:
-        arguments = (self.filename, self.errno, self.offset)
-        return type(self), arguments, self.__dict__  # type: ignore[return-value]
 
     def __str__(self) -> str:
         name = "" if self.name is None else f"{self.name} "
         return f"{self.filename}: reading {name}at byte {self.offset} failed: {self.strerror}"
 
 
-class WriteFailedError(FFRecordError, OSError):
+class WriteFailedError(SystemCallError, FFRecordError):
     """The operating system could not write a file, or not say that it is on the disk."""
 
     exit_code = 22
-
-    def __init__(self, path: str, code: int) -> None:
-        OSError.__init__(self, code, os.strerror(code), path)  # RuntimeError's would stop there
-
-    def __reduce__(self) -> tuple[type[WriteFailedError], tuple[str, int]]:
-        return type(self), (self.filename, self.errno)  # type: ignore[return-value]
 
     def __str__(self) -> str:
         return f"{self.filename}: writing failed: {self.strerror}"
 
 
-class MissingFolderError(FFRecordError, FileNotFoundError):
+class MissingFolderError(SystemCallError, FileNotFoundError, FFRecordError):
     """There is no folder to put a new file or folder into."""
 
     exit_code = 23
 
     def __init__(self, path: str) -> None:
-        # Not super().__init__: that is RuntimeError's, which sets no errno.
-        OSError.__init__(self, errno.ENOENT, os.strerror(errno.ENOENT), os.path.dirname(path))
+        super().__init__(os.path.dirname(path), errno.ENOENT)
         self.path = path
-
-    def __reduce__(self) -> tuple[type[MissingFolderError], tuple[str]]:
-        return type(self), (self.path,)
 
     def __str__(self) -> str:
         return f"{self.path}: cannot be made: there is no folder {self.filename}; make it first"
@@ -202,19 +205,13 @@ class BusyError(FFRecordError):
     exit_code = 21
 
 
-class TimedOutError(FFRecordError, TimeoutError):
+class TimedOutError(SystemCallError, TimeoutError, FFRecordError):
     """Within the time limit no record was added to a file that is followed."""
 
     exit_code = 24
 
     def __init__(self, path: str, what: str) -> None:
-        OSError.__init__(self, errno.ETIMEDOUT, what, path)  # RuntimeError's would stop there
-
-    def __reduce__(self) -> tuple[type[TimedOutError], tuple[str, str]]:
-        return type(self), (self.filename, self.strerror)  # type: ignore[return-value]
-
-    def __str__(self) -> str:
-        return f"{self.filename}: {self.strerror}"
+        super().__init__(path, errno.ETIMEDOUT, what)
 
 
 class DamagedSourceError(FFRecordError):

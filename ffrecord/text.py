@@ -1,16 +1,12 @@
-"""Words and numbers for people: counts, sizes, and advice as the reader of an error knows it."""
+"""Words and numbers for people: counts, sizes, and advice for Python and for a command line."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import operator
 import re
-from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
 from fractions import Fraction
-
-_in_a_shell = ContextVar("in_a_shell", default=False)
 
 
 def counted(count: int, what: str) -> str:
@@ -23,25 +19,36 @@ def listed(counts: Mapping[str, int]) -> str:
     return ", ".join(counted(count, kind) for kind, count in sorted(counts.items()))
 
 
-def said(python: str, shell: str) -> str:
-    """The one of both that the reader of an error knows."""
-    return shell if _in_a_shell.get() else python
+class Advised(str):
+    """A message with advice in it: as a str for Python, and in `shell` for a command line.
+
+    An error keeps it among its arguments, so that it survives pickling, and wrapping of an
+    OSError by another one. `for_shell` finds it there.
+    """
+
+    shell: str
+
+    def __new__(cls, before: str, python: str = "", shell: str = "", after: str = "") -> Advised:
+        message = super().__new__(cls, before + python + after)
+        message.shell = before + shell + after
+        return message
+
+
+def for_shell(said: object) -> str:
+    """Return an error or its message with the advice for a command line instead of Python's."""
+    if isinstance(said, Advised):
+        return said.shell
+    text = str(said)
+    for part in said.args if isinstance(said, BaseException) else ():
+        if isinstance(part, Advised):
+            text = text.replace(part, part.shell)
+    return text
 
 
 def there_already(name: str | None = None, *, argument: str = "overwrite") -> FileExistsError:
-    """The error about something that is in the way, and may be replaced if `argument` says so."""
-    what = f"is there already; {said(f'{argument}=True', '--force')} replaces it"
+    """Return the error for a file that is in the way, and may be replaced with `argument`."""
+    what = Advised("is there already; ", f"{argument}=True", "--force", " replaces it")
     return FileExistsError(errno.EEXIST, what, *([] if name is None else [name]))
-
-
-@contextlib.contextmanager
-def for_a_shell() -> Iterator[None]:
-    """What goes wrong meanwhile is told to somebody who typed a command."""
-    before = _in_a_shell.set(True)
-    try:
-        yield
-    finally:
-        _in_a_shell.reset(before)
 
 
 def parse_size(size: int | str) -> int:

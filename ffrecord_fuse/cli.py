@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ffrecord.command import run_command
 from ffrecord.terminal import Parser, complain
+from ffrecord.text import for_shell
 from ffrecord.version import __version__
 from ffrecord_fuse.mounting.options import BACKENDS, escape, parse
 
@@ -27,7 +28,8 @@ EXAMPLES = """examples:
 
 def main(arguments: Sequence[str] | None = None, caller: Caller | None = None) -> int:
     """Run the command line and return the exit code. The mount ends with `caller`."""
-    return run_command(lambda: _run(_parse(arguments), caller), PROGRAM)
+    told = for_shell if caller is None else str  # a caller is a program in Python
+    return run_command(lambda: _run(_parse(arguments), caller), PROGRAM, told)
 
 
 def _run(given: argparse.Namespace, caller: Caller | None) -> int:

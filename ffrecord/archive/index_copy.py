@@ -44,7 +44,7 @@ class ImageCopy:
     def __init__(self, path: str, copy_to: CopyTo, length: int) -> None:
         self._copy_to = copy_to
         self._progress = threading.Condition()
-        self._problem: BaseException | None = None
+        self._problem: Exception | None = None
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._memory = os.memfd_create("ffrecord index")
@@ -110,7 +110,7 @@ class ImageCopy:
                 os.lseek(self._memory, begin, os.SEEK_SET)
                 self._copy_to(self._memory, begin, end - begin)
                 self._keep(name, begin, end)
-        except BaseException as problem:  # for the thread that waits
+        except Exception as problem:  # for the thread that waits
             with self._progress:
                 self._problem = problem
                 self._progress.notify_all()

@@ -43,7 +43,7 @@ from ffrecord.format.records import CRC_SIZE, part_name
 from ffrecord.progress import bar
 from ffrecord.records.writer import FileWriter
 from ffrecord.terminal import printable
-from ffrecord.text import listed, parse_size, said
+from ffrecord.text import Advised, listed, parse_size
 
 DOING = "packing"  # in the name of a folder that is not whole yet
 MOST_SHARDS = 100_000  # PART_00000.ffr to PART_99999.ffr sort by number
@@ -213,8 +213,8 @@ class _Packer:
         `target`."""
         parts = self._parts(largest)
         if len(parts) > MOST_SHARDS:
-            size = said("shard_size", "--shard-size")
-            raise ValueError(f"{len(parts)} shards are too many: {size} is too small")
+            many = f"{len(parts)} shards are too many: "
+            raise ValueError(Advised(many, "shard_size", "--shard-size", " is too small"))
         self.report.shards = len(parts)
         shards = []
         for number, part in enumerate(parts):
@@ -269,10 +269,8 @@ class _Packer:
         paths = [os.fsdecode(path) for path in self._scan.paths(inode)]
         what = "went away" if gone else "changed"
         if not self._ignore_changed:
-            raise ChangedError(
-                f"{paths[0]}: {what} while its folder was packed; pack it again, or with "
-                f"{said('ignore_changed=True', '--ignore-changed')}"
-            )
+            message = f"{paths[0]}: {what} while its folder was packed; pack it again, or with "
+            raise ChangedError(Advised(message, "ignore_changed=True", "--ignore-changed"))
         if gone and inode not in self._gone:
             self._gone.add(inode)
             self.report.files -= 1

@@ -14,7 +14,7 @@ from ffrecord.archive.names import to_text
 from ffrecord.errors import IndexStructureError
 from ffrecord.format import index as index_layout
 from ffrecord.records.reader import FileReader
-from ffrecord.text import said
+from ffrecord.text import Advised
 
 MOST_CLAIMED = 1 << 17
 """More shards than a process may have open files. One that is missing is named, so all are looked
@@ -73,8 +73,8 @@ def no_archive(reader: FileReader) -> str:
     names, path = reader.fnames, reader.fnames[-1]
     archives = [file for file in range(len(names)) if _ends_with_index(reader, file)]
     if len(names) == 1 or not archives:
-        how = said("FileReader is", "`ffrecord info` and `cat --record N` are")
-        return f"{path}: not a packed folder: it has no index; {how} for records"
+        how = "FileReader is", "`ffrecord info` and `cat --record N` are"
+        return Advised(f"{path}: not a packed folder: it has no index; ", *how, " for records")
     for file in archives:
         is_index = os.path.basename(names[file]) == index_layout.INDEX_NAME
         if is_index and len(reader.get_checksums(file)) == 1 and names[file] != path:

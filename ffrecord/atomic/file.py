@@ -7,18 +7,18 @@ to the process that made it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 
 import numpy as np
 
 from ffrecord.aliases import Bytes
 from ffrecord.atomic import tempnames
-from ffrecord.atomic.locks import is_at
+from ffrecord.atomic.direct import DirectWriter, write_all
+from ffrecord.atomic.locks import is_at, unlock
+from ffrecord.disk.libc import insert_range
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.errors import (
     ChangedError,
@@ -37,15 +37,50 @@ DIRECT_FROM = 64 << 20
 LARGE_COPY = 256 << 10
 COPY_CHUNK = 1 << 20
 _slabs = SlabPool(idle_limit=4 * DIRECT_BUFFER)
-_FALLOC_FL_INSERT_RANGE = 0x20
-_libc = ctypes.CDLL(None, use_errno=True)
-_fallocate = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64, use_errno=True
-)(("fallocate64" if hasattr(_libc, "fallocate64") else "fallocate", _libc))
+
+
+class Naming:
+    """How a new file gets the name `target`: whatever has that name then is replaced.
+
+    Subclasses take attributes over from an old file, refuse to replace one, or find an unfinished
+    file again. A naming is for one file, and for the copies that take that file's place.
+    """
+
+    finds_again = False
+    """Whether a file that is not finished keeps its passing name, for another time."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def open(self) -> tuple[int, str | None]:
+        """Open a file to write to; its name until it has the other, if it has one."""
+        folder, name = os.path.split(self.target)
+        try:
+            return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666), None
+        except OSError as error:
+            if isinstance(error, PermissionError):
+                what = f"{error.strerror}: {name} cannot be made in it"
+                raise PermissionError(error.errno, what, folder) from error
+            if error.errno not in tempnames.NO_UNNAMED_FILES:
+                raise
+            return tempnames.create(self.target, mode_for(self.target))
+
+    def prepare(self, fd: int) -> None:
+        """Give a file that was just opened the owner and attributes that it is to have."""
+
+    def with_room(self, file: NewFile, begin: int, room: int) -> tuple[NewFile, int]:
+        """As `NewFile.with_room`."""
+        return file.shifted(room - begin) if room > begin else (file, 0)
+
+    def check(self) -> None:
+        """Raise if the file may not get its name any more."""
+
+    def end(self, *, kept: bool) -> None:
+        """Let go of all else when the file is closed; `kept`: it may be found again."""
 
 
 class NewFile:
-    """A file beside its target, without a name for as long as the file system allows.
+    """A file beside its target, without a name for as long as its naming allows.
 
     Writes are gathered here and not in a buffered file object, for two reasons: those flush when
     a forked child drops its copy, at an offset shared with the parent, and what such an object
@@ -56,32 +91,21 @@ class NewFile:
     project's machines: 3.0 to 3.5 GB/s, against 0.25 to 1.2 through the cache, fsync included).
     """
 
-    def __init__(self, target: str, fd: int = -1, name: str | None = None) -> None:
-        """For the file behind `fd`, if there is one, that has the name `name` until then."""
-        self._target = target
-        self._folder = os.path.dirname(target)
-        self._name = name
+    def __init__(self, naming: Naming) -> None:
+        self._naming = naming
+        self._target = naming.target
         # Bytes `lead` to `fill` of the memory wait to be written; its byte 0 is the file's byte
         # `base`, a multiple of the alignment.
         self._memory = _slabs.take(SMALL_BUFFER).data
         self._base = self._lead = self._fill = 0
-        self._direct: _DirectWriter | None = None
+        self._direct: DirectWriter | None = None
         self._may_be_direct = True
-        self.fd = fd
-        if fd < 0:
-            self._open()
-
-    def _open(self) -> None:
+        self.fd, self._name = naming.open()
         try:
-            self.fd = os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            if isinstance(error, PermissionError):
-                name = os.path.basename(self._target)
-                what = f"{error.strerror}: {name} cannot be made in it"
-                raise PermissionError(error.errno, what, self._folder) from error
-            if error.errno not in tempnames.NO_UNNAMED_FILES:
-                raise
-            self.fd, self._name = tempnames.create(self._target, mode_for(self._target))
+            naming.prepare(self.fd)
+        except BaseException:
+            self.abandon()
+            raise
 
     @property
     def closed(self) -> bool:
@@ -134,28 +158,45 @@ class NewFile:
         self._lead = self._fill = 0
         if self._direct is None and self._may_be_direct and self._base >= DIRECT_FROM:
             self._may_be_direct = False  # if it cannot be now, it will not be later
-            self._direct = _DirectWriter.over(self.fd)
+            self._direct = DirectWriter.over(self.fd, lambda: _slabs.take(DIRECT_BUFFER).data)
             if self._direct is not None:
                 self._memory = self._direct.spare
 
-    def keep(self, ends: Iterable[int], checksums: Iterable[int]) -> None:
-        """Have all of it on disk. `ends` and `checksums` are of the records since the last time,
-        for files that are found again after a crash; this is not one."""
+    def sync(self) -> None:
+        """Have all of it on disk."""
         self.flush()
         os.fsync(self.fd)
 
     def with_room(self, begin: int, room: int) -> tuple[NewFile, int]:
         """Have `room` bytes in front of the content from `begin` on: the file that has them, and
-        by how much the content moved. This one is closed if it is another."""
-        if room <= begin:
-            return self, 0
-        moved, shift = make_room_in_front(self, room - begin)
-        if moved is not self:
-            self.discard()
-        return moved, shift
+        by how much the content moved. If it is another file, it goes on in this one's place."""
+        return self._naming.with_room(self, begin, room)
+
+    def shifted(self, least: int) -> tuple[NewFile, int]:
+        """Shift the content back by at least so many bytes: as `with_room`."""
+        self.flush()
+        size = self.position
+        os.ftruncate(self.fd, size)
+        block = os.fstat(self.fd).st_blksize
+        shift = -(-least // block) * block
+        if size:
+            with contextlib.suppress(OSError):  # a file system that cannot: the content is copied
+                insert_range(self.fd, 0, shift)
+                self.rewind(size + shift)
+                return self, shift
+        copy = NewFile(self._naming)
+        try:
+            _copy(self.fd, copy.fd, size, least)
+        except BaseException:
+            copy.close()
+            raise
+        copy.rewind(size + least)
+        self.close()
+        return copy, least
 
     def publish(self) -> None:
         """Make the content durable and give it the target's name."""
+        self._naming.check()
         self.flush()
         os.ftruncate(self.fd, self.position)
         with contextlib.suppress(FileNotFoundError):  # a file that is replaced keeps its mode
@@ -172,10 +213,10 @@ class NewFile:
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._target) from error
         self._name = None
-        tempnames.release(self.fd)
-        sync_folder(self._folder)
+        unlock(self.fd)
+        sync_folder(os.path.dirname(self._target))
 
-    def discard(self) -> None:
+    def close(self) -> None:
         """Close it, and remove it unless it was published."""
         if self._direct is not None:
             self._direct.close()
@@ -186,12 +227,20 @@ class NewFile:
                 os.unlink(name)
         fd, self.fd = self.fd, -1
         if fd >= 0:
-            tempnames.release(fd)
+            unlock(fd)
             os.close(fd)
 
+    def discard(self) -> None:
+        """Close it for good: nothing of it is left unless it was published."""
+        self.close()
+        self._naming.end(kept=False)
+
     def abandon(self) -> None:
-        """Close it after a failure. Nothing of it is kept: there is nothing to find it by."""
-        self.discard()
+        """Close it after a failure. It stays if its naming finds it again."""
+        if self._naming.finds_again:
+            self._name = None
+        self.close()
+        self._naming.end(kept=True)
 
     def __del__(self) -> None:
         # Only the descriptor: in a forked child the name is the parent's.
@@ -207,85 +256,12 @@ class NewFile:
             mode = stat.S_IMODE(os.fstat(unnamed).st_mode)
             self.fd, self._name = tempnames.create(self._target, mode)
             try:
+                self._naming.prepare(self.fd)
                 os.fchmod(self.fd, mode)
                 _copy(unnamed, self.fd, os.fstat(unnamed).st_size, 0)
                 os.fsync(self.fd)
             finally:
                 os.close(unnamed)
-
-    def sibling(self) -> NewFile:
-        return NewFile(self._target)
-
-
-class _DirectWriter:
-    """Writes whole buffers with O_DIRECT, each while the next one is filled.
-
-    In a thread: Linux AIO waits when a write makes a file longer, so it is no help here.
-    """
-
-    def __init__(self, fd: int, buffered_fd: int) -> None:
-        self._fd = fd
-        self._buffered_fd = buffered_fd
-        self.spare = _slabs.take(DIRECT_BUFFER).data
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ffrecord-write")
-        self._writing: Future[None] | None = None
-
-    @classmethod
-    def over(cls, fd: int) -> _DirectWriter | None:
-        """For the file behind `fd`; None where it cannot be written that way."""
-        try:
-            again = f"/proc/self/fd/{fd}"
-            return cls(os.open(again, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC), fd)
-        except OSError:  # no O_DIRECT on this file system, or no /proc
-            return None
-
-    def swap(self, full: memoryview, offset: int) -> memoryview:
-        """Begin to write a buffer, and return another one that may be filled."""
-        self.wait()
-        other, self.spare = self.spare, full
-        if other is full:  # the first time
-            other = _slabs.take(DIRECT_BUFFER).data
-        try:
-            self._writing = self._thread.submit(self._write, full, offset)
-        except RuntimeError:  # the interpreter is shutting down and starts no more threads
-            self._write(full, offset)
-        return other
-
-    def _write(self, full: memoryview, offset: int) -> None:
-        """Where O_DIRECT opens but does not write, or stops at an odd byte: through the cache."""
-        try:
-            write_all(self._fd, full, offset)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            write_all(self._buffered_fd, full, offset)
-
-    def wait(self) -> None:
-        """Until the last buffer is written; raises what went wrong."""
-        writing = self._writing
-        if writing is not None:
-            try:
-                writing.result()
-            finally:
-                if writing.done():  # else it was this wait that was interrupted
-                    self._writing = None
-
-    def close(self) -> None:
-        """Not before the last write has ended: the descriptor's number may go to another file."""
-        if self._writing is not None:
-            self._writing.exception()
-            self._writing = None
-        self._thread.shutdown()
-        self.spare.release()
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        # Of a forked child, which has no such thread: nothing is written here, so nothing to wait
-        # for. In the parent `close` was called.
-        if self._fd >= 0:
-            os.close(self._fd)
 
 
 @contextlib.contextmanager
@@ -331,33 +307,6 @@ def mode_for(target: str) -> int:
         return stat.S_IMODE(os.stat(target).st_mode) & 0o777
     except FileNotFoundError:
         return 0o666
-
-
-def make_room_in_front(file: NewFile, room: int) -> tuple[NewFile, int]:
-    """Shift the content back by at least `room` bytes: the file that has it, and by how much."""
-    file.flush()
-    size = file.position
-    os.ftruncate(file.fd, size)
-    block = os.fstat(file.fd).st_blksize
-    shift = -(-room // block) * block
-    if size and _fallocate(file.fd, _FALLOC_FL_INSERT_RANGE, 0, shift) == 0:
-        file.rewind(size + shift)
-        return file, shift
-    moved = file.sibling()
-    try:
-        _copy(file.fd, moved.fd, size, room)
-    except BaseException:
-        moved.discard()
-        raise
-    moved.rewind(size + room)
-    return moved, room
-
-
-def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
-    done = 0
-    with memoryview(data) as view:
-        while done < len(view):
-            done += os.pwrite(fd, view[done:], offset + done)
 
 
 def _copy(source: int, target: int, size: int, to: int) -> None:

@@ -20,9 +20,8 @@ import shutil
 import stat
 from collections.abc import Callable
 
-from ffrecord.atomic import locks
 from ffrecord.atomic.file import require_folder, sync_folder
-from ffrecord.atomic.locks import busy, is_at, take
+from ffrecord.atomic.locks import busy, is_at, refuse_planted, take
 from ffrecord.errors import BusyError
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -71,8 +70,8 @@ class NewFolder:
                 self._lock = os.open(self.path, _FOLDER)
             except FileNotFoundError:
                 return False
-            locks.refuse_planted(self._lock, self.path)
-            if not _take_lock(self._lock, self.path):
+            refuse_planted(self._lock, self.path)
+            if not take(self._lock, self.path):
                 made = False  # somebody has taken it over
                 raise busy(self.target)
             if is_at(self._lock, self.path):
@@ -186,11 +185,3 @@ def _usual_mode(folder: str) -> int:
 
 def _is_empty_folder(path: str) -> bool:
     return os.path.isdir(path) and not os.listdir(path)
-
-
-def _take_lock(lock: int, folder: str) -> bool:
-    """Lock a folder; False if another process has."""
-    try:
-        return take(lock)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, folder) from error

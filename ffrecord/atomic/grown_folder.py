@@ -11,7 +11,6 @@ be linked, and is refused.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 from collections.abc import Collection
@@ -19,13 +18,11 @@ from collections.abc import Collection
 from ffrecord.atomic.clone import inherit
 from ffrecord.atomic.file import sync_folder, writing
 from ffrecord.atomic.folder import NewFolder
-from ffrecord.atomic.locks import is_at, lock, unlock
+from ffrecord.atomic.locks import is_at, open_locked_folder, unlock
+from ffrecord.disk import libc
 from ffrecord.errors import AppendError, ChangedError
 
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
 _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class GrownFolder(NewFolder):
@@ -40,7 +37,7 @@ class GrownFolder(NewFolder):
         self._published = False
         if os.path.ismount(target):
             raise AppendError(f"{target}: a mount point cannot be replaced; append to a copy")
-        self._old = _open_locked(target)
+        self._old = open_locked_folder(target)
         try:
             super().__init__(target, doing)
             # Now, not after hours of writing: what may fail in `publish`.
@@ -63,7 +60,7 @@ class GrownFolder(NewFolder):
             raise ChangedError(
                 f"{self.target}: was replaced while it was appended to; nothing was added"
             )
-        exchange(self.path, self.target)
+        libc.exchange(self.path, self.target)
         self._published = True
         # Only when the new name is on disk: a power cut may bring the old folder back.
         sync_folder(os.path.dirname(self.target))
@@ -87,7 +84,7 @@ class GrownFolder(NewFolder):
         for name in pair:
             os.mkdir(name)
         try:
-            exchange(*pair)
+            libc.exchange(*pair)
         except OSError as error:
             if error.errno not in _CANNOT:
                 raise OSError(error.errno, error.strerror, self.target) from error
@@ -143,25 +140,3 @@ class GrownFolder(NewFolder):
         if hasattr(self, "_old"):  # only the descriptor: in a forked child the lock is the parent's
             self._close_old()
         super().__del__()
-
-
-def exchange(one: str, other: str) -> None:
-    """Let each of two names have what the other has, in one step."""
-    call = getattr(_libc, "renameat2", None)
-    if call is None:
-        raise OSError(errno.ENOSYS, "the C library has no renameat2", one)
-    if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), one, None, other)
-
-
-def _open_locked(folder: str) -> int:
-    while True:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if lock(fd, folder):
-                return fd
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ffrecord.aliases import Bytes
-from ffrecord.atomic.file import write_all
+from ffrecord.atomic.direct import write_all
 
 HOLE = 4096
 """The smallest hole: a block of nearly every file system."""

@@ -1,14 +1,15 @@
-"""Locks: one writer at a time, and no file that another user has planted.
+"""Locks: one writer of a file or folder at a time, and none of a file that another user planted.
 
 Locks are advisory and of open files (flock), so two writers in one process exclude each other too.
 They end with the process that holds them, however it ends. A forked child shares the lock of its
 parent until both have closed the file.
 
-In a folder like /tmp (sticky: everybody makes names, nobody removes those of others) another user
-can guess a name of ours and plant something there: a file of theirs, into which we would write our
-data, or a hard link or symlink to a file of ours, which we would overwrite. Kernels refuse part of
-that where fs.protected_regular and its like are set; the checks here refuse it everywhere. In a
-shared folder that is not sticky others can replace every file at any time, and no check helps.
+A file to lock has a name that can be guessed. In a folder like /tmp (sticky: everybody makes names,
+nobody removes those of others) another user can plant something there: a file of theirs, into which
+we would write our data, or a hard link or symlink to a file of ours, which we would overwrite.
+Kernels refuse part of that where fs.protected_regular and its like are set; the checks here refuse
+it everywhere. In a shared folder that is not sticky others can replace every file at any time, and
+no check helps.
 """
 
 from __future__ import annotations
@@ -18,31 +19,33 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Callable
+from functools import partial
 
 from ffrecord.errors import BusyError
 
 
-def take(fd: int) -> bool:
-    """Take the lock of an open file or folder; False if somebody else has it. An OSError where
-    there are no locks: what that means is for the caller to say."""
+def take(fd: int, path: str | None = None) -> bool:
+    """Take the lock of an open file or folder; False if somebody else has it. An OSError of `path`
+    where there are no locks: what that means is for the caller to say."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
     return True
 
 
 def lock(fd: int, path: str) -> bool:
-    """Take the lock of an open file; False if it is not, or no longer, the one at `path`.
-
-    Whoever had the lock before may have put another file there meanwhile.
-    """
+    """Take the lock of an open file or folder; False if it is not, or no longer, the one at `path`:
+    the last writer may have put another there. Where there are no locks, nobody is kept out."""
     try:
-        if not take(fd):
+        if not take(fd, path):
             raise busy(path)
     except OSError as error:  # a file system that has no locks, or none for this kind of opening
         if error.errno not in (errno.ENOLCK, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise OSError(error.errno, error.strerror, path) from error
+            raise
     return is_at(fd, path)
 
 
@@ -52,7 +55,8 @@ def busy(path: str) -> BusyError:
 
 
 def unlock(fd: int) -> None:
-    """Give the lock back before the file is closed: exceptions keep files open that nobody uses."""
+    """Give the lock back before the file is closed: exceptions keep files open that nobody uses,
+    and children that were forked meanwhile keep them for as long as they live."""
     with contextlib.suppress(OSError):  # a file system that has no locks
         fcntl.flock(fd, fcntl.LOCK_UN)
 
@@ -65,11 +69,35 @@ def is_at(fd: int, path: str) -> bool:
         return False
 
 
+# ---- opening -----------------------------------------------------------------------------------
+
+
+def open_locked(path: str, mode: int) -> int:
+    """As `open_own`, and lock it."""
+    return _locked(partial(open_own, path, mode), path)
+
+
+def open_locked_folder(path: str) -> int:
+    """Open a folder, and lock it."""
+    return _locked(partial(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
+
+
+def _locked(open_it: Callable[[], int], path: str) -> int:
+    """Open and lock what is at `path`; once more if something else is there by then."""
+    while True:
+        with contextlib.ExitStack() as unless_locked:
+            fd = open_it()
+            unless_locked.callback(os.close, fd)
+            if lock(fd, path):
+                unless_locked.pop_all()
+                return fd
+
+
 def open_own(path: str, mode: int) -> int:
-    """Open a file for reading and writing, which is made if it is not there, and is ours."""
+    """Open a file of ours for reading and writing; it is made if it is not there."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
     try:
-        require_regular(fd, path)
+        _require_regular(fd, path)
         refuse_planted(fd, path)
     except BaseException:
         os.close(fd)
@@ -77,18 +105,13 @@ def open_own(path: str, mode: int) -> int:
     return fd
 
 
-def open_locked(path: str, mode: int) -> int:
-    """As `open_own`, and lock it."""
-    while True:
-        fd = open_own(path, mode)
-        try:
-            if lock(fd, path):
-                return fd
-        except BaseException:
-            os.close(fd)
-            raise
-        with contextlib.suppress(OSError):
-            os.close(fd)
+# ---- what others may have planted --------------------------------------------------------------
+
+
+def _require_regular(fd: int, path: str) -> None:
+    """An error for a fifo and the like: reading or writing one waits for its other end."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise OSError(errno.EINVAL, "not a regular file: remove it first", path)
 
 
 def refuse_planted(fd: int, path: str) -> None:
@@ -111,12 +134,6 @@ def refuse_planted_symlink(path: str) -> None:
     folder = _folder(path)
     if stat.S_ISLNK(found.st_mode) and _is_open_to_all(folder):
         _refuse_others(found, folder, path)
-
-
-def require_regular(fd: int, path: str) -> None:
-    """Whoever reads or writes a fifo waits for its other end, for ever."""
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        raise OSError(errno.EINVAL, "not a regular file: remove it first", path)
 
 
 def _folder(path: str) -> os.stat_result:

@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from ffrecord.atomic.locks import is_at, take, unlock
+from ffrecord.atomic.locks import is_at, take
 
 COUNT = 4
 """So many writers of one target at the same time clean up after each other."""
@@ -53,12 +53,6 @@ def link(fd: int, target: str) -> str:
             link_unnamed(fd, name)
             return name
     raise AssertionError  # there is always one more name
-
-
-def release(fd: int) -> None:
-    """Give the lock of a file back that has its target's name, or none: children that were forked
-    meanwhile would have it for as long as they live."""
-    unlock(fd)
 
 
 def link_unnamed(fd: int, name: str | bytes, folder: int | None = None) -> None:

@@ -18,7 +18,6 @@ from importlib import import_module
 from ffrecord.cli.arguments import COMMANDS, make_parser
 from ffrecord.command import run_command
 from ffrecord.terminal import PROGRAM
-from ffrecord.text import for_a_shell
 
 
 def command() -> int:
@@ -50,11 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     options = _parse(arguments)
-    with for_a_shell():
-        run: Callable[[argparse.Namespace], int]
-        run = import_module(f"ffrecord.cli.{options.command}").run
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see ffrecord.__main__
-        return run(options)
+    run: Callable[[argparse.Namespace], int]
+    run = import_module(f"ffrecord.cli.{options.command}").run
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see ffrecord.__main__
+    return run(options)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

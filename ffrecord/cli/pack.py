@@ -11,7 +11,7 @@ from ffrecord.archive.names import json_facts
 from ffrecord.archive.pack import PackReport, pack_folder, packing_bar
 from ffrecord.cli.common import describe_counts, shows_progress, warn_of_missing_unit
 from ffrecord.terminal import EXIT_USAGE, complain, printable
-from ffrecord.text import there_already
+from ffrecord.text import for_shell, there_already
 
 
 def run(options: argparse.Namespace) -> int:
@@ -22,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         report = _pack(options)
     except ValueError as error:  # a shard size that makes too many shards
-        complain(error)
+        complain(for_shell(error))
         return EXIT_USAGE
     if options.json:
         print(json.dumps({**json_facts("out", options.out), **asdict(report)}, indent=2))

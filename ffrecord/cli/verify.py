@@ -29,7 +29,7 @@ from ffrecord.errors import FFRecordError, NotPackedFolderError, SampleChecksumE
 from ffrecord.progress import bar
 from ffrecord.records.reader import FileReader
 from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable
-from ffrecord.text import counted
+from ffrecord.text import counted, for_shell
 
 Damage: TypeAlias = "tuple[int, FFRecordError]"
 
@@ -89,7 +89,7 @@ class _Verdict:
         return 0 if self.not_read is None else EXIT_SYSTEM
 
     def add(self, error: FFRecordError, record: int | None = None, paths: Paths = NO_PATHS) -> None:
-        problem: dict[str, Any] = {"error": type(error).__name__, "message": str(error)}
+        problem: dict[str, Any] = {"error": type(error).__name__, "message": for_shell(error)}
         if record is not None:
             problem["record"] = record
             problem["paths"] = [json_facts("path", path) for path in paths.shown]
@@ -111,10 +111,10 @@ def _verify(path: str, shown: bool, say: Callable[[str], None]) -> _Verdict:
     except BrokenPipeError:
         raise
     except FFRecordError as error:
-        say(f"BAD: {error}")
+        say(f"BAD: {for_shell(error)}")
         verdict.add(error)
     except OSError as error:
-        verdict.not_read = str(error.strerror or error)
+        verdict.not_read = for_shell(error.strerror or error)
         say(f"{path}: NOT READ: {verdict.not_read}")
     return verdict
 
@@ -126,7 +126,7 @@ def _check(verdict: _Verdict, shown: bool, say: Callable[[str], None]) -> None:
         names = _Names(reader)
         verdict.records, verdict.names = reader.n, names.count
         if names.problem is not None:
-            say(f"BAD: {names.problem}")
+            say(f"BAD: {for_shell(names.problem)}")
             verdict.add(names.problem)
         for record, error in _damage(reader, shown):
             paths, error = names.of(record), names.narrowed(record, error)

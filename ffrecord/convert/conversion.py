@@ -39,7 +39,7 @@ from ffrecord.errors import (
     WriteFailedError,
 )
 from ffrecord.progress import bar
-from ffrecord.text import listed, parse_size, said, there_already
+from ffrecord.text import Advised, listed, parse_size, there_already
 
 NEVER_REPLACED = "is never replaced: remove it, or name another target"
 DOING = "converting"  # in the name of the folder that it is done in
@@ -135,11 +135,11 @@ def _source_format(paths: list[str], name: str | None) -> Format:
     for path in paths[1:]:
         other = registry.find(path)
         if other.name != first.name:
-            raise ConversionError(
+            message = (
                 f"{path}: is of the format {other.name}, {paths[0]} of {first.name}; "
                 "convert them one by one, or name the format of all, "
-                f"{said('source_format', '--from')}"
             )
+            raise ConversionError(Advised(message, "source_format", "--from"))
     return first
 
 

@@ -8,8 +8,6 @@ one with the index of another. If a step fails, what was there is put back.
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import stat
 from contextlib import ExitStack
@@ -17,8 +15,7 @@ from contextlib import ExitStack
 from ffrecord.archive.placing import NO_LINKS
 from ffrecord.atomic.file import sync_folder, writing
 from ffrecord.atomic.folder import appeared, rename_to_new
-
-_libc = ctypes.CDLL(None, use_errno=True)
+from ffrecord.disk import libc
 
 
 def publish_folder(folder: str, name: str) -> None:
@@ -98,16 +95,8 @@ def _make_durable(path: str) -> None:
     try:
         with writing(path):
             if is_folder:
-                _sync_all_of(fd)  # file by file it takes many times as long
+                libc.syncfs(fd)  # file by file it takes many times as long
             else:
                 os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _sync_all_of(fd: int) -> None:
-    """The file system of an open folder. Python tries other calls again that are interrupted."""
-    while _libc.syncfs(fd) != 0:
-        code = ctypes.get_errno()
-        if code != errno.EINTR:
-            raise OSError(code, os.strerror(code))

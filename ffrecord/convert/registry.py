@@ -38,7 +38,7 @@ from ffrecord.format.index import INDEX_NAME
 from ffrecord.format.records import PART_NAME
 from ffrecord.records.opening import refuse_other_kinds
 from ffrecord.records.reader import FileReader
-from ffrecord.text import said
+from ffrecord.text import Advised
 
 Reads: TypeAlias = Callable[[str, ConvertOptions], AbstractContextManager[Shape]]
 
@@ -95,10 +95,8 @@ def find(path: str) -> Format:
     """The format of a file or folder that is there."""
     name = _folder_format(path) if os.path.isdir(path) else _file_format(path)
     if name is None:
-        raise ConversionError(
-            f"{path}: neither its beginning nor its name tells its format: name it with "
-            f"{said('source_format', '--from')}: {KNOWN}"
-        )
+        message = f"{path}: neither its beginning nor its name tells its format: name it with "
+        raise ConversionError(Advised(message, "source_format", "--from", f": {KNOWN}"))
     return FORMATS[name]
 
 
@@ -110,10 +108,8 @@ def find_target(path: str, shape: type[Shape]) -> Format:
     if by_name is not None:
         return FORMATS[by_name]
     if os.path.splitext(path)[1] and not path.endswith("/") and not os.path.isdir(path):
-        raise ConversionError(
-            f"{path}: its name does not tell a format: name it with "
-            f"{said('target_format', '--to')}: {KNOWN}"
-        )
+        message = f"{path}: its name does not tell a format: name it with "
+        raise ConversionError(Advised(message, "target_format", "--to", f": {KNOWN}"))
     return FORMATS["dataset" if shape is Rows else "folder"]
 
 

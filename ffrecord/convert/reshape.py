@@ -18,7 +18,7 @@ from ffrecord.convert.shapes import (
 )
 from ffrecord.dataset.optional import reason
 from ffrecord.errors import ConversionError
-from ffrecord.text import said
+from ffrecord.text import Advised
 
 FIELD = "data"
 """The name of a field that is made of records."""
@@ -72,9 +72,9 @@ def to_rows(source: Shape, options: ConvertOptions) -> Rows:
 
 def _contents(files: NamedFiles, options: ConvertOptions) -> Records:
     if not options.drop_names:
+        kept = " only the contents of the files are kept, in the order of their paths"
         raise ConversionError(
-            f"records have no names: with {said('drop_names=True', '--drop-names')} only the "
-            "contents of the files are kept, in the order of their paths"
+            Advised("records have no names: with ", "drop_names=True", "--drop-names", kept)
         )
     return Records(_without_names(files, options))
 
@@ -91,9 +91,9 @@ def _values(rows: Rows, options: ConvertOptions) -> Records:
     """One field of rows, as the bytes that a dataset stores."""
     named = [name for name in rows.spec if name != webdataset.KEY]
     if options.field is None and len(named) != 1:
+        known = f": {', '.join(rows.spec)}"
         raise ConversionError(
-            f"a record is one field; choose one with {said('field', '--field')}: "
-            f"{', '.join(rows.spec)}"
+            Advised("a record is one field; choose one with ", "field", "--field", known)
         )
     field = options.field or named[0]
     _require_field(rows, field)

@@ -18,7 +18,7 @@ from ffrecord.dataset.reader import DatasetReader
 from ffrecord.dataset.spec import BOUND, FieldType
 from ffrecord.errors import SpecError
 from ffrecord.records import append
-from ffrecord.records.beginning import Beginning
+from ffrecord.records.draft import Draft
 from ffrecord.records.reader import FileReader
 from ffrecord.records.writer import FileWriter
 
@@ -77,7 +77,7 @@ class _ContinuedWriter(FileWriter):
         super().__init__(path)
         del self._first
 
-    def _begin(self, n: int | None, append_to: bool) -> Beginning:
+    def _begin(self, n: int | None, append_to: bool) -> Draft:
         return append.begin_with(*self._first, self._path)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ffrecord.aliases import Path
-from ffrecord.atomic.file import NewFile, writing
+from ffrecord.atomic.file import Naming, NewFile, writing
 from ffrecord.atomic.folder import NewFolder, check_new_folder
 from ffrecord.atomic.grown_folder import GrownFolder
 from ffrecord.atomic.locks import is_at
@@ -325,7 +325,7 @@ def _difference(datapoint: Iterable[str], due: Iterable[str]) -> str:
 
 
 def _write_file(path: str, content: bytes) -> None:
-    file = NewFile(path)
+    file = NewFile(Naming(path))
     try:
         with writing(path):
             file.write(np.frombuffer(content, np.uint8))

@@ -23,16 +23,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from ffrecord.aliases import Ints, Mask
+from ffrecord.disk.libc import SYS_CACHESTAT, syscall
 
 SAMPLE = 4
 _Two, _Five = ctypes.c_uint64 * 2, ctypes.c_uint64 * 5
-_SYS_CACHESTAT = 451  # the same on every architecture
-_libc = ctypes.CDLL(None, use_errno=True)
-_syscall = ctypes.CFUNCTYPE(
-    ctypes.c_long,
-    ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint,
-    use_errno=True,
-)(("syscall", _libc))  # fmt: skip
 
 
 def tells(fd: int) -> bool:
@@ -62,7 +56,7 @@ def resident(fds: Ints | int, offsets: Ints, lengths: Ints, *, use_cachestat: bo
 def is_resident(fd: int, offset: int, length: int) -> bool:
     """Whether all pages of one read are in the page cache; False where the kernel does not say."""
     span, answer = _Two(offset, length), _Five()
-    code = _syscall(_SYS_CACHESTAT, fd, ctypes.addressof(span), ctypes.addressof(answer), 0)
+    code = syscall(SYS_CACHESTAT, fd, ctypes.addressof(span), ctypes.addressof(answer), 0)
     return bool(code == 0 and answer[0] >= _pages(offset, length))
 
 
@@ -73,7 +67,7 @@ def _cachestat(fds: Ints | int, offsets: Ints, lengths: Ints) -> list[bool] | No
     cached = []
     for fd, offset, length in zip(_each(fds), offsets.tolist(), lengths.tolist(), strict=False):
         span[0], span[1] = offset, length
-        if _syscall(_SYS_CACHESTAT, fd, span_at, answer_at, 0) < 0:
+        if syscall(SYS_CACHESTAT, fd, span_at, answer_at, 0) < 0:
             return None
         cached.append(answer[0] >= _pages(offset, length))
     return cached

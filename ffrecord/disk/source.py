@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import mmap
 import os
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.aliases import Bytes
-from ffrecord.disk import pagecache
+from ffrecord.disk import libc, pagecache
 from ffrecord.errors import ReadFailedError, TruncatedError
 from ffrecord.format.checksum import crc32
 
@@ -23,9 +22,6 @@ DESCRIPTORS_EACH = 2
 SPARE_DESCRIPTORS = 256
 DEFAULT_ALIGN = 4096
 CHUNK = 8 << 20
-_AT_EMPTY_PATH = 0x1000
-_STATX_DIOALIGN = 0x2000
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Source:
@@ -211,12 +207,5 @@ def _allow_descriptors(count: int) -> None:
 
 def _direct_alignment(fd: int) -> int:
     """What O_DIRECT needs offsets, lengths and addresses to be multiples of; 0 for no O_DIRECT."""
-    buffer = (ctypes.c_uint32 * 64)()  # struct statx has 256 bytes
-    try:
-        code = _libc.statx(fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, ctypes.byref(buffer))
-    except AttributeError:  # a C library older than statx
-        return DEFAULT_ALIGN
-    if code < 0 or not buffer[0] & _STATX_DIOALIGN:
-        return DEFAULT_ALIGN
-    memory, offset = buffer[38], buffer[39]
-    return max(memory, offset)
+    found = libc.direct_alignment(fd)
+    return DEFAULT_ALIGN if found is None else max(found)

@@ -32,7 +32,7 @@ from ffrecord.errors import (
     TruncatedError,
     UnfinishedError,
 )
-from ffrecord.text import said
+from ffrecord.text import Advised
 
 Checksums: TypeAlias = npt.NDArray[np.uint32]
 Offsets: TypeAlias = npt.NDArray[np.int64]
@@ -85,10 +85,10 @@ def parse_prefix(path: str, prefix: bytes, size: int) -> int:
     if not 0 <= n <= MAX_RECORDS:
         raise NotFFRecordError(f"{path}: not an FFRecord file (it would hold {n} records)")
     if crc == 0 and n == 0:
-        how = said("go on with resumable=True if it was written so", "which goes on if it can")
+        what = f"{path}: never finished: its writer was not closed; run it again, "
+        how = "go on with resumable=True if it was written so", "which goes on if it can"
         raise UnfinishedError(
-            f"{path}: never finished: its writer was not closed; run it again, {how}, "
-            "or save what is there with `ffrecord salvage`"
+            Advised(what, *how, ", or save what is there with `ffrecord salvage`")
         )
     if header_size(n) > size:
         if prefix.startswith(PROGRAMS):

@@ -9,36 +9,35 @@ by whole blocks so that sharing stays possible.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from array import array
 
 from ffrecord.atomic.clone import inherit, take_over, whole_blocks
-from ffrecord.atomic.file import NewFile
+from ffrecord.atomic.file import Naming, NewFile
 from ffrecord.atomic.locks import is_at, lock, unlock
 from ffrecord.disk.source import Source
 from ffrecord.errors import AppendError, ChangedError
 from ffrecord.format import records as record_layout
 from ffrecord.format.index import INDEX_NAME, is_index
-from ffrecord.records import beginning
-from ffrecord.records.beginning import Beginning
+from ffrecord.records import draft
+from ffrecord.records.draft import Draft
 from ffrecord.records.reader import FileReader
 
 SPARE_RECORDS = 1024
 """Room in the header for at least so many more, or an eighth, when nobody says how many come."""
 
 
-def begin(path: str, n: int | None) -> Beginning:
-    """The records of the file at `path` in a new file that is to replace it; `n` more will come.
-
-    None, if there is no file yet.
-    """
+def begin(path: str, n: int | None) -> Draft:
+    """Return a draft that has the records of the file at `path` and is to replace it; `n` more
+    will come. Without such a file the draft has no records, and is to be the first one there."""
     if not os.path.exists(path):
-        return beginning.new(path, n, _FirstFile)
+        return draft.new(_First(path), n)
     reader = _open_locked(path)
     try:
         _refuse_packed_folder(reader)
         refuse_damage(reader)
-        return _copied(reader, reader.n, GrownFile(path, reader.sources[0]), n)
+        return _copied(reader, reader.n, NewFile(_Grown(path, reader.sources[0])), n)
     except BaseException:
         unlock(reader.sources[0].fd)
         raise
@@ -46,65 +45,50 @@ def begin(path: str, n: int | None) -> Beginning:
         reader.close()  # the new file has what it needs of it
 
 
-def begin_with(reader: FileReader, records: int, path: str) -> Beginning:
+def begin_with(reader: FileReader, records: int, path: str) -> Draft:
     """A new file at `path` that has the first records of another; more will come."""
-    return _copied(reader, records, NewFile(path), None)
+    return _copied(reader, records, NewFile(Naming(path)), None)
 
 
-class _FirstFile(NewFile):
-    """A new file where there was none, nor is when it gets its name: another writer may have begun
-    the same file meanwhile."""
+class _First(Naming):
+    """Replaces nothing: another writer may have begun the same file meanwhile."""
 
-    def publish(self) -> None:
-        if os.path.lexists(self._target):
+    def check(self) -> None:
+        if os.path.lexists(self.target):
             raise ChangedError(
-                f"{self._target}: another writer made it while it was begun here; nothing was added"
+                f"{self.target}: another writer made it while it was begun here; nothing was added"
             )
-        super().publish()
-
-    def sibling(self) -> NewFile:
-        return _FirstFile(self._target)
 
 
-class GrownFile(NewFile):
-    """A new file that has the old one's records, owner and attributes, and keeps it locked."""
+class _Grown(Naming):
+    """Replaces the old file, which is locked until then; takes over its owner and attributes."""
 
     def __init__(self, target: str, old: Source) -> None:
         super().__init__(target)
         self._old: Source | None = old  # the lock ends with the last who holds it
-        try:
-            inherit(self.fd, old.fd, target)
-        except BaseException:
-            self.discard()
-            raise
 
-    def publish(self) -> None:
+    def prepare(self, fd: int) -> None:
         assert self._old is not None
-        if not is_at(self._old.fd, self._target):
+        inherit(fd, self._old.fd, self.target)
+
+    def check(self) -> None:
+        assert self._old is not None
+        if not is_at(self._old.fd, self.target):
             raise ChangedError(
-                f"{self._target}: was replaced while it was appended to; nothing was added"
+                f"{self.target}: was replaced while it was appended to; nothing was added"
             )
-        super().publish()
 
-    def discard(self) -> None:
-        super().discard()
+    def end(self, *, kept: bool) -> None:
         self._old = None
-
-    def sibling(self) -> NewFile:
-        assert self._old is not None
-        return GrownFile(self._target, self._old)
 
 
 def _open_locked(path: str) -> FileReader:
     while True:
-        reader = FileReader(path, mode="buffered")
-        try:
+        with contextlib.ExitStack() as unless_locked:
+            reader = unless_locked.enter_context(FileReader(path, mode="buffered"))
             if lock(reader.sources[0].fd, path):
+                unless_locked.pop_all()
                 return reader
-        except BaseException:
-            reader.close()
-            raise
-        reader.close()
 
 
 def _refuse_packed_folder(reader: FileReader) -> None:
@@ -141,7 +125,7 @@ def refuse_damage(reader: FileReader) -> None:
             raise error
 
 
-def _copied(reader: FileReader, records: int, file: NewFile, n: int | None) -> Beginning:
+def _copied(reader: FileReader, records: int, file: NewFile, n: int | None) -> Draft:
     """The first records of a file in a new one; `n` more will come."""
     offsets = reader.get_offsets(0)[: records + 1]
     more = max(SPARE_RECORDS, records // 8) if n is None else n
@@ -155,4 +139,4 @@ def _copied(reader: FileReader, records: int, file: NewFile, n: int | None) -> B
         raise
     checksums = array("I", reader.get_checksums(0)[:records].tobytes())
     moved = array("q", (offsets[:-1] + shift).tobytes())
-    return Beginning(file, begin + shift, end + shift, checksums, moved)
+    return Draft(file, begin + shift, end + shift, checksums, moved)

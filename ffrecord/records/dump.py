@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
-import signal
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
@@ -19,13 +17,13 @@ from typing import Any, Protocol
 from ffrecord.atomic import locks
 from ffrecord.atomic.file import sync_folder
 from ffrecord.atomic.folder import NewFolder, check_new_folder
+from ffrecord.disk.libc import die_with_parent
 from ffrecord.errors import FFRecordError
 from ffrecord.format.records import part_name
 from ffrecord.progress import bar
 from ffrecord.records.writer import FileWriter
 
 MOST_WORKERS = 16
-_PR_SET_PDEATHSIG = 1
 _GUARD = 'a program has to call dump below `if __name__ == "__main__":`'
 
 
@@ -125,10 +123,8 @@ def _write_over(
 @contextlib.contextmanager
 def _locked(folder: str) -> Iterator[None]:
     """Keep other dumps out of a folder that is there already."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = locks.open_locked_folder(folder)
     try:
-        if not locks.lock(fd, folder):  # another folder has its name by now
-            raise locks.busy(folder)
         yield
     finally:
         locks.unlock(fd)  # also for workers that were forked meanwhile
@@ -217,7 +213,7 @@ def _adopt(dataset: Indexable, parent: int | None) -> None:
     lock on what it was making. Without a `parent` it is a fork server's, which ends with ours."""
     global _dataset
     _dataset = dataset
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     if parent is not None and os.getppid() != parent:  # it was killed before that
         os._exit(1)
 

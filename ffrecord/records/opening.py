@@ -21,7 +21,7 @@ from ffrecord.errors import (
 )
 from ffrecord.format import checksum
 from ffrecord.format import records as record_layout
-from ffrecord.text import said
+from ffrecord.text import Advised
 
 TAR_BLOCK, TAR_MAGIC_AT, TAR_MAGIC = 512, 257, b"ustar"
 AT_ONCE = 1 << 20
@@ -76,8 +76,9 @@ def _refuse_unfinished(path: str) -> None:
     from ffrecord.format.journal import partial_path  # and what writers need
 
     if os.path.exists(partial_path(os.path.realpath(path))):
-        how = said("unfinished=True reads", "`ffrecord info --unfinished` shows")
-        why = f"not finished: its writer is at work or was interrupted; {how} what was flushed"
+        what = "not finished: its writer is at work or was interrupted; "
+        how = "unfinished=True reads", "`ffrecord info --unfinished` shows"
+        why = Advised(what, *how, " what was flushed")
         raise FileNotFoundError(errno.ENOENT, why, path) from None
 
 

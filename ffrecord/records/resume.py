@@ -17,14 +17,12 @@ import os
 import stat
 import warnings
 from array import array
-from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from collections.abc import Sequence
 
-from ffrecord.aliases import Bytes
 from ffrecord.atomic import locks
 from ffrecord.atomic.clone import take_over, whole_blocks
-from ffrecord.atomic.file import NewFile, mode_for, sync_folder, write_all
-from ffrecord.atomic.locks import open_locked, open_own
+from ffrecord.atomic.direct import write_all
+from ffrecord.atomic.file import Naming, NewFile, mode_for, sync_folder
 from ffrecord.disk.source import Recheck, Source, whole_file
 from ffrecord.errors import (
     ChangedError,
@@ -37,7 +35,7 @@ from ffrecord.errors import (
 from ffrecord.format import journal
 from ffrecord.format import records as record_layout
 from ffrecord.format.journal import JournalEntry, journal_path, partial_path
-from ffrecord.records.beginning import Beginning
+from ffrecord.records.draft import Draft
 from ffrecord.records.opening import read_header
 
 ROOM = 1 << 20
@@ -46,171 +44,48 @@ ROOM = 1 << 20
 MOST_GAP = 16  # a finished file may have one part in so many between its header and its records
 
 
+def begin(path: str, n: int | None) -> Draft:
+    """Go on with the unfinished file for `path`, or begin one; if `path` is a whole file of `n`
+    records already, it stays as it is."""
+    partial = partial_path(path)
+    beside = journal_path(partial)
+    # Checksums of small records give them away: the journal is for those who may read the file.
+    log = Journal(beside, locks.open_locked(beside, mode_for(path) | stat.S_IRUSR | stat.S_IWUSR))
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(log.close)  # and with it the lock, however long the exception is kept
+        there = os.path.lexists(partial)
+        done = None if there or n is None else _finished(path, n)
+        if done is not None:
+            log.remove()
+            return done
+        file = NewFile(_Partial(path, partial, log))
+        on_failure.callback(file.abandon)
+        content = log.read()
+        if content is not None and there:
+            begun = _continued(file, path, content, n, log)
+        elif content is None and os.fstat(file.fd).st_size:
+            raise StructureError(
+                f"{partial}: cannot be continued: its journal is missing or damaged; "
+                "remove both to begin anew"
+            )
+        else:  # nothing was flushed yet; or the journal is what a finished file has left behind
+            room = _room(n)
+            log.start(n, room)
+            sync_folder(os.path.dirname(path))
+            begun = Draft(file, room, room, note=log.add)
+        on_failure.pop_all()
+        return begun
+
+
 def _room(n: int | None) -> int:
     """Where the records of an unfinished file begin."""
     return ROOM if n is None else record_layout.header_size(n)
 
 
-def begin(path: str, n: int | None) -> Beginning:
-    """Go on with the unfinished file for `path`, or begin one; if `path` is a whole file of `n`
-    records already, it stays as it is."""
-    unfinished = partial_path(path)
-    beside = journal_path(unfinished)
-    # Checksums of small records give them away: the journal is for those who may read the file.
-    log = Journal(beside, open_locked(beside, mode_for(path) | stat.S_IRUSR | stat.S_IWUSR))
-    there = os.path.lexists(unfinished)
-    try:
-        done = None if there or n is None else _finished_already(path, n)
-        if done is not None:
-            log.remove()
-            return done
-        file = PartialFile(path, unfinished, log)
-    except BaseException:
-        log.close()  # and with it the lock, however long the exception is kept
-        raise
-    try:
-        content = log.read()
-        if content is not None and there:
-            return _resume(file, unfinished, content, n)
-        if content is None and os.fstat(file.fd).st_size:
-            raise StructureError(
-                f"{unfinished}: cannot be continued: its journal is missing or damaged; "
-                "remove both to begin anew"
-            )
-        # Nothing was flushed yet; or the journal is what a finished file has left behind.
-        room = _room(n)
-        log.start(n, room)
-        sync_folder(os.path.dirname(path))
-        file.rewind(room)
-        return Beginning(file, room, room, array("I"), array("q"))
-    except BaseException:
-        file.abandon()
-        raise
+# ---- a file that is finished already ---------------------------------------------------------
 
 
-class PartialFile(NewFile):
-    """A file that outlives its writer, until it is published or given up."""
-
-    def __init__(self, target: str, path: str, log: Journal) -> None:
-        fd = open_own(path, mode_for(target))
-        try:
-            with contextlib.suppress(FileNotFoundError):  # who may not read the one may not this
-                os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))
-        except BaseException:
-            os.close(fd)
-            raise
-        super().__init__(target, fd, path)
-        self.log = log
-
-    def keep(self, ends: Iterable[int], checksums: Iterable[int]) -> None:
-        super().keep(ends, checksums)
-        self.log.add(list(ends), list(checksums))
-
-    def with_room(self, begin: int, room: int) -> tuple[NewFile, int]:
-        """This file, if the header fits and not much is wasted; else a copy, since nothing that
-        was flushed may be moved: shifting blocks is not one step to a power cut."""
-        self.flush()
-        end = self.position
-        if room <= begin and (begin - room) * MOST_GAP <= end - begin + room:
-            return self, 0
-        shift = whole_blocks(room - begin)
-        copy = _FinishedCopy(self._target, self)
-        try:
-            assert self._name is not None
-            take_over(Source(self._name, direct=False), begin, end, copy, begin + shift)
-        except BaseException:
-            copy.discard()
-            raise
-        return copy, shift
-
-    def publish(self) -> None:
-        super().publish()
-        self.log.remove()
-
-    def discard(self) -> None:
-        """Give it up: the records are gone."""
-        super().discard()
-        self.log.remove()  # after the records: without a journal they would be of no use
-
-    def abandon(self) -> None:
-        """Close it, and leave it for another time."""
-        self._name = None
-        super().discard()
-        self.log.close()
-
-
-class _FinishedCopy(NewFile):
-    """What is published in a partial file's place, which is removed then and not before."""
-
-    def __init__(self, target: str, partial: PartialFile) -> None:
-        super().__init__(target)
-        self._partial = partial
-
-    def publish(self) -> None:
-        super().publish()
-        self._partial.discard()
-
-    def abandon(self) -> None:
-        super().discard()
-        self._partial.abandon()
-
-
-def _refuse_if_finished_since(file: PartialFile, path: str, entries: list[JournalEntry]) -> None:
-    """Going on with old records would replace what another writer has finished meanwhile.
-
-    A writer that was killed between finishing the file and removing these is not another one.
-    """
-    target = file._target
-    try:
-        if os.stat(target).st_mtime_ns <= os.fstat(file.fd).st_mtime_ns:
-            return
-        there = read_header(Source(target, direct=False), check=True).checksums
-    except (FFRecordError, FileNotFoundError):  # what is there is none of ours to protect
-        return
-    if there[: len(entries)].tolist() != [entry.crc for entry in entries]:
-        raise ChangedError(
-            f"{target}: was written since {path} was left; "
-            "remove that one and its journal to begin anew, or the file to go on"
-        )
-
-
-def _resume(
-    file: PartialFile, path: str, content: journal.ParsedJournal, n: int | None
-) -> Beginning:
-    if content.n != n:
-        raise CountError(
-            f"{path}: was begun with n={content.n}, not with n={n}; "
-            "go on as it was begun, or remove it and its journal"
-        )
-    if content.begin != _room(n):
-        raise StructureError(
-            f"{journal_path(path)}: its records would begin at byte {content.begin}, "
-            f"not at {_room(n)}: it was not written by a FileWriter"
-        )
-    entries = _whole(path, content)
-    _refuse_if_finished_since(file, path, entries)
-    ends = [content.begin, *(entry.end for entry in entries)]
-    file.rewind(ends[-1])
-    os.ftruncate(file.fd, ends[-1])
-    os.fsync(file.fd)  # what a killed writer had not flushed may be in memory only
-    file.log.resume(content, len(entries))
-    checksums = array("I", (entry.crc for entry in entries))
-    return Beginning(file, content.begin, ends[-1], checksums, array("q", ends[:-1]))
-
-
-def _whole(path: str, content: journal.ParsedJournal) -> list[JournalEntry]:
-    """The entries to go on after: all records in front are read and checked."""
-    recheck = Recheck(Source(path, direct=False))
-
-    def verify(number: int, begin: int, entry: JournalEntry) -> None:
-        computed = recheck.checksum(begin, entry.end)
-        if computed != entry.crc:
-            raise SampleChecksumError(path, number, entry.crc, computed)
-
-    return journal.whole(path, content, content.begin, os.path.getsize(path), verify)
-
-
-def _finished_already(path: str, n: int) -> Beginning | None:
+def _finished(path: str, n: int) -> Draft | None:
     """The whole file of `n` records at `path`; None if something else is there, or nothing."""
     try:
         source = Source(path, direct=False)
@@ -225,14 +100,16 @@ def _finished_already(path: str, n: int) -> Beginning | None:
     if header.n > n:  # appended to, perhaps
         warnings.warn(
             f"{path}: a finished file of {header.n} records, more than n={n}, will be replaced",
-            stacklevel=4,
+            stacklevel=5,
         )
     if header.n != n:
         return None
     checksums = array("I", header.checksums.tobytes())
     offsets = array("q", header.offsets[:-1].tobytes())
     room = int(header.offsets[0]) if n else record_layout.header_size(0)
-    return Beginning(FinishedFile(path, source), room, int(header.offsets[-1]), checksums, offsets)
+    end = int(header.offsets[-1])
+    file = NewFile(_Finished(path, source))
+    return Draft(file, room, end, checksums, offsets, is_finished=True)
 
 
 def _is_cut_off(source: Source, header: record_layout.Header) -> bool:
@@ -243,27 +120,127 @@ def _is_cut_off(source: Source, header: record_layout.Header) -> bool:
     return Recheck(source).checksum(begin, end) != int(header.checksums[-1])
 
 
-class FinishedFile(NewFile):
-    """A file that has all of its records, its header and its name."""
+class _Finished(Naming):
+    """The file has its name."""
 
     def __init__(self, target: str, source: Source) -> None:
-        super().__init__(target, os.dup(source.fd))
+        super().__init__(target)
+        self._source = source
 
-    def write(self, buffer: Bytes) -> NoReturn:
-        raise CountError(f"{self._target}: already holds all of its records")
+    def open(self) -> tuple[int, None]:
+        return os.dup(self._source.fd), None
 
-    def write_at(self, offset: int, data: bytes | memoryview) -> None:
-        pass
 
-    def keep(self, ends: Iterable[int], checksums: Iterable[int]) -> None:
-        pass
+# ---- an unfinished file ----------------------------------------------------------------------
 
-    def publish(self) -> None:
-        pass
+
+class _Partial(Naming):
+    """The file has a name of its own, and outlives its writer until it is published or given up.
+    Nothing that was flushed may be moved: shifting blocks is not one step to a power cut."""
+
+    finds_again = True
+
+    def __init__(self, target: str, path: str, log: Journal) -> None:
+        super().__init__(target)
+        self._path = path
+        self._log = log
+
+    def open(self) -> tuple[int, str]:
+        return locks.open_own(self._path, mode_for(self.target)), self._path
+
+    def prepare(self, fd: int) -> None:
+        with contextlib.suppress(FileNotFoundError):  # who may not read the one may not this
+            os.fchmod(fd, stat.S_IMODE(os.stat(self.target).st_mode))
+
+    def with_room(self, file: NewFile, begin: int, room: int) -> tuple[NewFile, int]:
+        """The file itself, if the header fits and not much is wasted; else a copy."""
+        file.flush()
+        end = file.position
+        if room <= begin and (begin - room) * MOST_GAP <= end - begin + room:
+            return file, 0
+        shift = whole_blocks(room - begin)
+        copy = NewFile(_CopyOf(file, self.target))
+        try:
+            take_over(Source(self._path, direct=False), begin, end, copy, begin + shift)
+        except BaseException:
+            copy.close()
+            raise
+        return copy, shift
+
+    def end(self, *, kept: bool) -> None:
+        # Only after the records: without a journal they would be of no use.
+        (self._log.close if kept else self._log.remove)()
+
+
+class _CopyOf(Naming):
+    """The file is published in a partial one's place, which is removed then and not before."""
+
+    def __init__(self, partial: NewFile, target: str) -> None:
+        super().__init__(target)
+        self._partial = partial
+
+    def end(self, *, kept: bool) -> None:
+        (self._partial.abandon if kept else self._partial.discard)()
+
+
+def _continued(
+    file: NewFile, target: str, content: journal.ParsedJournal, n: int | None, log: Journal
+) -> Draft:
+    path = partial_path(target)
+    if content.n != n:
+        raise CountError(
+            f"{path}: was begun with n={content.n}, not with n={n}; "
+            "go on as it was begun, or remove it and its journal"
+        )
+    if content.begin != _room(n):
+        raise StructureError(
+            f"{log.path}: its records would begin at byte {content.begin}, "
+            f"not at {_room(n)}: it was not written by a FileWriter"
+        )
+    entries = _whole(path, content)
+    _refuse_if_finished_since(file, path, target, entries)
+    ends = [content.begin, *(entry.end for entry in entries)]
+    os.ftruncate(file.fd, ends[-1])
+    os.fsync(file.fd)  # what a killed writer had not flushed may be in memory only
+    log.resume(content, len(entries))
+    checksums = array("I", (entry.crc for entry in entries))
+    return Draft(file, content.begin, ends[-1], checksums, array("q", ends[:-1]), note=log.add)
+
+
+def _whole(path: str, content: journal.ParsedJournal) -> list[JournalEntry]:
+    """The entries to go on after: all records in front are read and checked."""
+    recheck = Recheck(Source(path, direct=False))
+
+    def verify(number: int, begin: int, entry: JournalEntry) -> None:
+        computed = recheck.checksum(begin, entry.end)
+        if computed != entry.crc:
+            raise SampleChecksumError(path, number, entry.crc, computed)
+
+    return journal.whole(path, content, content.begin, os.path.getsize(path), verify)
+
+
+def _refuse_if_finished_since(
+    file: NewFile, path: str, target: str, entries: list[JournalEntry]
+) -> None:
+    """Going on with old records would replace what another writer has finished meanwhile.
+
+    A writer that was killed between finishing the file and removing these is not another one.
+    """
+    try:
+        if os.stat(target).st_mtime_ns <= os.fstat(file.fd).st_mtime_ns:
+            return
+        there = read_header(Source(target, direct=False), check=True).checksums
+    except (FFRecordError, FileNotFoundError):  # what is there is none of ours to protect
+        return
+    if there[: len(entries)].tolist() != [entry.crc for entry in entries]:
+        raise ChangedError(
+            f"{target}: was written since {path} was left; "
+            "remove that one and its journal to begin anew, or the file to go on"
+        )
 
 
 class Journal:
-    """An open journal, locked by its writer. Who opened the descriptor gives it away to this."""
+    """An open journal, locked by its writer. It owns the descriptor that it is given."""
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path

@@ -33,12 +33,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.aliases import Bytes
-from ffrecord.atomic.file import check_target, writing
+from ffrecord.atomic.file import Naming, check_target, writing
 from ffrecord.errors import ClosedError, CountError, FFRecordError
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
-from ffrecord.records import beginning
-from ffrecord.records.beginning import Beginning
+from ffrecord.records import draft
+from ffrecord.records.draft import Draft
 
 COPY_CHUNK = 1 << 20
 SHOWN = 30  # characters of a text that an error repeats
@@ -91,7 +91,7 @@ class FileWriter:
             begun = self._begin(n, append)
         self._file = begun.file
         self._checksums, self._offsets = begun.checksums, begun.offsets
-        self._room = begun.room
+        self._room, self._note, self._is_finished = begun.room, begun.note, begun.is_finished
         self._sealed = begun.end  # where the last record ended
         self.count = self._kept = len(begun.offsets)
         self._kept_end = self._sealed
@@ -99,14 +99,14 @@ class FileWriter:
         self.n = None if n is None else n + self._before
         self._file.rewind(self._sealed)
 
-    def _begin(self, n: int | None, append: bool) -> Beginning:
+    def _begin(self, n: int | None, append: bool) -> Draft:
         """The modules that read are loaded when they are needed: most files are new ones."""
         if append:
             from ffrecord.records.append import begin
         elif self._resumable:
             from ffrecord.records.resume import begin
         else:
-            begin = beginning.new
+            return draft.new(Naming(self._path), n)
         return begin(self._path, n)
 
     def write_one(self, data: Any) -> None:
@@ -143,6 +143,8 @@ class FileWriter:
     def append(self, data: memoryview) -> None:
         """Add bytes of which `seal` will say what records they are."""
         self._opened()
+        if self._is_finished:
+            raise CountError(f"{self._path}: already holds all of its records")
         with self._writing():
             self._file.write(np.frombuffer(data, np.uint8))
 
@@ -171,11 +173,15 @@ class FileWriter:
         """Have all records so far on disk. A resumable writer's survive whatever comes then;
         those of another one are lost without `close`."""
         self._opened()
+        if self._is_finished:
+            return
         ends = self._offsets[self._kept + 1 :]
         if self.count > self._kept:
             ends.append(self._sealed)
         with self._writing():
-            self._file.keep(ends, self._checksums[self._kept :])
+            self._file.sync()
+            if self._note is not None:
+                self._note(ends, self._checksums[self._kept :])
         self._kept, self._kept_end = self.count, self._sealed
 
     def _flush_if_due(self) -> None:
@@ -207,9 +213,10 @@ class FileWriter:
                     f"{self._path}: {written} records were written, {announced} were announced; "
                     f"the file {kept}"
                 )
-            with self._writing():
-                self._put_header()
-                self._file.publish()
+            if not self._is_finished:
+                with self._writing():
+                    self._put_header()
+                    self._file.publish()
         except BaseException:
             self._file.abandon()
             raise

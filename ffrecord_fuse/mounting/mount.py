@@ -15,7 +15,6 @@ died lets not even lstat through. `mounttable` knows what is mounted where.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import pwd
@@ -27,6 +26,7 @@ import socket
 import stat
 import subprocess
 
+from ffrecord.disk import libc
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting.mounttable import NOT_MOUNTED, MountEntry, find, places_of, resolve
 from ffrecord_fuse.mounting.options import Options, escape
@@ -45,18 +45,12 @@ _FLAGS = {
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mount.argtypes = (
-    ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p,
-)  # fmt: skip
-_libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
-
 
 def mount(source: str, mountpoint: str, options: Options, *, root_mode: int = 0o40755) -> int:
     """Mount, and return the descriptor to serve it by: non-blocking, closed on exec.
 
     `source` is only shown, by `df` and `findmnt`. The kernel knows no `allow_root`: it is asked for
-    `allow_other`, and the session has to turn the others away.
+    `allow_other`, and turns others away by the mode of the root folder (`Ownership.keeper`).
     """
     inherited = inherited_descriptor(mountpoint)
     if inherited is not None:
@@ -204,14 +198,12 @@ def _mount_directly(
             f"user_id={os.getuid()}", f"group_id={os.getgid()}", *_access(options),
         ]  # fmt: skip
         flags = sum(_FLAGS[name] for name in _names(options))
-        code = _libc.mount(
-            _shown(source).encode(), os.fsencode(folder), TYPE.encode(), flags,
-            ",".join(settings).encode(),
-        )  # fmt: skip
-        if code != 0:
-            error = ctypes.get_errno()
-            why = _MOUNT_REFUSED.get(error, f"cannot be mounted on: {os.strerror(error)}")
-            raise MountError(mountpoint, error, why)
+        try:
+            libc.mount(_shown(source), folder, TYPE, flags, ",".join(settings))
+        except OSError as error:
+            code = error.errno or errno.EIO
+            why = _MOUNT_REFUSED.get(code, f"cannot be mounted on: {error.strerror}")
+            raise MountError(mountpoint, code, why) from None
         on_failure.pop_all()
         return fd
 
@@ -239,16 +231,19 @@ _MOUNT_REFUSED = {
 
 def _unmount_directly(mountpoint: str, folder: str, lazy: bool) -> None:
     flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)
-    if _libc.umount2(os.fsencode(folder), flags) == 0:
-        return
-    error = ctypes.get_errno()
-    known = {
-        errno.EBUSY: _BUSY,
-        errno.EINVAL: NOT_MOUNTED,
-        errno.EPERM: "this root may not unmount",
-    }
-    why = known.get(error, f"cannot be unmounted: {os.strerror(error)}")
-    raise MountError(mountpoint, error, why)
+    try:
+        libc.umount(folder, flags)
+    except OSError as error:
+        code = error.errno or errno.EIO
+        why = _UNMOUNT_REFUSED.get(code, f"cannot be unmounted: {error.strerror}")
+        raise MountError(mountpoint, code, why) from None
+
+
+_UNMOUNT_REFUSED = {
+    errno.EBUSY: _BUSY,
+    errno.EINVAL: NOT_MOUNTED,
+    errno.EPERM: "this root may not unmount",
+}
 
 
 # ---- others: fusermount3 ---------------------------------------------------------------------

@@ -96,24 +96,18 @@ def _require_descriptors(mountpoint: str, count: int) -> None:
 
 def _run(run: Run, watch: Supervisor, mountpoint: str, *, foreground: bool) -> None:
     """Serve; if that cannot even begin, leave no dead mount."""
-    is_ready = False
+    with contextlib.closing(watch), contextlib.ExitStack() as on_failure:
+        on_failure.callback(_unmount_quietly, mountpoint)
+        on_failure.callback(watch.close)  # before it: there may be no descriptor to unmount with
 
-    def ready() -> None:
-        nonlocal is_ready
-        is_ready = True
+        def ready() -> None:
+            on_failure.pop_all()
 
-    try:
         if foreground:
             run(ready)
         else:
             in_background(run, mountpoint)
-    except BaseException:
-        watch.close()  # first: there may be no descriptor left to unmount with
-        if not is_ready:
-            _unmount_quietly(mountpoint)
-        raise
-    finally:
-        watch.close()
+            ready()
 
 
 def _unmount_quietly(mountpoint: str) -> None:
@@ -202,13 +196,12 @@ def _undone_if_interrupted(mountpoint: str) -> Iterator[None]:
 def _mount(archive: str, mountpoint: str, options: Options) -> tuple[int, Agreement, int | None]:
     """Mount; the descriptor, what INIT has settled, and the connection if it can be seen."""
     fd = mount(archive, mountpoint, options)
-    try:
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(_unmount_quietly, mountpoint)
+        on_failure.callback(os.close, fd)
         agreement = agree(fd, mountpoint)
         connection = connection_at(mountpoint)
-    except BaseException:
-        os.close(fd)
-        _unmount_quietly(mountpoint)
-        raise
+        on_failure.pop_all()
     set_read_ahead(mountpoint, READ_AHEAD_KIB)
     return fd, agreement, connection
 

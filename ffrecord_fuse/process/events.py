@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
 from collections.abc import Iterable
 
-_SIGSET_BYTES = 128  # of glibc; musl has as many
-_libc = ctypes.CDLL(None, use_errno=True)
+from ffrecord.disk.libc import signalfd
 
 
 class Events:
@@ -18,7 +16,7 @@ class Events:
     def __init__(self, signals: Iterable[signal.Signals], descriptors: Iterable[int] = ()) -> None:
         self._signals = set(signals)
         self._descriptors = tuple(descriptors)
-        self._fd = _signalfd(self._signals)
+        self._fd = signalfd(self._signals)
         self._poll = select.poll()
         for fd in (self._fd, *self._descriptors):
             self._poll.register(fd, select.POLLIN)
@@ -37,15 +35,3 @@ class Events:
 
     def close(self) -> None:
         os.close(self._fd)
-
-
-def _signalfd(signals: Iterable[signal.Signals]) -> int:
-    wanted = ctypes.create_string_buffer(_SIGSET_BYTES)
-    _libc.sigemptyset(wanted)
-    for signo in signals:
-        _libc.sigaddset(wanted, int(signo))
-    fd: int = _libc.signalfd(-1, wanted, os.O_CLOEXEC | os.O_NONBLOCK)
-    if fd < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return fd

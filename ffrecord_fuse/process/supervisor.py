@@ -16,7 +16,6 @@ program that a mount belongs to, if it belongs to one (`lifeline`).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import gc
@@ -27,6 +26,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ffrecord.disk.libc import die_with_parent
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.mounting.lifeline import Caller
@@ -47,8 +47,6 @@ SHORT_LIFE = 0.2  # seconds
 LONGEST_PAUSE = 1.0
 GARBAGE = 50_000  # objects between two looks for garbage
 _CRASHED = 70
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def default_workers() -> int:
@@ -222,7 +220,7 @@ class Supervisor:
         """The life of a worker: never returns."""
         code = _CRASHED
         try:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            die_with_parent()
             if os.getppid() != supervisor:  # it has died before that: nobody would tell us
                 os._exit(code)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to the whole group
@@ -240,7 +238,7 @@ class Supervisor:
                 counts=served.counters.row(worker.number), log=self._log,
             ).run()  # fmt: skip
             code = 0
-        except BaseException as error:
+        except Exception as error:
             self._log(f"worker {worker.number} failed: {error!r}")
         finally:
             os._exit(code)

@@ -17,7 +17,7 @@ import pytest
 
 from ffrecord import FileReader, ReadFailedError, TruncatedError
 from ffrecord.aliases import Mask
-from ffrecord.disk import aio, fetch, pagecache
+from ffrecord.disk import aio, fetch, libc, pagecache
 from ffrecord.disk import source as disk_source
 from tests.support import handmade
 
@@ -324,7 +324,7 @@ class _Statx:
 
 
 @pytest.mark.parametrize(
-    ("libc", "align"),
+    ("library", "align"),
     [
         (_NoStatx(), 4096),
         (_Statx(-1, {}), 4096),
@@ -335,9 +335,9 @@ class _Statx:
     ],
 )
 def test_the_alignment_is_what_statx_says_or_4096(
-    libc: object, align: int, monkeypatch: pytest.MonkeyPatch
+    library: object, align: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_source, "_libc", libc)
+    monkeypatch.setattr(libc, "_libc", library)
     assert disk_source._direct_alignment(0) == align
 
 

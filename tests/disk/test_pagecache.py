@@ -140,7 +140,7 @@ def test_without_cachestat_a_few_reads_decide_for_all(
 ) -> None:
     if warm:
         cold_file.read_bytes()
-    monkeypatch.setattr(pagecache, "_syscall", lambda *_args: -1)
+    monkeypatch.setattr(pagecache, "syscall", lambda *_args: -1)
     answers = pagecache.resident(*rows(fd, list(range(PAGES))))
     assert answers.tolist() == [warm] * PAGES
 
@@ -151,7 +151,7 @@ def test_without_any_way_to_ask_nothing_is_taken_for_cached(
     def refuse(*_args: object) -> int:
         raise OSError(95, "not supported")
 
-    monkeypatch.setattr(pagecache, "_syscall", lambda *_args: -1)
+    monkeypatch.setattr(pagecache, "syscall", lambda *_args: -1)
     monkeypatch.setattr(os, "preadv", refuse)
     assert not pagecache.resident(*rows(fd, list(range(20)))).any()
 

@@ -33,6 +33,7 @@ from ffrecord import (
     ReadFailedError,
     SampleChecksumError,
     StructureError,
+    TimedOutError,
     TruncatedError,
     UnfinishedError,
     WriteFailedError,
@@ -40,6 +41,8 @@ from ffrecord import (
 from ffrecord.disk import aio
 from ffrecord.disk import source as disk_source
 from ffrecord.format import records as record_layout
+from ffrecord.text import Advised, for_shell
+from ffrecord_fuse.errors import MountError
 from tests.support import handmade
 
 MODES = ["auto", "aio", "buffered", "mmap"]
@@ -333,6 +336,8 @@ def test_busy_error_names_the_file_that_another_writer_has(small_file: Path) -> 
         MissingFolderError("folder/file"),
         ReadFailedError("file", errno.EIO, 4096),
         WriteFailedError("file", errno.EIO),
+        TimedOutError("file", "no record was added"),
+        MountError("file", errno.EBUSY, "is in use"),
         DamagedSourceError("file", "what is wrong", 3, 4096),
     ],
     ids=lambda error: type(error).__name__,
@@ -343,7 +348,34 @@ def test_errors_pickle(error: FFRecordError) -> None:
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert vars(again) == vars(error)
+    assert getattr(again, "errno", None) == getattr(error, "errno", None)
     assert "file" in str(again)
+
+
+# ---- advice ------------------------------------------------------------------------------------
+
+ADVISED: dict[str, Callable[[str], Exception]] = {
+    "ours": CountError,
+    "the system's": lambda advice: FileExistsError(errno.EEXIST, advice, "file"),
+    "the system's, by another": lambda advice: OSError(
+        errno.EEXIST, FileExistsError(errno.EEXIST, advice).strerror, "file"
+    ),
+    "Python's": ValueError,
+}
+
+
+@pytest.mark.parametrize("make", ADVISED.values(), ids=ADVISED)
+def test_an_error_has_advice_for_python_and_for_a_shell_also_from_a_worker(
+    make: Callable[[str], Exception],
+) -> None:
+    error = make(Advised("is there; ", "overwrite=True", "--force", " replaces it"))
+    plain = make("is there; overwrite=True replaces it")
+    shell = make("is there; --force replaces it")
+    for each in (error, pickle.loads(pickle.dumps(error))):
+        assert type(each) is type(plain)
+        assert (str(each), each.args) == (str(plain), plain.args)
+        assert for_shell(each) == str(shell)
+        assert for_shell(plain) == str(plain)
 
 
 # ---- damage --------------------------------------------------------------------------------

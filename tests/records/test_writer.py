@@ -70,7 +70,10 @@ def without_tmpfile(monkeypatch: pytest.MonkeyPatch, code: int = errno.EOPNOTSUP
 
 
 def without_insert_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atomic_file, "_fallocate", lambda *_args: -1)
+    def refusing(*_args: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(atomic_file, "insert_range", refusing)
 
 
 # ---- what a record may be ------------------------------------------------------------------

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ffrecord.atomic import grown_folder
+from ffrecord.disk import libc
 
 CALLS = (
     "pwrite", "write", "fsync", "rename", "replace", "link", "symlink", "unlink", "mkdir", "rmdir",
@@ -87,7 +87,7 @@ def run(
         for name in CALLS:
             setattr(os, name, counter.wrap(getattr(os, name), name))
         fcntl.ioctl = counter.wrap(fcntl.ioctl, "ioctl")
-        grown_folder.exchange = counter.wrap(grown_folder.exchange, "exchange")
+        libc.exchange = counter.wrap(libc.exchange, "exchange")
 
         def whole() -> None:
             work(lambda number: (write(tell, number.to_bytes(4, "little")), None)[1])

@@ -7,7 +7,6 @@ system does, so what holds here holds there.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import stat
@@ -19,8 +18,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from ffrecord.atomic import grown_folder
-from ffrecord.convert import publish
+from ffrecord.disk import libc
 
 Image: TypeAlias = "bytes | dict[str, Any] | None"
 
@@ -67,9 +65,9 @@ class Disk:
         with pytest.MonkeyPatch.context() as patch:
             for name in NAMING:
                 patch.setattr(os, name, _followed_by(getattr(os, name), then))
-            patch.setattr(grown_folder, "exchange", _followed_by(grown_folder.exchange, then))
+            patch.setattr(libc, "exchange", _followed_by(libc.exchange, then))
             patch.setattr(os, "fsync", _followed_by(self._sync, then))
-            patch.setattr(publish, "_libc", _SyncAll(self._sync_all))
+            patch.setattr(libc, "syncfs", lambda _fd: self._sync_all())
             try:
                 yield
             finally:
@@ -120,20 +118,6 @@ class Disk:
                 fd = os.open(path, os.O_RDONLY)
                 self._sync(fd)
                 os.close(fd)
-
-
-class _SyncAll:
-    """A libc whose syncfs is noted."""
-
-    def __init__(self, sync_all: Callable[[], None]) -> None:
-        self._sync_all = sync_all
-
-    def syncfs(self, _fd: int) -> int:
-        self._sync_all()
-        return 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(ctypes.CDLL(None, use_errno=True), name)
 
 
 def _followed_by(call: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ffrecord.atomic.file import write_all, writing
+from ffrecord.atomic.direct import write_all
+from ffrecord.atomic.file import writing
 
 
 class Target:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,10 +49,11 @@ class Daemon:
         before = self.workers
         victim = before[number % len(before)]
         os.kill(victim, signal.SIGKILL)
-        wait_until(
-            lambda: victim not in (now := self.workers) and len(now) == len(before),
-            "no other worker was started",
-        )
+        self.wait_for_others([victim], len(before))
+
+    def wait_for_others(self, killed: Collection[int], due: int) -> None:
+        """Wait until `due` workers are there that were not killed. Those are listed for a while."""
+        wait_until(lambda: len({*self.workers} - {*killed}) == due, "no other worker was started")
 
     def end(self) -> int:
         """Wait for it to end by itself; its exit code."""

@@ -189,11 +189,7 @@ def test_reads_that_die_with_their_workers_are_answered_by_others(
                 for pid in killed:
                     os.kill(pid, signal.SIGKILL)
                 check(process, whole, reads)
-            # Not the killed ones, which stay children until they are waited for.
-            daemons.wait_until(
-                lambda killed=frozenset(killed): len({*mounted.workers} - killed) == int(workers),
-                "workers are missing",
-            )
+            mounted.wait_for_others(killed, int(workers))
 
 
 def test_nothing_is_left_of_the_reads_of_a_client_that_was_killed(
