@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.aliases import Bytes, Ints
-from ffrecord.disk import aio, pagecache
+from ffrecord.disk import aio
 from ffrecord.disk.extents import Plan
 from ffrecord.disk.source import Source, SourceSet
 
@@ -58,10 +58,7 @@ class Fetch:
         reads: Ints | None = None  # all of them
         cached_fds = self._descriptors(self._sources.fds)
         if self._mode == "auto":
-            hot = pagecache.resident(
-                cached_fds, self._plan.offset, self._plan.need,
-                use_cachestat=self._sources.use_cachestat,
-            )  # fmt: skip
+            hot = self._sources.cache.has_each(cached_fds, self._plan.offset, self._plan.need)
             if hot.any():
                 reads = self._copy_cached(cached_fds, hot)
                 if not reads.size:

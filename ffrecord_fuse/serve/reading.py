@@ -10,12 +10,10 @@ Nothing here waits for a disk: what is not at hand is answered by `go_on` when i
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from ffrecord.disk import pagecache
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.errors import FFRecordError
 from ffrecord_fuse.filesystem import Filesystem
@@ -31,7 +29,6 @@ from ffrecord_fuse.wire.request import Request
 READ_BYTES = 3 << 19
 """A read of 1 MiB and what is missing of the blocks at both its ends."""
 
-HITS_TO_BE_WARM = 8
 _slabs = SlabPool()
 
 
@@ -74,8 +71,7 @@ class Reading:
         self._memory = self._frame[reply.FRONT :]
         sources = filesystem.archive.reader.sources
         self._fds: list[int] = sources.fds.tolist()
-        self._may_ask = sources.use_cachestat
-        self._warm_hits = HITS_TO_BE_WARM
+        self._cache = sources.cache
         self.cold = ColdReads(sources)
         self._streams = Streams(self.cold, content.last_start)
         self._background = Background(self.cold.eventfd)
@@ -170,32 +166,11 @@ class Reading:
         self.cold.add((unique, piece), piece.file, piece.begin, piece.length)
 
     def _cached(self, piece: Piece) -> memoryview | None:
-        """A piece out of the page cache; None if that has not all of it.
-
-        A read with RWF_NOWAIT that misses begins to read into the page cache, so that the same
-        bytes would come from the disk twice. While reads hit, that is worth it; after a miss
-        the kernel is asked first (cachestat) until some in a row have hit again.
-        """
-        fd = self._fds[piece.file]
+        """A piece out of the page cache; None if that has not all of it."""
         if piece.length > READ_BYTES:
             return None
-        if self._warm_hits < HITS_TO_BE_WARM:
-            if self._may_ask and not pagecache.is_resident(fd, piece.begin, piece.length):
-                self._warm_hits = 0
-                return None
-            if not self._may_ask:  # every so often a read is tried
-                self._warm_hits += 1
-                return None
         memory = self._memory[: piece.length]
-        try:
-            count = os.preadv(fd, [memory], piece.begin, os.RWF_NOWAIT)
-        except OSError:  # EAGAIN: not there; EOPNOTSUPP: a file system that cannot tell; EIO
-            count = 0
-        if count < piece.length:
-            self._warm_hits = 0
-            return None
-        self._warm_hits = min(self._warm_hits + 1, HITS_TO_BE_WARM)
-        return memory
+        return memory if self._cache.read(self._fds[piece.file], memory, piece.begin) else None
 
     def _answer_learned(self) -> bool:
         """Go on with reads of files whose checksums are known now; whether there were any."""

@@ -17,8 +17,9 @@ import pytest
 
 from ffrecord import FileReader, ReadFailedError, TruncatedError
 from ffrecord.aliases import Mask
-from ffrecord.disk import aio, fetch, pagecache
+from ffrecord.disk import aio, fetch
 from ffrecord.disk import source as disk_source
+from ffrecord.disk.pagecache import PageCache
 from tests.support import handmade
 
 needs_libaio = pytest.mark.skipif(aio._lib is None, reason="libaio is not installed")
@@ -410,7 +411,7 @@ def test_contexts_that_are_too_small_for_the_batch_serve_it_in_turns(
 # ---- the page cache's answer is a hint -------------------------------------------------------
 
 
-def random_mask(_fds: object, offsets: Sequence[int], *_: object, **__: object) -> Mask:
+def random_mask(_self: object, _fds: object, offsets: Sequence[int], _lengths: object) -> Mask:
     return np.random.default_rng(len(offsets)).random(len(offsets)) < 0.5
 
 
@@ -418,8 +419,8 @@ def random_mask(_fds: object, offsets: Sequence[int], *_: object, **__: object) 
 @pytest.mark.parametrize(
     "answer",
     [
-        lambda _fds, offsets, *_, **__: np.ones(len(offsets), bool),
-        lambda _fds, offsets, *_, **__: np.zeros(len(offsets), bool),
+        lambda _self, _fds, offsets, _lengths: np.ones(len(offsets), bool),
+        lambda _self, _fds, offsets, _lengths: np.zeros(len(offsets), bool),
         random_mask,
     ],
     ids=["all", "none", "some"],
@@ -428,7 +429,7 @@ def test_a_wrong_guess_about_the_cache_gives_the_right_bytes(
     answer: object, cached: bool, sample_file: Path, sample_records: list[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(pagecache, "resident", answer)
+    monkeypatch.setattr(PageCache, "has_each", answer)
     if not cached:
         handmade.evict(sample_file)
     expect_right(sample_file, sample_records, "auto")

@@ -1040,7 +1040,7 @@ def test_a_page_cache_that_comes_and_goes_changes_nothing(
     monkeypatch.setattr(os, "preadv", moody)
     monkeypatch.setattr(
         disk_source.SourceSet, "ask_about_the_cache",
-        lambda self: setattr(self, "use_cachestat", may_ask),
+        lambda self: setattr(self.cache, "use_cachestat", may_ask),
     )  # fmt: skip
     for _ in range(3):
         read_everything(packed, tree, Reading)
