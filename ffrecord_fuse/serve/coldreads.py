@@ -3,7 +3,8 @@
 They are O_DIRECT reads, so that data is cached once, in the pages of the mount, and not in those of
 the archive too. One `AioQueue` and a fixed number of slots live as long as a worker does. A read
 that cannot be queued (no O_DIRECT, no AIO, no free slot), or that the kernel refused, failed or
-ended short, is read or finished by a plain read. Only if that fails, too, is it an error.
+ended short, is read or finished by a plain read in a thread. Only if that fails, too, is it an
+error. The loop waits for none of them.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from ffrecord.aliases import Bytes
 from ffrecord.disk import aio, slabs
 from ffrecord.disk.aio_queue import AioQueue, bytes_got
 from ffrecord.disk.source import SourceSet
-from ffrecord.errors import FFRecordError
+from ffrecord_fuse.serve.background import Background, problem_with
 
 SLOTS = 256
 SLOT_BYTES = 32 << 10
 NO_SLOT = -1
 IDLE_BYTES = 64 << 20
+THREADS = 8
+"""Plain reads at a time: one after the other, a slow network would be slower than it is."""
 
 
 class ColdReads:
@@ -42,20 +46,21 @@ class ColdReads:
         self._memory = [memory[SLOT_BYTES * slot :][:SLOT_BYTES] for slot in range(slots)]
         self._memory_at = memory.ctypes.data
         self._reads: dict[int, tuple[Any, int, int, int, Bytes]] = {}  # queued, by slot
-        self._done: list[tuple[Any, memoryview | FFRecordError, int]] = []  # with its slot
+        self._plain = Background(self.eventfd, THREADS)
+        self._done: list[tuple[Any, memoryview | Exception, int]] = []  # with its slot
 
     @property
     def busy(self) -> bool:
         """Whether `landed` may still have something to tell."""
-        return bool(self._reads or self._done)
+        return bool(self._reads or self._done or self._plain.busy)
 
     @property
     def has_room(self) -> bool:
-        """Whether there is room to spare: without any, `add` waits for what it reads."""
+        """Whether there are slots to spare: reads without one take turns in few threads."""
         return len(self._free) > len(self._memory) // 2
 
     def add(self, token: object, file: int, begin: int, length: int, *, kept: bool = False) -> None:
-        """A read that `submit` puts on its way, or that is done here if there is no room.
+        """Add a read, which `submit` puts on its way, or a thread does if there is no room.
 
         Its memory is that of its slot, unless it is large, or is to be `kept`.
         """
@@ -83,7 +88,7 @@ class ColdReads:
         if self._queue is not None and self._queue.unsent:
             self._queue.launch(len(self._memory))
 
-    def landed(self) -> Iterator[tuple[Any, memoryview | FFRecordError]]:
+    def landed(self) -> Iterator[tuple[Any, memoryview | Exception]]:
         """Yield what has arrived, or failed for good, since the last time. Does not wait.
 
         The memory of each that was not to be kept is there until the next is asked for.
@@ -100,6 +105,9 @@ class ColdReads:
         if self._reads and self._queue is not None:
             for slot, result in zip(*self._queue.land(0), strict=True):
                 self._land(slot, result)
+        if self._plain.busy:
+            for (token, memory, slot), problem in self._plain.ended():
+                self._note(token, memory, slot, problem)
         return bool(self._done)
 
     def clear_event(self) -> None:
@@ -108,9 +116,10 @@ class ColdReads:
             os.eventfd_read(self.eventfd)
 
     def close(self) -> None:
-        """Wait until the kernel has let go of the memory."""
+        """Wait until the kernel, and every thread, has let go of the memory."""
         if self._queue is not None:
             self._queue.close()
+        self._plain.close()
         os.close(self.eventfd)
 
     @property
@@ -129,13 +138,15 @@ class ColdReads:
             self._free.clear()
         self._finish(token, file, begin, wanted, have, slot)
 
+    def _note(self, token: object, memory: Bytes, slot: int, problem: Exception | None) -> None:
+        self._done.append((token, memory.data if problem is None else problem, slot))
+
     def _finish(
         self, token: object, file: int, begin: int, memory: Bytes, have: int, slot: int
     ) -> None:
-        """Read what is missing of a read."""
+        """Read what is missing of a read in a thread; here, if none can be started."""
+        read = partial(self._sources[file].read_into, memory[have:], begin + have)
         try:
-            self._sources[file].read_into(memory[have:], begin + have)
-        except FFRecordError as error:
-            self._done.append((token, error, slot))
-        else:
-            self._done.append((token, memory.data, slot))
+            self._plain.run((token, memory, slot), read)
+        except RuntimeError:
+            self._note(token, memory, slot, problem_with(read))

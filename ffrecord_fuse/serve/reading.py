@@ -4,7 +4,10 @@
          ├─ in the page cache of the archive ───────▶ check ─▶ reply
          └─ one io_submit for all ─▶ landed ────────▶ check ─▶ reply
 
-Nothing here waits for a disk: what is not at hand is answered by `go_on` when it has come.
+Nothing here waits for a disk: a read that is not at hand is answered by `go_on` when its bytes have
+come, by AIO or from a thread (see `coldreads`). There are two exceptions. A machine that starts no
+thread has only the loop to read in. And after an io_getevents that failed, the reads in flight are
+waited for, once.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ class Reading:
         self._cache = sources.cache
         self.cold = ColdReads(sources)
         self._streams = Streams(self.cold, content.last_start)
-        self._background = Background(self.cold.eventfd)
+        self._background = Background(self.cold.eventfd, 1)
         self._unlearned: dict[int, list[Request]] = {}  # reads that wait for their file's checksums
 
     @property
@@ -101,7 +104,7 @@ class Reading:
             raise OSError(errno.ESTALE, "no such inode")
         if self._content.must_learn(inode):
             if inode not in self._unlearned:
-                # First: there may be no thread to be had, and nobody would come for what waits.
+                # Start the thread first: if that fails, no request may be left waiting for it.
                 self._background.run(inode, partial(self._content.learn, inode))
                 self._unlearned[inode] = []
             self._unlearned[inode].append(request)
@@ -195,10 +198,11 @@ class Reading:
                 self._attempt(partial(self._answer_piece, result), *token)
         return any_landed
 
-    def _answer_from(self, window: Window, result: memoryview | FFRecordError) -> None:
-        """Answer who waits for a window. What cannot be read of one may be somewhere else in it."""
+    def _answer_from(self, window: Window, result: memoryview | Exception) -> None:
+        """Answer the requests that wait for a window. If it cannot be read as a whole, its files
+        may still be readable one by one."""
         waiting, window.waiting = window.waiting, []
-        if isinstance(result, FFRecordError):
+        if isinstance(result, Exception):
             self._streams.forget(window)
             answer = self._read_alone
         else:
@@ -207,10 +211,12 @@ class Reading:
         for unique, piece in waiting:
             self._attempt(answer, unique, piece)
 
-    def _answer_piece(self, result: memoryview | FFRecordError, unique: int, piece: Piece) -> None:
+    def _answer_piece(self, result: memoryview | Exception, unique: int, piece: Piece) -> None:
         if isinstance(result, FFRecordError):
             self._damage(piece.inode, str(result))
             self._send(reply.failure(unique, errno.EIO))
+        elif isinstance(result, Exception):
+            raise result
         elif self._is_right(unique, piece, result):
             self._send(*reply.data(unique, result[piece.skip : piece.skip + piece.asked]))
 
