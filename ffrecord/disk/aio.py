@@ -90,10 +90,12 @@ class Context:
         With `at_least` 0 it does not wait, and is a look into memory, not a system call.
         """
         code = -errno.EINTR
-        at_least = min(at_least, self.capacity)
-        timeout_at = None if at_least else _NO_TIME_AT
+        most = self.capacity
+        least, timeout_at = (min(at_least, most), None) if at_least else (0, _NO_TIME_AT)
         while code == -errno.EINTR:
-            code = _io_getevents(self._handle, at_least, self.capacity, self._events_at, timeout_at)
+            code = _io_getevents(self._handle, least, most, self._events_at, timeout_at)
+        if not code:
+            return [], []
         if code < 0:
             raise OSError(-code, f"io_getevents: {os.strerror(-code)}")
         # Strides of a memoryview: as fast as an array for many, and faster for a few.

@@ -46,13 +46,13 @@ class AioQueue:
         self._queued = self._sent = 0  # pointers, and those of them that the kernel has seen
         self.flying = 0
         self._refused: list[tuple[int, int]] = []
-        self._untold: set[int] = set()  # rows with a read that `land` has not reported
-        # The kernel writes into memory, which must live until it does so no more.
-        self._filled: Bytes | None = None
-        self._memory: dict[int, Bytes] = {}  # of single reads
+        # Rows with a read that `land` has not reported, and the memory that the kernel may still
+        # write into: it must live that long.
+        self._untold: dict[int, Bytes] = {}
         words = np.zeros(rows * (aio.IOCB_WORDS + 1), "<i8")
         self._iocbs = words[:-rows].reshape(rows, aio.IOCB_WORDS)
         self._iocbs_at = words.ctypes.data
+        self._iocb_bytes = self._iocbs.data
         self._pointers = words[-rows:]
         self._pointers_at = self._iocbs_at + self._iocbs.nbytes
 
@@ -69,8 +69,7 @@ class AioQueue:
         iocbs[:, BUF] = place + memory.ctypes.data
         iocbs[:, NBYTES] = length
         iocbs[:, OFFSET] = offset
-        self._filled = memory
-        self._untold.update(range(rows))
+        self._untold = dict.fromkeys(range(rows), memory)
         self._pointers[:] = numbers * _IOCB.size + self._iocbs_at
         self._queued = rows
 
@@ -83,10 +82,11 @@ class AioQueue:
             self._sent, self._queued = 0, len(unsent)
             self._pointers[: self._queued] = unsent
         at = _IOCB.size * row
-        words = (row, 0, fd * UPPER_HALF, address, length, offset, 0, NOTIFY + eventfd * UPPER_HALF)
-        _IOCB.pack_into(self._iocbs.data, at, *words)
-        self._memory[row] = memory
-        self._untold.add(row)
+        _IOCB.pack_into(
+            self._iocb_bytes, at,
+            row, 0, fd * UPPER_HALF, address, length, offset, 0, NOTIFY + eventfd * UPPER_HALF,
+        )  # fmt: skip
+        self._untold[row] = memory
         self._pointers[self._queued] = self._iocbs_at + at
         self._queued += 1
 
@@ -134,43 +134,39 @@ class AioQueue:
         Waits for so many, or for all that are in flight; `at_least` 0 does not wait.
         """
         if self._refused:
-            refused, self._refused = self._refused, []
-            rows, results = [row for row, _ in refused], [result for _, result in refused]
+            rows, results = [row for row, _ in self._refused], [code for _, code in self._refused]
+            self._refused = []
         elif self.flying:
-            rows, results = self._reap(min(at_least, self.flying))
+            context = self._context
+            assert context is not None
+            self._settled = False
+            try:
+                rows, results = context.reap(min(at_least, self.flying) if at_least else 0)
+                self.flying -= len(rows)
+            except OSError:
+                rows, results = self._give_up(context)
+            self._settled = True
         else:
             return [], []
-        self._untold.difference_update(rows)
-        if self._memory:
-            for row in rows:
-                del self._memory[row]
+        for row in rows:
+            del self._untold[row]
         return rows, results
 
-    def _reap(self, at_least: int) -> tuple[list[int], list[int]]:
-        context = self._context
-        assert context is not None
-        self._settled = False
-        try:
-            rows, results = context.reap(at_least)
-        except OSError:
-            # The kernel does not tell what has landed: wait for all of it, use it no more, and
-            # have every read that was not told of done another way.
-            context.close()
-            self._context = None
-            self.flying, self._sent = 0, self._queued
-            rows = sorted(self._untold)
-            results = [-errno.EIO] * len(rows)
-        else:
-            self.flying -= len(rows)
-        self._settled = True
-        return rows, results
+    def _give_up(self, context: aio.Context) -> tuple[list[int], list[int]]:
+        """The kernel does not tell what has landed: wait for all of it, use it no more, and have
+        every read that was not reported done another way."""
+        context.close()
+        self._context = None
+        self.flying, self._sent = 0, self._queued
+        rows = sorted(self._untold)
+        return rows, [-errno.EIO] * len(rows)
 
     def close(self) -> None:
         """Wait for everything that was submitted, and give the context back if it can be."""
         if self._context is None or not self.mine:
             return
         while self._settled and self.flying:
-            self._reap(self.flying)
+            self.land(self.flying)
         if self._context is None:
             return
         if self._settled:
@@ -181,7 +177,7 @@ class AioQueue:
             self._context = None
 
     def __del__(self) -> None:
-        if hasattr(self, "_memory"):
+        if hasattr(self, "_untold"):
             self.close()
 
 

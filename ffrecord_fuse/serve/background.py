@@ -28,16 +28,11 @@ class Background:
         self._threads: list[Thread] = []
         self._jobs: SimpleQueue[tuple[Any, Callable[[], object]] | None] = SimpleQueue()
         self._ended: deque[tuple[Any, Exception | None]] = deque()
-        self._under_way = 0
-
-    @property
-    def busy(self) -> bool:
-        """Whether `ended` has, or will have, something to tell."""
-        return self._under_way > 0
+        self.under_way = 0  # jobs that `ended` has not told of
 
     def run(self, token: object, work: Callable[[], object]) -> None:
         """Do some work in a thread. RuntimeError: none could be started, and nothing is done."""
-        if self._under_way >= len(self._threads) < self._most:
+        if self.under_way >= len(self._threads) < self._most:
             thread = Thread(target=self._work, name="ffrecord-fuse", daemon=True)
             try:
                 thread.start()
@@ -46,7 +41,7 @@ class Background:
                     raise
             else:
                 self._threads.append(thread)
-        self._under_way += 1
+        self.under_way += 1
         self._jobs.put((token, work))
 
     def ended(self) -> list[tuple[Any, Exception | None]]:
@@ -54,7 +49,7 @@ class Background:
         found = []
         while self._ended:
             found.append(self._ended.popleft())
-        self._under_way -= len(found)
+        self.under_way -= len(found)
         return found
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ class ColdReads:
     @property
     def busy(self) -> bool:
         """Whether `landed` may still have something to tell."""
-        return bool(self._reads or self._done or self._plain.busy)
+        return bool(self._reads or self._done or self._plain.under_way)
 
     @property
     def has_room(self) -> bool:
@@ -105,7 +105,7 @@ class ColdReads:
         if self._reads and self._queue is not None:
             for slot, result in zip(*self._queue.land(0), strict=True):
                 self._land(slot, result)
-        if self._plain.busy:
+        if self._plain.under_way:
             for (token, memory, slot), problem in self._plain.ended():
                 self._note(token, memory, slot, problem)
         return bool(self._done)

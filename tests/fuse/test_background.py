@@ -27,7 +27,7 @@ def eventfd() -> Iterator[int]:
 def ended(background: Background, eventfd: int) -> dict[object, Exception | None]:
     """Wait until nothing is under way, as a loop does: only when it is told to look."""
     found: dict[object, Exception | None] = {}
-    while background.busy:
+    while background.under_way:
         assert select.select([eventfd], [], [], LIMIT)[0], "nobody says that work has ended"
         os.eventfd_read(eventfd)
         found.update(background.ended())
@@ -41,7 +41,7 @@ def fail(error: Exception) -> None:
 def test_every_token_comes_back_once_with_what_went_wrong(eventfd: int) -> None:
     background = Background(eventfd, 3)
     error, done = ValueError("a defect"), list[int]()
-    assert not background.busy
+    assert not background.under_way
     for number in range(20):
         background.run(number, lambda number=number: done.append(number))  # type: ignore[misc]
     background.run(99, lambda: fail(error))
@@ -83,7 +83,7 @@ def test_work_that_no_thread_could_be_started_for_is_not_done_later(
         refuse_threads(patched)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             background.run("refused", lambda: done.append("refused"))
-    assert not background.busy
+    assert not background.under_way
     background.run("taken", lambda: done.append("taken"))
     assert ended(background, eventfd) == {"taken": None}
     assert done == ["taken"]
