@@ -20,11 +20,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ffrecord.archive.index.build import Xattrs
 from ffrecord.archive.scan import Scan, read_xattrs
-from ffrecord.disk import pagecache
+from ffrecord.disk.pagecache import PageCache
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.format.checksum import crc32
 from ffrecord.format.index import BLOCK
@@ -37,6 +35,7 @@ MOST_THREADS = 8
 FROM_DISK = 0.25
 WAITING = 0.15
 _SECTOR = 512
+_cache = PageCache()
 _slabs = SlabPool(idle_limit=(MOST_THREADS + 1) * BATCH_BYTES)
 # What is said of a file in whose place there is nothing, or something else: at opening, at reading.
 _GONE = (
@@ -172,7 +171,7 @@ def _read_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Ba
 def _first_read(fd: int, place: memoryview, offset: int) -> int:
     """What one read gets. A large piece that is not cached is read past the page cache: getting
     pages for it there costs more than the disk does, and pushes out what others have cached."""
-    if len(place) == BATCH_BYTES and not _is_cached(fd, offset):
+    if len(place) == BATCH_BYTES and not _cache.has(fd, offset, len(place)):
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         try:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
@@ -183,10 +182,6 @@ def _first_read(fd: int, place: memoryview, offset: int) -> int:
         finally:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags)
     return os.preadv(fd, [place], offset)
-
-
-def _is_cached(fd: int, offset: int) -> bool:
-    return bool(pagecache.resident(fd, np.array([offset]), np.array([BATCH_BYTES]))[0])
 
 
 def _go_on(fd: int, place: memoryview, offset: int, got: int) -> int:

@@ -1,18 +1,9 @@
-"""Linux AIO on numpy arrays: iocbs, contexts, submit, reap.
+"""The kernel's AIO calls: contexts, submit, reap, and a pool of idle contexts.
 
 The libaio package supplies the shared library; its Python objects are not used (each costs some
-10 µs). A batch's iocbs are one array, handed to the kernel by address.
+10 µs). Requests are handed to the kernel by address; `aio_queue` makes and finishes them.
 
 io_submit may take fewer requests than asked and io_getevents may be interrupted: both are loops.
-A request that the kernel refuses, or ends short or with an error, is reported to the caller with
-what it got; finishing it is the engine's business. `Flight` keeps memory and context together:
-`close` waits until the kernel has let go of the memory, whatever happened before. That includes a
-signal handler that raises, Ctrl-C for one: it may do so between a system call and the line that
-notes its result, so that nobody knows what is in flight. Such a context is destroyed, not reused;
-io_destroy waits for everything, and no signal cuts it short.
-
-AIO pays only on O_DIRECT descriptors: io_submit is synchronous on buffered ones. That in turn
-makes it a way to copy a whole batch out of the page cache in one system call.
 """
 
 from __future__ import annotations
@@ -20,27 +11,22 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import struct
 from collections import deque
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ffrecord.aliases import Bytes, Ints
-
-Events: TypeAlias = npt.NDArray[np.void]
-
-# struct iocb is 64 bytes. Eight 64-bit words are filled faster than a structured array's named
-# fields: a flight of 64 was made in 21 µs instead of 27. What is not set is 0; so is the opcode of
-# a read.
-#   word  0 data | 1 key u32, rw_flags i32 | 2 opcode u16, reqprio i16, fd u32
-#         3 buf  | 4 nbytes | 5 offset | 6 reserved | 7 flags u32, resfd u32
+# struct iocb and struct io_event are 64-bit words. Words are filled faster than a structured
+# array's named fields: 64 iocbs were made in 21 µs instead of 27.
+#   iocb   0 data | 1 key u32, rw_flags i32 | 2 opcode u16, reqprio i16, fd u32
+#          3 buf  | 4 nbytes | 5 offset | 6 reserved | 7 flags u32, resfd u32
+#   event  0 data | 1 address of the iocb | 2 result | 3 0
+# Words that are not set are 0, and so is the opcode of a read.
 IOCB_WORDS = 8
+EVENT_WORDS = 4
 DATA, RW_FLAGS, FD, BUF, NBYTES, OFFSET = range(6)
 UPPER_HALF = 1 << 32  # little endian: the second u32 of a word
-_EVENT = struct.Struct("<Q8xq8x")  # data and res of an event
-EVENT = np.dtype([("data", "<u8"), ("obj", "<u8"), ("res", "<i8"), ("res2", "<i8")])
+NOTIFY = 1  # IOCB_FLAG_RESFD: the completion is announced on an eventfd
 
 # fs.aio-max-nr (65536 by default) is shared by the whole machine: take what a batch needs, not
 # more, and make do with less when it is used up.
@@ -74,7 +60,7 @@ def is_available() -> bool:
 
 
 class Context:
-    """One kernel AIO context. Belongs to one flight at a time, and to the process that made it."""
+    """One kernel AIO context. Belongs to one queue at a time, and to the process that made it."""
 
     def __init__(self, capacity: int) -> None:
         if _lib is None:
@@ -86,9 +72,9 @@ class Context:
         self.capacity = capacity
         self._handle: ctypes.c_void_p | None = handle
         self._pid = os.getpid()
-        self._events = np.zeros(capacity, EVENT)
-        self._events_at = self._events.ctypes.data
-        self._event_bytes = memoryview(self._events.view(np.uint8))  # type: ignore[arg-type]
+        events = np.zeros(capacity * EVENT_WORDS, np.int64)
+        self._events = events.data
+        self._events_at = events.ctypes.data
 
     def submit(self, iocbs_at: int, count: int) -> int:
         """How many of `count` iocb pointers the kernel took, or a negative errno for none."""
@@ -97,25 +83,24 @@ class Context:
             code = _io_submit(self._handle, min(count, self.capacity), iocbs_at)
         return int(code)
 
-    def reap(self, at_least: int) -> Events:
-        """Completions, at least that many, or `capacity` if that is less. Valid until the next
-        call. (More may be in flight: the kernel rounds a context's size up.)"""
-        code = -errno.EINTR
-        at_least = min(at_least, self.capacity)
-        while code == -errno.EINTR:
-            code = _io_getevents(self._handle, at_least, self.capacity, self._events_at, None)
-        if code < 0:
-            raise OSError(-code, f"io_getevents: {os.strerror(-code)}")
-        return self._events[:code]
+    def reap(self, at_least: int) -> tuple[list[int], list[int]]:
+        """Return data and results of completions: at least that many, or `capacity` if that is
+        less. (More may be in flight: the kernel rounds a context's size up.)
 
-    def reap_now(self) -> list[tuple[int, int]]:
-        """(data, result) of what has completed; does not wait."""
+        With `at_least` 0 it does not wait, and is a look into memory, not a system call.
+        """
         code = -errno.EINTR
+        most = self.capacity
+        least, timeout_at = (min(at_least, most), None) if at_least else (0, _NO_TIME_AT)
         while code == -errno.EINTR:
-            code = _io_getevents(self._handle, 0, self.capacity, self._events_at, _NO_TIME_AT)
+            code = _io_getevents(self._handle, least, most, self._events_at, timeout_at)
+        if not code:
+            return [], []
         if code < 0:
             raise OSError(-code, f"io_getevents: {os.strerror(-code)}")
-        return list(_EVENT.iter_unpack(self._event_bytes[: code * EVENT.itemsize]))
+        # Strides of a memoryview: as fast as an array for many, and faster for a few.
+        end = code * EVENT_WORDS
+        return self._events[:end:EVENT_WORDS].tolist(), self._events[2:end:EVENT_WORDS].tolist()
 
     def close(self) -> None:
         """Wait for everything in flight and destroy it. In a forked child there is nothing to."""
@@ -163,117 +148,3 @@ class ContextPool:
 contexts = ContextPool()
 # A context does not survive a fork: the child forgets its parent's.
 os.register_at_fork(after_in_child=contexts.clear)
-
-
-class Flight:
-    """Reads into one piece of memory, submitted in order and landing in any."""
-
-    def __init__(
-        self, context: Context, memory: Bytes, fds: Ints | int,
-        place: Ints, offset: Ints, length: Ints, rw_flags: int = 0,
-    ) -> None:  # fmt: skip
-        self._context: Context | None = context
-        self._settled = True  # what is in flight is known
-        self._total = self._sent = self._landed = 0
-        self._refused: list[tuple[int, int]] = []
-        self._told: list[list[int]] = []  # what has landed, by wave
-        self._pid = os.getpid()
-        self._memory = memory  # the kernel writes into it: it must live until everything landed
-        count = len(offset)
-        numbers = np.arange(count)
-        iocbs = np.zeros((count, IOCB_WORDS), "<i8")
-        iocbs[:, DATA] = numbers
-        iocbs[:, RW_FLAGS] = rw_flags * UPPER_HALF
-        iocbs[:, FD] = fds * UPPER_HALF
-        iocbs[:, BUF] = place + memory.ctypes.data
-        iocbs[:, NBYTES] = length
-        iocbs[:, OFFSET] = offset
-        self._iocbs = iocbs
-        self._pointers = numbers * iocbs.strides[0] + iocbs.ctypes.data
-        self._pointers_at = self._pointers.ctypes.data
-        self._total = count
-
-    @property
-    def flying(self) -> int:
-        return self._sent - self._landed
-
-    @property
-    def unsent(self) -> int:
-        return self._total - self._sent
-
-    def launch(self, up_to: int) -> None:
-        """Submit reads until `up_to` are in flight or the kernel takes no more for now."""
-        context = self._context
-        assert context is not None
-        self._settled = False
-        while self._sent < self._total and self.flying < up_to:
-            count = min(self._total - self._sent, up_to - self.flying)
-            took = context.submit(self._pointers_at + 8 * self._sent, count)
-            if took > 0:
-                self._sent += took
-            elif took in (0, -errno.EAGAIN) and self.flying:
-                break
-            else:  # this one request is refused: the caller reads it another way
-                self._refused.append((self._sent, took or -errno.EAGAIN))
-                self._sent += 1
-                self._landed += 1
-        self._settled = True
-
-    def land(self, at_least: int) -> tuple[list[int], list[int]]:
-        """(read numbers, results) of what has landed: bytes read, or a negative errno."""
-        context = self._context
-        assert context is not None
-        if self._refused:
-            refused, self._refused = self._refused, []
-            numbers = [number for number, _ in refused]
-            self._told.append(numbers)
-            return numbers, [result for _, result in refused]
-        self._settled = False
-        try:
-            events = context.reap(min(max(at_least, 1), self.flying))
-        except OSError:
-            return self._ditch(context)
-        self._landed += len(events)
-        self._settled = True
-        numbers = events["data"].tolist()
-        self._told.append(numbers)
-        return numbers, events["res"].tolist()
-
-    def _ditch(self, context: Context) -> tuple[list[int], list[int]]:
-        """When the kernel does not tell what has landed: wait for all of it, and have whatever was
-        not told of read another way."""
-        context.close()
-        self._context = None
-        missing = sorted(set(range(self._total)).difference(*self._told))
-        self._sent = self._landed = self._total
-        self._settled = True
-        return missing, [-errno.EIO] * len(missing)
-
-    @property
-    def done(self) -> bool:
-        return self._landed == self._total and not self._refused
-
-    @property
-    def mine(self) -> bool:
-        """False in a child process: its parent's reads will never land there."""
-        return self._pid == os.getpid()
-
-    def close(self) -> None:
-        """Wait for everything that was submitted, and give the context back if it can be."""
-        context = self._context
-        if context is None or not self.mine:
-            return
-        while self._settled and self.flying:
-            self.land(self.flying)
-        if self._context is None:
-            return
-        if self._settled:
-            self._context = None
-            contexts.give_back(context)
-        else:
-            context.close()
-            self._context = None
-
-    def __del__(self) -> None:
-        if hasattr(self, "_pid"):
-            self.close()

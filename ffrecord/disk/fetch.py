@@ -11,7 +11,6 @@ A `Fetch` belongs to one thread at a time. `Source`s are shared by all.
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import time
@@ -21,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.aliases import Bytes, Ints
-from ffrecord.disk import aio, pagecache
+from ffrecord.disk import aio
+from ffrecord.disk.aio_queue import AioQueue, bytes_got
 from ffrecord.disk.extents import Plan
 from ffrecord.disk.source import Source, SourceSet
 
@@ -49,19 +49,16 @@ class Fetch:
         self._plan = plan
         self._memory = memory
         self._mode = mode
-        self._arrived: list[int] = []  # before the flight set out
-        self._flight: aio.Flight | None = None
-        self._left: Ints | None = None  # the flight's reads, or without one those still to do
+        self._arrived: list[int] = []  # before the queue set out
+        self._queue: AioQueue | None = None
+        self._left: Ints | None = None  # the queue's reads, or without one those still to do
 
     def start(self, *, everything: bool) -> None:
         """Begin: take what is cached, put the rest on its way (all of it, or one window)."""
         reads: Ints | None = None  # all of them
         cached_fds = self._descriptors(self._sources.fds)
         if self._mode == "auto":
-            hot = pagecache.resident(
-                cached_fds, self._plan.offset, self._plan.need,
-                use_cachestat=self._sources.use_cachestat,
-            )  # fmt: skip
+            hot = self._sources.cache.has_each(cached_fds, self._plan.offset, self._plan.need)
             if hot.any():
                 reads = self._copy_cached(cached_fds, hot)
                 if not reads.size:
@@ -69,68 +66,68 @@ class Fetch:
                     return
         direct = self._mode != "buffered" and self._sources.direct
         fds = self._descriptors(self._sources.direct_fds) if direct else cached_fds
-        self._flight = self._flight_for(fds, reads, 0)
+        self._queue = self._queue_for(fds, reads, 0)
         self._left = reads
-        if self._flight is None or not direct:
+        if self._queue is None or not direct:
             self._advise(reads)
-        if self._flight is not None:
-            self._flight.launch(self._flight.unsent if everything else self._window())
+        if self._queue is not None:
+            self._queue.launch(self._queue.unsent if everything else self._window())
 
     def waves(self) -> Iterator[list[int]]:
         """Read numbers, in groups as they become complete."""
         if self._arrived:
             yield self._arrived
         left = range(len(self._plan.offset)) if self._left is None else self._left.tolist()
-        if self._flight is None:
+        if self._queue is None:
             for at in range(0, len(left), BLOCKING_WAVE):
                 wave = list(left[at : at + BLOCKING_WAVE])
                 for read in wave:
                     self._read_by_hand(read, 0)
                 yield wave
             return
-        flight, window, need = self._flight, self._window(), self._plan.need.tolist()
-        while not flight.done:
+        queue, window, need = self._queue, self._window(), self._plan.need.tolist()
+        while not queue.done:
             began = time.perf_counter()
-            numbers, results = flight.land(1)
-            if flight.unsent:
+            rows, results = queue.land(1)
+            if queue.unsent:
                 if time.perf_counter() - began > SLOW_WINDOW:
                     window *= 2
-                flight.launch(window)
-            reads = numbers if self._left is None else [left[number] for number in numbers]
+                queue.launch(window)
+            reads = rows if self._left is None else [left[row] for row in rows]
             for read, result in zip(reads, results, strict=True):
                 if result < need[read]:
-                    self._recover(read, result)
+                    self._read_by_hand(read, bytes_got(self._sources, result))
             yield reads
 
     @property
     def mine(self) -> bool:
         """False in a forked child, where reads begun in the parent never arrive."""
-        return self._flight is None or self._flight.mine
+        return self._queue is None or self._queue.mine
 
     def close(self) -> None:
         """Wait until the kernel has let go of the memory."""
-        if self._flight is not None:
-            self._flight.close()
+        if self._queue is not None:
+            self._queue.close()
 
     def _copy_cached(self, fds: Ints | int, hot: npt.NDArray[np.bool_]) -> Ints:
         """Copy the hot reads out of the page cache; the reads that are left to do."""
         reads = hot.nonzero()[0]
-        flight = self._flight_for(fds, reads, os.RWF_NOWAIT)
+        queue = self._queue_for(fds, reads, os.RWF_NOWAIT)
         left = np.ones(len(hot), bool)
-        if flight is not None:
+        if queue is not None:
             try:
-                while not flight.done:
-                    flight.launch(len(reads))
-                    numbers, results = flight.land(flight.flying)
-                    landed = reads[numbers]
+                while not queue.done:
+                    queue.launch(len(reads))
+                    rows, results = queue.land(queue.flying)
+                    landed = reads[rows]
                     left[landed] = np.array(results) < self._plan.need[landed]
             finally:
-                flight.close()
+                queue.close()
         self._arrived = (~left).nonzero()[0].tolist()
         return left.nonzero()[0]
 
-    def _flight_for(self, fds: Ints | int, reads: Ints | None, rw_flags: int) -> aio.Flight | None:
-        """A flight for these reads (None: all), or None when there is no context for it."""
+    def _queue_for(self, fds: Ints | int, reads: Ints | None, rw_flags: int) -> AioQueue | None:
+        """Return a queue of these reads (None: all), or None when there is no context for it."""
         plan = self._plan
         place, offset, length = plan.place, plan.offset, plan.length
         if reads is not None:
@@ -139,7 +136,9 @@ class Fetch:
         context = aio.contexts.borrow(len(offset))
         if context is None:
             return None
-        return aio.Flight(context, self._memory, fds, place, offset, length, rw_flags)
+        queue = AioQueue(context, len(offset))
+        queue.fill(self._memory, fds, place, offset, length, rw_flags)
+        return queue
 
     def _descriptors(self, each: Ints) -> Ints | int:
         """The descriptor of every read, or the one of all."""
@@ -160,12 +159,6 @@ class Fetch:
             with contextlib.suppress(OSError):
                 fd = self._source_of(read).fd
                 os.posix_fadvise(fd, offset[read], length[read], os.POSIX_FADV_WILLNEED)
-
-    def _recover(self, read: int, result: int) -> None:
-        """Finish a read that was refused, failed or came back short."""
-        if result == -errno.EINVAL:
-            self._sources.give_up_direct()
-        self._read_by_hand(read, max(result, 0))
 
     def _read_by_hand(self, read: int, have: int) -> None:
         plan = self._plan

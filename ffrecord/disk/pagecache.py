@@ -1,4 +1,4 @@
-"""Which reads the page cache can answer.
+"""Which reads the page cache can answer: one policy for batches, packing and the mount.
 
 `preadv2` with RWF_NOWAIT is not the way to ask: since Linux 5.10 or so a miss starts a buffered
 read of the missing pages before it says EAGAIN, so each cold record would be read twice (seen on
@@ -9,7 +9,7 @@ first, and the rest only if those differ. Where `cachestat` is missing, blind (o
 allowed (a file that is neither ours nor writable), a one-byte NOWAIT read of those few decides for
 all of them: the few pages it may fetch are the price.
 
-An answer is a hint: pages come and go. The engine is right whatever is said here.
+An answer is a hint: pages come and go. Every caller is right whatever is said here.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ffrecord.aliases import Ints, Mask
 from ffrecord.disk.libc import SYS_CACHESTAT, syscall
 
 SAMPLE = 4
+HITS_TO_BE_WARM = 8
 _Two, _Five = ctypes.c_uint64 * 2, ctypes.c_uint64 * 5
 
 
@@ -38,30 +39,70 @@ def tells(fd: int) -> bool:
     return _cachestat(fd, *first) == [True]
 
 
-def resident(fds: Ints | int, offsets: Ints, lengths: Ints, *, use_cachestat: bool = True) -> Mask:
-    """For each read, whether all its pages are in the page cache. `fds` may be one for all."""
-    n = len(offsets)
-    some = slice(0, n, max(1, n // SAMPLE))
-    few = fds if isinstance(fds, int) else fds[some]
-    answers = _cachestat(few, offsets[some], lengths[some]) if use_cachestat else None
-    if answers is None:
-        hits = list(map(_has_first_page, _each(few), offsets[some].tolist()))
-        return np.full(n, 2 * sum(hits) > len(hits))
-    if all(answers) or not any(answers):
-        return np.full(n, answers[0])
-    everything = _cachestat(fds, offsets, lengths)
-    return np.zeros(n, bool) if everything is None else np.array(everything)
+class PageCache:
+    """The policy "page cache first": whether reads of some files are tried there, and one such try.
 
+    `use_cachestat` is False where `tells` is. `has` and `has_each` may be called by any thread.
+    """
 
-def is_resident(fd: int, offset: int, length: int) -> bool:
-    """Whether all pages of one read are in the page cache; False where the kernel does not say."""
-    span, answer = _Two(offset, length), _Five()
-    code = syscall(SYS_CACHESTAT, fd, ctypes.addressof(span), ctypes.addressof(answer), 0)
-    return bool(code == 0 and answer[0] >= _pages(offset, length))
+    def __init__(self) -> None:
+        self.use_cachestat = True
+        self._hits = HITS_TO_BE_WARM
+
+    def has(self, fd: int, offset: int, length: int) -> bool:
+        """Return whether all pages of one read are in the page cache."""
+        if self.use_cachestat:
+            span, answer = _Two(offset, length), _Five()
+            code = syscall(SYS_CACHESTAT, fd, ctypes.addressof(span), ctypes.addressof(answer), 0)
+            if code >= 0:
+                return bool(answer[0] >= _pages(offset, length))
+        return _has_first_page(fd, offset)
+
+    def has_each(self, fds: Ints | int, offsets: Ints, lengths: Ints) -> Mask:
+        """Return, for each read, whether all its pages are in the page cache. `fds` may be one for
+        all."""
+        n = len(offsets)
+        some = slice(0, n, max(1, n // SAMPLE))
+        few = fds if isinstance(fds, int) else fds[some]
+        answers = _cachestat(few, offsets[some], lengths[some]) if self.use_cachestat else None
+        if answers is None:
+            hits = list(map(_has_first_page, _each(few), offsets[some].tolist()))
+            return np.full(n, 2 * sum(hits) > len(hits))
+        if all(answers) or not any(answers):
+            return np.full(n, answers[0])
+        everything = _cachestat(fds, offsets, lengths)
+        return np.zeros(n, bool) if everything is None else np.array(everything)
+
+    def read(self, fd: int, memory: memoryview, offset: int) -> bool:
+        """Fill `memory` without waiting for a disk; False if the page cache has not all of it, or
+        if the file system cannot read that way (EOPNOTSUPP: tmpfs, NFS).
+
+        A miss with RWF_NOWAIT begins to read into the page cache, so that the same bytes would
+        come from the disk twice. While reads hit, that is worth it; after a miss the kernel is
+        asked first, until some reads in a row have hit. If it cannot be asked, some reads are left
+        out before the next is tried.
+        """
+        if self._hits < HITS_TO_BE_WARM:
+            if not self.use_cachestat:
+                self._hits += 1
+                return False
+            if not self.has(fd, offset, len(memory)):
+                self._hits = 0
+                return False
+        try:
+            count = os.preadv(fd, [memory], offset, os.RWF_NOWAIT)
+        except OSError:  # EAGAIN: not there; EOPNOTSUPP; EIO
+            count = 0
+        if count < len(memory):
+            self._hits = 0
+            return False
+        if self._hits < HITS_TO_BE_WARM:
+            self._hits += 1
+        return True
 
 
 def _cachestat(fds: Ints | int, offsets: Ints, lengths: Ints) -> list[bool] | None:
-    """As `resident`, one system call per read; None where the kernel does not answer."""
+    """As `has_each`, one system call per read; None where the kernel does not answer."""
     span, answer = _Two(), _Five()
     span_at, answer_at = ctypes.addressof(span), ctypes.addressof(answer)
     cached = []

@@ -153,7 +153,7 @@ class SourceSet:
         self.direct_fds = np.array([source.direct_fd for source in self.each])
         self.direct = bool((self.direct_fds >= 0).all())
         self.maps: list[Bytes] = []
-        self.use_cachestat = True
+        self.cache = pagecache.PageCache()
         # Without O_DIRECT nothing need be aligned, and padding is only copied for nothing.
         self.align = max(source.align for source in self.each) if self.direct else 1
 
@@ -165,7 +165,7 @@ class SourceSet:
 
     def ask_about_the_cache(self) -> None:
         """Find out how, after the headers were read (see `pagecache.tells`)."""
-        self.use_cachestat = all(pagecache.tells(source.fd) for source in self.each)
+        self.cache.use_cachestat = all(pagecache.tells(source.fd) for source in self.each)
 
     def map_all(self, length: int | None = None) -> None:
         """Map every file whole, or its first bytes, for the mode that returns views of them."""

@@ -17,8 +17,7 @@ import os
 import select
 import struct
 import time
-
-from ffrecord_fuse.serve.coldreads import ColdReads
+from typing import Protocol
 
 DEFAULT_SPIN = 500
 """Microseconds."""
@@ -31,6 +30,14 @@ MOST_WORTH = 8
 
 BUSY = 64
 """So many requests in a row that came while it was awake are worth more than one core's time."""
+
+
+class Disk(Protocol):
+    """Reads whose end is announced on the eventfd; see `ColdReads`."""
+
+    def has_landed(self) -> bool: ...
+
+    def clear_event(self) -> None: ...
 
 
 class Inbox:
@@ -77,15 +84,15 @@ class Inbox:
         finally:
             self._learn(time.perf_counter() - began)
 
-    def wait_for_anything(self, cold: ColdReads) -> None:
+    def wait_for_anything(self, disk: Disk) -> None:
         """Until there is a request, or a read has ended."""
         began = time.perf_counter()
-        if self._spin and self._worth > 0 and self._spin_until(began + self._spin, cold):
+        if self._spin and self._worth > 0 and self._spin_until(began + self._spin, disk):
             return
         self._idling.halt()
         for fd, _ in self._anything.poll():
             if fd == self._eventfd:
-                cold.clear_event()
+                disk.clear_event()
         self._learn(time.perf_counter() - began)
 
     def close(self) -> None:
@@ -103,10 +110,10 @@ class Inbox:
             self._worth = max(self._worth - 1, 0)
             self._in_a_row = 0
 
-    def _spin_until(self, deadline: float, cold: ColdReads | None) -> bool:
+    def _spin_until(self, deadline: float, disk: Disk | None) -> bool:
         requests, now = self._requests, time.perf_counter()
         while now < deadline:
-            if requests.poll(0) or (cold is not None and cold.has_landed()):
+            if requests.poll(0) or (disk is not None and disk.has_landed()):
                 return True
             os.sched_yield()
             before, now = now, time.perf_counter()

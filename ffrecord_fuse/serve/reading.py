@@ -4,19 +4,20 @@
          ├─ in the page cache of the archive ───────▶ check ─▶ reply
          └─ one io_submit for all ─▶ landed ────────▶ check ─▶ reply
 
-Nothing here waits for a disk: what is not at hand is answered by `go_on` when it has come.
+Nothing here waits for a disk: a read that is not at hand is answered by `go_on` when its bytes have
+come, by AIO or from a thread (see `coldreads`). There are two exceptions. A machine that starts no
+thread has only the loop to read in. And after an io_getevents that failed, the reads in flight are
+waited for, once.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 from ffrecord.archive.blocks import FilePiece
-from ffrecord.disk import pagecache
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.errors import FFRecordError
 from ffrecord_fuse.filesystem import Filesystem
@@ -32,7 +33,6 @@ from ffrecord_fuse.wire.request import Request
 READ_BYTES = 3 << 19
 """A read of 1 MiB and what is missing of the blocks at both its ends."""
 
-HITS_TO_BE_WARM = 8
 _slabs = SlabPool()
 
 
@@ -75,11 +75,10 @@ class Reading:
         self._memory = self._frame[reply.FRONT :]
         sources = filesystem.archive.reader.sources
         self._fds: list[int] = sources.fds.tolist()
-        self._may_ask = sources.use_cachestat
-        self._warm_hits = HITS_TO_BE_WARM
+        self._cache = sources.cache
         self.cold = ColdReads(sources)
         self._streams = Streams(self.cold, filesystem.archive.blocks.last_start)
-        self._background = Background(self.cold.eventfd)
+        self._background = Background(self.cold.eventfd, 1)
         self._unlearned: dict[int, list[Request]] = {}  # reads that wait for their file's checksums
 
     @property
@@ -106,7 +105,7 @@ class Reading:
             raise OSError(errno.ESTALE, "no such inode")
         if self._content.must_learn(inode):
             if inode not in self._unlearned:
-                # First: there may be no thread to be had, and nobody would come for what waits.
+                # Start the thread first: if that fails, no request may be left waiting for it.
                 self._background.run(inode, partial(self._content.learn, inode))
                 self._unlearned[inode] = []
             self._unlearned[inode].append(request)
@@ -171,32 +170,11 @@ class Reading:
         self.cold.add((unique, piece), piece.file, piece.begin, piece.length)
 
     def _cached(self, piece: FilePiece) -> memoryview | None:
-        """A piece out of the page cache; None if that has not all of it.
-
-        A read with RWF_NOWAIT that misses begins to read into the page cache, so that the same
-        bytes would come from the disk twice. While reads hit, that is worth it; after a miss
-        the kernel is asked first (cachestat) until some in a row have hit again.
-        """
-        fd = self._fds[piece.file]
+        """A piece out of the page cache; None if that has not all of it."""
         if piece.length > READ_BYTES:
             return None
-        if self._warm_hits < HITS_TO_BE_WARM:
-            if self._may_ask and not pagecache.is_resident(fd, piece.begin, piece.length):
-                self._warm_hits = 0
-                return None
-            if not self._may_ask:  # every so often a read is tried
-                self._warm_hits += 1
-                return None
         memory = self._memory[: piece.length]
-        try:
-            count = os.preadv(fd, [memory], piece.begin, os.RWF_NOWAIT)
-        except OSError:  # EAGAIN: not there; EOPNOTSUPP: a file system that cannot tell; EIO
-            count = 0
-        if count < piece.length:
-            self._warm_hits = 0
-            return None
-        self._warm_hits = min(self._warm_hits + 1, HITS_TO_BE_WARM)
-        return memory
+        return memory if self._cache.read(self._fds[piece.file], memory, piece.begin) else None
 
     def _answer_learned(self) -> bool:
         """Go on with reads of files whose checksums are known now; whether there were any."""
@@ -221,10 +199,11 @@ class Reading:
                 self._attempt(partial(self._answer_piece, result), *token)
         return any_landed
 
-    def _answer_from(self, window: Window, result: memoryview | FFRecordError) -> None:
-        """Answer who waits for a window. What cannot be read of one may be somewhere else in it."""
+    def _answer_from(self, window: Window, result: memoryview | Exception) -> None:
+        """Answer the requests that wait for a window. If it cannot be read as a whole, its files
+        may still be readable one by one."""
         waiting, window.waiting = window.waiting, []
-        if isinstance(result, FFRecordError):
+        if isinstance(result, Exception):
             self._streams.forget(window)
             answer = self._read_alone
         else:
@@ -233,12 +212,12 @@ class Reading:
         for unique, piece in waiting:
             self._attempt(answer, unique, piece)
 
-    def _answer_piece(
-        self, result: memoryview | FFRecordError, unique: int, piece: FilePiece
-    ) -> None:
+    def _answer_piece(self, result: memoryview | Exception, unique: int, piece: FilePiece) -> None:
         if isinstance(result, FFRecordError):
             self._damages.tell(piece.inode, str(result))
             self._send(reply.failure(unique, errno.EIO))
+        elif isinstance(result, Exception):
+            raise result
         elif self._is_right(unique, piece, result):
             self._send(*reply.data(unique, result[piece.skip : piece.skip + piece.asked]))
 

@@ -6,8 +6,8 @@
 
 A descriptor of /dev/fuse gives one whole request per read(2) and takes one whole reply per
 writev(2). A request is answered on the descriptor that delivered it. Handlers do not wait for a
-disk; what goes wrong in one is that request's error (EIO if nothing better is known) and a line in
-the log, never the end of the loop.
+disk (`reading` has the two exceptions); what goes wrong in one is that request's error (EIO if
+nothing better is known) and a line in the log, never the end of the loop.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ Every test reads through `FileReader` and compares with records made by hand.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from collections.abc import Callable, Sequence
@@ -16,10 +15,12 @@ import numpy as np
 import pytest
 
 from ffrecord import FileReader, ReadFailedError, TruncatedError
-from ffrecord.aliases import Mask
-from ffrecord.disk import aio, fetch, libc, pagecache
+from ffrecord.aliases import Bytes, Ints, Mask
+from ffrecord.disk import aio, fetch, libc
 from ffrecord.disk import source as disk_source
-from tests.support import handmade
+from ffrecord.disk.aio_queue import AioQueue
+from ffrecord.disk.pagecache import PageCache
+from tests.support import completions, handmade
 
 needs_libaio = pytest.mark.skipif(aio._lib is None, reason="libaio is not installed")
 LOADS = ["auto", "aio", "buffered"]
@@ -33,32 +34,6 @@ def expect_right(path: Path, records: list[bytes], mode: str) -> None:
         assert handmade.as_bytes(reader.read(SCATTERED)) == [records[i] for i in SCATTERED]
         pending = reader.read_async(SCATTERED)
         assert handmade.as_bytes(pending.result()) == [records[i] for i in SCATTERED]
-
-
-def change_completions(monkeypatch: pytest.MonkeyPatch, change: Callable[[int], int]) -> list[int]:
-    """Let every completion have `change(result)` in place of its result.
-
-    What was not read by that account is scribbled over, so that only reading it again helps.
-    The results that were given are collected in the list that is returned.
-    """
-    reap = aio.Context.reap
-    given: list[int] = []
-
-    def changed(self: aio.Context, at_least: int) -> aio.Events:
-        events = reap(self, at_least)
-        for event in events:
-            result = int(event["res"])
-            if result > 0:
-                changed_to = change(result)
-                got = max(changed_to, 0)
-                buffer = ctypes.c_uint64.from_address(int(event["obj"]) + 24).value
-                ctypes.memset(buffer + got, 0xEE, result - got)
-                event["res"] = changed_to
-                given.append(changed_to)
-        return events
-
-    monkeypatch.setattr(aio.Context, "reap", changed)
-    return given
 
 
 @pytest.mark.parametrize("mode", LOADS)
@@ -84,7 +59,7 @@ def test_short_completions_are_finished(
     change: Callable[[int], int], mode: str, sample_file: Path, sample_records: list[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    given = change_completions(monkeypatch, change)
+    given = completions.change(monkeypatch, change)
     handmade.evict(sample_file)
     expect_right(sample_file, sample_records, mode)
     assert given
@@ -97,7 +72,7 @@ def test_failed_completions_are_read_another_way(
     code: int, mode: str, sample_file: Path, sample_records: list[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    given = change_completions(monkeypatch, lambda _result: -code)
+    given = completions.change(monkeypatch, lambda _result: -code)
     handmade.evict(sample_file)
     expect_right(sample_file, sample_records, mode)
     assert set(given) == {-code}
@@ -107,9 +82,23 @@ def test_failed_completions_are_read_another_way(
 def test_only_the_completions_that_failed_are_read_again(
     sample_file: Path, sample_records: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = iter(range(10**9))
-    change_completions(monkeypatch, lambda r: -errno.EIO if next(turns) % 3 == 0 else r)
-    expect_right(sample_file, sample_records, "aio")
+    plain, read_into = [0], disk_source.Source.read_into
+
+    def counted(self: disk_source.Source, memory: Bytes, offset: int) -> None:
+        plain[0] += 1
+        read_into(self, memory, offset)
+
+    with FileReader(sample_file, mode="aio") as reader:
+        turns = iter(range(10**9))
+        given = completions.change(monkeypatch, lambda r: -errno.EIO if next(turns) % 3 == 0 else r)
+        monkeypatch.setattr(disk_source.Source, "read_into", counted)
+        for _ in range(5):
+            assert handmade.as_bytes(reader.read(SCATTERED)) == [
+                sample_records[i] for i in SCATTERED
+            ]
+    failed = given.count(-errno.EIO)
+    assert 0 < failed < len(given)
+    assert plain[0] == failed
 
 
 @needs_libaio
@@ -121,7 +110,7 @@ def test_what_cannot_be_read_either_way_is_an_error(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with FileReader(sample_file, mode=mode) as reader:
-        change_completions(monkeypatch, lambda _result: -errno.EIO)
+        completions.change(monkeypatch, lambda _result: -errno.EIO)
         monkeypatch.setattr(os, "preadv", broken)
         with pytest.raises(ReadFailedError):
             reader.read(range(20))
@@ -135,7 +124,7 @@ def test_a_read_that_failed_can_be_tried_again(
 ) -> None:
     with FileReader(sample_file, mode="aio") as reader:
         with pytest.MonkeyPatch.context() as broken:
-            change_completions(broken, lambda _result: -errno.EIO)
+            completions.change(broken, lambda _result: -errno.EIO)
             broken.setattr(disk_source.Source, "read_into", _always_fails)
             pending = reader.read_async(range(20))
             with pytest.raises(ReadFailedError):
@@ -205,13 +194,13 @@ def test_the_window_grows_on_a_slow_disk(
 ) -> None:
     monkeypatch.setattr(fetch, "WINDOW_READS", 1)
     monkeypatch.setattr(fetch, "SLOW_WINDOW", -1.0)
-    most, launch = [0], aio.Flight.launch
+    most, launch = [0], AioQueue.launch
 
-    def launched(self: aio.Flight, up_to: int) -> None:
+    def launched(self: AioQueue, up_to: int) -> None:
         most[0] = max(most[0], up_to)
         launch(self, up_to)
 
-    monkeypatch.setattr(aio.Flight, "launch", launched)
+    monkeypatch.setattr(AioQueue, "launch", launched)
     with FileReader(sample_file, mode="aio") as reader:
         records = [i for i in SCATTERED if sample_records[i]] * 2  # duplicates: many reads
         expected = [sample_records[i] for i in records]
@@ -252,17 +241,17 @@ def test_o_direct_that_opens_but_does_not_read_is_given_up(
         if not sources.direct:
             pytest.skip("this file system has no O_DIRECT")
         with pytest.MonkeyPatch.context() as first_time:
-            change_completions(first_time, lambda _result: -errno.EINVAL)
+            completions.change(first_time, lambda _result: -errno.EINVAL)
             assert handmade.as_bytes(reader.read(range(73))) == sample_records
         assert not sources.direct
         used: set[int] = set()
-        init = aio.Flight.__init__
+        fill = AioQueue.fill
 
-        def watched(self: aio.Flight, *args: Any) -> None:
-            used.update(np.atleast_1d(args[2]).tolist())
-            init(self, *args)
+        def watched(self: AioQueue, memory: Bytes, fds: Ints | int, *rows: Any) -> None:
+            used.update(np.atleast_1d(fds).tolist())
+            fill(self, memory, fds, *rows)
 
-        monkeypatch.setattr(aio.Flight, "__init__", watched)
+        monkeypatch.setattr(AioQueue, "fill", watched)
         assert handmade.as_bytes(reader.read(range(73))) == sample_records
         assert used == {sources[0].fd}
 
@@ -410,7 +399,7 @@ def test_contexts_that_are_too_small_for_the_batch_serve_it_in_turns(
 # ---- the page cache's answer is a hint -------------------------------------------------------
 
 
-def random_mask(_fds: object, offsets: Sequence[int], *_: object, **__: object) -> Mask:
+def random_mask(_self: object, _fds: object, offsets: Sequence[int], _lengths: object) -> Mask:
     return np.random.default_rng(len(offsets)).random(len(offsets)) < 0.5
 
 
@@ -418,8 +407,8 @@ def random_mask(_fds: object, offsets: Sequence[int], *_: object, **__: object) 
 @pytest.mark.parametrize(
     "answer",
     [
-        lambda _fds, offsets, *_, **__: np.ones(len(offsets), bool),
-        lambda _fds, offsets, *_, **__: np.zeros(len(offsets), bool),
+        lambda _self, _fds, offsets, _lengths: np.ones(len(offsets), bool),
+        lambda _self, _fds, offsets, _lengths: np.zeros(len(offsets), bool),
         random_mask,
     ],
     ids=["all", "none", "some"],
@@ -428,7 +417,7 @@ def test_a_wrong_guess_about_the_cache_gives_the_right_bytes(
     answer: object, cached: bool, sample_file: Path, sample_records: list[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(pagecache, "resident", answer)
+    monkeypatch.setattr(PageCache, "has_each", answer)
     if not cached:
         handmade.evict(sample_file)
     expect_right(sample_file, sample_records, "auto")

@@ -12,6 +12,7 @@ import pytest
 
 from ffrecord.aliases import Ints
 from ffrecord.disk import pagecache
+from ffrecord.disk.pagecache import HITS_TO_BE_WARM, PageCache
 from tests.support import handmade
 
 PAGE = mmap.PAGESIZE
@@ -49,28 +50,28 @@ def rows(fd: int, pages: list[int], length: int = PAGE) -> tuple[Ints, Ints, Int
 
 
 def test_nothing_is_resident_in_an_evicted_file(fd: int) -> None:
-    assert not pagecache.resident(*rows(fd, list(range(PAGES)))).any()
+    assert not PageCache().has_each(*rows(fd, list(range(PAGES)))).any()
 
 
 def test_everything_is_resident_after_a_plain_read(cold_file: Path, fd: int) -> None:
     cold_file.read_bytes()
-    assert pagecache.resident(*rows(fd, list(range(PAGES)))).all()
+    assert PageCache().has_each(*rows(fd, list(range(PAGES)))).all()
 
 
 def test_one_descriptor_may_stand_for_all(cold_file: Path, fd: int) -> None:
     _fds, offsets, lengths = rows(fd, list(range(PAGES)))
-    assert not pagecache.resident(fd, offsets, lengths).any()
+    assert not PageCache().has_each(fd, offsets, lengths).any()
     for page in range(0, PAGES, 3):
         os.pread(fd, 1, page * PAGE)
-    each = pagecache.resident(*rows(fd, list(range(PAGES))))
-    assert pagecache.resident(fd, offsets, lengths).tolist() == each.tolist()
+    each = PageCache().has_each(*rows(fd, list(range(PAGES))))
+    assert PageCache().has_each(fd, offsets, lengths).tolist() == each.tolist()
     cold_file.read_bytes()
-    assert pagecache.resident(fd, offsets, lengths).all()
+    assert PageCache().has_each(fd, offsets, lengths).all()
 
 
 def test_asking_does_not_change_the_cache(cold_file: Path, fd: int) -> None:
     needs_cachestat(fd)
-    pagecache.resident(*rows(fd, list(range(PAGES))))
+    PageCache().has_each(*rows(fd, list(range(PAGES))))
     assert not any(handmade.cached_pages(cold_file))
 
 
@@ -81,7 +82,7 @@ def test_each_read_has_its_own_answer_when_the_first_few_differ(cold_file: Path,
     expected = handmade.cached_pages(cold_file)
     assert any(expected)
     assert not all(expected)
-    assert pagecache.resident(*rows(fd, list(range(PAGES)))).tolist() == expected
+    assert PageCache().has_each(*rows(fd, list(range(PAGES)))).tolist() == expected
 
 
 def test_a_read_is_resident_only_when_all_its_pages_are(cold_file: Path, fd: int) -> None:
@@ -98,7 +99,7 @@ def test_a_read_is_resident_only_when_all_its_pages_are(cold_file: Path, fd: int
         (9 * PAGE, 3 * PAGE),
     ]
     offset, length = np.array(spans).T
-    answers = pagecache.resident(np.full(len(spans), fd), offset, length)
+    answers = PageCache().has_each(np.full(len(spans), fd), offset, length)
     assert answers.tolist() == [True, True, False, True, False, False]
 
 
@@ -112,7 +113,7 @@ def test_a_direct_read_leaves_nothing_resident(cold_file: Path, fd: int) -> None
         os.close(direct)
         assert memory[:] == cold_file.read_bytes()
     handmade.evict(cold_file)
-    assert not pagecache.resident(*rows(fd, list(range(PAGES)))).any()
+    assert not PageCache().has_each(*rows(fd, list(range(PAGES)))).any()
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 15, 16, 100, 1000])
@@ -124,14 +125,14 @@ def test_a_few_reads_decide_when_they_agree(n: int, monkeypatch: pytest.MonkeyPa
         return [True] * len(offsets)
 
     monkeypatch.setattr(pagecache, "_cachestat", all_cached)
-    answers = pagecache.resident(*rows(-1, [0] * n))
+    answers = PageCache().has_each(*rows(-1, [0] * n))
     assert answers.tolist() == [True] * n
     assert len(asked) == 1
     assert min(n, pagecache.SAMPLE) <= asked[0] < 2 * pagecache.SAMPLE
 
 
 def test_a_descriptor_that_is_not_open_has_nothing_resident() -> None:
-    assert pagecache.resident(*rows(-1, [0, 1, 2])).tolist() == [False] * 3
+    assert PageCache().has_each(*rows(-1, [0, 1, 2])).tolist() == [False] * 3
 
 
 @pytest.mark.parametrize("warm", [True, False])
@@ -141,7 +142,7 @@ def test_without_cachestat_a_few_reads_decide_for_all(
     if warm:
         cold_file.read_bytes()
     monkeypatch.setattr(pagecache, "syscall", lambda *_args: -1)
-    answers = pagecache.resident(*rows(fd, list(range(PAGES))))
+    answers = PageCache().has_each(*rows(fd, list(range(PAGES))))
     assert answers.tolist() == [warm] * PAGES
 
 
@@ -153,13 +154,117 @@ def test_without_any_way_to_ask_nothing_is_taken_for_cached(
 
     monkeypatch.setattr(pagecache, "syscall", lambda *_args: -1)
     monkeypatch.setattr(os, "preadv", refuse)
-    assert not pagecache.resident(*rows(fd, list(range(20)))).any()
+    assert not PageCache().has_each(*rows(fd, list(range(20)))).any()
 
 
 def test_a_second_question_that_fails_means_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     replies: list[list[bool] | None] = [[True, False] * 4, None]
     monkeypatch.setattr(pagecache, "_cachestat", lambda *_args: replies.pop(0))
-    assert pagecache.resident(*rows(-1, [0] * 8)).tolist() == [False] * 8
+    assert PageCache().has_each(*rows(-1, [0] * 8)).tolist() == [False] * 8
+
+
+def test_one_read_is_answered_as_many_are(cold_file: Path, fd: int) -> None:
+    needs_cachestat(fd)
+    for page in range(0, PAGES, 3):
+        os.pread(fd, 1, page * PAGE)
+    expected = handmade.cached_pages(cold_file)
+    cache = PageCache()
+    assert [cache.has(fd, page * PAGE, PAGE) for page in range(PAGES)] == expected
+    assert not cache.has(fd, 0, 2 * PAGE)
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_without_cachestat_one_byte_decides_for_one_read(
+    warm: bool, cold_file: Path, fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if warm:
+        cold_file.read_bytes()
+    monkeypatch.setattr(pagecache, "syscall", lambda *_args: -1)
+    assert PageCache().has(fd, 17 * PAGE, 5 * PAGE) == warm
+
+
+# ---- reads that do not wait ----------------------------------------------------------------
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Offsets of the reads that were tried without waiting."""
+    preadv, offsets = os.preadv, []
+
+    def noted(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        offsets.append(offset)
+        return preadv(fd, buffers, offset, flags)
+
+    monkeypatch.setattr(os, "preadv", noted)
+    return offsets
+
+
+def read(cache: PageCache, fd: int, page: int) -> bytes | None:
+    memory = bytearray(PAGE)
+    return bytes(memory) if cache.read(fd, memoryview(memory), page * PAGE) else None
+
+
+def test_cached_reads_are_tried_without_asking(
+    cold_file: Path, fd: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = cold_file.read_bytes()
+    monkeypatch.setattr(pagecache, "syscall", None)  # asking would fail
+    cache = PageCache()
+    for page in range(20):
+        assert read(cache, fd, page) == content[page * PAGE : (page + 1) * PAGE]
+    assert len(tried) == 20
+
+
+def test_after_a_miss_nothing_is_tried_that_the_kernel_says_is_not_cached(
+    cold_file: Path, fd: int, tried: list[int]
+) -> None:
+    needs_cachestat(fd)
+    cache = PageCache()
+    assert read(cache, fd, 0) is None
+    assert tried == [0]
+    for page in range(100, 200):
+        assert read(cache, fd, page) is None
+    assert tried == [0]  # a try would have read every page into the cache, for nothing
+    content = cold_file.read_bytes()
+    assert read(cache, fd, 3) == content[3 * PAGE : 4 * PAGE]
+    assert tried == [0, 3 * PAGE]
+
+
+def test_after_enough_hits_in_a_row_the_kernel_is_not_asked_any_more(
+    cold_file: Path, fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_cachestat(fd)
+    cache = PageCache()
+    assert read(cache, fd, 0) is None
+    cold_file.read_bytes()
+    for page in range(HITS_TO_BE_WARM):
+        assert read(cache, fd, page) is not None
+    monkeypatch.setattr(pagecache, "syscall", None)
+    assert read(cache, fd, 100) is not None
+
+
+def test_where_the_kernel_cannot_be_asked_a_read_is_tried_every_so_often(
+    cold_file: Path, fd: int, tried: list[int]
+) -> None:
+    cache = PageCache()
+    cache.use_cachestat = False
+    for page in range(0, 30):
+        assert read(cache, fd, 2 * page) is None
+    assert tried == [page * 2 * PAGE for page in range(0, 30, HITS_TO_BE_WARM + 1)]
+    content = cold_file.read_bytes()
+    answers = [read(cache, fd, page) for page in range(30)]
+    first = next(page for page, answer in enumerate(answers) if answer is not None)
+    assert first <= HITS_TO_BE_WARM
+    assert answers[first:] == [
+        content[page * PAGE : (page + 1) * PAGE] for page in range(first, 30)
+    ]
+
+
+def test_a_read_that_is_cached_in_part_is_a_miss(cold_file: Path, fd: int) -> None:
+    os.pread(fd, PAGE, 10 * PAGE)
+    if handmade.cached_pages(cold_file)[9:13] != [False, True, False, False]:
+        pytest.skip("this kernel reads ahead all the same")
+    assert not PageCache().read(fd, memoryview(bytearray(2 * PAGE)), 10 * PAGE)
 
 
 def test_cachestat_is_not_trusted_where_it_does_not_see_what_was_just_read(
@@ -173,5 +278,7 @@ def test_cachestat_is_not_trusted_where_it_does_not_see_what_was_just_read(
         assert pagecache.tells(handle.fileno())
         monkeypatch.setattr(pagecache, "_cachestat", lambda fds, offsets, lengths: [False])
         assert not pagecache.tells(handle.fileno())
+        cache = PageCache()
+        cache.use_cachestat = False
         rows = np.array([0, 4096, 50_000]), np.array([100, 100, 100])
-        assert pagecache.resident(handle.fileno(), *rows, use_cachestat=False).all()
+        assert cache.has_each(handle.fileno(), *rows).all()

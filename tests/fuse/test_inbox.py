@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from ffrecord_fuse.serve import inbox
-from ffrecord_fuse.serve.coldreads import ColdReads
 from ffrecord_fuse.serve.inbox import BUSY, FEW, MOST_WORTH, Idling, Inbox
 
 SECONDS = 30.0
@@ -86,7 +85,7 @@ def test_cores_may_halt_before_a_worker_sleeps(
     inbox.close()
 
 
-class Disk(ColdReads):
+class Disk:
     """Nothing is read; its eventfd is the test's."""
 
     def __init__(self, eventfd: int) -> None:
@@ -94,6 +93,9 @@ class Disk(ColdReads):
 
     def has_landed(self) -> bool:
         return False
+
+    def clear_event(self) -> None:
+        os.eventfd_read(self.eventfd)
 
 
 def test_cores_may_halt_before_a_worker_sleeps_on_the_disk(
@@ -145,10 +147,10 @@ def test_a_worker_for_which_looking_does_not_pay_goes_on_to_sleep_at_once(
     looks = 0
 
     class Watched(Inbox):
-        def _spin_until(self, deadline: float, cold: ColdReads | None) -> bool:
+        def _spin_until(self, deadline: float, disk: inbox.Disk | None) -> bool:
             nonlocal looks
             looks += 1
-            return super()._spin_until(deadline, cold)
+            return super()._spin_until(deadline, disk)
 
     inbox = Watched(fd, eventfd, 0.5, recorded)
     clock = itertools.count(0.0, 1.0)
@@ -168,8 +170,8 @@ def test_a_worker_does_not_sleep_on_a_request_that_another_has_taken(
     recorded, memory = Recorded(), memoryview(bytearray(8))
 
     class Slower(Inbox):
-        def _spin_until(self, deadline: float, cold: ColdReads | None) -> bool:
-            found = super()._spin_until(deadline, cold)
+        def _spin_until(self, deadline: float, disk: inbox.Disk | None) -> bool:
+            found = super()._spin_until(deadline, disk)
             assert os.read(fd, 8) == b"request"
             return found
 

@@ -38,7 +38,7 @@ from ffrecord_fuse.serve.readahead import LONGEST
 from ffrecord_fuse.serve.reading import Reading
 from ffrecord_fuse.serve.report import Counters
 from ffrecord_fuse.serve.session import Session
-from tests.support import archives, handmade, kernel, trees
+from tests.support import archives, completions, handmade, kernel, trees
 from tests.support.kernel import Kernel, Reply
 
 POISON = 0xDB
@@ -989,16 +989,10 @@ def test_a_kernel_that_refuses_every_other_time_loses_nothing(
 def test_a_read_that_comes_back_short_is_finished_by_hand(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, shorten: Callable[[int], int]
 ) -> None:
-    land = ColdReads._land
-
-    def land_short(self: ColdReads, slot: int, result: int) -> None:
-        shorter = shorten(result)
-        self._reads[slot][4][max(shorter, 0) :] = POISON  # what the kernel has not read
-        land(self, slot, shorter)
-
-    monkeypatch.setattr(ColdReads, "_land", land_short)
+    given = completions.change(monkeypatch, shorten)
     read_everything(packed, tree)
     read_in_batches(packed, tree)
+    assert given
 
 
 def test_without_an_aio_context_everything_is_read_by_hand(
@@ -1019,7 +1013,8 @@ def test_without_o_direct_everything_is_read_by_hand(
 def test_a_machine_with_few_aio_requests_left_serves_more_reads_than_those(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aio.ContextPool, "borrow", lambda self, wanted: aio.Context(1))
+    monkeypatch.setattr(aio, "CAPACITIES", (1,))
+    monkeypatch.setattr(aio, "contexts", aio.ContextPool())
     read_in_batches(packed, tree)
 
 
@@ -1042,7 +1037,7 @@ def test_a_page_cache_that_comes_and_goes_changes_nothing(
     monkeypatch.setattr(os, "preadv", moody)
     monkeypatch.setattr(
         disk_source.SourceSet, "ask_about_the_cache",
-        lambda self: setattr(self, "use_cachestat", may_ask),
+        lambda self: setattr(self.cache, "use_cachestat", may_ask),
     )  # fmt: skip
     for _ in range(3):
         read_everything(packed, tree, Reading)

@@ -1,0 +1,151 @@
+"""Work in threads beside a loop."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ffrecord_fuse.serve.background import Background
+
+LIMIT = 20.0
+
+
+@pytest.fixture
+def eventfd() -> Iterator[int]:
+    fd = os.eventfd(0, os.EFD_NONBLOCK)
+    yield fd
+    os.close(fd)
+
+
+def ended(background: Background, eventfd: int) -> dict[object, Exception | None]:
+    """Wait until nothing is under way, as a loop does: only when it is told to look."""
+    found: dict[object, Exception | None] = {}
+    while background.under_way:
+        assert select.select([eventfd], [], [], LIMIT)[0], "nobody says that work has ended"
+        os.eventfd_read(eventfd)
+        found.update(background.ended())
+    return found
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+def test_every_token_comes_back_once_with_what_went_wrong(eventfd: int) -> None:
+    background = Background(eventfd, 3)
+    error, done = ValueError("a defect"), list[int]()
+    assert not background.under_way
+    for number in range(20):
+        background.run(number, lambda number=number: done.append(number))  # type: ignore[misc]
+    background.run(99, lambda: fail(error))
+    assert ended(background, eventfd) == {**dict.fromkeys(range(20)), 99: error}
+    assert sorted(done) == list(range(20))
+    assert background.ended() == []
+    background.close()
+
+
+def test_threads_are_started_when_there_is_work_for_them_and_only_so_many(eventfd: int) -> None:
+    before = threading.active_count()
+    background, gate = Background(eventfd, 3), threading.Event()
+    for _ in range(5):  # one after the other needs one
+        background.run("short", lambda: None)
+        ended(background, eventfd)
+        assert threading.active_count() == before + 1
+    for number in range(10):
+        background.run(number, lambda: gate.wait(LIMIT))
+        assert threading.active_count() == before + min(number + 1, 3)
+    gate.set()
+    assert ended(background, eventfd) == dict.fromkeys(range(10))
+    background.close()
+    assert threading.active_count() == before
+
+
+def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+def test_work_that_no_thread_could_be_started_for_is_not_done_later(
+    eventfd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    background = Background(eventfd, 2)
+    with monkeypatch.context() as patched:
+        refuse_threads(patched)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            background.run("refused", lambda: done.append("refused"))
+    assert not background.under_way
+    background.run("taken", lambda: done.append("taken"))
+    assert ended(background, eventfd) == {"taken": None}
+    assert done == ["taken"]
+    background.close()
+
+
+def test_the_threads_that_there_are_do_the_work_of_those_that_cannot_be_started(
+    eventfd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    background = Background(eventfd, 4)
+    background.run(99, lambda: None)
+    refuse_threads(monkeypatch)
+    for number in range(10):
+        background.run(number, lambda: None)
+    assert ended(background, eventfd) == dict.fromkeys([99, *range(10)])
+    background.close()
+
+
+def test_closing_waits_for_work_that_was_begun_and_drops_the_rest(eventfd: int) -> None:
+    background, gate, begun = Background(eventfd, 2), threading.Event(), []
+
+    def work(number: int) -> Callable[[], None]:
+        def wait() -> None:
+            begun.append(number)
+            assert gate.wait(LIMIT)
+
+        return wait
+
+    for number in range(6):
+        background.run(number, work(number))
+    while len(begun) < 2:
+        time.sleep(0.001)
+    closing = threading.Thread(target=background.close)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()
+    gate.set()
+    closing.join(LIMIT)
+    assert not closing.is_alive()
+    assert len(begun) == 2
+
+
+class Memory:
+    pass
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_of_a_job_is_kept_when_it_has_ended(eventfd: int, fails: bool) -> None:
+    background, memory = Background(eventfd, 1), Memory()
+    kept = weakref.ref(memory)
+
+    def work(held: Memory = memory) -> None:
+        assert held
+        if fails:
+            raise ValueError("a defect")
+
+    background.run(memory, work)
+    del memory, work
+    ended(background, eventfd)
+    deadline = time.monotonic() + LIMIT
+    while kept() is not None and time.monotonic() < deadline:  # the thread is about to let go
+        gc.collect()
+        time.sleep(0.001)
+    assert kept() is None
+    background.close()

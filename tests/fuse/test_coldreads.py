@@ -1,0 +1,341 @@
+"""Reads that AIO does not do: in threads, while the loop answers others.
+
+A plain read that stops at a gate stands for a slow disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from ffrecord.aliases import Bytes
+from ffrecord.disk import aio
+from ffrecord.disk import source as disk_source
+from ffrecord.disk.source import Source, SourceSet
+from ffrecord.errors import ReadFailedError
+from ffrecord_fuse.serve.coldreads import THREADS, ColdReads
+from tests.fuse.test_session import BLOCK, NODES, ColdReading, is_well, packed, talk, tree
+from tests.support import completions, kernel, trees
+from tests.support.kernel import Kernel, Reply
+
+__all__ = ["packed", "tree"]  # fixtures
+needs_libaio = pytest.mark.skipif(aio._lib is None, reason="libaio is not installed")
+
+
+class SlowDisk:
+    """Plain reads wait at a gate, if they are longer than so many bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, longer_than: int = 0) -> None:
+        self.gate = threading.Event()
+        self.waiting = self.most = self.done = 0
+        self.fails: Exception | None = None
+        read_into, lock = Source.read_into, threading.Lock()
+
+        def slow(source: Source, memory: Bytes, offset: int) -> None:
+            if len(memory) > longer_than:
+                with lock:
+                    self.waiting += 1
+                    self.most = max(self.most, self.waiting)
+                assert self.gate.wait(kernel.LIMIT)
+                with lock:
+                    self.waiting -= 1
+                    self.done += 1
+                if self.fails is not None:
+                    raise self.fails
+            read_into(source, memory, offset)
+
+        monkeypatch.setattr(Source, "read_into", slow)
+
+    def until_waiting(self, reads: int) -> None:
+        deadline = time.monotonic() + kernel.LIMIT
+        while self.waiting < reads:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+
+def without_direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_source, "_direct_alignment", lambda fd: 0)
+
+
+def without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio, "contexts", aio.ContextPool())
+    monkeypatch.setattr(aio.ContextPool, "borrow", lambda self, wanted: None)
+
+
+def with_short_completions(monkeypatch: pytest.MonkeyPatch) -> None:
+    completions.change(monkeypatch, lambda result: result // 2)
+
+
+def with_failing_completions(monkeypatch: pytest.MonkeyPatch) -> None:
+    completions.change(monkeypatch, lambda result: -errno.EIO)
+
+
+def with_refused_direct_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    completions.change(monkeypatch, lambda result: -errno.EINVAL)
+
+
+def with_refused_submissions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio.Context, "submit", lambda self, at, count: -errno.EAGAIN)
+
+
+Way = Callable[[pytest.MonkeyPatch], None]
+FROM_THE_START: list[Way] = [without_direct, without_room]
+LATER: list[Way] = [
+    with_short_completions, with_failing_completions, with_refused_direct_reads,
+    with_refused_submissions,
+]  # fmt: skip
+
+
+@needs_libaio
+@pytest.mark.parametrize("way", FROM_THE_START + LATER)
+def test_a_plain_read_that_takes_long_holds_up_no_other_request(
+    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> None:
+    whole = (tree / "big").read_bytes()
+    if way in FROM_THE_START:
+        way(monkeypatch)
+    with talk(packed, reading=ColdReading) as talking:
+        assert is_well(talking, tree)
+        if way in LATER:
+            way(monkeypatch)
+        slow = SlowDisk(monkeypatch, longer_than=5000)
+        talking.send(kernel.read(NODES["big"], 5, 100_000, 101))
+        slow.until_waiting(1)
+        assert is_well(talking, tree)  # names, attributes, listings
+        assert talking.ask(kernel.read(NODES["a.txt"], 0, 99)).payload == b"hello, kernel\n"
+        talking.send(kernel.read(NODES["big"], BLOCK + 7, 1000, 102))
+        slow.until_waiting(2)
+        assert talking.until_fence() == []
+        slow.gate.set()
+        found = {reply.unique: reply for reply in (talking.receive(), talking.receive())}
+        assert found == {
+            101: Reply(101, 0, whole[5:100_005]),
+            102: Reply(102, 0, whole[BLOCK + 7 : BLOCK + 1007]),
+        }
+        assert talking.log == []
+
+
+def test_what_the_page_cache_has_is_answered_without_a_thread(
+    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed.read_bytes()
+    without_direct(monkeypatch)
+    with talk(packed) as talking:
+        slow = SlowDisk(monkeypatch)
+        slow.gate.set()
+        reply = talking.ask(kernel.read(NODES["sub/deep"], 0, 5000))
+        assert reply.payload == (tree / "sub/deep").read_bytes()
+        if not _has_nowait(packed):
+            pytest.skip("this file system has no RWF_NOWAIT")
+        assert slow.done == 0
+
+
+def _has_nowait(path: Path) -> bool:
+    with path.open("rb") as file:
+        try:
+            return os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT) == 1
+        except OSError:
+            return False
+
+
+def test_a_file_system_that_cannot_say_that_it_would_wait_is_read_beside_the_loop(
+    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EOPNOTSUPP to RWF_NOWAIT: even a read of cached pages may ask a network about them."""
+    preadv = os.preadv
+
+    def unsupported(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return preadv(fd, buffers, offset, flags)
+
+    packed.read_bytes()
+    without_direct(monkeypatch)
+    monkeypatch.setattr(os, "preadv", unsupported)
+    with talk(packed) as talking:
+        slow = SlowDisk(monkeypatch, longer_than=4000)
+        talking.send(kernel.read(NODES["sub/deep"], 0, 5000, 101))
+        slow.until_waiting(1)
+        assert is_well(talking, tree)
+        slow.gate.set()
+        assert talking.receive() == Reply(101, 0, (tree / "sub/deep").read_bytes())
+
+
+def ask_for_many(talking: Kernel, reads: int) -> dict[int, int]:
+    """Send reads of 100 bytes of `big`; the offset of each."""
+    offsets = {1000 + number: 3001 * number % (3 * BLOCK) for number in range(reads)}
+    for unique, offset in offsets.items():
+        talking.send(kernel.read(NODES["big"], offset, 100, unique))
+    return offsets
+
+
+def expect_many(talking: Kernel, offsets: dict[int, int], whole: bytes) -> None:
+    found = {reply.unique: reply for reply in (talking.receive() for _ in offsets)}
+    assert found == {
+        unique: Reply(unique, 0, whole[offset : offset + 100]) for unique, offset in offsets.items()
+    }
+
+
+def test_more_slow_reads_than_threads_take_turns(
+    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_direct(monkeypatch)
+    before = threading.active_count()
+    with talk(packed, reading=ColdReading) as talking:
+        slow = SlowDisk(monkeypatch)
+        offsets = ask_for_many(talking, 3 * THREADS)
+        slow.until_waiting(THREADS)
+        assert is_well_but_for_reads(talking)
+        assert threading.active_count() <= before + 1 + THREADS  # the session has one too
+        slow.gate.set()
+        expect_many(talking, offsets, (tree / "big").read_bytes())
+    assert slow.most == THREADS
+    assert threading.active_count() == before
+
+
+def is_well_but_for_reads(talking: Kernel) -> bool:
+    return talking.until_fence() == []
+
+
+@needs_libaio
+def test_more_reads_than_slots_are_all_answered(
+    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is faster than the test: completions are held back until all have been asked for."""
+    monkeypatch.setattr(aio, "CAPACITIES", (2,))
+    monkeypatch.setattr(aio, "contexts", aio.ContextPool())
+    getevents, told = aio._io_getevents, threading.Event()
+    with talk(packed, reading=ColdReading) as talking:
+        monkeypatch.setattr(
+            aio, "_io_getevents", lambda *args: getevents(*args) if told.is_set() else 0
+        )
+        slow = SlowDisk(monkeypatch)
+        offsets = ask_for_many(talking, 12)
+        slow.until_waiting(min(THREADS, 12 - 2))  # all but those that have slots
+        assert is_well_but_for_reads(talking)
+        told.set()
+        slow.gate.set()
+        expect_many(talking, offsets, (tree / "big").read_bytes())
+        expect_many(talking, ask_for_many(talking, 1), (tree / "big").read_bytes())
+    assert slow.done == 10
+
+
+@needs_libaio
+def test_o_direct_that_does_not_read_is_given_up_and_no_slot_is_used_again(
+    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, submitted = aio.Context.submit, []
+
+    def noted(self: aio.Context, at: int, count: int) -> int:
+        submitted.append(count)
+        return submit(self, at, count)
+
+    whole = (tree / "big").read_bytes()
+    with talk(packed, reading=ColdReading) as talking:
+        monkeypatch.setattr(aio.Context, "submit", noted)
+        given = completions.change(monkeypatch, lambda result: -errno.EINVAL)
+        for number in range(5):
+            reply = talking.ask(kernel.read(NODES["big"], number * 1000, 1000))
+            assert reply == Reply(2, 0, whole[number * 1000 :][:1000])
+    if not given:
+        pytest.skip("this file system has no O_DIRECT")
+    assert sum(submitted) == 1
+
+
+def test_without_a_thread_reads_are_answered_by_the_loop(
+    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_direct(monkeypatch)
+    whole = (tree / "big").read_bytes()
+    start, read_into = threading.Thread.start, Source.read_into
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "ffrecord-fuse":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def fail(source: Source, _memory: Bytes, offset: int) -> None:
+        raise ReadFailedError(source.path, errno.EIO, offset)
+
+    with talk(packed, reading=ColdReading) as talking:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        assert talking.ask(kernel.read(NODES["big"], 9, 1000)) == Reply(2, 0, whole[9:1009])
+        expect_many(talking, ask_for_many(talking, 20), whole)
+        monkeypatch.setattr(Source, "read_into", fail)
+        assert talking.ask(kernel.read(NODES["sub/deep"], 0, 10)) == Reply(2, errno.EIO)
+        monkeypatch.setattr(Source, "read_into", read_into)
+        monkeypatch.setattr(threading.Thread, "start", start)
+        assert talking.ask(kernel.read(NODES["big"], 7, 1000)) == Reply(2, 0, whole[7:1007])
+        assert is_well(talking, tree)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ReadFailedError("a.ffr", errno.EIO, 0), "damaged: /big"),
+        (ZeroDivisionError("a defect"), "a read of node 3 failed: ZeroDivisionError('a defect')"),
+        (MemoryError(), "a read of node 3 failed: MemoryError()"),
+    ],
+)
+def test_a_plain_read_that_fails_is_its_requests_error_only(
+    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    without_direct(monkeypatch)
+    with talk(packed, reading=ColdReading) as talking:
+        slow = SlowDisk(monkeypatch)
+        slow.gate.set()
+        slow.fails = error
+        assert talking.ask(kernel.read(NODES["big"], 0, 10)) == Reply(2, errno.EIO)
+        slow.fails = None
+        assert talking.ask(kernel.read(NODES["a.txt"], 0, 99)).payload == b"hello, kernel\n"
+        assert len(talking.log) == 1
+        assert talking.log[0].startswith(told)
+
+
+def test_a_session_that_ends_while_a_thread_still_reads_waits_for_it(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_direct(monkeypatch)
+    before = threading.active_count()
+    with talk(packed, reading=ColdReading) as talking:
+        slow = SlowDisk(monkeypatch)
+        ask_for_many(talking, 3 * THREADS)
+        slow.until_waiting(THREADS)
+        threading.Timer(0.2, slow.gate.set).start()
+    assert slow.done == THREADS  # no other was begun
+    assert threading.active_count() <= before + 1  # the timer, maybe
+
+
+@needs_libaio
+def test_closing_leaves_nothing_that_writes_to_the_eventfd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number may be another file's by then."""
+    path = tmp_path / "data"
+    path.write_bytes(trees.content(1 << 20))
+    slow = SlowDisk(monkeypatch)
+    completions.change(monkeypatch, lambda result: result // 2)
+    cold = ColdReads(SourceSet([str(path)], direct=True))
+    for number in range(5):
+        cold.add(number, 0, 100_001 * number, 50_000)
+    cold.submit()
+    turns = count()
+    while slow.waiting < 5 and next(turns) < 10_000:
+        assert not list(cold.landed())
+        time.sleep(0.001)
+    closing = threading.Thread(target=cold.close)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()
+    slow.gate.set()
+    closing.join(kernel.LIMIT)
+    assert not closing.is_alive()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.eventfd_read(cold.eventfd)

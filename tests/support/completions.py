@@ -1,0 +1,35 @@
+"""Completions of AIO that are not what the kernel said: short, or failed."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import pytest
+
+from ffrecord.disk import aio
+
+
+def change(monkeypatch: pytest.MonkeyPatch, change: Callable[[int], int]) -> list[int]:
+    """Let every completion have `change(result)` in place of its result.
+
+    The bytes that were not read by that account are scribbled over, so that only reading them
+    again helps. The results that were given are collected in the list that is returned.
+    """
+    real, given = aio._io_getevents, []
+
+    def changed(context: object, least: int, most: int, events_at: int, timeout: object) -> int:
+        code = int(real(context, least, most, events_at, timeout))
+        for number in range(code):
+            event = (ctypes.c_int64 * 4).from_address(events_at + 32 * number)
+            result = event[2]
+            if result > 0:
+                event[2] = change(result)
+                got = max(event[2], 0)
+                buffer = ctypes.c_uint64.from_address(event[1] + 24).value
+                ctypes.memset(buffer + got, 0xEE, result - got)
+                given.append(event[2])
+        return code
+
+    monkeypatch.setattr(aio, "_io_getevents", changed)
+    return given
