@@ -32,7 +32,7 @@ from ffrecord.format import index as index_layout
 from ffrecord.format.checksum import crc32
 from ffrecord.format.index import BLOCK
 from ffrecord.records.opening import MOST_EXPLAINED
-from ffrecord.records.reader import FileReader
+from ffrecord.records.reader import FileReader, table_of
 from ffrecord.text import said
 
 STEP_BLOCKS = 32  # that a large file is read by, from end to end
@@ -139,7 +139,7 @@ class Archive:
         begin = np.arange(first, last) * BLOCK
         end = np.minimum(begin + BLOCK, size)
         checksums = self.block_checksums(inode)[first:last] if self.reader.check_data else None
-        pieces = self.reader.read_pieces(record, begin, end, checksums)
+        pieces = table_of(self.reader).read_pieces(record, begin, end, checksums)
         whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         return whole[offset - first * BLOCK : stop - first * BLOCK]
 
@@ -180,14 +180,14 @@ class Archive:
         size = reader.record_size(record) if reader.n else 0
         end = np.empty(min(size, index_layout.TRAILER.size), np.uint8)
         if size:
-            reader.read_unchecked(record, size - len(end), end)
+            table_of(reader).read_unchecked(record, size - len(end), end)
         trailer = index_layout.parse_trailer(self.path, end.tobytes(), size)
         self.legacy_size = size if trailer is None else size - len(end) - trailer.length
         if trailer is None:
             return self._open_legacy_index(record, size)
 
         def copy_to(fd: int, offset: int, length: int) -> None:
-            reader.copy_unchecked(record, self.legacy_size + offset, length, fd)
+            table_of(reader).copy_unchecked(record, self.legacy_size + offset, length, fd)
 
         try:
             with ImageCopy(self.path, copy_to, trailer.length) as copy:
@@ -205,9 +205,9 @@ class Archive:
 
     def _image_checksum(self, length: int) -> int:
         """Of an image that is not worth keeping."""
-        file, start = self.reader.locate(self.reader.n - 1)
+        file, start = table_of(self.reader).locate(self.reader.n - 1)
         begin = start + self.legacy_size
-        return Recheck(self.reader.sources[file]).checksum(begin, begin + length)
+        return Recheck(table_of(self.reader).opened[file]).checksum(begin, begin + length)
 
     def _compare_checksum(self, computed: int, trailer: index_layout.Trailer) -> None:
         if self.reader.check_data and computed != trailer.crc:
@@ -219,7 +219,7 @@ class Archive:
     def _open_legacy_index(self, record: int, size: int) -> Index:
         start = np.empty(min(size, len(index_layout.LEGACY_MAGIC)), np.uint8)
         if size:
-            self.reader.read_unchecked(record, 0, start)
+            table_of(self.reader).read_unchecked(record, 0, start)
         if start.tobytes() != index_layout.LEGACY_MAGIC:
             raise NotPackedFolderError(self._no_archive())
         if size > legacy.most_bytes(record):
@@ -306,7 +306,7 @@ class Archive:
     def _ends_with_index(self, file: int) -> bool:
         """Whether the last record of a file is an index."""
         begin, end = [0, 0, *self.reader.get_offsets(file).tolist()][-2:]
-        source = self.reader.sources[file]
+        source = table_of(self.reader).opened[file]
         return end > begin and index_layout.is_index(
             end - begin, lambda at, length: source.read_bytes(begin + at, length)
         )

@@ -18,7 +18,7 @@ from ffrecord.archive.counts import kinds_of, of_index
 from ffrecord.archive.names import json_facts, to_text
 from ffrecord.cli import datasets, system
 from ffrecord.errors import NotPackedFolderError
-from ffrecord.records.reader import FileReader
+from ffrecord.records.reader import FileReader, table_of
 from ffrecord.terminal import quoted
 from ffrecord.text import counted, human
 
@@ -136,7 +136,7 @@ def describe(reader: FileReader) -> dict[str, Any]:
         "kind": "unfinished records" if reader.unfinished else "records",
         "files": len(reader.fnames),
         "records": reader.n,
-        "file_bytes": sum(os.fstat(source.fd).st_size for source in reader.sources.each),
+        "file_bytes": table_of(reader).file_bytes,
         "data_bytes": int(sizes.sum()),
         "fingerprint": reader.fingerprint,
         **_spread("record", sizes),

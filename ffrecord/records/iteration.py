@@ -12,9 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+import numpy as np
+
 from ffrecord.aliases import Bytes
 from ffrecord.errors import BadRecordWarning, ClosedError, FFRecordError, TimedOutError
+from ffrecord.format.checksum import crc32
 from ffrecord.records.batch import PendingRead
+from ffrecord.records.table import Table
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.25  # seconds
 STREAM_BYTES = 64 << 20
@@ -74,6 +78,20 @@ def _whole_ones(reader: Readable, records: range) -> Iterator[Bytes]:
             warnings.warn(f"left out: {error}", BadRecordWarning, stacklevel=3)
         else:
             yield found
+
+
+def stream(table: Callable[[], Table], record: int, chunk: int) -> Iterator[Bytes]:
+    """A record of any size, in chunks. `table` is asked for each: the one that it returned before
+    may be closed, or replaced by that of a file which has grown."""
+    begins, ends, stored = table().entry(record)
+    size, crc = ends - begins, 0
+    for offset in range(0, size, chunk):
+        begin, end = np.array([offset]), np.array([min(offset + chunk, size)])
+        (piece,) = table().read_pieces(record, begin, end, None)
+        crc = crc32(piece, crc)
+        yield piece
+    if crc != stored and table().check:
+        raise table().damage(record, stored, crc)
 
 
 class Growing(Readable, Protocol):

@@ -19,6 +19,7 @@ import numpy as np
 from ffrecord.archive.archive import Archive
 from ffrecord.format.checksum import crc32
 from ffrecord.format.index import BLOCK
+from ffrecord.records.reader import table_of
 from ffrecord_fuse.mounting.options import VERIFY
 
 UNNUMBERED = -1
@@ -85,7 +86,9 @@ class Content:
         if offset >= stop:
             return None
         file, start = (
-            (0, self._offsets[record]) if self._is_one_file else self._reader.locate(record)
+            (0, self._offsets[record])
+            if self._is_one_file
+            else table_of(self._reader).locate(record)
         )
         if self._verify == "off":
             return Piece(inode, file, start + offset, stop - offset, 0, stop - offset, None, 0)
@@ -136,14 +139,14 @@ class Content:
     def read(self, piece: Piece) -> memoryview:
         """The bytes of a piece that were asked for, read now and checked; waits for the disk."""
         memory = np.empty(piece.length, np.uint8)
-        self._reader.sources[piece.file].read_into(memory, piece.begin)
+        table_of(self._reader).opened[piece.file].read_into(memory, piece.begin)
         self.check(piece, memory.data)
         return memory.data[piece.skip : piece.skip + piece.asked]
 
     def record_of(self, inode: int) -> str:
         """Which record of which file holds it, for messages."""
         record = self._index.record(inode)
-        file, _ = self._reader.locate(record)
+        file, _ = table_of(self._reader).locate(record)
         return f"record {record} of {os.path.basename(self._reader.fnames[file])}"
 
     def _checksums(self, inode: int, first: int, last: int) -> tuple[list[int], int]:

@@ -18,6 +18,7 @@ from typing import Protocol
 from ffrecord.disk import pagecache
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.errors import FFRecordError
+from ffrecord.records.reader import table_of
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.serve import report
 from ffrecord_fuse.serve.background import Background
@@ -72,7 +73,7 @@ class Reading:
         self._damages = DamageLog(filesystem, content, log)
         self._frame = _slabs.take(reply.FRONT + READ_BYTES).data
         self._memory = self._frame[reply.FRONT :]
-        sources = filesystem.archive.reader.sources
+        sources = table_of(filesystem.archive.reader).opened
         self._fds: list[int] = sources.fds.tolist()
         self._may_ask = sources.use_cachestat
         self._warm_hits = HITS_TO_BE_WARM
