@@ -207,7 +207,7 @@ class Archive:
         """Of an image that is not worth keeping."""
         file, start = table_of(self.reader).locate(self.reader.n - 1)
         begin = start + self.legacy_size
-        return Recheck(table_of(self.reader).opened[file]).checksum(begin, begin + length)
+        return Recheck(table_of(self.reader).require_open()[file]).checksum(begin, begin + length)
 
     def _compare_checksum(self, computed: int, trailer: index_layout.Trailer) -> None:
         if self.reader.check_data and computed != trailer.crc:
@@ -306,7 +306,7 @@ class Archive:
     def _ends_with_index(self, file: int) -> bool:
         """Whether the last record of a file is an index."""
         begin, end = [0, 0, *self.reader.get_offsets(file).tolist()][-2:]
-        source = table_of(self.reader).opened[file]
+        source = table_of(self.reader).require_open()[file]
         return end > begin and index_layout.is_index(
             end - begin, lambda at, length: source.read_bytes(begin + at, length)
         )

@@ -40,9 +40,9 @@ def begin(path: str, n: int | None) -> Beginning:
     try:
         _refuse_packed_folder(reader)
         refuse_damage(reader)
-        return _copied(reader, reader.n, GrownFile(path, table_of(reader).opened[0]), n)
+        return _copied(reader, reader.n, GrownFile(path, table_of(reader).require_open()[0]), n)
     except BaseException:
-        unlock(table_of(reader).opened[0].fd)
+        unlock(table_of(reader).require_open()[0].fd)
         raise
     finally:
         reader.close()  # the new file has what it needs of it
@@ -101,7 +101,7 @@ def _open_locked(path: str) -> FileReader:
     while True:
         reader = FileReader(path, mode="buffered")
         try:
-            if lock(table_of(reader).opened[0].fd, path):
+            if lock(table_of(reader).require_open()[0].fd, path):
                 return reader
         except BaseException:
             reader.close()
@@ -130,7 +130,7 @@ def _has_index(reader: FileReader) -> bool:
     if not reader.n:
         return False
     begin, end = reader.get_offsets(0)[-2:].tolist()
-    source = table_of(reader).opened[0]
+    source = table_of(reader).require_open()[0]
     return is_index(end - begin, lambda at, count: source.read_bytes(begin + at, count))
 
 
@@ -152,7 +152,7 @@ def _copied(reader: FileReader, records: int, file: NewFile, n: int | None) -> B
     begin, end = (int(offsets[0]), int(offsets[-1])) if records else (room, room)
     shift = max(0, whole_blocks(room - begin))
     try:
-        take_over(table_of(reader).opened[0], begin, end, file, begin + shift)
+        take_over(table_of(reader).require_open()[0], begin, end, file, begin + shift)
     except BaseException:
         file.discard()
         raise

@@ -11,7 +11,9 @@ import errno
 import os
 import stat
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,6 +30,8 @@ from ffrecord.format import checksum
 from ffrecord.format import records as record_layout
 from ffrecord.records.table import KeptTable, StreamedTable, first_of
 from ffrecord.text import counted, said
+
+Head = TypeVar("Head")
 
 MODES = ("auto", "aio", "buffered", "mmap")
 TAR_BLOCK, TAR_MAGIC_AT, TAR_MAGIC = 512, 257, b"ustar"
@@ -96,17 +100,13 @@ def _refuse_unfinished(path: str) -> None:
 
 def open_files(paths: Sequence[str], mode: str, check: bool) -> KeptTable:
     """Open finished files and read their headers, which are checked if `check` says so."""
-    sources = _opened(paths, mode)
-    headers = [read_header(source, check) for source in sources.each]
-    _prepare(sources, mode)
+    sources, headers = _opened(paths, mode, partial(read_header, check=check))
     return KeptTable.of(sources, headers, _name_of(paths), mode, check)
 
 
 def open_streamed(paths: Sequence[str], mode: str, check: bool) -> StreamedTable:
     """Open finished files whose headers are to stay on disk; `check` verifies them in passing."""
-    sources = _opened(paths, mode)
-    prefixes = [_verify_header(source, check) for source in sources.each]
-    _prepare(sources, mode)
+    sources, prefixes = _opened(paths, mode, partial(_verify_header, check=check))
     crcs, counts, sizes = map(list, zip(*prefixes, strict=True))
     first = first_of(counts)
     return StreamedTable(
@@ -114,23 +114,24 @@ def open_streamed(paths: Sequence[str], mode: str, check: bool) -> StreamedTable
     )
 
 
-def sources_for(paths: Sequence[str], mode: str) -> SourceSet:
-    """Open files for a mode of reading."""
-    return SourceSet(paths, direct=mode in ("auto", "aio"))
-
-
-def _opened(paths: Sequence[str], mode: str) -> SourceSet:
+def _opened(
+    paths: Sequence[str], mode: str, head: Callable[[Source], Head]
+) -> tuple[SourceSet, list[Head]]:
+    """Open files for a mode of reading, and take in the head of each."""
     for path in paths:
         refuse_other_kinds(path)
-    return sources_for(paths, mode)
-
-
-def _prepare(sources: SourceSet, mode: str) -> None:
-    """Have files ready for a mode of reading, after their headers were read."""
+    sources = sources_for(paths, mode)
+    heads = [head(source) for source in sources.each]
     if mode == "mmap":
         sources.map_all()
     elif mode == "auto":
         sources.ask_about_the_cache()
+    return sources, heads
+
+
+def sources_for(paths: Sequence[str], mode: str) -> SourceSet:
+    """Open files for a mode of reading."""
+    return SourceSet(paths, direct=mode in ("auto", "aio"))
 
 
 def _name_of(paths: Sequence[str]) -> str:
@@ -177,19 +178,15 @@ def _compare_checksum(source: Source, stored: int, n: int) -> None:
 
 @contextlib.contextmanager
 def _refusing_tar(source: Source) -> Iterator[None]:
+    """Tell a tar from a damaged file: the name of its first file may read as a likely count."""
     try:
         yield
     except (HeaderChecksumError, StructureError, TruncatedError):
-        _refuse_tar(source)  # the name of its first file may read as a likely count
+        large_enough = os.fstat(source.fd).st_size >= TAR_BLOCK
+        if large_enough and source.read_bytes(TAR_MAGIC_AT, len(TAR_MAGIC)) == TAR_MAGIC:
+            why = "not an FFRecord file, but a tar; `ffrecord convert` takes those"
+            raise NotFFRecordError(f"{source.path}: {why}") from None
         raise
-
-
-def _refuse_tar(source: Source) -> None:
-    if os.fstat(source.fd).st_size < TAR_BLOCK:
-        return
-    if source.read_bytes(TAR_MAGIC_AT, len(TAR_MAGIC)) == TAR_MAGIC:
-        why = "not an FFRecord file, but a tar; `ffrecord convert` takes those"
-        raise NotFFRecordError(f"{source.path}: {why}") from None
 
 
 def _refuse_holes(source: Source, crc: int, n: int, check: bool) -> None:

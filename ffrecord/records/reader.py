@@ -100,7 +100,8 @@ class FileReader:
 
     def read(self, indices: Indices) -> list[Bytes]:
         """The records at `indices`, in that order, as one batch."""
-        table = self._require_open()
+        table = self._table
+        table.require_open()
         records = record_numbers(indices, table.n, table.name)
         if self._ahead.pending and (pending := self._ahead.take(records)) is not None:
             return pending.result()
@@ -122,7 +123,8 @@ class FileReader:
 
     def read_async(self, indices: Indices) -> PendingRead:
         """Begin to read `indices` and return at once; `.result()` gives what `read` would."""
-        table = self._require_open()
+        table = self._table
+        table.require_open()
         records = record_numbers(indices, table.n, table.name)
         return table.batch(records).begin_read(everything=True)
 
@@ -131,7 +133,8 @@ class FileReader:
 
         The last few calls count; what nobody reads is let go of with them.
         """
-        table = self._require_open()
+        table = self._table
+        table.require_open()
         records = record_numbers(indices, table.n, table.name)
         self._ahead.add(records, lambda: table.batch(records).begin_read(everything=True))
 
@@ -228,7 +231,7 @@ class FileReader:
         if self._growing is not None:
             self._growing.look()
             return
-        for source in self._require_open().opened.each:
+        for source in self._table.require_open().each:
             crc = opening.read_header(source, check=True).crc
             opening.warn_if_legacy(source.path, crc, stacklevel=3)
 
@@ -283,7 +286,8 @@ class FileReader:
     def refresh(self) -> int:
         """Take in what the writer of an unfinished file has flushed since; how many records that
         is. For one thread at a time; others may read meanwhile."""
-        before = self._require_open().n
+        self._table.require_open()
+        before = self.n
         if (growing := self._growing) is not None:
             growing.look()
             self._show(growing)
@@ -333,13 +337,6 @@ class FileReader:
         state = "closed" if self._table.sources is None else f"{self.n} records{so_far}"
         files = self.fnames[0] if len(self.fnames) == 1 else f"{len(self.fnames)} files"
         return f"<FileReader {files}: {state}>"
-
-    def _require_open(self) -> KeptTable:
-        """Return where the records are; ClosedError if the files are closed."""
-        table = self._table
-        if table.sources is None:
-            raise table.closed_error()
-        return table
 
 
 def table_of(reader: FileReader) -> KeptTable:

@@ -65,25 +65,20 @@ class Table(ABC):
         """Return the bytes that records begin and end at, and their checksums. They are also given
         by file (None: there is only one) and by number in it."""
 
-    @property
-    def opened(self) -> SourceSet:
-        """The open files; ClosedError if they are not."""
+    def require_open(self) -> SourceSet:
+        """Return the open files; ClosedError if they are not."""
         if self.sources is None:
-            raise self.closed_error()
+            raise ClosedError(f"{self.name}: this reader is closed")
         return self.sources
-
-    def closed_error(self) -> ClosedError:
-        """Return the error for a use of files that are closed."""
-        return ClosedError(f"{self.name}: this reader is closed")
 
     @property
     def file_bytes(self) -> int:
         """The size of all files."""
-        return sum(os.fstat(source.fd).st_size for source in self.opened.each)
+        return sum(os.fstat(source.fd).st_size for source in self.require_open().each)
 
     def batch(self, records: Ints) -> Batch:
         """Return the batch of some records, by their numbers."""
-        sources = self.opened
+        sources = self.require_open()
         file, number = None, records
         if len(sources) > 1:
             file = self.first.searchsorted(records, side="right") - 1
@@ -100,19 +95,19 @@ class Table(ABC):
         number = np.full(len(begin), record - int(self.first[file]))
         stored = stored if self.check else None
         batch = Batch(
-            self.opened, which, number, begin + start, end + start, stored, self.mode, start
+            self.require_open(), which, number, begin + start, end + start, stored, self.mode, start
         )
         return batch.begin_read(everything=False).result()
 
     def read_unchecked(self, record: int, offset: int, memory: Bytes) -> None:
         """Fill `memory` from a record's byte `offset` on, as it is on disk."""
         file, start = self.locate(record)
-        self.opened[file].read_into(memory, start + offset)
+        self.require_open()[file].read_into(memory, start + offset)
 
     def copy_unchecked(self, record: int, offset: int, length: int, fd: int) -> None:
         """Append bytes of a record, as they are on disk, to another file."""
         file, start = self.locate(record)
-        self.opened[file].copy_to(fd, start + offset, length)
+        self.require_open()[file].copy_to(fd, start + offset, length)
 
     def locate(self, record: int) -> tuple[int, int]:
         """Return the number of the file that a record is in, and the byte that it begins at."""
@@ -123,7 +118,7 @@ class Table(ABC):
         """Return the error for a record with another checksum than the stored one."""
         file = self.file_of(record)
         number = record - int(self.first[file])
-        return SampleChecksumError(self.opened[file].path, number, stored, computed)
+        return SampleChecksumError(self.require_open()[file].path, number, stored, computed)
 
     def file_of(self, record: int) -> int:
         """Return the number of the file that a record is in."""
@@ -146,13 +141,9 @@ class KeptTable(Table):
 
     @classmethod
     def of(
-        cls,
-        sources: SourceSet,
-        headers: Sequence[record_layout.Header],
-        name: str,
-        mode: str,
+        cls, sources: SourceSet, headers: Sequence[record_layout.Header], name: str, mode: str,
         check: bool,
-    ) -> KeptTable:
+    ) -> KeptTable:  # fmt: skip
         first = first_of([each.n for each in headers])
         checksums = _joined([each.checksums for each in headers])
         offsets = _joined([each.offsets for each in headers])
@@ -171,7 +162,7 @@ class KeptTable(Table):
 
     def read_one(self, record: int) -> Bytes:
         """Read a record by a plain read: setting up a batch would cost more than it brings."""
-        sources = self.opened
+        sources = self.require_open()
         file = self.file_of(record)
         begin, end = self.offsets[record + file : record + file + 2].tolist()
         if self.mode == "mmap":
@@ -264,7 +255,7 @@ class StreamedTable(Table):
         starts = np.concatenate([checksums_at, begins_at, ends_at])
         widths = np.repeat([checksum.itemsize, offset.itemsize, offset.itemsize], len(file))
         batch = Batch(
-            self.opened, np.tile(file, 3), starts, starts, starts + widths, None, self.mode
+            self.require_open(), np.tile(file, 3), starts, starts, starts + widths, None, self.mode
         )
         raw = b"".join(each.tobytes() for each in batch.begin_read(everything=True).result())
         stored = np.frombuffer(raw, checksum, len(file))
@@ -273,10 +264,9 @@ class StreamedTable(Table):
         wrong = np.flatnonzero((begin < header) | (end < begin) | (end > size))
         if wrong.size:
             at = int(wrong[0])
-            raise StructureError(
-                f"{self.opened[int(file[at])].path}: record {number[at]} would reach from byte "
-                f"{begin[at]} to {end[at]} of {size[at]}"
-            )
+            path = self.require_open()[int(file[at])].path
+            reach = f"from byte {begin[at]} to {end[at]} of {size[at]}"
+            raise StructureError(f"{path}: record {number[at]} would reach {reach}")
         return begin, end, stored
 
 

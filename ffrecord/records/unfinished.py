@@ -95,7 +95,7 @@ class UnfinishedFile:
                 f"{self._shown}: its writer began anew: the {counted(n, 'record')} that this "
                 "reader has seen before it was pickled are not there now; open it again"
             )
-        return self._table_of(table.opened, table.checksums[:n], table.offsets[: n + 1])
+        return self._table_of(table.require_open(), table.checksums[:n], table.offsets[: n + 1])
 
     # ---- beginning -----------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class _Attempt:
 
     @property
     def columns(self) -> tuple[record_layout.Checksums, record_layout.Offsets]:
-        """Of all records so far. These views stay as they are when more are taken."""
+        """All checksums and offsets so far. These views stay as they are when more are taken."""
         return self._checksums[: self._n], self._offsets[: self._n + 1]
 
     def take(self, found: _Look, content: Content, size: int) -> None:

@@ -139,7 +139,7 @@ class Content:
     def read(self, piece: Piece) -> memoryview:
         """The bytes of a piece that were asked for, read now and checked; waits for the disk."""
         memory = np.empty(piece.length, np.uint8)
-        table_of(self._reader).opened[piece.file].read_into(memory, piece.begin)
+        table_of(self._reader).require_open()[piece.file].read_into(memory, piece.begin)
         self.check(piece, memory.data)
         return memory.data[piece.skip : piece.skip + piece.asked]
 

@@ -73,7 +73,7 @@ class Reading:
         self._damages = DamageLog(filesystem, content, log)
         self._frame = _slabs.take(reply.FRONT + READ_BYTES).data
         self._memory = self._frame[reply.FRONT :]
-        sources = table_of(filesystem.archive.reader).opened
+        sources = table_of(filesystem.archive.reader).require_open()
         self._fds: list[int] = sources.fds.tolist()
         self._may_ask = sources.use_cachestat
         self._warm_hits = HITS_TO_BE_WARM

@@ -990,7 +990,7 @@ def test_what_is_being_read_cannot_be_pickled_or_copied(
         with pytest.raises((TypeError, ValueError), match="pickled"):  # ctypes' own if in flight
             make(pending)
         with pytest.raises(TypeError, match=r"sample\.ffr: an open file is not pickled or copied"):
-            make(table_of(reader).opened.each)
+            make(table_of(reader).require_open().each)
         assert handmade.as_bytes(pending.result()) == sample_records[1:5]
         assert handmade.as_bytes(reader.read([5, 6, 7])) == sample_records[5:8]
 
