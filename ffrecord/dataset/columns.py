@@ -125,7 +125,7 @@ class Column:
         return begin, end
 
     def values(self, records: Ints, contents: Sequence[Bytes]) -> list[Any]:
-        """What some records decode to."""
+        """Decode some records."""
         decode = self.decode
         given: Callable[[Any], Any] = memoryview if takes_view(decode) else bytes
         values: list[Any] = []

@@ -79,7 +79,7 @@ class _ColumnDatapoints(Datapoints):
         return datapoints
 
     def _wanted(self, indices: Ints, masks: Sequence[Parts]) -> Iterator[_Wanted]:
-        """What is asked for, by column and part of it, in the order of the columns."""
+        """Yield the records asked for, by column and part of it, in the order of the columns."""
         if len(masks) == 1:
             groups: dict[tuple[str, Part], Sequence[int]] = {
                 asked: range(len(indices)) for asked in masks[0]

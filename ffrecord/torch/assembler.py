@@ -1,4 +1,4 @@
-"""What travels between a loader and its workers, and what is done there for one batch.
+"""Requests and deliveries between a loader and its workers, and the work there for one batch.
 
 A batch of indices goes to a worker as a `BatchRequest`: it also carries the indices that the same
 worker will get next, so that their reads can be on the way while this batch is decoded, and a seed.
@@ -94,7 +94,7 @@ class Opaque:
 
 
 class Delivery(NamedTuple):
-    """What a worker hands over. A named tuple, so that torch pins the tensors in it."""
+    """One batch as a worker hands it over. A named tuple, so that torch pins the tensors in it."""
 
     batch: tuple[Any, ...]  # empty if every sample was skipped, or there was an error
     skipped: Skipped

@@ -139,7 +139,7 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
         )
 
     def __getitems__(self, indices: list[int]) -> Any:
-        """What torch's loaders ask for a batch. Bad samples are treated as `on_error` says."""
+        """Return a batch, for torch's loaders. Bad samples are treated as `on_error` says."""
         if isinstance(indices, BatchRequest):
             return Promise(self, indices)
         samples, skipped = samples_of(self, list(indices), self.on_error)

@@ -238,7 +238,7 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         return None, draws.origin(ahead.get_state())
 
     def _base_state(self, begun: bool) -> Any:
-        """What torch draws its workers' seeds from, where a state of a worker depends on it."""
+        """Return the state that torch draws workers' seeds from, if their states depend on it."""
         if not self.num_workers or not (self._stateful or self._iterable):
             return None
         if begun or self._pool_stays:
@@ -304,7 +304,7 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
             set_random_state(generator, state)
 
     def _fingerprint(self) -> str:
-        """What a state knows its data by."""
+        """Return the fingerprint that a state knows its data by."""
         if self._iterable and not has_fingerprint(self.dataset):
             return UNSIZED  # the length of a stream may be that of a worker's share
         return fingerprint_of(self.dataset)

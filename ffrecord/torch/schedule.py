@@ -103,7 +103,7 @@ class Steps(Sampler[Any]):
 
     @property
     def kind(self) -> str:
-        """What a saved state must have in common with the sampler that goes on from it."""
+        """The kind of sampler: a saved state fits only a sampler of the same kind."""
         if self.seekable:
             return "shuffle of ffrecord"
         ranks = getattr(self.sampler, "num_replicas", None)
@@ -234,7 +234,7 @@ class _Iteration(Iterator[Any]):
     # ---- batches -------------------------------------------------------------------------
 
     def numbered(self) -> Iterator[tuple[int, Any]]:
-        """What the sampler gives from the start on, with the numbers of the batches."""
+        """Yield the sampler's batches from the start on, with their numbers."""
         steps, start = self.steps, self.start
         if steps.seekable:
             steps.sampler.skip(start.skip * steps.step_size)
