@@ -33,7 +33,7 @@ from ffrecord.errors import (
 from ffrecord.format import index as index_layout
 from ffrecord.format.index import BLOCK
 from ffrecord.records.opening import MOST_EXPLAINED
-from ffrecord.records.reader import FileReader
+from ffrecord.records.reader import FileReader, table_of
 
 
 class _Sizes:
@@ -129,7 +129,7 @@ class Archive:
         begin = np.arange(first, first + piece.length, BLOCK)
         end = np.minimum(begin + BLOCK, first + piece.length)
         due = None if piece.checksums is None else np.array(piece.checksums, np.uint32)
-        blocks = self.reader.read_pieces(record, begin, end, due)
+        blocks = table_of(self.reader).read_pieces(record, begin, end, due)
         whole = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
         return whole[piece.skip : piece.skip + piece.asked]
 
@@ -154,14 +154,14 @@ class Archive:
         size = reader.record_size(record) if reader.n else 0
         end = np.empty(min(size, index_layout.TRAILER.size), np.uint8)
         if size:
-            reader.read_unchecked(record, size - len(end), end)
+            table_of(reader).read_unchecked(record, size - len(end), end)
         trailer = index_layout.parse_trailer(self.path, end.tobytes(), size)
         self.legacy_size = size if trailer is None else size - len(end) - trailer.length
         if trailer is None:
             return self._open_legacy_index(record, size)
 
         def copy_to(fd: int, offset: int, length: int) -> None:
-            reader.copy_unchecked(record, self.legacy_size + offset, length, fd)
+            table_of(reader).copy_unchecked(record, self.legacy_size + offset, length, fd)
 
         try:
             with ImageCopy(self.path, copy_to, trailer.length) as copy:
@@ -180,9 +180,9 @@ class Archive:
 
     def _image_checksum(self, length: int) -> int:
         """The CRC-32 of an index's image on disk, which is not kept."""
-        file, start = self.reader.locate(self.reader.n - 1)
+        file, start = table_of(self.reader).locate(self.reader.n - 1)
         begin = start + self.legacy_size
-        return Recheck(self.reader.sources[file]).checksum(begin, begin + length)
+        return Recheck(table_of(self.reader).require_open()[file]).checksum(begin, begin + length)
 
     def _compare_checksum(self, computed: int, trailer: index_layout.Trailer) -> None:
         if self.reader.check_data and computed != trailer.crc:
@@ -194,7 +194,7 @@ class Archive:
     def _open_legacy_index(self, record: int, size: int) -> Index:
         start = np.empty(min(size, len(index_layout.LEGACY_MAGIC)), np.uint8)
         if size:
-            self.reader.read_unchecked(record, 0, start)
+            table_of(self.reader).read_unchecked(record, 0, start)
         if start.tobytes() != index_layout.LEGACY_MAGIC:
             raise NotPackedFolderError(shards.no_archive(self.reader))
         if size > legacy.most_bytes(record):

@@ -21,6 +21,7 @@ from ffrecord.archive.names import to_text
 from ffrecord.errors import IndexStructureError
 from ffrecord.format.checksum import crc32, crc32_joined
 from ffrecord.format.index import BLOCK, LEGACY_MAGIC
+from ffrecord.records.reader import table_of
 
 LONGEST_SHOWN = 4096
 
@@ -135,7 +136,7 @@ def _read_legacy(archive: Archive) -> Tree:
     if size > legacy.most_bytes(names):
         raise _wrong(archive, f"{size} bytes for the original FFRecord, more than its names need")
     raw = bytearray(size)
-    reader.read_unchecked(reader.n - 1, 0, np.frombuffer(raw, np.uint8))
+    table_of(reader).read_unchecked(reader.n - 1, 0, np.frombuffer(raw, np.uint8))
     if not raw.startswith(LEGACY_MAGIC):
         raise _wrong(archive, "bytes before it that are no index of the original's")
     sizes = reader.record_sizes()[:-1].tolist()

@@ -13,7 +13,7 @@ from ffrecord.archive.index.check import WaitFor
 from ffrecord.archive.names import to_text
 from ffrecord.errors import IndexStructureError
 from ffrecord.format import index as index_layout
-from ffrecord.records.reader import FileReader
+from ffrecord.records.reader import FileReader, table_of
 from ffrecord.text import Advised
 
 MOST_CLAIMED = 1 << 17
@@ -91,7 +91,7 @@ def no_archive(reader: FileReader) -> str:
 def _ends_with_index(reader: FileReader, file: int) -> bool:
     """Whether the last record of a file is an index."""
     begin, end = [0, 0, *reader.get_offsets(file).tolist()][-2:]
-    source = reader.sources[file]
+    source = table_of(reader).require_open()[file]
     return end > begin and index_layout.is_index(
         end - begin, lambda at, length: source.read_bytes(begin + at, length)
     )

@@ -19,7 +19,7 @@ from ffrecord.archive.names import json_facts, to_text
 from ffrecord.cli import datasets
 from ffrecord.cli.quoting import quoted
 from ffrecord.errors import NotPackedFolderError
-from ffrecord.records.reader import FileReader
+from ffrecord.records.reader import FileReader, table_of
 from ffrecord.text import counted, human
 
 LARGEST = 5
@@ -138,7 +138,7 @@ def describe(reader: FileReader) -> dict[str, Any]:
         "kind": "unfinished records" if reader.unfinished else "records",
         "files": len(reader.fnames),
         "records": reader.n,
-        "file_bytes": sum(os.fstat(source.fd).st_size for source in reader.sources.each),
+        "file_bytes": table_of(reader).file_bytes,
         "data_bytes": int(sizes.sum()),
         "fingerprint": reader.fingerprint,
         **_spread("record", sizes),

@@ -27,7 +27,7 @@ from ffrecord.cli import datasets
 from ffrecord.cli.common import shows_progress
 from ffrecord.errors import FFRecordError, NotPackedFolderError, SampleChecksumError
 from ffrecord.progress import bar
-from ffrecord.records.reader import FileReader
+from ffrecord.records.reader import STEP_BYTES, STEP_RECORDS, FileReader
 from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable
 from ffrecord.text import counted, for_shell
 
@@ -211,8 +211,9 @@ def _damage(reader: FileReader, shown: bool) -> Iterator[Damage]:
         ThreadPoolExecutor(cores) as pool,
         bar(shown=shown, total=reader.n, unit=" records", unit_scale=True, leave=False) as drawn,
     ):
-        for start, stop in reader.steps():
-            waiting.append((stop - start, pool.submit(reader.find_damaged, start, stop)))
+        for records in reader.tasks(STEP_RECORDS, STEP_BYTES):
+            damaged = pool.submit(reader.find_damaged, records.start, records.stop)
+            waiting.append((len(records), damaged))
             while len(waiting) > 2 * cores:
                 yield from _next(waiting, drawn)
         while waiting:

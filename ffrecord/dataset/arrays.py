@@ -80,7 +80,7 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def _description(dtype: np.dtype[Any]) -> Any:
-    """What the header says of a dtype, if a reader makes the same dtype of it."""
+    """Return the header's words for a dtype, if a reader makes the same dtype of it."""
     # Names, gaps and nesting of structured dtypes are kept. Overlapping fields, and dtypes of other
     # packages, have no description.
     dtype = _without_metadata(dtype)
@@ -129,7 +129,7 @@ def _data_begins(prefix: bytes) -> int:
 
 @lru_cache(1024)
 def parse_header(whole: bytes) -> Described:
-    """What is in front of the data: shape, dtype, order, and how many bytes the data must have.
+    """Parse the header of an array: shape, dtype, order, and the bytes that the data must have.
 
     Kept: the arrays of a field mostly have one header, and the same few checks.
     """

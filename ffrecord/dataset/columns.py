@@ -17,7 +17,7 @@ from ffrecord.aliases import Bytes, Ints
 from ffrecord.dataset.codecs import Decoder, takes_view
 from ffrecord.dataset.compression import Compression, decompressor
 from ffrecord.dataset.datapoints import Part
-from ffrecord.dataset.files import Files
+from ffrecord.dataset.files import RecordFiles
 from ffrecord.dataset.optional import reason
 from ffrecord.dataset.spec import BOUND, FieldType, Manifest, parse_type
 from ffrecord.errors import DatasetError, DecodeError, FFRecordError, SpecError
@@ -52,7 +52,7 @@ class KeptBounds:
 class StreamedBounds:
     """Bounds that are read when they are asked for."""
 
-    files: Files
+    files: RecordFiles
     file: int
     record: int
     path: str
@@ -125,7 +125,7 @@ class Column:
         return begin, end
 
     def values(self, records: Ints, contents: Sequence[Bytes]) -> list[Any]:
-        """What some records decode to."""
+        """Decode some records."""
         decode = self.decode
         given: Callable[[Any], Any] = memoryview if takes_view(decode) else bytes
         values: list[Any] = []
@@ -141,13 +141,13 @@ class Column:
             ) from error
         return values
 
-    def loaded(self, files: Files) -> Column:
+    def loaded(self, files: RecordFiles) -> Column:
         """The same with everything in memory."""
         bounds = None if self.bounds is None else self.bounds.kept()
         kept = self.kept or KeptRecords.of(self._everything(files))
         return replace(self, bounds=bounds, kept=kept)
 
-    def _everything(self, files: Files) -> Iterator[Sequence[Bytes]]:
+    def _everything(self, files: RecordFiles) -> Iterator[Sequence[Bytes]]:
         start, step = 0, 16  # how large they are shows as they come
         while start < self.elements:
             records = np.arange(start, min(start + step, self.elements))
@@ -177,7 +177,7 @@ class Unpacking:
 
 
 def open_columns(
-    directory: str, manifest: Manifest, paths: Sequence[str], files: Files,
+    directory: str, manifest: Manifest, paths: Sequence[str], files: RecordFiles,
     decoders: Mapping[str, Decoder], keep_bounds: bool,
 ) -> dict[str, Column]:  # fmt: skip
     """The columns of a dataset, if its files are those that its spec speaks of."""

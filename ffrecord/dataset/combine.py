@@ -25,7 +25,7 @@ STEP = 16  # datapoints that iteration reads at once
 
 
 class Reader(Protocol):
-    """What is combined."""
+    """A reader that is changed or combined."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
@@ -61,7 +61,7 @@ class Transform:
 
     @property
     def fingerprint(self) -> str:
-        """That of the reader: the same data has the same one, whatever the function does."""
+        """The reader's own: the same data has the same one, whatever the function does."""
         return fingerprint_of(self.reader)
 
     def __len__(self) -> int:

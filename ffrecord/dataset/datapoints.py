@@ -1,4 +1,4 @@
-"""What everything that datapoints are read from has in common.
+"""`Datapoints`: the common part of everything that datapoints are read from.
 
 `reader[i]`, `reader[i, mask]`, `reader.read(indices, mask)` and so on, on top of one method,
 `_begin`, that turns numbers and masks into datapoints. torch's DataLoader and Grain take such an
@@ -61,7 +61,7 @@ class Datapoints(ABC):
 
     @abstractmethod
     def available(self, index: SupportsIndex) -> dict[str, Part]:
-        """What a mask may ask of a datapoint: True, or for a sequence the range of all of it."""
+        """Return what a mask may ask of a datapoint: True, or the range of all of a sequence."""
 
     @abstractmethod
     def _begin(
@@ -109,7 +109,7 @@ class Datapoints(ABC):
 
 
 def check_mask(mask: Mask, spec: Mapping[str, str]) -> Parts:
-    """What a mask asks for, in the order of the spec."""
+    """Return the parts that a mask asks for, in the order of the spec."""
     if mask is None:
         return tuple((name, True) for name in spec)
     if isinstance(mask, (str, bytes)):

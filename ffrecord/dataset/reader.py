@@ -23,7 +23,7 @@ from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Decoder
 from ffrecord.dataset.columns import Column, open_columns, parse_types
 from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
-from ffrecord.dataset.files import Files, IndexedFiles, StreamedFiles
+from ffrecord.dataset.files import RecordFiles
 from ffrecord.dataset.spec import file_name, load
 from ffrecord.errors import DatasetError
 from ffrecord.records.fingerprints import combined
@@ -37,7 +37,7 @@ class _ColumnDatapoints(Datapoints):
     """Datapoints whose fields are columns of files, of memory, or of both."""
 
     _columns: dict[str, Column]
-    _files: Files | None
+    _files: RecordFiles | None
     _length: int
 
     @property
@@ -79,7 +79,7 @@ class _ColumnDatapoints(Datapoints):
         return datapoints
 
     def _wanted(self, indices: Ints, masks: Sequence[Parts]) -> Iterator[_Wanted]:
-        """What is asked for, by column and part of it, in the order of the columns."""
+        """Yield the records asked for, by column and part of it, in the order of the columns."""
         if len(masks) == 1:
             groups: dict[tuple[str, Part], Sequence[int]] = {
                 asked: range(len(indices)) for asked in masks[0]
@@ -180,8 +180,8 @@ class DatasetReader(_ColumnDatapoints):
         self._length = manifest.length
         parse_types(directory, manifest.spec, decoders)
         paths = [os.path.join(directory, file_name(name)) for name in manifest.spec]
-        opened = IndexedFiles if cache_index else StreamedFiles
-        files: Files = opened(paths, check_data, mode)
+        # The caller to warn is the one of `__init__`, above `_open` and this.
+        files = RecordFiles(paths, check_data, mode, keep_headers=cache_index, stacklevel=4)
         keep_bounds = cache_index or SEQUENCE_BOUNDS in cache_keys
         self._columns = open_columns(directory, manifest, paths, files, decoders, keep_bounds)
         for name in cache_keys:

@@ -1,4 +1,4 @@
-"""What a dataset's folder says about itself: field names, their types, and `spec.json`. Pure, but
+"""The description in a dataset's folder: field names, their types, and `spec.json`. Pure, but
 for `load`, which reads that file.
 
 A type is `NAME`, `NAME+COMPRESSION`, or either with `[]` after it for a sequence of such values.

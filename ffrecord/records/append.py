@@ -22,7 +22,7 @@ from ffrecord.format import records as record_layout
 from ffrecord.format.index import INDEX_NAME, is_index
 from ffrecord.records import draft
 from ffrecord.records.draft import Draft
-from ffrecord.records.reader import FileReader
+from ffrecord.records.reader import STEP_BYTES, STEP_RECORDS, FileReader, table_of
 
 SPARE_RECORDS = 1024
 """Room in the header for at least so many more, or an eighth, when nobody says how many come."""
@@ -34,12 +34,13 @@ def begin(path: str, n: int | None) -> Draft:
     if not os.path.exists(path):
         return draft.new(_First(path), n)
     reader = _open_locked(path)
+    old = table_of(reader).require_open()[0]
     try:
         _refuse_packed_folder(reader)
         refuse_damage(reader)
-        return _copied(reader, reader.n, NewFile(_Grown(path, reader.sources[0])), n)
+        return _copied(reader, reader.n, NewFile(_Grown(path, old)), n)
     except BaseException:
-        unlock(reader.sources[0].fd)
+        unlock(old.fd)
         raise
     finally:
         reader.close()  # the new file has what it needs of it
@@ -86,7 +87,7 @@ def _open_locked(path: str) -> FileReader:
     while True:
         with contextlib.ExitStack() as unless_locked:
             reader = unless_locked.enter_context(FileReader(path, mode="buffered"))
-            if lock(reader.sources[0].fd, path):
+            if lock(table_of(reader).require_open()[0].fd, path):
                 unless_locked.pop_all()
                 return reader
 
@@ -112,16 +113,17 @@ def _has_index(reader: FileReader) -> bool:
     if not reader.n:
         return False
     begin, end = reader.get_offsets(0)[-2:].tolist()
-    source = reader.sources[0]
+    source = table_of(reader).require_open()[0]
     return is_index(end - begin, lambda at, count: source.read_bytes(begin + at, count))
 
 
 def refuse_damage(reader: FileReader) -> None:
     """The last record shows whether the file was cut off. A header without a checksum is proven
     by every record's, before the new one is given a checksum."""
-    last = (max(0, reader.n - 1), reader.n)
-    for start, stop in [last] if reader.header_crc(0) else reader.steps():
-        for _, error in reader.find_damaged(start, stop):
+    last = range(max(0, reader.n - 1), reader.n)
+    proven = [last] if reader.header_crc(0) else reader.tasks(STEP_RECORDS, STEP_BYTES)
+    for records in proven:
+        for _, error in reader.find_damaged(records.start, records.stop):
             raise error
 
 
@@ -133,7 +135,7 @@ def _copied(reader: FileReader, records: int, file: NewFile, n: int | None) -> D
     begin, end = (int(offsets[0]), int(offsets[-1])) if records else (room, room)
     shift = max(0, whole_blocks(room - begin))
     try:
-        take_over(reader.sources[0], begin, end, file, begin + shift)
+        take_over(table_of(reader).require_open()[0], begin, end, file, begin + shift)
     except BaseException:
         file.discard()
         raise

@@ -1,4 +1,4 @@
-"""What a damaged or unfinished file says about its records, as far as it can be believed.
+"""The claims of a damaged or unfinished file about its records, as far as they make sense.
 
 A `Claims` is a table: where each record would begin and end, and its checksum. Whether that is so
 the records' own bytes decide, later. A header whose checksum is wrong is used for what still fits
@@ -55,7 +55,7 @@ class Claims:
 
 
 def of_partial(path: str, raw: bytes) -> Claims:
-    """Of a resumable writer's unfinished file, from its journal."""
+    """Return the claims of a resumable writer's unfinished file, from its journal."""
     content = journal.parse(raw)
     if content is None:
         raise UnfinishedError(
@@ -81,7 +81,7 @@ def of_partial(path: str, raw: bytes) -> Claims:
 
 
 def of_file(source: Source) -> Claims:
-    """Of a record file, from its header."""
+    """Return the claims of a record file, from its header."""
     size = os.fstat(source.fd).st_size
     if size < record_layout.PREFIX.size:
         raise TruncatedError(f"{source.path}: {size} bytes are too few to hold any record")

@@ -34,6 +34,13 @@ def record_numbers(indices: Indices, n: int, where: str = "") -> Ints:
     return np.where(records < 0, records + n, records)
 
 
+def record_number(index: SupportsIndex, n: int, where: str = "") -> int:
+    """`index` as a number from 0 to n - 1."""
+    number = operator.index(index)
+    check_bounds(number, number, n, where)
+    return number + n if number < 0 else number
+
+
 def check_bounds(lowest: int, highest: int, n: int, where: str = "") -> None:
     if lowest < -n or highest >= n:
         wrong = lowest if lowest < -n else highest

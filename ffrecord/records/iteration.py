@@ -10,30 +10,25 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ffrecord.aliases import Bytes
 from ffrecord.errors import BadRecordWarning, ClosedError, FFRecordError, TimedOutError
+from ffrecord.format.checksum import crc32
 from ffrecord.records.batch import PendingRead
+from ffrecord.records.table import Table
+
+if TYPE_CHECKING:
+    from ffrecord.records.reader import FileReader
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.25  # seconds
 STREAM_BYTES = 64 << 20
 """A larger record is checked piece by piece: it may not fit into memory."""
 
 
-class Readable(Protocol):
-    """A reader, which has an opinion on damaged records."""
-
-    on_error: str
-
-    def read_one(self, index: int) -> Bytes: ...
-    def read(self, indices: range) -> list[Bytes]: ...
-    def stream(self, index: int) -> Iterator[Bytes]: ...
-    def record_size(self, index: int) -> int: ...
-    def read_async(self, indices: range) -> PendingRead: ...
-
-
-def in_order(reader: Readable, steps: Iterable[range]) -> Iterator[Bytes]:
+def in_order(reader: FileReader, steps: Iterable[range]) -> Iterator[Bytes]:
     """Each record of these ranges; one that is left out is warned of."""
     waiting: deque[tuple[PendingRead | None, range]] = deque()
     for records in steps:
@@ -44,7 +39,7 @@ def in_order(reader: Readable, steps: Iterable[range]) -> Iterator[Bytes]:
         yield from _arrived(reader, *each)
 
 
-def _set_out(reader: Readable, records: range) -> PendingRead | None:
+def _set_out(reader: FileReader, records: range) -> PendingRead | None:
     """None if it failed already: an empty record whose checksum is not that of nothing."""
     try:
         return reader.read_async(records)
@@ -54,7 +49,7 @@ def _set_out(reader: Readable, records: range) -> PendingRead | None:
     return None
 
 
-def _arrived(reader: Readable, pending: PendingRead | None, records: range) -> Iterable[Bytes]:
+def _arrived(reader: FileReader, pending: PendingRead | None, records: range) -> Iterable[Bytes]:
     try:
         if pending is not None:
             return pending.result()
@@ -64,7 +59,7 @@ def _arrived(reader: Readable, pending: PendingRead | None, records: range) -> I
     return _whole_ones(reader, records)
 
 
-def _whole_ones(reader: Readable, records: range) -> Iterator[Bytes]:
+def _whole_ones(reader: FileReader, records: range) -> Iterator[Bytes]:
     for record in records:
         try:
             found = reader.read_one(record)
@@ -76,20 +71,22 @@ def _whole_ones(reader: Readable, records: range) -> Iterator[Bytes]:
             yield found
 
 
-class Growing(Readable, Protocol):
-    """A reader of a file that may grow."""
-
-    @property
-    def unfinished(self) -> bool: ...
-    @property
-    def n(self) -> int: ...
-    @property
-    def fnames(self) -> list[str]: ...
-    def refresh(self) -> int: ...
+def stream(table: Callable[[], Table], record: int, chunk: int) -> Iterator[Bytes]:
+    """A record of any size, in chunks. `table` is asked for each: the one that it returned before
+    may be closed, or replaced by that of a file which has grown."""
+    begins, ends, stored = table().entry(record)
+    size, crc = ends - begins, 0
+    for offset in range(0, size, chunk):
+        begin, end = np.array([offset]), np.array([min(offset + chunk, size)])
+        (piece,) = table().read_pieces(record, begin, end, None)
+        crc = crc32(piece, crc)
+        yield piece
+    if crc != stored and table().check:
+        raise table().damage(record, stored, crc)
 
 
 def follow(
-    reader: Growing,
+    reader: FileReader,
     steps: Callable[[int, int], Iterator[range]],
     start: int,
     timeout: float | None,
@@ -106,7 +103,7 @@ def follow(
         _wait_for_more(reader, start, timeout)
 
 
-def _wait_for_more(reader: Growing, there: int, timeout: float | None) -> None:
+def _wait_for_more(reader: FileReader, there: int, timeout: float | None) -> None:
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = SHORTEST_PAUSE
     while True:
@@ -124,7 +121,7 @@ def _wait_for_more(reader: Growing, there: int, timeout: float | None) -> None:
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def find_damaged(reader: Readable, records: range) -> list[tuple[int, FFRecordError]]:
+def find_damaged(reader: FileReader, records: range) -> list[tuple[int, FFRecordError]]:
     """The number of each record of a range that cannot be read, and its error."""
     try:
         if len(records) == 1 and reader.record_size(records[0]) > STREAM_BYTES:
@@ -139,7 +136,7 @@ def find_damaged(reader: Readable, records: range) -> list[tuple[int, FFRecordEr
     return []
 
 
-def _damaged_ones(reader: Readable, records: range) -> list[tuple[int, FFRecordError]]:
+def _damaged_ones(reader: FileReader, records: range) -> list[tuple[int, FFRecordError]]:
     damaged = []
     for record in records:
         try:

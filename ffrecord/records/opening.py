@@ -1,17 +1,24 @@
-"""What a reader opens: which files, and their headers, read and checked in every way."""
+"""Opening record files: which files, and their headers, read and checked in every way.
+
+For `FileReader` and for datasets alike: `open_files` keeps the headers in memory, `open_streamed`
+verifies them and leaves them on disk.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
 from ffrecord.aliases import Path
-from ffrecord.disk.source import Recheck, Source
+from ffrecord.disk.source import Recheck, Source, SourceSet
 from ffrecord.errors import (
     HeaderChecksumError,
     LegacyFileWarning,
@@ -21,8 +28,12 @@ from ffrecord.errors import (
 )
 from ffrecord.format import checksum
 from ffrecord.format import records as record_layout
-from ffrecord.text import Advised
+from ffrecord.records.table import KeptTable, StreamedTable, first_of
+from ffrecord.text import Advised, counted
 
+Head = TypeVar("Head")
+
+MODES = ("auto", "aio", "buffered", "mmap")
 TAR_BLOCK, TAR_MAGIC_AT, TAR_MAGIC = 512, 257, b"ustar"
 AT_ONCE = 1 << 20
 """Records whose header is read as one: 12 MiB."""
@@ -30,6 +41,12 @@ AT_ONCE = 1 << 20
 MOST_EXPLAINED = 1 << 30
 """Bytes of a header, or of an index, that makes no sense which are read to tell damage from malice.
 It takes a second; a file with holes may claim what takes hours."""
+
+
+def check_mode(mode: str) -> None:
+    """Raise ValueError for a mode of reading that does not exist."""
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
 
 
 def paths(fname: Path | Sequence[Path]) -> list[str]:
@@ -82,36 +99,98 @@ def _refuse_unfinished(path: str) -> None:
         raise FileNotFoundError(errno.ENOENT, why, path) from None
 
 
+def open_files(paths: Sequence[str], mode: str, check: bool) -> KeptTable:
+    """Open finished files and read their headers, which are checked if `check` says so."""
+    sources, headers = _opened(paths, mode, partial(read_header, check=check))
+    return KeptTable.of(sources, headers, _name_of(paths), mode, check)
+
+
+def open_streamed(paths: Sequence[str], mode: str, check: bool) -> StreamedTable:
+    """Open finished files whose headers are to stay on disk; `check` verifies them in passing."""
+    sources, prefixes = _opened(paths, mode, partial(_verify_header, check=check))
+    crcs, counts, sizes = map(list, zip(*prefixes, strict=True))
+    first = first_of(counts)
+    return StreamedTable(
+        sources, _name_of(paths), mode, check, int(first[-1]), first, crcs, np.array(sizes)
+    )
+
+
+def _opened(
+    paths: Sequence[str], mode: str, head: Callable[[Source], Head]
+) -> tuple[SourceSet, list[Head]]:
+    """Open files for a mode of reading, and take in the head of each."""
+    for path in paths:
+        refuse_other_kinds(path)
+    sources = sources_for(paths, mode)
+    heads = [head(source) for source in sources.each]
+    if mode == "mmap":
+        sources.map_all()
+    elif mode == "auto":
+        sources.ask_about_the_cache()
+    return sources, heads
+
+
+def sources_for(paths: Sequence[str], mode: str) -> SourceSet:
+    """Open files for a mode of reading."""
+    return SourceSet(paths, direct=mode in ("auto", "aio"))
+
+
+def _name_of(paths: Sequence[str]) -> str:
+    more = len(paths) - 1
+    return paths[0] + (f" and {counted(more, 'more file')}" if more else "")
+
+
 def read_header(source: Source, check: bool) -> record_layout.Header:
-    try:
-        return _read_header(source, check)
-    except (HeaderChecksumError, StructureError, TruncatedError):
-        _refuse_tar(source)  # the name of its first file may read as a likely count
-        raise
+    """Read a header, with its checksum compared if `check` says so."""
+    with _refusing_tar(source):
+        crc, n, size = _read_prefix(source)
+        if n > AT_ONCE:
+            _refuse_holes(source, crc, n, check)
+        raw = record_layout.header_memory(n)
+        header = raw[: record_layout.header_size(n)]
+        source.read_into(header, 0)
+        computed = checksum.crc32(header[record_layout.CRC_SIZE :]) if check else None
+        return record_layout.parse(source.path, raw, size, computed)
 
 
-def _refuse_tar(source: Source) -> None:
-    if os.fstat(source.fd).st_size < TAR_BLOCK:
-        return
-    if source.read_bytes(TAR_MAGIC_AT, len(TAR_MAGIC)) == TAR_MAGIC:
-        why = "not an FFRecord file, but a tar; `ffrecord convert` takes those"
-        raise NotFFRecordError(f"{source.path}: {why}") from None
+def _verify_header(source: Source, check: bool) -> tuple[int, int, int]:
+    """Return a header's checksum, which is compared if `check` says so, the number of records, and
+    the file's size. Takes no memory for the header."""
+    with _refusing_tar(source):
+        crc, n, size = _read_prefix(source)
+        if check:
+            _compare_checksum(source, crc, n)
+    return crc, n, size
 
 
-def _read_header(source: Source, check: bool) -> record_layout.Header:
+def _read_prefix(source: Source) -> tuple[int, int, int]:
+    """Return the checksum and the number of records that a header claims, and the file's size."""
     size = os.fstat(source.fd).st_size
     prefix = source.read_bytes(0, min(size, record_layout.PREFIX.size))
     n = record_layout.parse_prefix(source.path, prefix, size)
-    if n > AT_ONCE:
-        _refuse_holes(source, n, check)
-    raw = record_layout.header_memory(n)
-    header = raw[: record_layout.header_size(n)]
-    source.read_into(header, 0)
-    crc = checksum.crc32(header[record_layout.CRC_SIZE :]) if check else None
-    return record_layout.parse(source.path, raw, size, crc)
+    return int.from_bytes(prefix[: record_layout.CRC_SIZE], "little"), n, size
 
 
-def _refuse_holes(source: Source, n: int, check: bool) -> None:
+def _compare_checksum(source: Source, stored: int, n: int) -> None:
+    """Compare the checksum of a header on disk, a piece of it at a time."""
+    computed = Recheck(source).checksum(record_layout.CRC_SIZE, record_layout.header_size(n))
+    record_layout.compare_checksum(source.path, stored, computed)
+
+
+@contextlib.contextmanager
+def _refusing_tar(source: Source) -> Iterator[None]:
+    """Tell a tar from a damaged file: the name of its first file may read as a likely count."""
+    try:
+        yield
+    except (HeaderChecksumError, StructureError, TruncatedError):
+        large_enough = os.fstat(source.fd).st_size >= TAR_BLOCK
+        if large_enough and source.read_bytes(TAR_MAGIC_AT, len(TAR_MAGIC)) == TAR_MAGIC:
+            why = "not an FFRecord file, but a tar; `ffrecord convert` takes those"
+            raise NotFFRecordError(f"{source.path}: {why}") from None
+        raise
+
+
+def _refuse_holes(source: Source, crc: int, n: int, check: bool) -> None:
     """Before memory is taken for a large header: its offsets, some at a time. A file with holes
     claims any number of records for nothing, but offsets that do not decrease are no hole."""
     path, begin = source.path, record_layout.PREFIX.size + record_layout.CHECKSUM.itemsize * n
@@ -125,14 +204,9 @@ def _refuse_holes(source: Source, n: int, check: bool) -> None:
             record_layout.check_order(path, some, first - before, record_layout.header_size(n))
             memory[0], before = some[-1], 1
     except StructureError:
-        if (
-            check and record_layout.header_size(n) <= MOST_EXPLAINED
-        ):  # damage is the better explanation
-            stored = int.from_bytes(source.read_bytes(0, record_layout.CRC_SIZE), "little")
-            computed = Recheck(source).checksum(
-                record_layout.CRC_SIZE, record_layout.header_size(n)
-            )
-            record_layout.compare_checksum(path, stored, computed)
+        # Damage is the better explanation.
+        if check and record_layout.header_size(n) <= MOST_EXPLAINED:
+            _compare_checksum(source, crc, n)
         raise
 
 

@@ -37,7 +37,7 @@ class Extent:
         return int(self.first[-1])
 
     def bytes_before(self, record: int) -> int:
-        """Of a record, or of all of them for the number after the last."""
+        """Return the bytes before a record, or of all records for the number after the last."""
         if record >= self.records:
             return int(self.before[-1])
         file = int(self.first.searchsorted(record, side="right")) - 1

@@ -18,36 +18,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
-import numpy as np
-
 from ffrecord.aliases import Bytes, Ints, Path
-from ffrecord.disk.source import SourceSet
-from ffrecord.errors import FFRecordError, SampleChecksumError
-from ffrecord.format import checksum
+from ffrecord.errors import FFRecordError
 from ffrecord.format import records as record_layout
-from ffrecord.records import iteration
-from ffrecord.records.batch import Batch, PendingRead
-from ffrecord.records.indices import Indices, check_bounds, record_numbers
-from ffrecord.records.opening import one_path, paths, read_header, warn_if_legacy
+from ffrecord.format.checksum import crc32
+from ffrecord.records import iteration, opening
+from ffrecord.records.ahead import ReadAhead
+from ffrecord.records.batch import PendingRead
+from ffrecord.records.indices import Indices, check_bounds, record_number, record_numbers
 from ffrecord.records.ranges import part, tasks
-from ffrecord.records.table import open_files
+from ffrecord.records.table import KeptTable
 from ffrecord.records.unchanged import changed, refuse_replaced
 
 if TYPE_CHECKING:
     from ffrecord.records.unfinished import UnfinishedFile
 
 
-MODES = ("auto", "aio", "buffered", "mmap")
 ON_ERROR = ("raise", "skip")
 
-# A record or two of at most this size are a plain read each.
-SMALL_BATCH = 2
-SMALL_BYTES = 1 << 20
 # Iteration reads this much at a time, one such step ahead.
 STEP_BYTES = 4 << 20
 STEP_RECORDS = 1024
-# So many prefetched batches are kept for a reader that asks for them.
-MOST_AHEAD = 8
 
 
 class FileReader:
@@ -76,10 +67,10 @@ class FileReader:
         on_error: str = "raise",
         unfinished: bool = False,
     ) -> None:
-        for name, value, known in (("mode", mode, MODES), ("on_error", on_error, ON_ERROR)):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-        self.fnames = one_path(fname) if unfinished else paths(fname)
+        opening.check_mode(mode)
+        if on_error not in ON_ERROR:
+            raise ValueError(f"on_error must be one of {', '.join(ON_ERROR)}, not {on_error!r}")
+        self.fnames = opening.one_path(fname) if unfinished else opening.paths(fname)
         self.check_data = check_data
         self.mode = mode
         self.on_error = on_error
@@ -90,8 +81,7 @@ class FileReader:
         """`seen` says how many records of an unfinished file there are to be, and which."""
         # For other processes: this one may change its folder.
         self._absolute = [os.path.abspath(path) for path in self.fnames]
-        self._ahead: dict[bytes, PendingRead] = {}  # by the record numbers, as bytes
-        self.prefetch_hits = 0  # how often a read found its records on their way
+        self._ahead = ReadAhead()
         self._fingerprint: str | None = None
         self._closed = False
         self._growing: UnfinishedFile | None = None
@@ -101,30 +91,28 @@ class FileReader:
             self._growing = UnfinishedFile(self.fnames[0], self.mode, self.check_data, seen)
             self._show(self._growing)
         else:
-            self._table = open_files(self.fnames, self.mode, self.check_data)
-        for path, crc in zip(self.fnames, self._table.header_crcs, strict=True):
-            if not self.unfinished:
-                warn_if_legacy(path, crc, stacklevel=4)
+            self._table = opening.open_files(self.fnames, self.mode, self.check_data)
+        if not self.unfinished:
+            for path, crc in zip(self.fnames, self._table.header_crcs, strict=True):
+                opening.warn_if_legacy(path, crc, stacklevel=4)
 
     # ---- reading -------------------------------------------------------------------------
 
     def read(self, indices: Indices) -> list[Bytes]:
         """The records at `indices`, in that order, as one batch."""
-        _ = self.sources  # an error if it is closed
-        records = record_numbers(indices, self.n, self._table.name)
-        if self._ahead and (pending := self._ahead.pop(records.tobytes(), None)) is not None:
-            self.prefetch_hits += 1
+        table = self._table
+        table.require_open()
+        records = record_numbers(indices, table.n, table.name)
+        if self._ahead.pending and (pending := self._ahead.take(records)) is not None:
             return pending.result()
-        if len(records) <= SMALL_BATCH:
-            return [self._read_single(record) for record in records.tolist()]
-        return self._batch(records).begin_read(everything=False).result()
+        return table.read(records)
 
     def read_one(self, index: SupportsIndex) -> Bytes:
         """The record at `index`."""
         record = operator.index(index)
         table = self._table
         check_bounds(record, record, table.n, table.name)
-        return self._read_single(record + table.n if record < 0 else record)
+        return table.read_one(record + table.n if record < 0 else record)
 
     def read_range(self, start: int, stop: int) -> list[Bytes]:
         """The records from `start` up to `stop`, which lie next to each other, as one read."""
@@ -135,66 +123,42 @@ class FileReader:
 
     def read_async(self, indices: Indices) -> PendingRead:
         """Begin to read `indices` and return at once; `.result()` gives what `read` would."""
-        _ = self.sources  # an error if it is closed
-        return self._batch(record_numbers(indices, self.n, self._table.name)).begin_read(
-            everything=True
-        )
+        table = self._table
+        table.require_open()
+        records = record_numbers(indices, table.n, table.name)
+        return table.batch(records).begin_read(everything=True)
 
     def prefetch(self, indices: Indices) -> None:
         """Begin to read `indices`: the next `read` of just these finds them on their way.
 
         The last few calls count; what nobody reads is let go of with them.
         """
-        _ = self.sources  # an error if it is closed
-        records = record_numbers(indices, self.n, self._table.name)
-        key = records.tobytes()
-        if key not in self._ahead:
-            self._ahead[key] = self._batch(records).begin_read(everything=True)
-            for oldest in list(self._ahead)[:-MOST_AHEAD]:  # a list: other threads may be at it
-                self._ahead.pop(oldest, None)
+        table = self._table
+        table.require_open()
+        records = record_numbers(indices, table.n, table.name)
+        self._ahead.add(records, lambda: table.batch(records).begin_read(everything=True))
 
     @property
     def prefetched(self) -> int:
         """How many batches are kept that `prefetch` began and nobody has read yet."""
-        return len(self._ahead)
+        return len(self._ahead.pending)
+
+    @property
+    def prefetch_hits(self) -> int:
+        """How often a `read` found its records on their way."""
+        return self._ahead.hits
 
     def drop_prefetched(self) -> None:
         """Let go of what `prefetch` began and nobody has read."""
-        self._ahead.clear()
+        self._ahead.drop()
 
-    def read_pieces(
-        self, index: int, begin: Ints, end: Ints, checksums: record_layout.Checksums | None
-    ) -> list[Bytes]:
-        """Parts of one record, each with a checksum of its own (None: unchecked)."""
-        stored = checksums if self.check_data else None
-        batch = self._table.pieces(index, begin, end, stored, self.mode)
-        return batch.begin_read(everything=False).result()
-
-    def read_unchecked(self, index: int, offset: int, memory: Bytes) -> None:
-        """Fill `memory` from a record's byte `offset` on, as it is on disk."""
-        table = self._table
-        file, start = table.locate(index)
-        table.opened[file].read_into(memory, start + offset)
-
-    def copy_unchecked(self, index: int, offset: int, length: int, fd: int) -> None:
-        """Append bytes of a record, as they are on disk, to another file."""
-        table = self._table
-        file, start = table.locate(index)
-        table.opened[file].copy_to(fd, start + offset, length)
-
-    def stream(self, index: int, chunk: int = STEP_BYTES) -> Iterator[Bytes]:
+    def stream(self, index: SupportsIndex, chunk: int = STEP_BYTES) -> Iterator[Bytes]:
         """A record of any size, in chunks.
 
         Whether it is whole shows at the end: SampleChecksumError comes after the last chunk.
         """
-        size, crc = self.record_size(index), 0
-        for offset in range(0, size, chunk):
-            begin, end = np.array([offset]), np.array([min(offset + chunk, size)])
-            (piece,) = self.read_pieces(index, begin, end, None)
-            crc = checksum.crc32(piece, crc)
-            yield piece
-        if self.check_data:
-            self._compare(index, crc)
+        record = record_number(index, self.n, self._table.name)
+        return iteration.stream(lambda: self._table, record, chunk)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Bytes: ...
@@ -226,18 +190,13 @@ class FileReader:
             raise ValueError("timeout must be 0 or more seconds, and needs follow=True")
         first, n = operator.index(start), self.n
         if first != n:
-            check_bounds(first, first, n, self._table.name)
-        first += n if first < 0 else 0
+            first = record_number(first, n, self._table.name)
         if follow:
             return iteration.follow(self, self._steps, first, timeout)
         return iteration.in_order(self, self._steps(first, n))
 
     def _steps(self, start: int, stop: int) -> Iterator[range]:
         return tasks(self._table.extent, range(start, stop), STEP_RECORDS, STEP_BYTES)
-
-    def steps(self) -> Iterator[tuple[int, int]]:
-        """Ranges of records that cover everything in order: a few MiB each, or one record."""
-        return ((each.start, each.stop) for each in self._steps(0, self.n))
 
     def tasks(
         self, max_records: int | None = None, max_bytes: int | None = None
@@ -272,8 +231,9 @@ class FileReader:
         if self._growing is not None:
             self._growing.look()
             return
-        for source in self.sources.each:
-            warn_if_legacy(source.path, read_header(source, check=True).crc, stacklevel=3)
+        for source in self._table.require_open().each:
+            crc = opening.read_header(source, check=True).crc
+            opening.warn_if_legacy(source.path, crc, stacklevel=3)
 
     def find_damaged(self, start: int, stop: int) -> list[tuple[int, FFRecordError]]:
         """Read records `start` up to `stop`; the number of each that fails, and its error."""
@@ -289,21 +249,16 @@ class FileReader:
             self._fingerprint = self._table.fingerprint()
         return self._fingerprint
 
-    def record_size(self, index: int) -> int:
+    def record_size(self, index: SupportsIndex) -> int:
         """How many bytes a record has."""
         table = self._table
-        check_bounds(index, index, table.n, table.name)
-        at = index + table.file_of(index)
-        return int(table.offsets[at + 1] - table.offsets[at])
+        begin, end, _ = table.entry(record_number(index, table.n, table.name))
+        return end - begin
 
     def record_sizes(self, indices: Indices = slice(None)) -> Ints:
         """How many bytes each record has, or each of some records."""
         table = self._table
         return table.sizes(record_numbers(indices, table.n, table.name))
-
-    def locate(self, index: int) -> tuple[int, int]:
-        """The number of the file that a record is in, and the byte that it begins at."""
-        return self._table.locate(index)
 
     def checksum(self, index: int) -> int:
         """The stored CRC-32 of a record."""
@@ -331,7 +286,7 @@ class FileReader:
     def refresh(self) -> int:
         """Take in what the writer of an unfinished file has flushed since; how many records that
         is. For one thread at a time; others may read meanwhile."""
-        _ = self.sources  # an error if it is closed
+        self._table.require_open()
         before = self.n
         if (growing := self._growing) is not None:
             growing.look()
@@ -350,7 +305,7 @@ class FileReader:
         """Close the files. Records that were read stay valid."""
         self._closed = True
         self._growing = None
-        self._ahead.clear()
+        self._ahead.drop()
         self._table = replace(self._table, sources=None)
 
     def __enter__(self) -> FileReader:
@@ -363,11 +318,11 @@ class FileReader:
         kept = ("check_data", "mode", "on_error", "unfinished")
         state = {name: getattr(self, name) for name in kept} | {"fnames": self._absolute}
         if self.unfinished:
-            state["_seen"] = self.n, checksum.crc32(self.checksums.tobytes())
+            state["_seen"] = self.n, crc32(self.checksums.tobytes())
             return state
-        refuse_replaced(
-            self.opened(), self.fingerprint, lambda: type(self)(self._absolute).fingerprint
-        )
+        sources = () if self._table.sources is None else self._table.sources.each
+        opened = [(path, s.fd) for path, s in zip(self._absolute, sources, strict=False)]
+        refuse_replaced(opened, self.fingerprint, lambda: type(self)(self._absolute).fingerprint)
         return {**state, "fingerprint": self.fingerprint}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -377,48 +332,16 @@ class FileReader:
         if due not in (None, self.fingerprint):
             raise changed(self._table.name)
 
-    def opened(self) -> list[tuple[str, int]]:
-        """Return the absolute paths of the files and their descriptors; none if it is closed."""
-        sources = [] if self._table.sources is None else self._table.sources.each
-        return [(path, s.fd) for path, s in zip(self._absolute, sources, strict=False)]
-
     def __repr__(self) -> str:
         so_far = " so far" if self.unfinished else ""
         state = "closed" if self._table.sources is None else f"{self.n} records{so_far}"
         files = self.fnames[0] if len(self.fnames) == 1 else f"{len(self.fnames)} files"
         return f"<FileReader {files}: {state}>"
 
-    # ---- inside --------------------------------------------------------------------------
 
-    @property
-    def sources(self) -> SourceSet:
-        """The open files; ClosedError if they are not."""
-        return self._table.opened
+def table_of(reader: FileReader) -> KeptTable:
+    """Return a reader's open files and where its records are, for our own modules.
 
-    def _read_single(self, index: int) -> Bytes:
-        """One record by a plain read: setting up a batch would cost more than it brings."""
-        table = self._table
-        sources = table.opened
-        file = table.file_of(index)
-        begin, end = table.offsets[index + file : index + file + 2].tolist()
-        if self.mode == "mmap":
-            record = sources.maps[file][begin:end]
-        elif self.mode == "aio" or end - begin > SMALL_BYTES:
-            return self._batch(np.array([index])).begin_read(everything=False).result()[0]
-        else:
-            record = np.empty(end - begin, np.uint8)
-            sources[file].read_into(record, begin)
-        if self.check_data:
-            self._compare(index, checksum.crc32(record))
-        return record
-
-    def _compare(self, index: int, computed: int) -> None:
-        stored = self.checksum(index)
-        if stored != computed:
-            file = self._table.file_of(index)
-            number = index - int(self._table.first[file])
-            path = self._table.opened[file].path
-            raise SampleChecksumError(path, number, stored, computed)
-
-    def _batch(self, records: Ints) -> Batch:
-        return self._table.batch(records, self.mode, check=self.check_data)
+    Ask for it when it is used: closing the reader, and `refresh`, put another one in its place.
+    """
+    return reader._table

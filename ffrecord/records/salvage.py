@@ -48,7 +48,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class SalvageReport:
-    """What was found. `kept` records of `bytes` bytes are in the new file, in their order."""
+    """The result of a salvage. `kept` records of `bytes` bytes are in the new file, in order."""
 
     records: int
     kept: int

@@ -28,8 +28,8 @@ from ffrecord.format import journal
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
 from ffrecord.format.journal import JournalEntry, ParsedJournal, journal_path, partial_path
-from ffrecord.records.opening import refuse_other_kinds
-from ffrecord.records.table import Table, open_files, sources_for
+from ffrecord.records.opening import open_files, refuse_other_kinds, sources_for
+from ffrecord.records.table import KeptTable
 from ffrecord.text import counted
 
 State: TypeAlias = "tuple[int, ...]"
@@ -59,7 +59,7 @@ class UnfinishedFile:
         self._attempt: _Attempt | None = None
         self._before: State | None = None  # of the target while the attempt was under way
         self._compared: tuple[State, int] | None = None  # a target, and with how many records
-        self._finished: Table | None = None
+        self._finished: KeptTable | None = None
         self.table = self._begin()
         if seen is not None:
             self.table = self._first(*seen)
@@ -83,7 +83,7 @@ class UnfinishedFile:
             except _GoneError:
                 self.table = self._finished_since(self.table)
 
-    def _first(self, n: int, crc: int) -> Table:
+    def _first(self, n: int, crc: int) -> KeptTable:
         """The first `n` records, if `crc` is the CRC-32 of their checksums."""
         if not _is_first(self.table, n, crc):
             # Their file may be finished, and another one begun since.
@@ -95,17 +95,17 @@ class UnfinishedFile:
                 f"{self._shown}: its writer began anew: the {counted(n, 'record')} that this "
                 "reader has seen before it was pickled are not there now; open it again"
             )
-        return self._table_of(table.opened, table.checksums[:n], table.offsets[: n + 1])
+        return self._table_of(table.require_open(), table.checksums[:n], table.offsets[: n + 1])
 
     # ---- beginning -----------------------------------------------------------------------
 
-    def _begin(self) -> Table:
+    def _begin(self) -> KeptTable:
         for _ in range(TRIES):
             with contextlib.suppress(_GoneError):
                 return self._try_to_begin()
         raise ChangedError(f"{self._shown}: its writers come and go; open it when one stays")
 
-    def _try_to_begin(self) -> Table:
+    def _try_to_begin(self) -> KeptTable:
         before = _state(self._target)  # first: whatever gets the name later is another file
         try:
             refuse_other_kinds(self._partial, "a writer's unfinished file")
@@ -127,7 +127,7 @@ class UnfinishedFile:
         self._attempt = _Attempt(self._partial, sources, content, self._mode)
         return self._take(self._attempt, found, content, size)
 
-    def _without_partial(self) -> Table:
+    def _without_partial(self) -> KeptTable:
         now = _state(self._target)
         if now is None or now == self._before:
             why = (
@@ -139,7 +139,7 @@ class UnfinishedFile:
 
     # ---- going on ------------------------------------------------------------------------
 
-    def _grow(self, attempt: _Attempt) -> Table:
+    def _grow(self, attempt: _Attempt) -> KeptTable:
         found = _look_at(self._journal, attempt.sure, attempt.unsure, attempt.state)
         size = self._size_of_partial(attempt.sources)
         if found is not None and found.state == attempt.state:
@@ -150,15 +150,18 @@ class UnfinishedFile:
         assert found is not None
         return self._take(attempt, found, content, size)
 
-    def _take(self, attempt: _Attempt, found: _Look, content: ParsedJournal, size: int) -> Table:
+    def _take(
+        self, attempt: _Attempt, found: _Look, content: ParsedJournal, size: int
+    ) -> KeptTable:
         attempt.take(found, content, size)
         return self._or_finished(self._table_of(attempt.sources, *attempt.columns))
 
     def _table_of(
         self, sources: SourceSet, checksums: record_layout.Checksums, offsets: record_layout.Offsets
-    ) -> Table:
+    ) -> KeptTable:
         """Without a header there is no checksum of one."""
-        return Table.of(sources, [record_layout.Header(0, checksums, offsets)], self._shown)
+        header = record_layout.Header(0, checksums, offsets)
+        return KeptTable.of(sources, [header], self._shown, self._mode, self._check)
 
     def _size_of_partial(self, sources: SourceSet) -> int:
         """How many bytes it has. _GoneError if it has left its place.
@@ -190,7 +193,7 @@ class UnfinishedFile:
 
     # ---- the end -------------------------------------------------------------------------
 
-    def _finished_since(self, seen: Table) -> Table:
+    def _finished_since(self, seen: KeptTable) -> KeptTable:
         """The target, if it was made since and begins with these records."""
         if _state(self._target) not in (None, self._before):
             with contextlib.suppress(FileNotFoundError):
@@ -202,7 +205,7 @@ class UnfinishedFile:
             f"with the {counted(seen.n, 'record')} that this reader has seen; open it again"
         )
 
-    def _or_finished(self, table: Table) -> Table:
+    def _or_finished(self, table: KeptTable) -> KeptTable:
         """The target, if it is a finished copy of just these records: its writer was killed between
         naming the copy and removing the partial file."""
         now = _state(self._target)
@@ -216,10 +219,10 @@ class UnfinishedFile:
                     return self._finish(found)
         return table
 
-    def _open_target(self) -> Table:
+    def _open_target(self) -> KeptTable:
         return open_files([self._target], self._mode, self._check)
 
-    def _finish(self, table: Table) -> Table:
+    def _finish(self, table: KeptTable) -> KeptTable:
         self._finished, self._attempt = table, None
         return table
 
@@ -246,7 +249,7 @@ class _Attempt:
 
     @property
     def columns(self) -> tuple[record_layout.Checksums, record_layout.Offsets]:
-        """Of all records so far. These views stay as they are when more are taken."""
+        """All checksums and offsets so far. These views stay as they are when more are taken."""
         return self._checksums[: self._n], self._offsets[: self._n + 1]
 
     def take(self, found: _Look, content: ParsedJournal, size: int) -> None:
@@ -326,11 +329,11 @@ def _has_bytes(content: ParsedJournal) -> bool:
     return any(entry is not None and entry.end > content.begin for entry in content.entries)
 
 
-def _is_first(table: Table, n: int, crc: int) -> bool:
+def _is_first(table: KeptTable, n: int, crc: int) -> bool:
     return table.n >= n and crc32(table.checksums[:n].tobytes()) == crc
 
 
-def _begins_with(found: Table, seen: Table) -> bool:
+def _begins_with(found: KeptTable, seen: KeptTable) -> bool:
     return np.array_equal(found.checksums[: seen.n], seen.checksums)
 
 

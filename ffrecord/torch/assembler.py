@@ -1,10 +1,14 @@
-"""Batches on their way from a loader to its workers and back, and the reading of one there.
+"""Requests and deliveries between a loader and its workers, and the work there for one batch.
 
-A batch of indices goes to a worker as a `Batch`: it also carries the indices that the same worker
-will get next, so that their reads can be on the way while this batch is decoded, and a seed. A
-dataset of ours answers with a `Promise`, and `Assembler`, which torch takes for the collate
+A batch of indices goes to a worker as a `BatchRequest`: it also carries the indices that the same
+worker will get next, so that their reads can be on the way while this batch is decoded, and a seed.
+A dataset of ours answers with a `Promise`, and `Assembler`, which torch takes for the collate
 function, keeps it: so a loader's options reach the worker once, with that function, and torch's
 own classes do the rest.
+
+The assembler tells the dataset which indices come next, the dataset tells its readers, and there
+the announced batch waits for the read of the same records (`ffrecord.records.ahead`): in between
+is the user's `__getitem__`, which no handle passes through.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ OnError: TypeAlias = "str | Callable[[int, Exception], Any]"
 Skipped: TypeAlias = list[tuple[int, str]]
 
 
-class Batch(list[Any]):
+class BatchRequest(list[Any]):
     """Indices, and what the worker needs to know about them.
 
     Args:
@@ -62,9 +66,9 @@ class Batch(list[Any]):
         self.number = number
         self.restored = restored
 
-    def __reduce__(self) -> tuple[type[Batch], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type[BatchRequest], tuple[Any, ...]]:
         more = (self.following, self.seed, self.single, self.number, self.restored)
-        return Batch, (list(self), *more)
+        return BatchRequest, (list(self), *more)
 
 
 class Loadable(Protocol):
@@ -79,7 +83,7 @@ class Promise(NamedTuple):
     """A batch that is read when the assembler asks for it."""
 
     dataset: Loadable
-    batch: Batch
+    batch: BatchRequest
 
 
 class Opaque:
@@ -90,7 +94,7 @@ class Opaque:
 
 
 class Delivery(NamedTuple):
-    """A batch as a worker hands it over. A named tuple, so that torch pins the tensors in it."""
+    """One batch as a worker hands it over. A named tuple, so that torch pins the tensors in it."""
 
     batch: tuple[Any, ...]  # empty if every sample was skipped, or there was an error
     skipped: Skipped

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any, TypeAlias, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ from ffrecord.records.fingerprints import (
 from ffrecord.records.indices import record_numbers
 from ffrecord.records.reader import FileReader
 from ffrecord.torch.assembler import (
-    Batch,
+    BatchRequest,
     OnError,
     Promise,
     Skipped,
@@ -42,6 +43,8 @@ from ffrecord.torch.registry import ReaderRegistry
 T_co = TypeVar("T_co", covariant=True)
 # So many batches are put on their way before it is seen that a reader is not read like that.
 MOST_UNREAD = 3
+_read_otherwise: WeakSet[FileReader] = WeakSet()
+"""Readers that were never read with the indices that were announced to them."""
 
 GetItem: TypeAlias = Callable[[Any, Any], Any]
 
@@ -51,7 +54,7 @@ def _takes_any_key(getitem: GetItem) -> GetItem:
 
     @functools.wraps(getitem)
     def wrapper(self: Any, key: Any) -> Any:
-        if isinstance(key, Batch):  # of a loader of ours that makes no batches
+        if isinstance(key, BatchRequest):  # of a loader of ours that makes no batches
             return Promise(self, key)
         if isinstance(key, list):
             return getitem(self, key)
@@ -99,7 +102,6 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
     """
 
     on_error: OnError = "raise"
-    _not_ahead: frozenset[int] = frozenset()
 
     def __init__(
         self,
@@ -138,7 +140,7 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
 
     def __getitems__(self, indices: list[int]) -> Any:
         """Return a batch, for torch's loaders. Bad samples are treated as `on_error` says."""
-        if isinstance(indices, Batch):
+        if isinstance(indices, BatchRequest):
             return Promise(self, indices)
         samples, skipped = samples_of(self, list(indices), self.on_error)
         warn_of_skipped(skipped, stacklevel=3)
@@ -156,11 +158,11 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
         length = len(self)
         indices = [index[0] if isinstance(index, tuple) and index else index for index in indices]
         for reader in self.ffreaders():
-            if reader.n < length or id(reader) in self._not_ahead:
+            if reader.n < length or reader in _read_otherwise:
                 continue
             if reader.prefetched >= MOST_UNREAD and not reader.prefetch_hits:
                 reader.drop_prefetched()
-                self._not_ahead |= {id(reader)}
+                _read_otherwise.add(reader)
             else:
                 reader.prefetch(indices)
 

@@ -53,7 +53,7 @@ class Permutation:
         return self.n
 
     def __call__(self, positions: npt.ArrayLike) -> Ints:
-        """Return what stands at `positions`, each from 0 to n - 1."""
+        """Return the numbers that stand at `positions`, each from 0 to n - 1."""
         asked = np.asarray(positions, np.int64)
         at = asked.ravel().astype(np.uint64)
         if at.size and int(at.max()) >= self.n:

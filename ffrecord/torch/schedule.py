@@ -21,7 +21,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from ffrecord.torch.assembler import Batch
+from ffrecord.torch.assembler import BatchRequest
 from ffrecord.torch.draws import Draws
 from ffrecord.torch.randomness import mixed_seed
 from ffrecord.torch.samplers import DistributedShuffleSampler, ShuffleSampler
@@ -63,7 +63,7 @@ class Steps(Sampler[Any]):
         source: the batch sampler, or the sampler.
         batched: whether it gives batches.
         ahead: a worker's next batch is the one after so many; 0: it is not to be told.
-        promises: whether the dataset is given `Batch`es: it is ours, or wrapped.
+        promises: whether the dataset is given `BatchRequest`s: it is ours, or wrapped.
         ours: whether the dataset is ours: a list of indices is then several samples, not one key.
         kept: so many states of a sampler of its own are kept: as many as batches can be under way.
     """
@@ -103,7 +103,7 @@ class Steps(Sampler[Any]):
 
     @property
     def kind(self) -> str:
-        """The kind of sampler, which a saved state and the one that goes on from it must share."""
+        """The kind of sampler: a saved state fits only a sampler of the same kind."""
         if self.seekable:
             return "shuffle of ffrecord"
         ranks = getattr(self.sampler, "num_replicas", None)
@@ -234,7 +234,7 @@ class _Iteration(Iterator[Any]):
     # ---- batches -------------------------------------------------------------------------
 
     def numbered(self) -> Iterator[tuple[int, Any]]:
-        """Yield what the sampler gives from the start on, with the numbers of the batches."""
+        """Yield the sampler's batches from the start on, with their numbers."""
         steps, start = self.steps, self.start
         if steps.seekable:
             steps.sampler.skip(start.skip * steps.step_size)
@@ -286,16 +286,16 @@ class _Iteration(Iterator[Any]):
             return once  # type: ignore[no-any-return]
         return iter(BatchSampler(once, steps.source.batch_size, steps.source.drop_last))
 
-    def _with_more(self, keys: Iterator[tuple[int, Any]]) -> Iterator[Batch]:
+    def _with_more(self, keys: Iterator[tuple[int, Any]]) -> Iterator[BatchRequest]:
         """Each with its number and seed, and with the indices that the same worker gets next."""
         steps, start = self.steps, self.start
         restored = deque(start.restored)
         for _ in range(start.passing):
-            yield Batch([])
-        window: deque[Batch] = deque()
+            yield BatchRequest([])
+        window: deque[BatchRequest] = deque()
         for number, key in keys:
             single = not steps.batched and (_is_one(key) or not steps.ours)
-            batch = Batch([key] if single else key, single=single, number=number)
+            batch = BatchRequest([key] if single else key, single=single, number=number)
             batch.seed = None if start.seed is None else mixed_seed(start.seed, number)
             if restored:
                 batch.restored = restored.popleft()

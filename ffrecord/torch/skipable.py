@@ -104,6 +104,6 @@ class Skipping:
             self._skipable._loader = weakref.ref(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Link a copied loader and its sampler, which is a copy too."""
+        """Restore a copied loader, whose sampler is a copy too."""
         self.__dict__.update(state)
         self._link()

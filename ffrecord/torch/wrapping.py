@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ffrecord.torch.assembler import Batch, Promise
+from ffrecord.torch.assembler import BatchRequest, Promise
 from ffrecord.torch.dataset import fetch
 
 INNER = "_ffrecord_inner"
@@ -62,15 +62,15 @@ def inner_of(wrapper: Wrapper) -> Any:
 
 
 class Promising(Wrapper):
-    """A dataset with indices that answers a `Batch` as datasets of ours do."""
+    """A dataset with indices that answers a `BatchRequest` as datasets of ours do."""
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, Batch):
+        if isinstance(key, BatchRequest):
             return Promise(_OneByOne(inner_of(self)), key)
         return inner_of(self)[key]
 
     def __getitems__(self, keys: Any) -> Any:
-        if isinstance(keys, Batch):
+        if isinstance(keys, BatchRequest):
             return Promise(_Batchwise(inner_of(self)), keys)
         return fetch(inner_of(self), keys)
 

@@ -15,6 +15,7 @@ from ffrecord.archive.archive import Archive
 from ffrecord.archive.blocks import UNNUMBERED, FilePiece
 from ffrecord.format.checksum import crc32
 from ffrecord.format.index import BLOCK
+from ffrecord.records.reader import table_of
 from ffrecord_fuse.mounting.options import VERIFY
 
 
@@ -82,7 +83,7 @@ class CheckedContent:
     def read(self, piece: FilePiece) -> memoryview:
         """The bytes of a piece that were asked for, read now and checked; waits for the disk."""
         memory = np.empty(piece.length, np.uint8)
-        self._reader.sources[piece.file].read_into(memory, piece.begin)
+        table_of(self._reader).require_open()[piece.file].read_into(memory, piece.begin)
         self.check(piece, memory.data)
         return memory.data[piece.skip : piece.skip + piece.asked]
 

@@ -20,6 +20,7 @@ from typing import Protocol
 from ffrecord.archive.blocks import FilePiece
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.errors import FFRecordError
+from ffrecord.records.reader import table_of
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.serve import report
 from ffrecord_fuse.serve.background import Background
@@ -73,7 +74,7 @@ class Reading:
         self._damages = DamageLog(filesystem, counts, log)
         self._frame = _slabs.take(reply.FRONT + READ_BYTES).data
         self._memory = self._frame[reply.FRONT :]
-        sources = filesystem.archive.reader.sources
+        sources = table_of(filesystem.archive.reader).require_open()
         self._fds: list[int] = sources.fds.tolist()
         self._cache = sources.cache
         self.cold = ColdReads(sources)

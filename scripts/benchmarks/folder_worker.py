@@ -15,7 +15,7 @@ import numpy as np
 
 from ffrecord.archive.folder import PackedFolder
 from ffrecord.format import index as index_layout
-from ffrecord.records.reader import FileReader
+from ffrecord.records.reader import FileReader, table_of
 
 from . import harness, memory
 from .folder_archives import FolderArchive
@@ -123,11 +123,11 @@ def _pickled_index(reader: FileReader) -> memoryview:
     record = reader.n - 1
     size = reader.record_size(record)
     end = np.empty(index_layout.TRAILER.size, np.uint8)
-    reader.read_unchecked(record, size - len(end), end)
+    table_of(reader).read_unchecked(record, size - len(end), end)
     trailer = index_layout.parse_trailer(reader.fnames[0], end.tobytes(), size)
     assert trailer is not None
     raw = np.empty(size - len(end) - trailer.length, np.uint8)
-    reader.read_unchecked(record, 0, raw)
+    table_of(reader).read_unchecked(record, 0, raw)
     return raw.data[len(index_layout.LEGACY_MAGIC) :]
 
 

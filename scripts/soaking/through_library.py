@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ffrecord import DatasetReader, FileReader, PackedFolder
-from ffrecord.records.reader import MODES
+from ffrecord.records.opening import MODES
 
 from .contents import KIB, MIB, File
 from .operations import TIMEOUT, Answer, Setting, difference, in_a_fork, operation

@@ -21,6 +21,7 @@ from ffrecord import (
 from ffrecord.archive import index_copy
 from ffrecord.archive.index_copy import ImageCopy
 from ffrecord.records.reader import FileReader
+from ffrecord.records.table import Table
 from tests.support import handmade
 
 
@@ -150,14 +151,14 @@ def test_counts_that_make_no_sense_are_found_before_anything_is_copied(
     what: str, crc: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hole costs nothing on the disk; copied into memory it would cost what it claims."""
-    real = FileReader.copy_unchecked
+    real = Table.copy_unchecked
     copied: list[int] = []
 
-    def recording(self: FileReader, index: int, offset: int, length: int, fd: int) -> None:
+    def recording(self: Table, index: int, offset: int, length: int, fd: int) -> None:
         copied.append(length)
         real(self, index, offset, length, fd)
 
-    monkeypatch.setattr(FileReader, "copy_unchecked", recording)
+    monkeypatch.setattr(Table, "copy_unchecked", recording)
     path = sparse_archive(tmp_path / "sparse.ffr", NONSENSE[what], LENGTH, crc)
     assert path.stat().st_blocks * 512 < 1 << 20
     error = IndexStructureError if crc is None else IndexChecksumError
@@ -204,15 +205,15 @@ def test_damage_anywhere_is_a_wrong_checksum(archive: Path, way: str, where: int
 def test_a_read_that_fails_is_raised_where_the_archive_is_opened(
     archive: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = FileReader.copy_unchecked
+    real = Table.copy_unchecked
     last = FileReader(archive).record_size(1200)
 
-    def fails(self: FileReader, index: int, offset: int, length: int, fd: int) -> None:
+    def fails(self: Table, index: int, offset: int, length: int, fd: int) -> None:
         if offset > last - 20_000:
             raise ReadFailedError("the disk", 5, offset)
         real(self, index, offset, length, fd)
 
-    monkeypatch.setattr(FileReader, "copy_unchecked", fails)
+    monkeypatch.setattr(Table, "copy_unchecked", fails)
     before = handmade.open_descriptors()
     with pytest.raises(ReadFailedError, match="the disk"):
         PackedFolder(archive)

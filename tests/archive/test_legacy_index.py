@@ -18,10 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffrecord import FileReader, PackedFolder, pack_folder
+from ffrecord import PackedFolder, pack_folder
 from ffrecord.archive.index import legacy
 from ffrecord.archive.index.build import Tree
 from ffrecord.errors import IndexStructureError, NotPackedFolderError, SampleChecksumError
+from ffrecord.records.table import Table
 from tests.support import handmade
 
 Structure: TypeAlias = "OrderedDict[str, int | Structure]"
@@ -389,13 +390,13 @@ def test_a_pickle_larger_than_its_files_need_is_not_read(
 ) -> None:
     """Holes in a file cost nothing on the disk, and would cost memory."""
     read: list[int] = []
-    real = FileReader.read_pieces
+    real = Table.read_pieces
 
-    def recording(self: FileReader, index: int, begin: Any, end: Any, checksums: Any) -> Any:
+    def recording(self: Table, index: int, begin: Any, end: Any, checksums: Any) -> Any:
         read.extend((end - begin).tolist())
         return real(self, index, begin, end, checksums)
 
-    monkeypatch.setattr(FileReader, "read_pieces", recording)
+    monkeypatch.setattr(Table, "read_pieces", recording)
     path = sparse_index(tmp_path / "sparse.ffr", 1 << 40)
     with pytest.raises(IndexStructureError, match=r"sparse\.ffr: .* 1099511627776 bytes"):
         PackedFolder(path)

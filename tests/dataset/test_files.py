@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from ffrecord import ClosedError, FFRecordError, NotFFRecordError, StructureError, TruncatedError
-from ffrecord.dataset.files import CHUNK, Files, IndexedFiles, StreamedFiles
+from ffrecord import (
+    ClosedError,
+    FFRecordError,
+    FileReader,
+    HeaderChecksumError,
+    LegacyFileWarning,
+    NotFFRecordError,
+    SampleChecksumError,
+    StructureError,
+    TruncatedError,
+)
+from ffrecord.dataset.files import CHUNK, RecordFiles
 from tests.support import handmade
 
-KINDS = [IndexedFiles, StreamedFiles]
 MODES = ["auto", "aio", "buffered", "mmap"]
 RECORDS = [
     [b"a", b"", b"ccc"],
@@ -22,6 +32,14 @@ RECORDS = [
     [b"only"],
     [b"", b""],
 ]
+
+
+def a_tar() -> bytes:
+    """A tar whose first file has a name that reads as a likely count."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        tar.addfile(tarfile.TarInfo("a"))
+    return made.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +51,19 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     ]
 
 
-@pytest.fixture(params=[(kind, mode) for kind in KINDS for mode in MODES], ids=str)
-def files(request: pytest.FixtureRequest, paths: list[str]) -> Files:
-    kind, mode = request.param
-    opened: Files = kind(paths, True, mode)
-    return opened
+@pytest.fixture(params=[True, False], ids=["kept", "streamed"])
+def keep(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
 
 
-def test_counts_sizes_and_checksums_are_those_of_the_files(files: Files, paths: list[str]) -> None:
+@pytest.fixture(params=MODES)
+def files(request: pytest.FixtureRequest, keep: bool, paths: list[str]) -> RecordFiles:
+    return RecordFiles(paths, True, request.param, keep_headers=keep)
+
+
+def test_counts_sizes_and_checksums_are_those_of_the_files(
+    files: RecordFiles, paths: list[str]
+) -> None:
     assert files.counts == [len(records) for records in RECORDS]
     assert files.size == sum(os.path.getsize(path) for path in paths)
     heads = [int.from_bytes(Path(path).read_bytes()[:4], "little") for path in paths]
@@ -48,7 +71,7 @@ def test_counts_sizes_and_checksums_are_those_of_the_files(files: Files, paths: 
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_any_records_of_any_files_come_as_one_batch(files: Files, ahead: bool) -> None:
+def test_any_records_of_any_files_come_as_one_batch(files: RecordFiles, ahead: bool) -> None:
     everything = [(file, k) for file, records in enumerate(RECORDS) for k in range(len(records))]
     for wanted in (everything, everything[::-1], everything[2:3], everything[3:5], [(2, 3)] * 3):
         file, record = np.array(wanted).T
@@ -56,7 +79,7 @@ def test_any_records_of_any_files_come_as_one_batch(files: Files, ahead: bool) -
         assert found == [RECORDS[f][r] for f, r in wanted]
 
 
-def test_a_record_streams_in_chunks(files: Files) -> None:
+def test_a_record_streams_in_chunks(files: RecordFiles) -> None:
     for file, records in enumerate(RECORDS):
         for number, record in enumerate(records):
             chunks = handmade.as_bytes(files.stream(file, number))
@@ -64,20 +87,19 @@ def test_a_record_streams_in_chunks(files: Files) -> None:
             assert max(map(len, chunks), default=0) <= CHUNK
 
 
-def test_words_are_two_numbers_from_each_byte_on(files: Files) -> None:
+def test_words_are_two_numbers_from_each_byte_on(files: RecordFiles) -> None:
     record = RECORDS[2][0]
     at = np.array([0, 4000, 8, 4984])
     expected = [np.frombuffer(record[k : k + 16], "<i8").tolist() for k in at.tolist()]
     assert files.words(2, 0, at).tolist() == expected
 
 
-def test_closed_files_say_so(files: Files) -> None:
+def test_closed_files_say_so(files: RecordFiles) -> None:
     files.close()
     with pytest.raises(ClosedError):
         files.begin(np.array([0]), np.array([0]), ahead=False)()
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("content", "error"),
     [
@@ -86,15 +108,46 @@ def test_closed_files_say_so(files: Files) -> None:
         (b"\xff" * 64, NotFFRecordError),
         (handmade.sealed(1 << 30, [], []), TruncatedError),
         (handmade.sealed(2, [0, 0], [36, 36])[:-1] + b"\x01", FFRecordError),
+        (b"\x01\x02\x03\x04" + handmade.record_bytes([b"one"])[4:], HeaderChecksumError),
+        (a_tar(), NotFFRecordError),
     ],
 )
-def test_files_of_other_kinds_are_errors(
-    kind: Any, content: bytes, error: type[Exception], tmp_path: Path
+def test_files_of_other_kinds_are_the_errors_that_a_file_reader_raises(
+    keep: bool, content: bytes, error: type[Exception], tmp_path: Path
 ) -> None:
     path = tmp_path / "x.ffr"
     path.write_bytes(content)
-    with pytest.raises(error, match=r"x\.ffr"):
-        kind([str(path)], True, "auto")
+    with pytest.raises(error, match=r"x\.ffr") as raised:
+        RecordFiles([str(path)], True, "auto", keep_headers=keep)
+    with pytest.raises(error) as of_reader:
+        FileReader(path)
+    assert str(raised.value) == str(of_reader.value)
+
+
+def test_a_mode_that_does_not_exist_is_an_error(keep: bool, paths: list[str]) -> None:
+    with pytest.raises(ValueError, match="mode must be one of auto, aio, buffered, mmap"):
+        RecordFiles(paths, True, "fast", keep_headers=keep)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_file_from_before_header_checksums_is_warned_of_and_proven_by_its_records(
+    keep: bool, mode: str, tmp_path: Path
+) -> None:
+    path, records = tmp_path / "legacy.ffr", [b"one", b"", b"three"]
+    path.write_bytes(bytes(4) + handmade.record_bytes(records)[4:])
+    with pytest.warns(LegacyFileWarning, match=r"legacy\.ffr") as warned:
+        files = RecordFiles([str(path)], True, mode, keep_headers=keep)
+    assert warned[0].filename == __file__
+    assert (files.counts, files.header_crc(0)) == ([3], 0)
+    everything = np.zeros(3, np.int64), np.arange(3)
+    assert handmade.as_bytes(files.begin(*everything, ahead=True)()) == records
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"?")
+    with pytest.raises(SampleChecksumError, match="record 2"):
+        files.begin(*everything, ahead=False)()
+    with pytest.raises(SampleChecksumError, match="record 2"):
+        list(files.stream(0, 2))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +160,7 @@ def test_offsets_that_make_no_sense_are_found_at_the_latest_when_used(
     path = tmp_path / "x.ffr"
     path.write_bytes(handmade.sealed(2, [0, 0], offsets) + b"12")
     with pytest.raises((StructureError, TruncatedError)):
-        IndexedFiles([str(path)], True, "auto")
-    files = StreamedFiles([str(path)], True, "auto")
+        RecordFiles([str(path)], True, "auto", keep_headers=True)
+    files = RecordFiles([str(path)], True, "auto", keep_headers=False)
     with pytest.raises(StructureError, match=r"x\.ffr: record [01] would reach from byte"):
         files.begin(np.array([0, 0]), np.array([0, 1]), ahead=False)()

@@ -28,6 +28,7 @@ from ffrecord import (
     FFRecordError,
     FileWriter,
     HeaderChecksumError,
+    LegacyFileWarning,
     SampleChecksumError,
     view_decoder,
 )
@@ -470,6 +471,30 @@ def test_a_file_of_another_dataset_is_found_out(keep: bool, own: Path, tmp_path:
     os.replace(tmp_path / "other" / "label.ffr", own / "label.ffr")
     with pytest.raises(DatasetError, match=r"label\.ffr: not the file that this dataset"):
         DatasetReader(own, cache_index=keep)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_file_from_before_header_checksums_is_read_with_a_warning(keep: bool, own: Path) -> None:
+    """The same whether headers are kept or stay on disk: only the records prove such a file."""
+    with (own / "label.ffr").open("r+b") as file:
+        file.write(bytes(4))
+    with (
+        pytest.warns(LegacyFileWarning, match=r"label\.ffr"),
+        pytest.raises(DatasetError, match=r"label\.ffr: not the file that this dataset"),
+    ):
+        DatasetReader(own, cache_index=keep)
+    manifest = json.loads((own / "spec.json").read_text())
+    manifest["checksums"]["label"] = 0
+    (own / "spec.json").write_text(json.dumps(manifest))
+    with pytest.warns(LegacyFileWarning, match=r"label\.ffr") as warned:
+        reader = DatasetReader(own, cache_index=keep)
+    assert warned[0].filename == __file__
+    assert [each["label"] for each in reader] == [each["label"] for each in POINTS]
+    with (own / "label.ffr").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"?")
+    with pytest.raises(SampleChecksumError, match=r"label\.ffr"):
+        reader[len(POINTS) - 1]
 
 
 def test_what_does_not_decode_is_an_error_with_file_record_and_type(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from ffrecord.disk import aio, fetch, libc
 from ffrecord.disk import source as disk_source
 from ffrecord.disk.aio_queue import AioQueue
 from ffrecord.disk.pagecache import PageCache
+from ffrecord.records.reader import table_of
 from tests.support import completions, handmade
 
 needs_libaio = pytest.mark.skipif(aio._lib is None, reason="libaio is not installed")
@@ -237,7 +238,7 @@ def test_o_direct_that_opens_but_does_not_read_is_given_up(
     sample_file: Path, sample_records: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FileReader(sample_file, mode="aio") as reader:
-        sources = reader.sources
+        sources = table_of(reader).require_open()
         if not sources.direct:
             pytest.skip("this file system has no O_DIRECT")
         with pytest.MonkeyPatch.context() as first_time:
@@ -429,7 +430,7 @@ def test_cold_data_is_read_past_the_page_cache(tmp_path: Path) -> None:
     path = handmade.write_records(tmp_path / "cold.ffr", records)
     with FileReader(path, mode="auto") as reader:
         handmade.evict(path)
-        if any(handmade.cached_pages(path)) or not reader.sources.direct:
+        if any(handmade.cached_pages(path)) or not table_of(reader).require_open().direct:
             pytest.skip("this file system keeps its files in memory or has no O_DIRECT")
         assert handmade.as_bytes(reader.read(range(100))) == records
         assert sum(handmade.cached_pages(path)) < 50

@@ -33,10 +33,7 @@ OFFERED: dict[str, Any] = {
 ELSEWHERE = {"ffrecord", "ffrecord_fuse", "torch", "mount", "utils", "DataLoader"}
 """Of our packages that have pages of their own."""
 
-INSIDE = {
-    "archive", "opened", "sources", "read_pieces", "read_unchecked", "copy_unchecked", "append",
-    "seal",
-}  # fmt: skip
+INSIDE = {"archive", "append", "seal"}
 """Public to our own modules, not meant for users."""
 
 

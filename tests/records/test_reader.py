@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from ffrecord import (
     SampleChecksumError,
     TruncatedError,
 )
+from ffrecord.records.reader import STEP_BYTES, STEP_RECORDS, table_of
+from ffrecord.records.table import Table
 from tests.support import handmade
 
 MODES = ["auto", "aio", "buffered", "mmap"]
@@ -387,7 +390,7 @@ def test_what_is_out_of_range_is_said_of_which_file(tmp_path: Path) -> None:
             lambda reader: reader.read_one(99999),
             lambda reader: reader.record_size(99999),
             lambda reader: reader.record_sizes([99999]),
-            lambda reader: reader.locate(99999),
+            lambda reader: table_of(reader).locate(99999),
         ]
         for way in ways:
             with pytest.raises(IndexError) as raised:
@@ -523,9 +526,9 @@ def test_iteration_over_more_than_one_step_gives_every_record(mode: str, tmp_pat
     path = handmade.write_records(tmp_path / "steps.ffr", records)
     with FileReader(path, mode=mode) as reader:
         assert all(got.tobytes() == record for got, record in zip(reader, records, strict=True))
-        steps = list(reader.steps())
-        assert [start for start, _stop in steps] == [0, *(stop for _start, stop in steps[:-1])]
-        assert steps[-1][1] == len(records)
+        steps = list(reader.tasks(STEP_RECORDS, STEP_BYTES))
+        assert len(steps) > 5
+        assert [number for step in steps for number in step] == list(range(len(records)))
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 73), (5, 6), (9, 9), (0, 0), (73, 73), (60, 73)])
@@ -533,6 +536,18 @@ def test_a_range_is_read_as_a_whole(
     start: int, stop: int, reader: FileReader, sample_records: list[bytes]
 ) -> None:
     assert handmade.as_bytes(reader.read_range(start, stop)) == sample_records[start:stop]
+
+
+def test_an_index_from_the_end_means_the_same_record_everywhere(
+    three_files: tuple[list[str], list[bytes]], mode: str
+) -> None:
+    paths, records = three_files
+    with FileReader(paths, mode=mode) as reader:
+        for index, record in enumerate(records, start=-len(records)):
+            assert reader.read_one(index).tobytes() == record
+            assert reader.record_size(index) == reader.record_sizes([index])[0] == len(record)
+            assert reader.checksum(index) == zlib.crc32(record)
+            assert b"".join(handmade.as_bytes(reader.stream(index, 1000))) == record
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (0, 74), (9, 3), (74, 74)])
@@ -895,24 +910,25 @@ def test_a_reader_closed_by_another_thread_is_right_or_says_that_it_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """As if the other thread had come just before or after the batch was made."""
-    batch = FileReader._batch
+    batch = Table.batch
+    opened: list[FileReader] = []
 
-    def closed_meanwhile(self: FileReader, records: Any) -> Any:
+    def closed_meanwhile(self: Table, records: Any) -> Any:
         if when == "before the batch":
-            self.close()
+            opened[-1].close()
         made = batch(self, records)
-        self.close()
+        opened[-1].close()
         return made
 
-    monkeypatch.setattr(FileReader, "_batch", closed_meanwhile)
+    monkeypatch.setattr(Table, "batch", closed_meanwhile)
     reads: list[Callable[[FileReader], Any]] = [
         lambda r: r.read(range(73)),
         lambda r: r.read_async(range(73)).result(),
     ]
     for read in reads:
-        reader = FileReader(sample_file, mode=mode)
+        opened.append(FileReader(sample_file, mode=mode))
         try:
-            got = handmade.as_bytes(read(reader))
+            got = handmade.as_bytes(read(opened[-1]))
         except ClosedError:
             continue
         assert got == sample_records
@@ -974,7 +990,7 @@ def test_what_is_being_read_cannot_be_pickled_or_copied(
         with pytest.raises((TypeError, ValueError), match="pickled"):  # ctypes' own if in flight
             make(pending)
         with pytest.raises(TypeError, match=r"sample\.ffr: an open file is not pickled or copied"):
-            make(reader.sources.each)
+            make(table_of(reader).require_open().each)
         assert handmade.as_bytes(pending.result()) == sample_records[1:5]
         assert handmade.as_bytes(reader.read([5, 6, 7])) == sample_records[5:8]
 

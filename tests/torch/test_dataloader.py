@@ -21,7 +21,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ffrecord import ChangedError, pack_folder
 from ffrecord.torch import DataLoader, Dataset, PackedFolderDataset, ShuffleSampler
-from ffrecord.torch.assembler import Assembler, Batch, Delivery
+from ffrecord.torch.assembler import Assembler, BatchRequest, Delivery
 from tests.torch.datasets import (
     STYLES,
     Both,
@@ -477,7 +477,7 @@ def test_seeds_fit_into_a_tensor(workers: int, numbers: Path) -> None:
 
 def test_the_numbers_of_a_seed_are_those_of_all_its_64_bits(numbers: Path) -> None:
     """As before seeds were made to fit into a tensor."""
-    batch = Batch([0], seed=(1 << 63) + 12345, number=0)
+    batch = BatchRequest([0], seed=(1 << 63) + 12345, number=0)
     delivery = Assembler(as_list, "raise")(Noisy(numbers).__getitems__(batch))
     (sample,) = delivery.batch[0]
     assert sample[1] == random.Random((1 << 63) + 12345).random()

@@ -150,6 +150,19 @@ def test_a_dataset_that_reads_other_indices_is_left_alone_after_two_batches(
     assert dataset.reader.prefetched == 0
 
 
+def test_a_reader_in_the_place_of_one_that_is_left_alone_is_tried_anew(
+    numbers: Path, watch: Watch
+) -> None:
+    dataset = Backwards(numbers)
+    loader = DataLoader(dataset, SIZE)
+    batches(loader)
+    tried = len(watch.begun)
+    dataset.reader = FileReader(numbers)
+    batches(loader)
+    assert len(watch.begun) == 2 * tried > 0
+    assert watch.hits == 0
+
+
 class Fewer(Dataset[int]):
     """A reader with fewer records than samples cannot be read with the same indices."""
 
