@@ -139,9 +139,9 @@ DEFECTS = {
         """
         from ffrecord_fuse.process.supervisor import Supervisor
         right = Supervisor._restart
-        def wrong(self, worker):
+        def wrong(self, *which):
             os.dup(self._fd)
-            return right(self, worker)
+            return right(self, *which)
         Supervisor._restart = wrong
         """,
         "supervisor: descriptors grows",
@@ -156,9 +156,9 @@ DEFECTS = {
     "a dead worker is not replaced": (
         """
         from ffrecord_fuse.process.supervisor import Supervisor
-        Supervisor._restart = lambda self, worker: None
+        Supervisor._restart = lambda self, *which: None
         """,
-        "workers of 3 live",
+        "[12] workers of 3 live",
     ),
     "a byte is wrong now and then, after it was verified": (
         """
