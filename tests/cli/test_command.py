@@ -76,7 +76,7 @@ def run(line: str, place: Path, streams: str) -> tuple[int, str]:
         closing.callback(os.close, writer)
         done = subprocess.run(
             ["bash", "-c", f'"$@" {streams}', "bash", *command], cwd=place, stdout=writer,
-            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=600, check=False,
         )  # fmt: skip
     return done.returncode, done.stderr
 
@@ -148,7 +148,7 @@ def test_a_record_is_written_whole_or_not_at_all_said_to_be(unbuffered: str, pla
     command = [sys.executable, "-m", "ffrecord", "cat", "a.ffr", "large"]
     done = subprocess.run(
         ["bash", "-c", f"{limit} > out)", "bash", *command],
-        cwd=place, capture_output=True, text=True, timeout=120, check=False,
+        cwd=place, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     said = "ffrecord: standard output: no room to write: File too large\n"
     assert (done.returncode, done.stderr) == (NO_ROOM, said)
@@ -169,7 +169,7 @@ def test_output_that_would_have_to_wait_and_must_not_is_one_line(
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ffrecord", "cat", "a.ffr", "large"],
-        cwd=place, stdout=full_pipe, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+        cwd=place, stdout=full_pipe, stderr=subprocess.PIPE, text=True, timeout=600, check=False,
     )  # fmt: skip
     said = "ffrecord: standard output: writing failed: Resource temporarily unavailable\n"
     assert (done.returncode, done.stderr) == (NOT_WRITTEN, said)

@@ -23,7 +23,7 @@ def train(work: Path, *options: str) -> str:
         "2",
         *options,
     ]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert run.returncode == 0, run.stderr
     return run.stdout.splitlines()[-1]
 

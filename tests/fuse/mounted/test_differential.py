@@ -34,7 +34,6 @@ Answer: TypeAlias = Mapping[bytes, Found]
 Ranges: TypeAlias = dict[bytes, list[tuple[int, int]]]
 """Of files, offsets and lengths."""
 
-SECONDS = 120.0
 FORMS = {"file": (5, 250), "shards": (2, 100), "original": (2, 60)}
 """Of archives, and how many trees are made one: in the short form and in the long one."""
 
@@ -66,7 +65,7 @@ def compare(form: str, examples: int, place: Path) -> None:
     @given(random_trees.plans)
     def one(plan: list[Entry]) -> None:
         with (
-            mounting.time_limit(SECONDS),
+            mounting.time_limit(mounting.PATIENCE),
             tempfile.TemporaryDirectory(dir=place) as each,
         ):
             compare_one(plan, form, Path(each))

@@ -34,7 +34,7 @@ from tests.robustness.fuzzing.mutate import Mutator
 from tests.robustness.fuzzing.scratch import in_memory
 from tests.robustness.fuzzing.target import MEMORY
 
-SECONDS = 120  # a machine may be busy
+SECONDS = 600  # a machine may be busy
 CODES = {
     0, 1, 2, 13,
     *(each.exit_code for each in vars(errors).values() if hasattr(each, "exit_code")),

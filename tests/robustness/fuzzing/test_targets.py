@@ -115,7 +115,7 @@ def test_a_process_that_runs_the_corpus_would_tell_of_a_traceback() -> None:
     )
     process = handmade.python(script)
     try:
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=600)
     finally:
         process.kill()
     assert "KeyError: 'info'" in err
