@@ -191,7 +191,7 @@ def test_reads_that_die_with_their_workers_are_answered_by_others(
                 check(process, whole, reads)
             # Not the killed ones, which stay children until they are waited for.
             daemons.wait_until(
-                lambda: len(set(mounted.workers) - set(killed)) == int(workers),
+                lambda: len(set(mounted.workers) - set(killed)) == int(workers),  # noqa: B023
                 "workers are missing",
             )
 
