@@ -2,7 +2,8 @@
 
 A part between `<!-- scripts/bench read -->` and `<!-- end -->` is what that benchmark printed;
 between `<!-- scripts/bench read: summary -->` and `<!-- end -->` it is the short table of
-`summary`. Nobody copies figures by hand, and a test says when a page and its JSON differ.
+`summary`, and after `<!-- scripts/bench read: machine -->` the machine that it ran on.
+Nobody copies figures by hand, and a test says when a page and its JSON differ.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from . import harness, summary
 
 PAGES = (harness.ROOT / "README.md", harness.ROOT / "docs" / "benchmarks.md")
 PART = re.compile(
-    r"(?P<begin><!-- scripts/bench (?P<name>\w+)(?P<short>: summary)? -->\n)"
+    r"(?P<begin><!-- scripts/bench (?P<name>\w+)(?P<form>: summary|: machine)? -->\n)"
     r".*?(?P<end><!-- end -->)",
     re.DOTALL,
 )
@@ -34,10 +35,23 @@ def rendered(text: str, results: Path) -> str:
 
     def part(match: re.Match[str]) -> str:
         document = _document(results, match["name"])
-        body = summary.of(document) if match["short"] else document["text"]
+        if match["form"] == ": machine":
+            body = machine_line(document["machine"])
+        else:
+            body = summary.of(document) if match["form"] else document["text"]
         return f"{match['begin']}\n{body}\n\n{match['end']}"
 
     return PART.sub(part, text)
+
+
+def machine_line(machine: dict[str, Any]) -> str:
+    """Say in one line what a benchmark ran on; versions of packages are in the JSON."""
+    kernel = ".".join(machine["kernel"].split(".")[:2])
+    gibibytes = round(int(machine["memory"].split()[0]) / (1 << 20))
+    return (
+        f"Machine: {machine['cores']} cores of {machine['cpu']}, {gibibytes} GiB, "
+        f"{machine['filesystem']}, Linux {kernel}, Python {machine['python']}."
+    )
 
 
 def _document(results: Path, name: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from ffrecord.terminal import EXIT_INTERRUPTED
 
 from .served import WORKERS
-from .soak import Order, soak
+from .soak import PATIENCE, Order, soak
 
 FEWEST_READERS = 3
 
@@ -28,13 +28,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write all figures and samples there"
     )
+    parser.add_argument(
+        "--patience", type=float, default=PATIENCE, metavar="SECONDS",
+        help="what takes longer hangs; more than %(default)s on a machine that is busy",
+    )  # fmt: skip
     given = parser.parse_args(arguments)
     if os.geteuid() != 0:
         print("not root: pages are dropped file by file, names not at all", file=sys.stderr)
     # As Ctrl-C: what was started is ended, what was mounted is unmounted.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = int(time.time()) if given.seed is None else given.seed
-    order = Order(given.minutes * 60, seed, given.readers, given.workers)
+    order = Order(given.minutes * 60, seed, given.readers, given.workers, given.patience)
     print(f"seed {seed}", flush=True)
     try:
         report = soak(order, lambda line: print(line, flush=True))

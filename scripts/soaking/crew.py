@@ -23,8 +23,6 @@ from .ledger import FAILURES, Ledger
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-HANGS = 60.0
-"""Seconds after which an operation counts as one that hangs. Nothing here takes a tenth of it."""
 POLL = 0.02
 FIRST = -10
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -40,6 +38,7 @@ class Actor:
     name: str
     work: Work
     spared: bool  # its memory is watched: it is never killed
+    fewest: int  # operations before there can be a verdict
     pid: int = 0
     starts: int = 0
 
@@ -54,8 +53,8 @@ class Crew:
     kills: int = 0
     _killed: set[int] = field(default_factory=set)
 
-    def add(self, name: str, work: Work, *, spared: bool) -> None:
-        self.actors.append(Actor(len(self.actors), name, work, spared))
+    def add(self, name: str, work: Work, *, spared: bool, fewest: int) -> None:
+        self.actors.append(Actor(len(self.actors), name, work, spared, fewest))
 
     def start(self, actor: Actor) -> None:
         """In a session of its own: a terminal's Ctrl-C is for the one who waits for all."""
@@ -108,10 +107,11 @@ class Crew:
             doing = f" in {at[0]}" if at else ""
             self._blame(actor, at[0] if at else self.ledger.kinds[0], f"it ended{doing}: {code}")
 
-    def kill_those_that_hang(self) -> None:
+    def kill_those_that_hang(self, patience: float) -> None:
+        """Kill each actor whose operation has taken more than so many seconds, and say so."""
         for actor in self.actors:
             at = self.ledger.at_work(actor.number)
-            if actor.pid and at is not None and at[1] > HANGS and actor.pid not in self._killed:
+            if actor.pid and at is not None and at[1] > patience and actor.pid not in self._killed:
                 self._blame(actor, at[0], f"{at[0]} hangs: for {at[1]:.0f} s now")
                 self.kill(actor)
 

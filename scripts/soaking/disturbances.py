@@ -33,8 +33,13 @@ class Disturbance:
     every: float
     happen: Callable[[], bool | None]
     exact: bool = False
+    rare: bool = False  # happens in long soaks only
     due: float = 0.0
     count: int = 0
+
+    @property
+    def is_lacking(self) -> bool:
+        return not (self.count or self.rare)
 
 
 class Disturber:
@@ -50,10 +55,15 @@ class Disturber:
         # In a short soak all of it happens, too.
         hold = min(3.0, seconds / 15)
         self._hold = hold
+        self._dropper = 0
         self.all = [
             Disturbance("worker killed", 1.0, lambda: served.kill_worker(chance), exact=True),
             Disturbance(
-                "elder changed", max(seconds / 4, 60.0), lambda: served.choose_elder(chance), True
+                "elder changed",
+                max(seconds / 4, 60.0),
+                lambda: served.choose_elder(chance),
+                exact=True,
+                rare=seconds < 240,
             ),
             Disturbance("worker stopped", min(5.0, seconds / 5), self._stop_worker),
             Disturbance("reader killed", min(4.0, seconds / 5), lambda: crew.kill_one(chance)),
@@ -93,13 +103,24 @@ class Disturber:
         moment = time.monotonic() + self._chance.uniform(0.05, 0.8)
         self._later.append((moment, self._served.let_go_on))
 
-    def _drop_caches(self) -> None:
-        """Pages, names, or both; where only root may, the pages of the files that are read."""
-        try:
-            DROP_CACHES.write_text(str(self._chance.choice([1, 1, 2, 3])))
-        except OSError:
-            for path in self._stage.files_read():
-                _evict(path)
+    def _drop_caches(self) -> bool:
+        """Drop pages, names, or both; where only root may, the pages of the files that are read.
+
+        In a child: the kernel takes seconds for it if it knows many files, and kills come on time.
+        """
+        if self._dropper and os.path.exists(f"/proc/{self._dropper}"):
+            return False
+        what = self._chance.choice([1, 1, 2, 3])
+
+        def drop() -> None:
+            try:
+                DROP_CACHES.write_text(str(what))
+            except OSError:
+                for path in self._stage.files_read():
+                    _evict(path)
+
+        self._dropper = fork(drop)
+        return True
 
     def _storm(self) -> None:
         """Signals at one reader, as fast as they can be sent; each ends a system call early."""

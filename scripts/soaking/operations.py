@@ -17,8 +17,8 @@ from .contents import File, Plan
 from .ledger import FAILURES, MISMATCHES, Ledger
 from .stage import Stage
 
-TIMEOUT = 120.0
-"""Seconds for a program that is called. A read that takes as long counts as one that hangs."""
+TIMEOUT = 600.0
+"""Seconds for a program that is called: it hangs if it takes as long, also on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)

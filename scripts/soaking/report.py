@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .soak import Order
 
 SHOWN = 5
-ALL_KINDS_FROM = 120.0
-"""A soak of so many seconds has done everything there is at least once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +123,6 @@ def finding(
     problems = problems + [
         f"{trend.name} grows by {trend.growth:.1f}" for trend in trends if not trend.is_flat
     ]
-    problems += [f"too few samples of {name}" for name in watch.untold() if not interrupted]
-    idle = [actor.name for actor in crew.actors if not ledger.of_reader(actor.number, OPERATIONS)]
-    problems += [f"{name} has done nothing" for name in idle if not interrupted]
-    if order.seconds >= ALL_KINDS_FROM and not interrupted:
-        problems += [f"never done: {kind.kind}" for kind in kinds if not kind.operations]
     return Report(
         seconds=seconds, seed=order.seed, readers=order.readers, workers=order.workers,
         kernel=os.uname().release, kinds=kinds,

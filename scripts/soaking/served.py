@@ -24,7 +24,7 @@ from .crew import POLL, children, fork, send
 from .stage import Stage
 
 WORKERS = 3
-LIMIT = 60.0
+LIMIT = 600.0
 EXPECTED = ("mounted ", "was killed by signal 9, starting another", "unmount")
 """Parts of the log's lines that are no news here."""
 

@@ -40,8 +40,11 @@ TICK = 0.05
 SAMPLE_EVERY = 1.0
 SHORT = 120.0
 """A soak of less seconds reads less data, and does without torch, which takes seconds to start."""
-PATIENCE = 30.0
-"""Seconds for the last operations to end, and for processes to be gone."""
+PATIENCE = 60.0
+"""Seconds after which something that has not happened never will, unless told otherwise."""
+FEWEST_READS = 100
+FEWEST_WRITES = 2
+"""Operations of each actor before its memory can be judged: its pools are full by then."""
 WRITER_PAUSE = 0.3
 CYCLER_PAUSE = 1.0
 SPARED_READER = "library 0"
@@ -57,6 +60,7 @@ class Order:
     seed: int
     readers: int
     workers: int = WORKERS
+    patience: float = PATIENCE
 
 
 @dataclass(slots=True)
@@ -88,7 +92,7 @@ class Soak:
             interrupted = self._watch_over(crew, served, disturber, watch)
             seconds = time.monotonic() - began
             disturber.end()
-            all_ended = crew.finish(PATIENCE)
+            all_ended = crew.finish(self.order.patience)
             stats: dict[str, int] = {}
             if all_ended:
                 stats = self._last_look(served)
@@ -108,13 +112,11 @@ class Soak:
         by_mount = order.readers - order.readers // 3
         crew = Crew(Ledger(order.readers + 2, every_kind, self.stage.failures), order.seed)
         for number in range(order.readers):
-            if number < by_mount:
-                crew.add(f"mount {number}", self._work(f"mount {number}"), spared=number == 0)
-            else:
-                name = f"library {number - by_mount}"
-                crew.add(name, self._work(name), spared=number == by_mount)
+            is_first = number in (0, by_mount)
+            name = f"mount {number}" if number < by_mount else f"library {number - by_mount}"
+            crew.add(name, self._work(name), spared=is_first, fewest=FEWEST_READS)
         for name in ("writer", "cycler"):
-            crew.add(name, self._work(name), spared=True)
+            crew.add(name, self._work(name), spared=True, fewest=FEWEST_WRITES)
         return crew
 
     @property
@@ -146,17 +148,24 @@ class Soak:
     # ---- meanwhile -----------------------------------------------------------------------
 
     def _watch_over(self, crew: Crew, served: Mounted, disturber: Disturber, watch: Watch) -> bool:
-        """Until the time is over; whether somebody interrupted it."""
+        """Watch until the time is over and there is enough to judge by; return True if interrupted.
+
+        On a busy machine little happens in the time that was asked for, so the soak goes on.
+        """
         began = time.monotonic()
         end = began + self.order.seconds
         next_sample = next_word = began
         try:
-            while (now := time.monotonic()) < end:
+            while (now := time.monotonic()) < end or self._lacking(crew, disturber, watch):
+                if now > end + self.order.patience:
+                    lacking = self._lacking(crew, disturber, watch)
+                    self.problems.append(f"{now - began:.0f} s were not enough: {lacking[0]}")
+                    break
                 disturber.act()
                 if served.supervisor in crew.reap():
                     self.problems.append("the mount's supervisor ended")
                     break
-                crew.kill_those_that_hang()
+                crew.kill_those_that_hang(self.order.patience)
                 if now >= next_sample:
                     next_sample = now + min(SAMPLE_EVERY, self.order.seconds / 40)
                     self._sample(crew, served, watch)
@@ -167,6 +176,21 @@ class Soak:
         except KeyboardInterrupt:
             return True
         return False
+
+    def _lacking(self, crew: Crew, disturber: Disturber, watch: Watch) -> list[str]:
+        """Name what must still happen before there can be a verdict. After a failure: nothing."""
+        ledger = crew.ledger
+        if ledger.total(FAILURES) or ledger.total(MISMATCHES):
+            return []
+        found = [f"too few samples of {name}" for name in watch.untold()]
+        for actor in crew.actors:
+            count = ledger.of_reader(actor.number, OPERATIONS)
+            if count < actor.fewest:
+                found.append(f"{actor.name} has done {count} operations of {actor.fewest}")
+        never = [each.name for each in disturber.all if each.is_lacking]
+        if not self.is_short:
+            never += [kind for kind in ledger.kinds if not ledger.of_kind(kind, OPERATIONS)]
+        return found + [f"never happened: {name}" for name in never]
 
     def _sample(self, crew: Crew, served: Mounted, watch: Watch) -> None:
         """How much more is tolerated is what comes and goes without a leak."""
@@ -183,10 +207,10 @@ class Soak:
 
     def _last_look(self, served: Mounted) -> dict[str, int]:
         """Of a mount that nobody reads any more: all workers are there, nothing waits."""
-        _wait_until(lambda: len(served.workers) == self.order.workers)
+        self._wait_until(lambda: len(served.workers) == self.order.workers)
         if len(served.workers) != self.order.workers:
             self.problems.append(f"{len(served.workers)} workers of {self.order.workers} live")
-        _wait_until(lambda: served.waiting() <= 0)
+        self._wait_until(lambda: served.waiting() <= 0)
         if served.waiting() > 0:
             self.problems.append(f"{served.waiting()} requests were never answered")
         stats = served.stats()
@@ -210,12 +234,17 @@ class Soak:
 
     def _look_around(self, crew: Crew) -> None:
         """Nothing may be left: no process, no mount."""
-        _wait_until(lambda: not (crew.reap(), processes.descendants(os.getpid()))[1])
+        self._wait_until(lambda: not (crew.reap(), processes.descendants(os.getpid()))[1])
         for pid in processes.descendants(os.getpid()):
             self.problems.append(f"process {pid} is left: {_command(pid)}")
         for point in (self.stage.point, self.stage.second_point):
             if find(str(point)) is not None:
                 self.problems.append(f"{point} is still mounted")
+
+    def _wait_until(self, happened: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + self.order.patience
+        while not happened() and time.monotonic() < deadline:
+            time.sleep(processes.POLL)
 
 
 def soak(order: Order, say: Callable[[str], None]) -> Report:
@@ -266,12 +295,6 @@ def _progress(seconds: float, crew: Crew, served: Mounted) -> str:
         f"{ledger.total(MISMATCHES)} mismatches, {ledger.total(FAILURES)} failures, "
         f"{served.kills} workers and {crew.kills} readers killed"
     )
-
-
-def _wait_until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not happened() and time.monotonic() < deadline:
-        time.sleep(processes.POLL)
 
 
 def _command(pid: int) -> str:

@@ -28,7 +28,8 @@ Points: TypeAlias = npt.NDArray[np.float64]
 WARM_UP = 0.3
 """The part of each life in which things may grow: memory that will be used again is first taken."""
 ERRORS = 3.0
-FEWEST = 6
+FEWEST = 16
+"""Samples of a life after its warm-up: with fewer, chance alone draws a line without an error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -968,7 +968,7 @@ def test_thousands_of_folders_need_few_descriptors(tmp_path: Path, dest: Path) -
                 (place / "file").write_bytes(b"%d" % outer)
     archives.pack(tree, tmp_path / "t.ffr")
     process = handmade.python(FEW_DESCRIPTORS, str(tmp_path / "t.ffr"), str(dest))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert out == "2040 200 0\n", err
     assert trees.differences(tree, dest) == []
 

@@ -1134,7 +1134,7 @@ def test_a_folder_goes_to_a_spawned_process(single: PackedFolder, files: dict[st
     names = ["sizes/blocks", "names/new\nline", "hard/second"]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         task = pool.apply_async(in_spawned, (single, names))
-        assert task.get(timeout=60) == [files[name] for name in names]
+        assert task.get(timeout=600) == [files[name] for name in names]
 
 
 def test_many_levels_are_listed_walked_and_found(tmp_path: Path) -> None:
@@ -1535,7 +1535,7 @@ def test_an_archive_that_is_truncated_while_it_is_open_is_our_error(
     size: int, mode: str, copy: Path
 ) -> None:
     process = handmade.python(TRUNCATED, str(copy), mode, str(size))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     assert out.split() == ["ours"] * 5 + ["alive"]
 

@@ -481,10 +481,11 @@ def test_a_name_comes_before_those_that_it_begins(name: bytes, more: bytes) -> N
     assert in_order([[name + more], [name]])  # in different folders
 
 
-@given(st.integers(1, 254), st.integers(1, 255))
+BYTES_OF_NAMES = st.integers(1, 255).filter(lambda byte: byte != ord("/"))
+
+
+@given(BYTES_OF_NAMES, BYTES_OF_NAMES)
 def test_every_byte_is_greater_than_those_below_it(low: int, high: int) -> None:
-    if {low, high} & {0, ord("/")}:
-        return
     for before, after in ((b"", b""), (b"12345678", b""), (b"1234567", b"x" * 9), (b"", b"xyz")):
         pair = [before + bytes([low]) + after, before + bytes([high]) + after]
         assert in_order([pair]) == (low < high)

@@ -68,7 +68,7 @@ def test_a_part_is_there_once_it_was_waited_for(archive: Path, way: str) -> None
 
     def copy_to(fd: int, offset: int, length: int) -> None:
         if offset:  # the counts may be copied at once
-            assert allowed.acquire(timeout=60)
+            assert allowed.acquire(timeout=600)
         os.write(fd, image[offset : offset + length])
 
     copy = ImageCopy("a.ffr", copy_to, len(image))
@@ -100,7 +100,7 @@ def test_a_copy_that_is_left_early_goes_no_further(archive: Path, way: str) -> N
     made: list[ImageCopy] = []
 
     def copy_to(fd: int, offset: int, length: int) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 600
         while way == "in a thread" and offset and time.monotonic() < until:
             if made and made[0]._stopped:  # the checks have failed meanwhile
                 break

@@ -546,7 +546,7 @@ with ffrecord.PackedFolder(sys.argv[1]) as folder:
 def in_plain_c(script: str, *arguments: str | Path) -> str:
     """What a script prints in a process with the C locale."""
     process = handmade.python(script, *map(str, arguments), **PLAIN_C)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     return out
 

@@ -1328,7 +1328,7 @@ def kill_while_packing(source: Path, out: Path, shard_size: str, when: int) -> N
     assert process.stdout is not None
     line = process.stdout.readline()
     process.send_signal(signal.SIGKILL)
-    _out, err = process.communicate(timeout=60)
+    _out, err = process.communicate(timeout=600)
     assert line == "here\n", err
 
 
@@ -1374,7 +1374,7 @@ def test_a_full_disk_leaves_nothing(shard_size: str, limit: int, tmp_path: Path,
         files = {f"{k:0250d}": b"" for k in range(5_000)}  # an index larger than its shards
     tree = trees.plain_tree(tmp_path / "t", files)
     process = handmade.python(NO_ROOM, str(tree), str(out), shard_size, str(limit))
-    printed, err = process.communicate(timeout=60)
+    printed, err = process.communicate(timeout=600)
     first, second = printed.splitlines()
     assert first.startswith("no room: "), err
     assert second == "[]"

@@ -146,7 +146,7 @@ def test_a_second_writer_is_told_at_the_start_that_there_is_one(
             forbid_work(maker, patched)
             with pytest.raises(BusyError, match=f"^{target}.*: another writer is at work"):
                 make(maker, source, target)
-        _, said = process.communicate("\n", timeout=120)
+        _, said = process.communicate("\n", timeout=600)
         assert (process.returncode, said) == (0, "")
     assert os.listdir(place) == ["new"]
 
@@ -161,7 +161,7 @@ def test_a_target_that_another_writer_has_just_finished_is_refused_before_any_wo
 
         def let_the_other_end(*arguments: Any) -> bool:
             if process.poll() is None:
-                process.communicate("\n", timeout=120)
+                process.communicate("\n", timeout=600)
                 assert process.returncode == 0
             return hidden(*arguments)
 
@@ -236,7 +236,7 @@ def test_two_dumps_into_one_folder_do_not_meet(killed: bool, place: Path) -> Non
         by_dumping(Path(), place)
     if killed:
         process.kill()
-    process.communicate("\n", timeout=120)
+    process.communicate("\n", timeout=600)
     assert process.returncode == (-signal.SIGKILL if killed else 0)
     by_dumping(Path(), place)
     with FileReader(place) as reader:

@@ -113,7 +113,8 @@ def test_the_command_makes_holes_when_it_is_told_to(archive: Path, tmp_path: Pat
         taken[option] = sum(each.stat().st_blocks for each in dest.iterdir())
     if not has_holes(tmp_path):
         pytest.skip("this file system has no holes")
-    assert taken["--sparse"] == taken["-S"] < taken["--no-progress"] // 4
+    # Not the same: how many blocks a file takes besides its bytes depends on how full the disk is.
+    assert max(taken["--sparse"], taken["-S"]) < taken["--no-progress"] // 4
 
 
 def test_damage_in_a_hole_is_found(archive: Path, tmp_path: Path) -> None:

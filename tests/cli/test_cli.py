@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> Path:
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "ffrecord", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, timeout=600, check=False)
 
 
 def damage(path: Path, record: int) -> None:
@@ -277,7 +277,7 @@ def test_a_header_of_a_hole_that_claims_more_than_memory_is_one_line(tmp_path: P
 def test_a_reader_of_the_output_may_leave_early(file: Path) -> None:
     command = f"{sys.executable} -m ffrecord cat {file} --record 2 | head -c 1"
     result = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=60, check=False
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=600, check=False
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, b"x", b"")
 

@@ -89,7 +89,7 @@ def ffrecord(capsysbinary: pytest.CaptureFixture[bytes]) -> Command:
 
 def in_a_process(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "ffrecord", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, timeout=60, check=False, **options)
+    return subprocess.run(command, capture_output=True, timeout=600, check=False, **options)
 
 
 def in_a_shell(line: str, *arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
@@ -97,7 +97,7 @@ def in_a_shell(line: str, *arguments: str | Path) -> subprocess.CompletedProcess
     script = f'f() {{ "$PYTHON" -m ffrecord "$@"; }}; {line}'
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", script, "bash", *map(str, arguments)],
-        capture_output=True, timeout=60, check=False, env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True, timeout=600, check=False, env={**os.environ, "PYTHON": sys.executable},
     )  # fmt: skip
 
 
@@ -822,7 +822,7 @@ def test_an_interrupt_after_all_was_done_changes_nothing(
 ) -> None:
     result = subprocess.run(
         [sys.executable, "-c", LATE_INTERRUPT, "cat", str(archive), name],
-        capture_output=True, timeout=60, check=False,
+        capture_output=True, timeout=600, check=False,
     )  # fmt: skip
     assert result.returncode == code
     assert b"Traceback" not in result.stderr

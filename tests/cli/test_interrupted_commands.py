@@ -105,7 +105,7 @@ def interrupt_often(place: Path, growth: float, *words: str | Path) -> Results:
     process = handmade.python(
         INTERRUPT_OFTEN, str(place), str(growth), json.dumps(list(map(str, words)))
     )
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     results: Results = json.loads(out)
     *stopped, (_, code, said, _) = results
@@ -245,5 +245,5 @@ sys.exit(command())
 @pytest.mark.parametrize("module", ["ffrecord.cli", "ffrecord.terminal", "numpy", "numpy.linalg"])
 def test_an_interrupt_while_modules_are_imported_is_one_line(module: str, sample: Path) -> None:
     words = [sys.executable, "-c", INTERRUPT_AN_IMPORT, module, "verify", str(sample / "tree.ffr")]
-    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "ffrecord: interrupted\n")

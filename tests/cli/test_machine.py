@@ -25,7 +25,7 @@ from tests.support import handmade, users
 def run(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ffrecord", "info", *map(str, words)],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
         env={**os.environ, **variables},
     )  # fmt: skip
 

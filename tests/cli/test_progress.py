@@ -53,7 +53,7 @@ def test_work_without_a_bar_does_not_wait_for_a_lock_that_a_killed_process_has(
     with tqdm.get_lock():  # as if one who is gone had taken it
         child = context.Process(target=_work, args=(str(tmp_path), packed))
         child.start()
-        child.join(120)
+        child.join(600)
         if child.is_alive():
             child.kill()
     assert child.exitcode == 0

@@ -154,7 +154,7 @@ def test_a_full_disk_does_not_crash_hdf5(limit: int, tmp_path: Path) -> None:
             writer.append({"name": f"row {number}", "data": trees.content(10_000, number)})
     arguments = [str(limit), str(tmp_path / "rows"), str(tmp_path / "out.h5")]
     with handmade.python(FULL_DISK, *arguments) as process:
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=600)
     assert process.returncode == NoRoomError.exit_code
     assert said == f"ffrecord: {tmp_path / 'out.h5'}: no room to write: File too large\n"
     assert os.listdir(tmp_path) == ["rows"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from ffrecord.atomic import file as atomic_file
 from ffrecord.dataset import infer_spec
 from tests.dataset.values import LOSSLESS, same
 from tests.support import handmade
+from tests.support.patience import PATIENCE
 
 SPEC = {"number": "int", "words": "utf8[]"}
 
@@ -348,11 +351,15 @@ with ffrecord.DatasetWriter(sys.argv[1], {"n": "int", "s": "utf8+zstd[]"}) as wr
 @pytest.mark.long
 def test_writers_killed_at_any_moment_leave_all_or_nothing(tmp_path: Path) -> None:
     target, generator, outcomes = tmp_path / "data", random.Random(1), set()
-    for _ in range(80):
+    longest = PATIENCE  # the first is not killed: it tells how long this machine takes
+    for number in range(80):
         process = handmade.python(WRITES, str(target))
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(generator.uniform(0, 0.4))
+        began = time.monotonic()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(generator.uniform(0, longest) if number else longest)
+        longest = longest if number else 1.2 * (time.monotonic() - began)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         if target.exists():

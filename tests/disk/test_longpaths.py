@@ -105,7 +105,7 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, ({FEW_DESCRIPTORS}, {FEW_DESCRIPTORS}))
 """
     process = handmade.python(limit + script, *map(str, arguments))
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err[-2000:]
     return out
 

@@ -1,44 +1,78 @@
-"""docs/architecture.md knows every module, and points at nothing that is gone."""
+"""docs/architecture.md knows every module, and points at nothing that is gone.
+
+Its tree is the fenced block whose first line begins with `ffrecord/`. A package begins at the left
+margin; a room of it is indented, and named by its path in the package. Modules follow, without
+`.py`, and after a dash whatever is to be said. A line that does not begin with a path goes on with
+the modules of the room above it:
+
+    ffrecord/         errors text version          — what every room may use
+      disk/           aio extents fetch libc       — local bytes, fast
+                      longpaths machine
+      archive/index/  build check                  — the index of a packed folder
+    ffrecord_fuse/    cli errors filesystem
+      wire/           abi reply request            — the kernel's protocol
+"""
 
 from __future__ import annotations
 
 import importlib
 import re
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
-from tests.docs.pages import ROOT, code_spans, table_rows
+from tests.docs.pages import ROOT, blocks, code_spans, table_rows
 
 PAGE = "docs/architecture.md"
-WITHOUT_A_ROOM = {"__init__", "__main__", "version"}
-PLACES = ("", "ffrecord", "ffrecord_fuse", "scripts/benchmarks")
+PACKAGES = ("ffrecord", "ffrecord_fuse")
+WITHOUT_A_PLACE = {"__init__", "__main__"}
+PLACES = ("", *PACKAGES, "scripts/benchmarks")
 """Where a file's name may begin."""
 
 
-def modules() -> set[str]:
-    paths = [*ROOT.glob("ffrecord/*"), *ROOT.glob("ffrecord_fuse/*")]
-    paths += [*ROOT.glob("ffrecord/torch/*"), *ROOT.glob("ffrecord/convert/*")]
-    files = {path.stem for path in paths if path.suffix == ".py"}
-    folders = {path.name for path in paths if (path / "__init__.py").exists()}
-    return (files | folders) - WITHOUT_A_ROOM
+def modules() -> list[str]:
+    """Return the paths of all modules."""
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    return [str(path.relative_to(ROOT)) for path in paths if path.stem not in WITHOUT_A_PLACE]
 
 
-def rooms() -> set[str]:
-    """The names in the first column of the tables of modules."""
-    first = " ".join(row[0] for row in table_rows(PAGE, "Every room"))
-    return {name.rstrip("/") for name in re.findall(r"`([\w/]+)`", first)}
+def in_tree(text: str) -> Iterator[str]:
+    """Yield the path of each module that a tree names."""
+    package = room = ""
+    for line in text.splitlines():
+        words = line.partition("—")[0].split()
+        if words and words[0].endswith("/"):
+            if not line.startswith(" "):
+                package = words[0]
+            room = package if not line.startswith(" ") else package + words[0]
+            words = words[1:]
+        yield from (f"{room}{word}.py" for word in words)
 
 
-def test_every_module_has_a_room_and_every_room_a_module() -> None:
-    with_pages_of_their_own = {"torch", "convert"}  # tables below the first
-    assert rooms() | with_pages_of_their_own == modules()
+def tree() -> str:
+    (found,) = [block.text for block in blocks(PAGE) if block.text.startswith("ffrecord/")]
+    return found
 
 
-@pytest.mark.parametrize("package", ["index", "dataset"])
-def test_the_rooms_of_a_package_are_named_with_it(package: str) -> None:
-    (row,) = [row for row in table_rows(PAGE, "Every room") if row[0] == f"`{package}/`"]
-    named = set(re.findall(r"`(\w+)`", row[1])) - {"Index", "Tree"}
-    assert named == {path.stem for path in ROOT.glob(f"ffrecord/{package}/*.py")} - WITHOUT_A_ROOM
+def test_every_module_is_in_the_tree_once_and_nothing_else_is() -> None:
+    named = Counter(in_tree(tree()))
+    assert sorted(set(modules()) - named.keys()) == [], "not in the tree"
+    assert sorted(named.keys() - set(modules())) == [], "gone"
+    assert [path for path, times in named.items() if times > 1] == []
+
+
+def test_a_tree_is_read_as_it_is_described_here() -> None:
+    assert __doc__ is not None
+    example = "\n".join(line[4:] for line in __doc__.splitlines() if line.startswith("    "))
+    assert [*in_tree(example)] == [
+        "ffrecord/errors.py", "ffrecord/text.py", "ffrecord/version.py", "ffrecord/disk/aio.py",
+        "ffrecord/disk/extents.py", "ffrecord/disk/fetch.py", "ffrecord/disk/libc.py",
+        "ffrecord/disk/longpaths.py", "ffrecord/disk/machine.py",
+        "ffrecord/archive/index/build.py", "ffrecord/archive/index/check.py",
+        "ffrecord_fuse/cli.py", "ffrecord_fuse/errors.py", "ffrecord_fuse/filesystem.py",
+        "ffrecord_fuse/wire/abi.py", "ffrecord_fuse/wire/reply.py", "ffrecord_fuse/wire/request.py",
+    ]  # fmt: skip
 
 
 def pointers() -> list[str]:
@@ -58,15 +92,15 @@ def test_the_modules_that_it_points_at_are_there(span: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "span", sorted({s for s in code_spans(PAGE) if re.fullmatch(r"[a-z_]+\.[A-Z][A-Za-z_]+", s)})
+    "span", sorted({s for s in code_spans(PAGE) if re.fullmatch(r"([a-z_]+\.)+[A-Z]\w+", s)})
 )
 def test_the_names_that_it_points_at_are_there(span: str) -> None:
-    module, name = span.split(".")
-    for package in ("ffrecord", "ffrecord_fuse", "ffrecord.dataset", "ffrecord.convert"):
-        try:
-            found = importlib.import_module(f"{package}.{module}")
-        except ImportError:
-            continue
-        if hasattr(found, name):
-            return
-    raise AssertionError(f"there is no {span}")
+    module, _, name = span.rpartition(".")
+    dotted = [path.removesuffix(".py").replace("/", ".") for path in modules()]
+    dotted += [f"{package}.{room}" for package in PACKAGES for room in rooms(package)]
+    found = [each for each in dotted if each == module or each.endswith(f".{module}")]
+    assert any(hasattr(importlib.import_module(each), name) for each in found), found
+
+
+def rooms(package: str) -> list[str]:
+    return [path.parent.name for path in (ROOT / package).glob("*/__init__.py")]

@@ -25,12 +25,13 @@ import ffrecord.cli
 from ffrecord_fuse.mounting import options
 from tests.docs.pages import PAGES, ROOT, RUN, Block, blocks
 from tests.docs.prepared import PREPARE
+from tests.support.patience import PATIENCE
 
 COMMANDS = Path(sys.executable).parent
 PROJECT = (ROOT / "pyproject.toml").read_text()
 TEXT = ("", "text")
 CHECKED = ("console", "fstab", "ini")
-SECONDS = 300  # nothing takes as long; a block that hangs is to be a failure
+SECONDS = PATIENCE  # nothing takes as long; a block that hangs is to be a failure
 SYSTEM = ("apt", "docker", "modprobe", "mount", "podman", "python3", "source")
 """Commands of `console` blocks that are not ours."""
 

@@ -15,8 +15,9 @@ import pytest
 
 from ffrecord_fuse.serve import inbox
 from ffrecord_fuse.serve.inbox import BUSY, FEW, MOST_WORTH, Idling, Inbox
+from tests.support.patience import PATIENCE
 
-SECONDS = 30.0
+SECONDS = PATIENCE
 
 
 class Recorded(Idling):
@@ -106,7 +107,7 @@ def test_cores_may_halt_before_a_worker_sleeps_on_the_disk(
     inbox = Inbox(fd, eventfd, 1e-6, recorded)
 
     def land_when_told() -> None:
-        recorded.halted.wait(1.0)
+        recorded.halted.wait(SECONDS)
         os.eventfd_write(eventfd, 1)
 
     lander = threading.Thread(target=land_when_told)
@@ -177,7 +178,7 @@ def test_a_worker_does_not_sleep_on_a_request_that_another_has_taken(
 
     inbox = Slower(fd, eventfd, SECONDS, recorded)
     send.send(b"request")
-    later = threading.Timer(1.0, send.send, [b"another"])
+    later = threading.Timer(SECONDS, send.send, [b"another"])
     later.start()
     assert inbox.wait(memory) is None
     later.cancel()

@@ -39,7 +39,6 @@ from ffrecord import (
     WriteFailedError,
 )
 from ffrecord.disk import aio
-from ffrecord.disk import source as disk_source
 from ffrecord.format import records as record_layout
 from ffrecord.text import Advised, for_shell
 from ffrecord_fuse.errors import MountError
@@ -481,4 +480,3 @@ def test_sources_of_files_that_fail_to_open_are_closed(tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             FileReader([str(good), str(tmp_path / "missing.ffr")])
     assert handmade.open_descriptors() == before
-    assert disk_source.Source(str(good), direct=False).fd >= 0

@@ -23,7 +23,7 @@ def train(work: Path, *options: str) -> str:
         "2",
         *options,
     ]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert run.returncode == 0, run.stderr
     return run.stdout.splitlines()[-1]
 
@@ -38,8 +38,11 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.mark.parametrize(
     ("before", "after", "steps", "epoch"),
-    [("2", "0", 17, 1), ("0", "4", 5, 0), ("2", "2", 12, 0)],
-    ids=["fewer workers", "more", "after the last step of an epoch"],
+    [
+        pytest.param("2", "0", 17, 1, id="fewer workers"),
+        pytest.param("0", "4", 5, 0, id="more", marks=pytest.mark.long),
+        pytest.param("2", "2", 12, 0, id="after the last step of an epoch"),
+    ],
 )
 def test_a_stopped_run_ends_with_the_weights_of_one_that_was_not(
     before: str, after: str, steps: int, epoch: int, uninterrupted: tuple[Path, str]

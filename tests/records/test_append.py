@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -306,7 +307,7 @@ def test_appends_from_many_threads_all_arrive(old: Path) -> None:
             try:
                 return append(old, [b"%d" % number])
             except BusyError:
-                threading.Event().wait(0.001)
+                time.sleep(0.001)
 
     threads = [threading.Thread(target=insist, args=(number,)) for number in range(12)]
     for thread in threads:

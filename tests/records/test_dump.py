@@ -114,7 +114,7 @@ def test_a_killed_dump_takes_its_workers_along_and_the_next_one_succeeds(tmp_pat
         assert process.stdout.readline() == "begun\n"
     finally:
         process.kill()
-        process.communicate(timeout=60)  # returns when nobody holds its output any more
+        process.communicate(timeout=600)  # returns when nobody holds its output any more
     dump(RECORDS, tmp_path / "out", 4, max_workers=2)
     assert everything(tmp_path / "out") == RECORDS
     assert os.listdir(tmp_path) == ["out"]
@@ -162,7 +162,7 @@ def test_processes_that_are_not_forked_write_the_same(method: str, tmp_path: Pat
 def ended(arguments: list[Any]) -> tuple[int, str]:
     """The exit code of a program, and what it said."""
     command = [sys.executable, *map(str, arguments)]
-    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=600, check=False)
     return result.returncode, result.stderr
 
 
@@ -172,7 +172,7 @@ def test_a_worker_whose_parent_is_gone_when_it_begins_ends(tmp_path: Path) -> No
         "import os, ffrecord.records.dump; ffrecord.records.dump._adopt([], os.getpid()); print(1)"
     )
     orphan = handmade.python(program)
-    assert orphan.communicate(timeout=60)[0] == ""
+    assert orphan.communicate(timeout=600)[0] == ""
     assert orphan.returncode == 1
 
 

@@ -1030,4 +1030,4 @@ def test_more_shards_than_the_usual_limit_of_open_files(tmp_path: Path) -> None:
     )
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 1500:
         pytest.skip("the hard limit of open files is too low")
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=600)

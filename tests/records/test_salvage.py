@@ -432,7 +432,7 @@ def test_the_command_says_that_a_file_that_was_cut_off_may_have_had_names(
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ffrecord", "salvage", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_the_command_exits_0_if_nothing_was_lost(broken: Path, tmp_path: Path) -> None:

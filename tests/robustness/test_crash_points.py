@@ -19,7 +19,7 @@ from tests.support import jobs, kills, trees
 from tests.support.jobs import EVERY, OTHERS, PACKING, WRITING, Content, Job, Sources
 from tests.support.trees import Found
 
-SHORT, LONG = 7, 200
+SHORT, LONG = 5, 200
 FEW, MANY = 2, 60
 
 

@@ -23,7 +23,7 @@ reader = FileReader(path, mode=mode, check_data=False)
 want = [record.tobytes() for record in FileReader(path)]
 signal.signal(signal.SIGALRM, interrupt)
 interrupted = 0
-for delay in np.linspace(1e-4, 6e-3, 120):
+for delay in np.linspace(1e-4, 6e-3, 60):
     try:
         signal.setitimer(signal.ITIMER_REAL, delay)
         for _ in range(4):
@@ -49,7 +49,7 @@ def interrupt(*_):
 path = sys.argv[1]
 signal.signal(signal.SIGALRM, interrupt)
 interrupted = 0
-for turn in range(60):
+for turn in range(40):
     kept = 0
     with FileWriter(path) as writer:
         try:
@@ -71,7 +71,7 @@ print(interrupted)
 def interrupted_times(script: str, *arguments: str) -> int:
     result = subprocess.run(
         [sys.executable, "-c", script, *arguments],
-        capture_output=True, timeout=120, check=False,
+        capture_output=True, timeout=600, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr.decode()
     return int(result.stdout)
@@ -83,7 +83,7 @@ def test_an_interrupted_batch_does_not_spoil_the_next_one(mode: str, tmp_path: P
     # Far enough apart that each is a read of its own: more requests, more moments.
     sizes = [3000 if i % 2 else 20_000 for i in range(600)]
     path.write_bytes(handmade.record_bytes(handmade.random_records(sizes)))
-    assert interrupted_times(READER, mode, str(path)) > 20
+    assert interrupted_times(READER, mode, str(path)) > 10
 
 
 def test_a_writer_that_is_interrupted_keeps_whole_records(tmp_path: Path) -> None:

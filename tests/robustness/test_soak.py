@@ -24,11 +24,13 @@ import pytest
 from scripts.soaking.contents import LITTLE, Contents, Plan
 from scripts.soaking.ledger import FAILURES, OPERATIONS, Ledger
 from scripts.soaking.operations import Answer, difference
-from scripts.soaking.trends import Trend, Watch
+from scripts.soaking.trends import FEWEST, Trend, Watch
 
 ROOT = Path(__file__).parents[2]
-MINUTES = "0.17"
-LIMIT = 150
+MINUTES = "0.1"
+PATIENCE = "600"
+"""Seconds: the machine may be as busy as it likes."""
+LIMIT = 3600
 
 mounts = pytest.mark.skipif(
     not os.path.exists("/dev/fuse") or os.geteuid() != 0, reason="it mounts as root"
@@ -55,12 +57,15 @@ def start(*arguments: str, first: Path | None = None) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def run(tmp_path: Path, seed: int, first: Path | None = None) -> tuple[int, str, Any]:
+def run(
+    tmp_path: Path, seed: int, patience: str = PATIENCE, first: Path | None = None
+) -> tuple[int, str, Any]:
     """Exit code, what it said, and its figures."""
     figures = tmp_path / "soak.json"
     process = start(
-        MINUTES, "--readers", "8", "--seed", str(seed), "--json", str(figures), first=first
-    )
+        MINUTES, "--readers", "8", "--seed", str(seed), "--json", str(figures),
+        "--patience", patience, first=first,
+    )  # fmt: skip
     try:
         said, _ = process.communicate(timeout=LIMIT)
     finally:
@@ -76,9 +81,9 @@ def test_eight_readers_get_every_byte_right_while_workers_and_readers_are_killed
 ) -> None:
     code, said, figures = run(tmp_path, seed=5)
     assert code == 0, said
-    assert figures["operations"] > 100
+    assert figures["operations"] > 800  # a hundred of each reader
     assert figures["mismatches"] == figures["failures"] == 0
-    assert figures["restarts"] == figures["disturbances"]["worker killed"] >= 5
+    assert figures["restarts"] == figures["disturbances"]["worker killed"] > 0
     assert figures["disturbances"]["reader killed"] > 0
     assert figures["mount"]["disk_reads"] > 0
     assert os.listdir(own_temporary_folder) == []
@@ -134,9 +139,9 @@ DEFECTS = {
         """
         from ffrecord_fuse.process.supervisor import Supervisor
         right = Supervisor._restart
-        def wrong(self, worker):
+        def wrong(self, *which):
             os.dup(self._fd)
-            return right(self, worker)
+            return right(self, *which)
         Supervisor._restart = wrong
         """,
         "supervisor: descriptors grows",
@@ -151,9 +156,9 @@ DEFECTS = {
     "a dead worker is not replaced": (
         """
         from ffrecord_fuse.process.supervisor import Supervisor
-        Supervisor._restart = lambda self, worker: None
+        Supervisor._restart = lambda self, *which: None
         """,
-        "workers of 3 live",
+        "[12] workers of 3 live",
     ),
     "a byte is wrong now and then, after it was verified": (
         """
@@ -172,8 +177,8 @@ DEFECTS = {
     "memory of a batch is used again too early": (
         """
         import numpy as np
+        from ffrecord.disk import slabs
         from ffrecord.records import batch
-from ffrecord.disk import slabs
         class Pool(slabs.SlabPool):
             memory = np.empty(64 << 20, np.uint8)
             def take(self, size):
@@ -203,7 +208,7 @@ def test_a_short_soak_finds_that(defect: str, tmp_path: Path, own_temporary_fold
     first.mkdir()
     # Python imports this at every start: the defect is in daemons and spawned readers, too.
     (first / "sitecustomize.py").write_text("import os, random\n" + textwrap.dedent(code))
-    status, said, figures = run(tmp_path, seed=7, first=first)
+    status, said, figures = run(tmp_path, seed=7, patience="30", first=first)
     assert status == 1, said
     told = figures["problems"] + [each["what"] for each in figures["first_problems"]]
     assert any(re.search(words, line) for line in told), said
@@ -291,6 +296,18 @@ def test_what_settles_is_flat_and_what_rises_in_both_halves_is_not(
     assert trend_of(once, monkeypatch).is_flat
     often = [(0, float(second), 10.0 + second // 10) for second in range(300)]
     assert not trend_of(often, monkeypatch).is_flat
+
+
+def test_a_few_samples_give_no_trend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of six, three lie on a line by chance: "grows by 27 MiB ± 0.1" was said of a reader."""
+    watch = Watch()
+    for second in range(2 * FEWEST):
+        told = [trend.name for trend in watch.trends()]
+        monkeypatch.setattr(time, "monotonic", lambda second=second: float(second))
+        watch.note("it", 0, second, 1.0)
+        assert told == [] or second >= FEWEST
+    monkeypatch.undo()
+    assert ([trend.name for trend in watch.trends()], watch.untold()) == (["it"], [])
 
 
 def test_a_ledger_counts_times_and_what_goes_wrong(tmp_path: Path) -> None:

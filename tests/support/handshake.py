@@ -17,7 +17,9 @@ import threading
 
 import pytest
 
-LIMIT = 60.0  # seconds
+from tests.support.patience import PATIENCE
+
+LIMIT = PATIENCE
 FUSE_INIT = 26
 
 needs_fuse = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="there is no /dev/fuse")

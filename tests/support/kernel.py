@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tests.support.patience import PATIENCE
+
 IN_HEADER = struct.Struct("=IIQQIIIHH")  # length opcode unique node uid gid pid extensions padding
 OUT_HEADER = struct.Struct("=IiQ")
 INIT_IN = struct.Struct("=IIIII11I")
@@ -44,7 +46,7 @@ UNANSWERED = (FORGET, BATCH_FORGET, NOTIFY_REPLY)
 FOREVER = (1 << 63) - 1
 BLOCK_SIZE = 128 << 10
 FENCE = 0x0F0F_0F0F_0F0F
-LIMIT = 120.0
+LIMIT = PATIENCE
 """Seconds after which something hangs."""
 
 

@@ -346,7 +346,7 @@ def rsync_differences(real: Path, other: Path) -> list[str]:
     ]
     done = subprocess.run(
         [*command, "--exclude=/special/fifo", "--exclude=/special/socket", f"{real}/", f"{other}/"],
-        capture_output=True, check=False, timeout=60,
+        capture_output=True, check=False, timeout=600,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(done.stderr.decode(errors="replace"))

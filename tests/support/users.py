@@ -53,7 +53,7 @@ def run(script: str, *arguments: str | Path, imports: str = "") -> str:
     """What a script prints that an ordinary user runs, who need not be able to read `imports`."""
     process = handmade.python(imports + _PREAMBLE + script, *map(str, arguments))
     try:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=600)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()

@@ -34,7 +34,7 @@ def run_ranks(
     ]  # fmt: skip
     try:
         for process in running:
-            _, errors = process.communicate(timeout=120)
+            _, errors = process.communicate(timeout=600)
             assert process.returncode == 0, errors
     finally:
         for process in running:

@@ -67,8 +67,17 @@ def test_a_prepared_loader_gives_what_it_gave_before(
     assert len(prepared) == STEPS
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", ["in order", "shuffle", "ShuffleSampler"])
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [
+        ("in order", 0),
+        ("shuffle", 0),
+        ("ShuffleSampler", 0),
+        ("ShuffleSampler", 2),
+        pytest.param("in order", 2, marks=pytest.mark.long),
+        pytest.param("shuffle", 2, marks=pytest.mark.long),
+    ],
+)
 def test_load_state_goes_on_with_the_batches_that_are_left(
     kind: str, workers: int, numbers: Path, tmp_path: Path
 ) -> None:
@@ -183,7 +192,9 @@ def test_two_processes_share_the_batches_as_accelerate_shares_them(
     assert ranks[0][0][0][0][1] != ranks[1][0][0][0][1]
 
 
-@pytest.mark.parametrize("kind", ["shuffle", "ShuffleSampler"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("shuffle", marks=pytest.mark.long), "ShuffleSampler"]
+)
 def test_two_processes_go_on_from_the_state_they_saved(
     kind: str, numbers: Path, tmp_path: Path
 ) -> None:

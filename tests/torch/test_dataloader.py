@@ -68,7 +68,7 @@ def test_batches_are_those_of_torch(make: Any, workers: int, numbers: Path) -> N
     assert found[0] != found[1]
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_batches_are_those_of_torch_where_workers_begin_from_nothing(
     method: str, workers: int, numbers: Path
@@ -339,8 +339,9 @@ class Bare:
 PAIRS = [[2 * i, 2 * i + 1] for i in range(6)]
 
 
-@pytest.mark.parametrize("ours", [True, False])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("workers", "ours"), [(0, True), (0, False), (2, True)], ids=["0-True", "0-False", "2-True"]
+)
 @pytest.mark.parametrize("make", [Resetting, Bare])
 def test_a_batch_sampler_is_asked_for_its_iterator_once_an_epoch(
     make: Any, workers: int, ours: bool, numbers: Path

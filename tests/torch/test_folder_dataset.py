@@ -23,7 +23,7 @@ from ffrecord import FileReader, PackedFolder, pack_folder
 from ffrecord.errors import BadRecordWarning, SampleChecksumError
 from ffrecord.torch import DataLoader, PackedFolderDataset
 from tests.support import archives
-from tests.torch.datasets import as_list, batches
+from tests.torch.datasets import as_list, batches, shut_down
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -178,8 +178,10 @@ def test_an_image_that_cannot_be_decoded_is_named(
     dataset = PackedFolderDataset(tmp_path / "images.ffr")
     assert dataset[0][0].size == (16, 16)
     loader = DataLoader(dataset, batch_size=2, num_workers=workers, collate_fn=as_list)
+    iterator = iter(loader)
     with pytest.raises(OSError, match=rf"{tmp_path}/images\.ffr: b/2\.png: .*{said}"):
-        batches(loader)
+        batches(iterator)
+    shut_down(iterator)
 
 
 def test_a_loader_s_own_error_of_a_file_stays_as_it_is(tmp_path: Path) -> None:

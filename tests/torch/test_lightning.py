@@ -110,8 +110,17 @@ def fit_with_checkpoints(loader: DataLoader[Any], folder: Path) -> Recorder:
     return model
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", ["in order", "ShuffleSampler", "RandomSampler"])
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [
+        ("in order", 0),
+        ("ShuffleSampler", 0),
+        ("RandomSampler", 0),
+        ("ShuffleSampler", 2),
+        pytest.param("in order", 2, marks=pytest.mark.long),
+        pytest.param("RandomSampler", 2, marks=pytest.mark.long),
+    ],
+)
 def test_fit_goes_on_after_any_batch_with_the_batches_that_are_left(
     kind: str, workers: int, numbers: Path, tmp_path: Path
 ) -> None:

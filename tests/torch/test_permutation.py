@@ -71,14 +71,16 @@ def orders(n: int, seeds: int) -> npt.NDArray[np.int64]:
 # ---- a permutation -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("thousands", range(5))
+@pytest.mark.parametrize(
+    "thousands", [0, *(pytest.param(number, marks=pytest.mark.long) for number in (1, 2, 3, 4))]
+)
 def test_every_length_up_to_5000_is_permuted(thousands: int) -> None:
     for n in range(1000 * thousands, 1000 * (thousands + 1) + 1):
         found = Permutation(n, seed=n % 7, epoch=n % 3)(np.arange(n))
         assert np.array_equal(np.bincount(found, minlength=n), np.ones(n, int)), n
 
 
-@pytest.mark.parametrize("n", [2**16 + 1, 2**20 - 3, 2**20])
+@pytest.mark.parametrize("n", [1024, 1025, 4095, 4096, 4097, 2**16 + 1, 2**20 - 3, 2**20])
 def test_longer_ones_are_permuted_too(n: int) -> None:
     assert np.array_equal(np.sort(Permutation(n, 5)(np.arange(n))), np.arange(n))
 

@@ -271,8 +271,13 @@ def test_a_state_before_the_first_epoch_is_that_of_the_first(numbers: Path) -> N
     assert batches(second) == batches(first)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", [*KINDS, *BATCHED])
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [
+        *((kind, 0) for kind in [*KINDS, *BATCHED]),
+        *((kind, 2) for kind in ("shuffle", "ShuffleSampler and a generator", *BATCHED)),
+    ],
+)
 def test_a_state_after_the_last_batch_goes_on_with_the_next_epoch(
     kind: str, workers: int, numbers: Path
 ) -> None:

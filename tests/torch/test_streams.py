@@ -132,7 +132,7 @@ def test_a_stream_goes_on_after_any_batch(kind: str, workers: int, stays: bool) 
     unbroken = made(kind, workers, stays)
     epochs = [batches(unbroken) for _ in range(3)]
     loader = made(kind, workers, stays)
-    for epoch, stop in [(0, 0), (0, 4), (1, 0), (1, 1), (1, len(epochs[1]))]:
+    for epoch, stop in [(0, 4), (1, 0), (1, len(epochs[1]))]:
         torch.manual_seed(3)
         loader = made(kind, workers, stays)
         for before in epochs[:epoch]:
@@ -195,13 +195,13 @@ def test_a_resumed_stream_can_be_saved_before_each_worker_was_heard_of(
     assert found == whole
 
 
-@pytest.mark.parametrize("every", [2, 3, None])
+@pytest.mark.parametrize("every", [3, None])
 def test_states_may_be_asked_for_every_few_batches(every: int | None) -> None:
     options: dict[str, Any] = {"snapshot_every_n_steps": every}
     unbroken = made("counting", 3, True, **options)
     epochs = [batches(unbroken) for _ in range(3)]
     for epoch in (0, 1):
-        for stop in (0, 3, 7):
+        for stop in (3, 7):
             loader = made("counting", 3, True, **options)
             for before in epochs[:epoch]:
                 assert batches(loader) == before

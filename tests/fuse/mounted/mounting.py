@@ -27,11 +27,11 @@ import ffrecord_fuse
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting.mount import unmount
 from ffrecord_fuse.mounting.mounttable import find
+from tests.support import patience
 
 ROOT = Path(ffrecord_fuse.__file__).parent.parent
 BACKENDS = ("native", "fusepy")
-PATIENCE = 30.0
-"""Seconds for what takes a fraction of one; a test that waits longer fails."""
+PATIENCE = patience.PATIENCE
 
 WHOLE = pytest.mark.parametrize(
     "mounted", [("file", backend) for backend in BACKENDS], indirect=True, scope="session",
@@ -188,13 +188,13 @@ def processes(mountpoint: Path | str) -> list[int]:
     return found
 
 
-def wait_until_ended(mountpoint: Path, seconds: float = 10.0) -> bool:
-    return wait_until(lambda: not processes(mountpoint), seconds)
+def wait_until_ended(mountpoint: Path) -> bool:
+    return wait_until(lambda: not processes(mountpoint))
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+def wait_until(is_so: Callable[[], bool]) -> bool:
     """Whether it came about in time."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE
     while not is_so():
         if time.monotonic() > deadline:
             return False

@@ -34,7 +34,6 @@ Answer: TypeAlias = Mapping[bytes, Found]
 Ranges: TypeAlias = dict[bytes, list[tuple[int, int]]]
 """Of files, offsets and lengths."""
 
-SECONDS = 120.0
 FORMS = {"file": (5, 250), "shards": (2, 100), "original": (2, 60)}
 """Of archives, and how many trees are made one: in the short form and in the long one."""
 
@@ -53,10 +52,21 @@ def why_not(backend: str) -> str | None:
     return mounting.why_not() or mounting.why_no_backend(backend)
 
 
-@pytest.mark.parametrize("backend", mounting.BACKENDS)
-def test_each_back_end_is_among_what_is_compared(backend: str) -> None:
-    if why := why_not(backend):
+@pytest.mark.parametrize("way", [*mounting.BACKENDS, "extracted"])
+def test_a_wrong_answer_of_any_way_is_found(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way in mounting.BACKENDS and (why := why_not(way)):
         pytest.skip(why)
+    right = trees.snapshot
+
+    def wrong(top: Path) -> Answer:
+        found = right(top)
+        return {path: found[path] for path in found if path != b"file" or top.name != way}
+
+    monkeypatch.setattr(trees, "snapshot", wrong)
+    with pytest.raises(AssertionError, match=f"{way}: b'file' is missing"):
+        compare_one([Entry("file", b"file", 0, size=100)], "file", tmp_path)
 
 
 def compare(form: str, examples: int, place: Path) -> None:
@@ -66,7 +76,7 @@ def compare(form: str, examples: int, place: Path) -> None:
     @given(random_trees.plans)
     def one(plan: list[Entry]) -> None:
         with (
-            mounting.time_limit(SECONDS),
+            mounting.time_limit(mounting.PATIENCE),
             tempfile.TemporaryDirectory(dir=place) as each,
         ):
             compare_one(plan, form, Path(each))

@@ -147,7 +147,7 @@ def assert_nothing_is_left(folder: Path, paths: list[Path]) -> None:
     assert mounting.wait_until(lambda: not mounted_below(folder.parent)), "a mount stays"
     assert mounting.wait_until(lambda: not os.listdir(folder)), "a folder stays"
     for path in paths:
-        assert mounting.wait_until_ended(path, mounting.PATIENCE), "a daemon stays"
+        assert mounting.wait_until_ended(path), "a daemon stays"
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_nothing_is_left_of_a_program_that_was_killed_while_it_mounts(
     archive: Path, signo: signal.Signals, to_all: bool
 ) -> None:
     generator = random.Random(signo)
-    for _ in range(4):
+    for _ in range(2):
         with program(ONE, archive, "native") as running:
             made = mounting.wait_until(lambda: bool(os.listdir(running.folder)))
             assert made

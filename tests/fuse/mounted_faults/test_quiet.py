@@ -41,10 +41,14 @@ def test_an_idle_mount_uses_no_processor(packed: Packed, point: Path, workers: i
     with daemons.daemon(packed.archive, point, "--workers", str(workers)) as mounted:
         handmade.evict(packed.archive)  # so that there were completions, too
         read_everything(point, 2)
-        time.sleep(0.5)  # it may look for more, but not for long
-        before = daemons.ticks(mounted.processes)
-        time.sleep(2.0)
-        assert daemons.ticks(mounted.processes) - before <= 1
+
+        def rests() -> bool:
+            before = daemons.ticks(mounted.processes)
+            time.sleep(1.5)
+            return daemons.ticks(mounted.processes) == before
+
+        # It may look for more for a moment, which a busy machine may let come late.
+        assert any(rests() for _ in range(20)), "it never rests"
 
 
 def test_reading_everything_again_and_again_takes_no_more_memory(

@@ -65,7 +65,7 @@ sys.exit(cli.main(sys.argv[3:]))
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("kills", [20, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.long)])
 def test_no_read_fails_and_no_byte_is_wrong_while_workers_are_killed(
     packed: Packed, point: Path, workers: int, kills: int
 ) -> None:
@@ -79,7 +79,6 @@ def test_no_read_fails_and_no_byte_is_wrong_while_workers_are_killed(
                 handmade.evict(packed.archive)  # so that it dies with reads on their way, too
             time.sleep(generator.uniform(0.05, 0.3))
             mounted.kill_worker(number)
-        time.sleep(0.1)
         assert min(readers.stop()) > 0
         stats = json.loads(os.getxattr(point, "user.ffrecord.stats"))
         assert stats["restarts"] == kills
@@ -102,7 +101,7 @@ def test_all_workers_killed_at_once_are_all_replaced(packed: Packed, point: Path
                 lambda: len(now := mounted.workers) == 3 and not set(now) & set(before),  # noqa: B023
                 "not all workers were replaced",
             )
-        assert min(readers.stop()) >= 0
+        assert min(readers.stop()) > 0
 
 
 def test_a_read_that_a_stopped_worker_has_taken_is_answered_by_the_next(
@@ -148,10 +147,13 @@ def test_a_request_that_dies_with_its_worker_is_sent_again_where_the_kernel_can(
 def test_a_worker_that_cannot_live_is_not_started_again_and_again_without_a_pause(
     packed: Packed, point: Path
 ) -> None:
+    began = time.monotonic()
     with daemons.daemon(packed.archive, point, command=("-c", _DOOMED)) as mounted:
-        time.sleep(2.0)
-        starts = sum("starting another" in line for line in mounted.log())
-        assert 3 <= starts <= 20  # without pauses it would be hundreds
+        daemons.wait_until(
+            lambda: sum("starting another" in line for line in mounted.log()) >= 10,
+            "it is not started again",
+        )
+        assert time.monotonic() - began > 1.0, "the pauses before the last five double to 0.64 s"
         mounted.process.send_signal(signal.SIGTERM)
         assert mounted.end() == 0
         assert not daemons.is_mounted(point)
@@ -161,11 +163,11 @@ def test_a_worker_that_cannot_be_started_just_now_is_started_later(
     packed: Packed, point: Path
 ) -> None:
     path, due = "folder 0/file 150", (packed.source / "folder 0/file 150").read_bytes()
-    command = ("-c", _NO_FORK, "2")
+    command = ("-c", _NO_FORK, "1")
     with daemons.daemon(packed.archive, point, "--workers", "1", command=command) as mounted:
         mounted.kill_worker(0)
         assert daemons.read(point / path) == due
-        assert sum("cannot be started yet" in line for line in mounted.log()) == 2
+        assert sum("cannot be started yet" in line for line in mounted.log()) == 1
 
 
 def test_a_signal_unmounts_though_no_worker_can_be_started(packed: Packed, point: Path) -> None:

@@ -22,11 +22,12 @@ from tests.robustness.attacks.pickles import CALLS, CANARY
 from tests.robustness.attacks.tables import hard_links
 from tests.robustness.attacks.trees import reading_all_of_the_sample
 from tests.support import handmade
+from tests.support.patience import PATIENCE
 
 Written: TypeAlias = "Callable[[int], list[Path]]"
 
 MEMORY = 512 << 20  # that all attacks together may map, beyond what Python and numpy have
-SECONDS = 300  # after which it is taken to hang
+SECONDS = PATIENCE  # after which it is taken to hang
 
 
 def write(archive: Archive, path: Path) -> Path:

@@ -16,10 +16,11 @@ import pytest
 
 from tests.robustness.faults import shim
 from tests.robustness.faults.cases import Tally
+from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[3]
-SECONDS = 120.0
-LONG_SECONDS = 1800.0
+SECONDS = PATIENCE
+LONG_SECONDS = 7200.0
 """In which the cases of one operation have to be done."""
 
 _tallies: dict[str, Tally] = {}

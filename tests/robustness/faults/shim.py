@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.support.patience import PATIENCE
+
 # In the order of shim.c.
 CALLS = (
     "open", "read", "write", "fsync", "rename", "link", "truncate", "sendfile", "copy", "ioctl",
@@ -38,7 +40,7 @@ STORM = 100
 
 FOR_EVER = 1 << 60
 COUNT_ONLY = -1
-TIME_LIMIT = 60.0
+TIME_LIMIT = PATIENCE
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ from tests.robustness.faults.conftest import ROOT, environment, note
 from tests.robustness.faults.reading import FILES
 from tests.robustness.faults.shim import Fault
 from tests.support import archives, trees
+from tests.support.patience import PATIENCE
 
-SECONDS = 60.0
+SECONDS = PATIENCE
 STARTING = {"read": 2, "write": 0}
 """The last of these calls before there is a worker."""
 

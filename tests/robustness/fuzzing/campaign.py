@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
-import resource
 import signal
 import sys
 import tempfile
@@ -22,11 +21,12 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from scripts.benchmarks import memory
 from tests.robustness.fuzzing.mutate import LARGEST, Mutator
 from tests.robustness.fuzzing.target import EscapeError, Outcome, Target, try_one
 
-SECONDS = 10
-"""After which an input hangs."""
+SECONDS = 120
+"""After which an input hangs, also on a busy machine. They take some milliseconds."""
 
 SEALED = 0.85  # of the inputs; the others have whatever checksums chance left
 MOST_KEPT = 512
@@ -86,14 +86,14 @@ def run_own(target: Target, runs: int, seed: int, minutes: float | None = None) 
     """By our own mutator; memory and time are looked at. Raises EscapeError."""
     generator = random.Random(f"{target.name} {seed}")
     tally = Tally(target)
-    memory = _Memory(target)
+    peak = _Memory(target)
     for data, pool in inputs(target, generator):
         with no_longer_than(SECONDS):
             new = tally.count(data)
         if new and len(pool) < MOST_KEPT:
             pool.append(data)
         if tally.executions % LOOK_AT_MEMORY == 0:
-            memory.look(tally.executions, data)
+            peak.look(tally.executions, data)
             if minutes is not None and time.monotonic() - tally.started > 60 * minutes:
                 break
         if tally.executions >= runs:
@@ -109,7 +109,7 @@ class _Memory:
         self._first = 0
 
     def look(self, executions: int, data: bytes) -> None:
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        most = memory.peak()
         if executions <= WARM_UP or not self._first:
             self._first = most
         elif most - self._first > self._target.memory + LARGEST:

@@ -13,7 +13,6 @@ import io
 import json
 import os
 import random
-import resource
 import shutil
 import struct
 import sys
@@ -28,13 +27,14 @@ from ffrecord import errors
 from ffrecord.cli import main
 from ffrecord.convert.formats import tfrecord
 from ffrecord.records import broken_header
+from scripts.benchmarks import memory
 from tests.convert import foreign
 from tests.robustness.fuzzing import campaign, converters, indexes, records
 from tests.robustness.fuzzing.mutate import Mutator
 from tests.robustness.fuzzing.scratch import in_memory
 from tests.robustness.fuzzing.target import MEMORY
 
-SECONDS = 120  # a machine may be busy
+SECONDS = 600  # a machine may be busy
 CODES = {
     0, 1, 2, 13,
     *(each.exit_code for each in vars(errors).values() if hasattr(each, "exit_code")),
@@ -163,7 +163,7 @@ def run(count: int, seed: int) -> None:
             outcomes = looked_at(bad, Path(top))
             if os.path.exists(top):
                 shutil.rmtree(os.path.join(top, "out"), ignore_errors=True)
-        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        used = memory.peak()
         # The first of each kind load modules, threads and buffers.
         if number >= 2 * len(_KINDS):
             size = sum(map(len, bad.files.values())) + min(bad.holes, 3 * broken_header.SCANNED)

@@ -54,7 +54,7 @@ def run_in(place: Path, *command: str | Path) -> subprocess.CompletedProcess[str
     found = os.pathsep.join(filter(None, sys.path))  # as the tests' own: they may be of a worktree
     return subprocess.run(
         list(map(str, command)), cwd=place, env={**os.environ, "PYTHONPATH": found},
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
 
 
@@ -215,7 +215,7 @@ def test_nothing_in_a_file_is_run_looked_up_or_imported(
     monkeypatch.chdir(place)
     process = handmade.python(USING, *map(str, places), PYTHONSAFEPATH="")
     try:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=600)
     finally:
         process.kill()
     assert process.returncode == 0, err

@@ -26,10 +26,11 @@ from ffrecord.format.journal import journal_path, partial_path
 from ffrecord_fuse.serve.report import Log
 from tests.fuse.mounted.mounting import time_limit
 from tests.support import archives, handmade, trees, users
+from tests.support.patience import PATIENCE
 
 Act: TypeAlias = "Callable[[Path], Any]"
 
-SECONDS = 60.0
+SECONDS = PATIENCE
 SECRET = b"what root has written"
 PRECIOUS = b"a file of root's " * 1000
 

@@ -146,6 +146,6 @@ def on_a_terminal(place: Path, lines: list[str]) -> str:
         with contextlib.suppress(OSError):  # how the end of a terminal is told
             while piece := os.read(ours, 1 << 16):
                 said += piece
-        process.wait(60)
+        process.wait(600)
     os.close(ours)
     return said.decode(errors="surrogateescape")
