@@ -9,7 +9,8 @@ those.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,9 @@ from ffrecord.archive.index import Index
 from ffrecord.format.checksum import crc32
 from ffrecord.format.index import BLOCK
 from ffrecord.records.reader import FileReader
+
+Known: TypeAlias = Callable[[int, int], bool]
+"""Tells whether so many blocks, from one with this number on, are right for certain."""
 
 STEP_BLOCKS = 32  # that a large file is read by, from end to end
 
@@ -36,11 +40,6 @@ class FilePiece(NamedTuple):
     asked: int
     checksums: list[int] | None  # of each block of it; None: nothing to check
     block: int  # the number of the first
-
-    def unchecked(self) -> FilePiece:
-        """Only the bytes that were asked for, without a check."""
-        inode, file, begin, _, skip, asked, _, _ = self
-        return FilePiece(inode, file, begin + skip, asked, 0, asked, None, UNNUMBERED)
 
 
 class Blocks:
@@ -64,8 +63,13 @@ class Blocks:
         """How many numbers there are."""
         return len(self._of_records) + len(self._of_blocks)
 
-    def piece(self, inode: int, offset: int, size: int, check: bool = True) -> FilePiece | None:
-        """Plan a read of `size` bytes of a file from `offset` on; None where it has ended."""
+    def piece(
+        self, inode: int, offset: int, size: int, check: bool = True, known: Known | None = None
+    ) -> FilePiece | None:
+        """Plan a read of `size` bytes of a file from `offset` on; None where it has ended.
+
+        Whole blocks are read, unless there is nothing to `check` or they are `known` to be right.
+        """
         record, length = self._index.record_and_length(inode)
         stop = min(offset + size, length)
         if offset >= stop:
@@ -75,22 +79,27 @@ class Blocks:
         else:
             file, start = self.locate(record)
         asked = stop - offset
-        if not check:
-            return FilePiece(inode, file, start + offset, asked, 0, asked, None, UNNUMBERED)
-        if length <= BLOCK:
-            due = [self._of_records[record]]
-            return FilePiece(inode, file, start, length, offset, asked, due, record)
-        first, last = offset // BLOCK, -(-stop // BLOCK)
-        begin, end = first * BLOCK, min(last * BLOCK, length)
+        if check and length <= BLOCK:
+            if known is None or not known(record, 1):
+                due = [self._of_records[record]]
+                return FilePiece(inode, file, start, length, offset, asked, due, record)
+        elif check:
+            first, last = offset // BLOCK, -(-stop // BLOCK)
+            due, number = self._due(inode, first, last)
+            if known is None or number == UNNUMBERED or not known(number, last - first):
+                begin, end = first * BLOCK, min(last * BLOCK, length)
+                return FilePiece(
+                    inode, file, start + begin, end - begin, offset - begin, asked, due, number
+                )
+        return FilePiece(inode, file, start + offset, asked, 0, asked, None, UNNUMBERED)
+
+    def _due(self, inode: int, first: int, last: int) -> tuple[list[int], int]:
+        """The checksums of some blocks of a large file, and the number of the first."""
         at = self._index.first_block(inode)
         if at is None:
-            due, number = self.derive(inode)[first:last].tolist(), UNNUMBERED
-        else:
-            due = self._of_blocks[at + first : at + last].tolist()
-            number = len(self._of_records) + at + first
-        return FilePiece(
-            inode, file, start + begin, end - begin, offset - begin, asked, due, number
-        )
+            return self.derive(inode)[first:last].tolist(), UNNUMBERED
+        stored = self._of_blocks[at + first : at + last].tolist()
+        return stored, len(self._of_records) + at + first
 
     def locate(self, record: int) -> tuple[int, int]:
         """The number of the file that a record is in, and the byte that it begins at."""

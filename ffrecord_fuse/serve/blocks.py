@@ -38,7 +38,7 @@ class CheckedContent:
         self._reader = archive.reader
         self._blocks = archive.blocks
         self._check = verify != "off"
-        self._remember = verify == "first"
+        self._known = self._are_right if verify == "first" else None
         # A bit for each block. Two workers that set neighbours at once may lose one of them: that
         # block is verified again.
         self._right = mmap.mmap(-1, len(archive.blocks) // 8 + 1)
@@ -53,10 +53,8 @@ class CheckedContent:
         A block that is known to be right is not checked again, unless it is to be checked `anew`:
         memory that was filled before the block was found to be right may hold something else.
         """
-        piece = self._blocks.piece(inode, offset, size, self._check)
-        if self._remember and not anew and piece is not None and self._is_known_right(piece):
-            return piece.unchecked()
-        return piece
+        known = None if anew else self._known
+        return self._blocks.piece(inode, offset, size, self._check, known)
 
     def must_learn(self, inode: int) -> bool:
         """Whether the blocks of a file have no checksums yet, as the large ones in an archive of
@@ -87,11 +85,8 @@ class CheckedContent:
         self.check(piece, memory.data)
         return memory.data[piece.skip : piece.skip + piece.asked]
 
-    def _is_known_right(self, piece: FilePiece) -> bool:
-        block, checksums, right = piece.block, piece.checksums, self._right
-        if block == UNNUMBERED or checksums is None:
-            return False
-        if len(checksums) == 1:  # most files are small, and this is asked of every read
+    def _are_right(self, block: int, count: int) -> bool:
+        right = self._right
+        if count == 1:  # most files are small, and this is asked of every read
             return bool(right[block >> 3] >> (block & 7) & 1)
-        numbers = range(block, block + len(checksums))
-        return all(right[number >> 3] >> (number & 7) & 1 for number in numbers)
+        return all(right[number >> 3] >> (number & 7) & 1 for number in range(block, block + count))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,14 @@ def bytes_at(archive: Archive, file: int, begin: int, length: int) -> bytes:
     return Path(archive.reader.fnames[file]).read_bytes()[begin : begin + length]
 
 
+def told(asked: list[tuple[int, int]], *, right: bool) -> Callable[[int, int], bool]:
+    def known(number: int, count: int) -> bool:
+        asked.append((number, count))
+        return right
+
+    return known
+
+
 @given(st.sampled_from(sorted(FILES)), st.data(), st.booleans())
 def test_a_piece_has_the_bytes_asked_for_and_the_checksums_of_its_blocks(
     archive: Archive, name: str, data: st.DataObject, check: bool
@@ -44,7 +52,8 @@ def test_a_piece_has_the_bytes_asked_for_and_the_checksums_of_its_blocks(
     whole = FILES[name]
     near = st.sampled_from([0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK])
     offset, size = data.draw(near | st.integers(0, 4 * BLOCK)), data.draw(near)
-    piece = archive.blocks.piece(resolve(archive.index, name.encode()), offset, size, check)
+    inode = resolve(archive.index, name.encode())
+    piece = archive.blocks.piece(inode, offset, size, check)
     due = whole[offset : offset + size]
     if not due:
         assert piece is None
@@ -56,9 +65,12 @@ def test_a_piece_has_the_bytes_asked_for_and_the_checksums_of_its_blocks(
         cut = [read[at : at + BLOCK] for at in range(0, len(read), BLOCK)]
         assert piece.checksums == list(map(zlib.crc32, cut))
         assert len(cut) <= len(due) // BLOCK + 2
-        narrow = piece.unchecked()
-        assert bytes_at(archive, narrow.file, narrow.begin, narrow.length) == due
-        piece = narrow
+        asked: list[tuple[int, int]] = []
+        assert archive.blocks.piece(inode, offset, size, True, told(asked, right=False)) == piece
+        assert asked == [(piece.block, len(cut))]
+        piece = archive.blocks.piece(inode, offset, size, True, told(asked, right=True))
+        assert piece is not None
+        assert bytes_at(archive, piece.file, piece.begin, piece.length) == due
     assert piece[3:] == (len(due), 0, len(due), None, UNNUMBERED)
 
 
