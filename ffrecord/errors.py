@@ -91,7 +91,7 @@ class CountError(FFRecordError):
     exit_code = 10
 
 
-class SystemCallError(OSError):
+class _SystemCallError(OSError):
     """Base of the errors that are the operating system's too, with errno, strerror and filename.
 
     It comes before `FFRecordError` among the bases: OSError's `__init__` sets those three.
@@ -108,13 +108,13 @@ class SystemCallError(OSError):
         return f"{self.filename}: {self.strerror}"
 
 
-def _unpickled(kind: type[SystemCallError], *arguments: Any) -> SystemCallError:
+def _unpickled(kind: type[_SystemCallError], *arguments: Any) -> _SystemCallError:
     error = kind.__new__(kind)  # not its __init__, which takes other arguments in each class
     OSError.__init__(error, *arguments)
     return error
 
 
-class NoRoomError(SystemCallError, FFRecordError):
+class NoRoomError(_SystemCallError, FFRecordError):
     """The disk, the quota or the file system's largest file size is used up."""
 
     exit_code = 11
@@ -124,7 +124,7 @@ class NoRoomError(SystemCallError, FFRecordError):
         return f"{self.filename}: no room to write: {self.strerror}"
 
 
-class ReadFailedError(SystemCallError, FFRecordError):
+class ReadFailedError(_SystemCallError, FFRecordError):
     """The operating system could not read what the header says is there."""
 
     exit_code = 12
@@ -140,7 +140,7 @@ class ReadFailedError(SystemCallError, FFRecordError):
         return f"{self.filename}: reading {name}at byte {self.offset} failed: {self.strerror}"
 
 
-class WriteFailedError(SystemCallError, FFRecordError):
+class WriteFailedError(_SystemCallError, FFRecordError):
     """The operating system could not write a file, or not say that it is on the disk."""
 
     exit_code = 22
@@ -149,7 +149,7 @@ class WriteFailedError(SystemCallError, FFRecordError):
         return f"{self.filename}: writing failed: {self.strerror}"
 
 
-class MissingFolderError(SystemCallError, FileNotFoundError, FFRecordError):
+class MissingFolderError(_SystemCallError, FileNotFoundError, FFRecordError):
     """There is no folder to put a new file or folder into."""
 
     exit_code = 23
@@ -205,7 +205,7 @@ class BusyError(FFRecordError):
     exit_code = 21
 
 
-class TimedOutError(SystemCallError, TimeoutError, FFRecordError):
+class TimedOutError(_SystemCallError, TimeoutError, FFRecordError):
     """Within the time limit no record was added to a file that is followed."""
 
     exit_code = 24

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ffrecord.errors import FFRecordError, SystemCallError
+from ffrecord.errors import FFRecordError, _SystemCallError
 
 
 class OptionError(FFRecordError, ValueError):
@@ -11,7 +11,7 @@ class OptionError(FFRecordError, ValueError):
     exit_code = 2  # as for any command line that is wrong
 
 
-class MountError(SystemCallError, FFRecordError):
+class MountError(_SystemCallError, FFRecordError):
     """Mounting or unmounting is not possible there. `errno` says which way, the text what to do."""
 
     exit_code = 18

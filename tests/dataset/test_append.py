@@ -34,10 +34,10 @@ from ffrecord import (
     encoders,
     write_dataset,
 )
-from ffrecord.atomic import grown_folder
 from ffrecord.dataset import reader as reader_module
 from ffrecord.dataset import spec as spec_module
 from ffrecord.dataset import writer as writer_module
+from ffrecord.disk import libc
 from tests.dataset.values import flip
 from tests.support import handmade, users
 
@@ -270,7 +270,7 @@ def test_a_failing_disk_leaves_the_dataset_as_it_was(
     writer = DatasetWriter(data, append=True)
     writer.append({**point(20), "a": 1})
     with monkeypatch.context() as patch:
-        patch.setattr(grown_folder if call == "exchange" else os, call, fail)
+        patch.setattr(libc if call == "exchange" else os, call, fail)
         if call == "link":  # also what is linked beside the dataset's own files
             (data / "README").write_bytes(b"")
         with pytest.raises(OSError, match="Input/output error"):
@@ -288,7 +288,7 @@ def test_a_file_system_that_cannot_exchange_folders_is_an_error_at_once(
 
     before = bytes_of(data)
     with monkeypatch.context() as patch:
-        patch.setattr(grown_folder, "exchange", refuse)
+        patch.setattr(libc, "exchange", refuse)
         with pytest.raises(AppendError, match=rf"{data}: this file system cannot exchange"):
             DatasetWriter(data, append=True)
     assert bytes_of(data) == before

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ffrecord_fuse.serve.background import Background
-
-LIMIT = 20.0
+from tests.support.patience import A_MOMENT, PATIENCE
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def ended(background: Background, eventfd: int) -> dict[object, Exception | None
     """Wait until nothing is under way, as a loop does: only when it is told to look."""
     found: dict[object, Exception | None] = {}
     while background.under_way:
-        assert select.select([eventfd], [], [], LIMIT)[0], "nobody says that work has ended"
+        assert select.select([eventfd], [], [], PATIENCE)[0], "nobody says that work has ended"
         os.eventfd_read(eventfd)
         found.update(background.ended())
     return found
@@ -59,7 +58,7 @@ def test_threads_are_started_when_there_is_work_for_them_and_only_so_many(eventf
         ended(background, eventfd)
         assert threading.active_count() == before + 1
     for number in range(10):
-        background.run(number, lambda: gate.wait(LIMIT))
+        background.run(number, lambda: gate.wait(PATIENCE))
         assert threading.active_count() == before + min(number + 1, 3)
     gate.set()
     assert ended(background, eventfd) == dict.fromkeys(range(10))
@@ -108,7 +107,7 @@ def test_closing_waits_for_work_that_was_begun_and_drops_the_rest(eventfd: int) 
     def work(number: int) -> Callable[[], None]:
         def wait() -> None:
             begun.append(number)
-            assert gate.wait(LIMIT)
+            assert gate.wait(PATIENCE)
 
         return wait
 
@@ -118,10 +117,10 @@ def test_closing_waits_for_work_that_was_begun_and_drops_the_rest(eventfd: int) 
         time.sleep(0.001)
     closing = threading.Thread(target=background.close)
     closing.start()
-    closing.join(0.1)
+    closing.join(A_MOMENT)
     assert closing.is_alive()
     gate.set()
-    closing.join(LIMIT)
+    closing.join(PATIENCE)
     assert not closing.is_alive()
     assert len(begun) == 2
 
@@ -143,7 +142,7 @@ def test_nothing_of_a_job_is_kept_when_it_has_ended(eventfd: int, fails: bool) -
     background.run(memory, work)
     del memory, work
     ended(background, eventfd)
-    deadline = time.monotonic() + LIMIT
+    deadline = time.monotonic() + PATIENCE
     while kept() is not None and time.monotonic() < deadline:  # the thread is about to let go
         gc.collect()
         time.sleep(0.001)

@@ -80,7 +80,7 @@ def class_line(class_: type) -> str:
     if issubclass(class_, BaseException):
         public = set(importlib.import_module("ffrecord").__all__) | set(dir(builtins))
         bases = [base.__name__ for base in class_.__mro__[1:] if base.__name__ in public]
-        return f" < {', '.join(bases[: bases.index('Exception')])}"
+        return f" < {', '.join(sorted(bases[: bases.index('Exception')]))}"
     return signature(class_) if any(map(is_ours, class_.__mro__)) else ""
 
 
