@@ -332,7 +332,7 @@ def test_closing_leaves_nothing_that_writes_to_the_eventfd(
         time.sleep(0.001)
     closing = threading.Thread(target=cold.close)
     closing.start()
-    closing.join(0.1)
+    time.sleep(0.1)
     assert closing.is_alive()
     slow.gate.set()
     closing.join(kernel.LIMIT)
