@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ffrecord_fuse.serve.background import Background
-from tests.support.patience import A_MOMENT, PATIENCE
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_closing_waits_for_work_that_was_begun_and_drops_the_rest(eventfd: int) 
         time.sleep(0.001)
     closing = threading.Thread(target=background.close)
     closing.start()
-    closing.join(A_MOMENT)
+    time.sleep(0.1)
     assert closing.is_alive()
     gate.set()
     closing.join(PATIENCE)

@@ -24,7 +24,6 @@ from ffrecord_fuse.serve.coldreads import THREADS, ColdReads
 from tests.fuse.test_session import BLOCK, NODES, ColdReading, is_well, packed, talk, tree
 from tests.support import completions, kernel, trees
 from tests.support.kernel import Kernel, Reply
-from tests.support.patience import A_MOMENT
 
 __all__ = ["packed", "tree"]  # fixtures
 needs_libaio = pytest.mark.skipif(aio._lib is None, reason="libaio is not installed")
@@ -333,7 +332,7 @@ def test_closing_leaves_nothing_that_writes_to_the_eventfd(
         time.sleep(0.001)
     closing = threading.Thread(target=cold.close)
     closing.start()
-    closing.join(A_MOMENT)
+    time.sleep(0.1)
     assert closing.is_alive()
     slow.gate.set()
     closing.join(kernel.LIMIT)

@@ -4,6 +4,3 @@ from __future__ import annotations
 
 PATIENCE = 600.0
 """Seconds. A machine may be as slow and as busy as it likes: only what hangs takes as long."""
-
-A_MOMENT = 0.1
-"""Seconds after which something that must still wait is looked at. A slow machine changes nothing."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,18 +42,6 @@ def _fuse_is_there() -> None:
     why = mounting.why_not()
     if why is not None:
         pytest.skip(why)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Hundreds of commands are started: where no byte code is kept, each would compile it all."""
-    if not sys.dont_write_bytecode:
-        yield
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-        patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("bytecode")))
-        yield
 
 
 @pytest.fixture(autouse=True)
