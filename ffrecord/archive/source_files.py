@@ -55,7 +55,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Batch:
+class LoadedPiece:
     """A piece that was read: its bytes end to end, and what was found on the way.
 
     Where a file has become shorter, or has gone, there are zeros instead, as tar has it: every
@@ -93,12 +93,12 @@ def pieces(lengths: Iterable[tuple[int, int]]) -> Iterator[Piece]:
         yield batch
 
 
-def read_ahead(scan: Scan, inodes: Iterable[int], jobs: int | None) -> Iterator[Batch]:
+def read_ahead(scan: Scan, inodes: Iterable[int], jobs: int | None) -> Iterator[LoadedPiece]:
     """The files' contents in order. A batch's memory is used again once the next is asked for."""
     most = jobs or MOST_THREADS
     ahead = 1
     spare: list[memoryview] = []
-    flying: deque[Future[Batch]] = deque()
+    flying: deque[Future[LoadedPiece]] = deque()
     length = scan.tree.length
     work = pieces((inode, length[inode]) for inode in inodes)
 
@@ -122,9 +122,9 @@ def read_ahead(scan: Scan, inodes: Iterable[int], jobs: int | None) -> Iterator[
         pool.shutdown()
 
 
-def _load(scan: Scan, piece: Piece, memory: memoryview) -> Batch:
+def _load(scan: Scan, piece: Piece, memory: memoryview) -> LoadedPiece:
     began, worked, sectors = time.perf_counter(), time.thread_time(), _sectors_read()
-    batch = Batch(piece, memory, [])
+    batch = LoadedPiece(piece, memory, [])
     at = 0
     paths = scan.places(piece.inodes)
     for inode, length, path in zip(piece.inodes, piece.lengths, paths, strict=True):
@@ -142,7 +142,7 @@ def _load(scan: Scan, piece: Piece, memory: memoryview) -> Batch:
     return batch
 
 
-def _load_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Batch) -> None:
+def _load_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: LoadedPiece) -> None:
     try:
         _read_file(scan, inode, path, place, batch)
     except OSError as error:
@@ -152,7 +152,7 @@ def _load_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Ba
         place[:] = bytes(len(place))
 
 
-def _read_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Batch) -> None:
+def _read_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: LoadedPiece) -> None:
     # With flags not to wait for a fifo, or follow a symlink, that has taken the file's place.
     fd = scan.open(path)
     try:

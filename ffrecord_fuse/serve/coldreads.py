@@ -26,7 +26,7 @@ SLOT_BYTES = 32 << 10
 NO_SLOT = -1
 IDLE_BYTES = 64 << 20
 THREADS = 8
-"""Plain reads at a time: one after the other, a slow network would be slower than it is."""
+"""Plain reads at a time. Several, since a network answers some requests in the time of one."""
 
 
 class ColdReads:

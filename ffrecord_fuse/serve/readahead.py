@@ -26,7 +26,7 @@ LONGEST = (2 << 20) - (8 << 10)
 """What fits into one huge page with the disk's alignment at both ends."""
 SMALL = LONGEST // 4
 """Longer reads are long enough as they are."""
-STREAMS = 8
+RUNS = 8
 """Clients, or so, that are followed at a time; each may have two windows."""
 
 
@@ -45,7 +45,7 @@ class Disk(Protocol):
 class Window:
     """Some bytes of an archive's file, read or being read."""
 
-    stream: Stream
+    run: Run
     file: int
     begin: int
     end: int
@@ -68,7 +68,7 @@ class Window:
 
 
 @dataclass(eq=False, slots=True)
-class Stream:
+class Run:
     """Reads of which each begins where the one before ended, or not far behind."""
 
     file: int
@@ -78,7 +78,7 @@ class Stream:
     windows: list[Window] = field(default_factory=list)
 
 
-class Streams:
+class ReadAhead:
     """What the requests of one worker are likely to ask for next.
 
     Args:
@@ -90,7 +90,7 @@ class Streams:
     def __init__(self, disk: Disk, last_start: Callable[[int, int], int]) -> None:
         self._disk = disk
         self._last_start = last_start
-        self._streams: list[Stream] = []  # the one that was used last is the last
+        self._runs: list[Run] = []  # the one that was used last is the last
         self._windows: list[Window] = []  # of all of them
 
     def find(self, piece: FilePiece) -> Window | None:
@@ -98,60 +98,60 @@ class Streams:
         end = piece.begin + piece.length
         for window in self._windows:
             if window.has(piece):
-                stream = window.stream
-                self._use(stream, end)
-                if window is stream.windows[-1] and 2 * end > window.begin + window.end:
-                    self._open(stream, window.end)
+                run = window.run
+                self._use(run, end)
+                if window is run.windows[-1] and 2 * end > window.begin + window.end:
+                    self._open(run, window.end)
                 return window
         return None
 
     def follow(self, piece: FilePiece) -> Window | None:
         """A window that begins with a piece which is not in any; None if it is to be read alone."""
         end = piece.begin + piece.length
-        for stream in reversed(self._streams):
-            if stream.file == piece.file and 0 <= piece.begin - stream.end <= GAP:
-                stream.followed += 1
-                self._use(stream, end)
-                if stream.followed < FOLLOWING or piece.length > SMALL:
+        for run in reversed(self._runs):
+            if run.file == piece.file and 0 <= piece.begin - run.end <= GAP:
+                run.followed += 1
+                self._use(run, end)
+                if run.followed < FOLLOWING or piece.length > SMALL:
                     return None
-                return self._open(stream, piece.begin, end)
-        self._streams.append(Stream(piece.file, end))
-        if len(self._streams) > STREAMS:
-            self._end(self._streams.pop(0))
+                return self._open(run, piece.begin, end)
+        self._runs.append(Run(piece.file, end))
+        if len(self._runs) > RUNS:
+            self._end(self._runs.pop(0))
         return None
 
     def forget(self, window: Window) -> None:
         """A window that could not be read."""
-        window.stream.windows = [other for other in window.stream.windows if other is not window]
-        window.stream.followed = 0
+        window.run.windows = [other for other in window.run.windows if other is not window]
+        window.run.followed = 0
         self._close([window])
 
-    def _use(self, stream: Stream, end: int) -> None:
-        stream.end = max(stream.end, end)
-        if stream is not self._streams[-1]:
-            self._streams.remove(stream)
-            self._streams.append(stream)
+    def _use(self, run: Run, end: int) -> None:
+        run.end = max(run.end, end)
+        if run is not self._runs[-1]:
+            self._runs.remove(run)
+            self._runs.append(run)
 
-    def _open(self, stream: Stream, begin: int, least: int | None = None) -> Window | None:
-        """Begin to read a stream's next window; None if it would not reach beyond `least`, or if
+    def _open(self, run: Run, begin: int, least: int | None = None) -> Window | None:
+        """Begin to read a run's next window; None if it would not reach beyond `least`, or if
         there is no memory for it: whoever asks for what is in it reads that alone."""
-        end = self._last_start(stream.file, begin + stream.length)
+        end = self._last_start(run.file, begin + run.length)
         if end <= (begin if least is None else least) or not self._disk.has_room:
             return None
-        window = Window(stream, stream.file, begin, end)
+        window = Window(run, run.file, begin, end)
         try:  # first: who found one that is not being read would wait for ever
-            self._disk.add(window, stream.file, begin, end - begin, kept=True)
+            self._disk.add(window, run.file, begin, end - begin, kept=True)
         except (MemoryError, OSError):
             return None
-        stream.length = min(2 * stream.length, LONGEST)
-        self._close(stream.windows[:-1])
-        stream.windows = [*stream.windows[-1:], window]
+        run.length = min(2 * run.length, LONGEST)
+        self._close(run.windows[:-1])
+        run.windows = [*run.windows[-1:], window]
         self._windows.append(window)
         return window
 
-    def _end(self, stream: Stream) -> None:
-        self._close(stream.windows)
-        stream.windows = []  # they know it: nobody would find their memory free otherwise
+    def _end(self, run: Run) -> None:
+        self._close(run.windows)
+        run.windows = []  # they know it: nobody would find their memory free otherwise
 
     def _close(self, windows: list[Window]) -> None:
         """Whoever waits for one gets it still."""

@@ -1,8 +1,8 @@
 """READ requests: what files hold, verified, from wherever it can be had soonest.
 
-    READ ─▶ read ahead with others (`streams`) ─────▶ check ─▶ reply
+    READ ─▶ read ahead with others (`readahead`) ───▶ check ─▶ reply
          ├─ in the page cache of the archive ───────▶ check ─▶ reply
-         └─ one io_submit for all ─▶ landed ────────▶ check ─▶ reply
+         └─ one io_submit for all, or a thread ─────▶ check ─▶ reply
 
 Nothing here waits for a disk: a read that is not at hand is answered by `go_on` when its bytes have
 come, by AIO or from a thread (see `coldreads`). There are two exceptions. A machine that starts no
@@ -26,7 +26,7 @@ from ffrecord_fuse.serve import report
 from ffrecord_fuse.serve.background import Background
 from ffrecord_fuse.serve.blocks import CheckedContent, DamageError
 from ffrecord_fuse.serve.coldreads import ColdReads
-from ffrecord_fuse.serve.readahead import Streams, Window
+from ffrecord_fuse.serve.readahead import ReadAhead, Window
 from ffrecord_fuse.serve.report import DamageLog
 from ffrecord_fuse.wire import abi, reply
 from ffrecord_fuse.wire.request import Request
@@ -78,7 +78,7 @@ class Reading:
         self._fds: list[int] = sources.fds.tolist()
         self._cache = sources.cache
         self.cold = ColdReads(sources)
-        self._streams = Streams(self.cold, filesystem.archive.blocks.last_start)
+        self._ahead = ReadAhead(self.cold, filesystem.archive.blocks.last_start)
         self._background = Background(self.cold.eventfd, 1)
         self._unlearned: dict[int, list[Request]] = {}  # reads that wait for their file's checksums
 
@@ -121,7 +121,7 @@ class Reading:
 
     def _from_window(self, request: Request, piece: FilePiece) -> bool:
         """Answer with what was read ahead, now or when it has come; False if that has it not."""
-        window = self._streams.find(piece)
+        window = self._ahead.find(piece)
         if window is None:
             return False
         if piece.checksums is None:  # the window may be older than what is known to be right
@@ -144,7 +144,7 @@ class Reading:
 
     def _from_disk(self, unique: int, piece: FilePiece) -> None:
         self._counts[report.DISK_READS] += 1
-        window = self._streams.follow(piece)
+        window = self._ahead.follow(piece)
         if window is not None:
             self._take_from(window, unique, piece)
         else:
@@ -205,7 +205,7 @@ class Reading:
         may still be readable one by one."""
         waiting, window.waiting = window.waiting, []
         if isinstance(result, Exception):
-            self._streams.forget(window)
+            self._ahead.forget(window)
             answer = self._read_alone
         else:
             window.memory = result

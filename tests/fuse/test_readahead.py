@@ -18,10 +18,10 @@ from ffrecord_fuse.serve.readahead import (
     FOLLOWING,
     GAP,
     LONGEST,
+    RUNS,
     SHORTEST,
     SMALL,
-    STREAMS,
-    Streams,
+    ReadAhead,
     Window,
 )
 
@@ -48,7 +48,7 @@ class Records:
     def __init__(self, sizes: list[int]) -> None:
         self.starts = list(accumulate(sizes, initial=100))
         self.disk = FakeDisk()
-        self.streams = Streams(self.disk, self.last_start)
+        self.ahead = ReadAhead(self.disk, self.last_start)
 
     def last_start(self, file: int, byte: int) -> int:
         return self.starts[bisect_right(self.starts, byte) - 1]
@@ -60,7 +60,7 @@ class Records:
     def ask(self, number: int, file: int = 0) -> Window | None:
         """As a session does whose page cache is empty."""
         piece = self.piece(number, file)
-        window = self.streams.find(piece) or self.streams.follow(piece)
+        window = self.ahead.find(piece) or self.ahead.follow(piece)
         if window is not None:
             assert window.file == file
             assert window.begin <= piece.begin
@@ -86,7 +86,7 @@ def test_what_follows_is_read_once_in_ever_larger_steps_ahead_of_time() -> None:
             used = records.starts[number + 1] - window.begin
             if used > (window.end - window.begin) / 2 and window.end < records.starts[-1]:
                 assert records.disk.read[-1].begin == window.end
-        assert len(records.streams._windows) <= 2  # each is memory
+        assert len(records.ahead._windows) <= 2  # each is memory
     read = records.disk.read
     assert all(one.end == next_.begin for one, next_ in pairwise(read))
     assert read[-1].end == records.starts[-1]
@@ -119,7 +119,7 @@ def test_the_row_that_was_not_used_for_longest_is_given_up() -> None:
     records = Records([SIZE] * 100_000)
     for number in range(FOLLOWING):
         records.ask(number)
-    for client in range(1, 2 * STREAMS):
+    for client in range(1, 2 * RUNS):
         records.ask(client * 1000)
         assert records.ask(FOLLOWING + client // 4) is not None  # it is used all the time
     assert len(records.disk.read) == 1
@@ -141,10 +141,10 @@ def test_a_row_backwards_is_none() -> None:
 def test_as_many_rows_as_there_may_be_are_followed_side_by_side() -> None:
     records = Records([SIZE] * 100_000)
     for step in range(300):
-        for client in range(STREAMS):
+        for client in range(RUNS):
             window = records.ask(client * 10_000 + step)
             assert (window is None) == (step < FOLLOWING - 1)
-    assert len(records.disk.read) < STREAMS * 10
+    assert len(records.disk.read) < RUNS * 10
 
 
 def test_rows_of_two_files_are_two() -> None:
@@ -184,8 +184,8 @@ def test_a_window_that_could_not_be_read_is_not_looked_into_again() -> None:
     for number in range(FOLLOWING):
         records.ask(number)
     (window,) = records.disk.read
-    records.streams.forget(window)
-    records.streams.forget(window)
+    records.ahead.forget(window)
+    records.ahead.forget(window)
     assert records.ask(FOLLOWING) is None
 
 
@@ -200,10 +200,10 @@ def test_memory_is_given_back_with_the_last_that_uses_it() -> None:
     del memory, window
     gc.disable()
     try:
-        for client in range(1, STREAMS):
+        for client in range(1, RUNS):
             records.ask(1000 * client)
         assert watch() is not None
-        records.ask(1000 * STREAMS)
+        records.ask(1000 * RUNS)
         assert watch() is None
     finally:
         gc.enable()
@@ -215,7 +215,7 @@ def test_a_part_of_a_file_is_found_where_the_file_is(piece: int) -> None:
     for number in range(5):
         records.ask(number)
     begin = records.starts[6] + piece
-    window = records.streams.find(FilePiece(6, 0, begin, 5_000, 0, 5_000, None, 0))
+    window = records.ahead.find(FilePiece(6, 0, begin, 5_000, 0, 5_000, None, 0))
     assert window is records.disk.read[0]
     window.memory = memoryview(bytes(range(256)) * 1000)
     part = window.part(FilePiece(6, 0, begin, 5_000, 0, 5_000, None, 0))
@@ -234,7 +234,7 @@ def test_whatever_is_asked_for_windows_have_it_and_are_bounded(
     for step in steps:
         number = (number + step) % len(sizes)
         records.ask(number)  # which compares
-        assert len(records.streams._windows) <= 2 * STREAMS
+        assert len(records.ahead._windows) <= 2 * RUNS
     for window in records.disk.read:
         assert 0 < window.end - window.begin <= LONGEST
         assert window.end in records.starts

@@ -27,8 +27,6 @@ import pytest
 
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.blocks import FilePiece
-from ffrecord.disk import aio
-from ffrecord.disk import source as disk_source
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.errors import FFRecordError
 from ffrecord_fuse.filesystem import Filesystem, Ownership
@@ -38,7 +36,7 @@ from ffrecord_fuse.serve.readahead import LONGEST
 from ffrecord_fuse.serve.reading import Reading
 from ffrecord_fuse.serve.report import Counters
 from ffrecord_fuse.serve.session import Session
-from tests.support import archives, completions, handmade, kernel, trees
+from tests.support import archives, handmade, kernel, trees
 from tests.support.kernel import Kernel, Reply
 
 POISON = 0xDB
@@ -426,30 +424,6 @@ def test_every_way_to_verify_gives_the_same_bytes(packed: Path, tree: Path, veri
             for offset in (0, BLOCK - 5, 3 * BLOCK):
                 reply = talking.ask(kernel.read(NODES["big"], offset, 100))
                 assert reply.payload == whole[offset : offset + 100]
-
-
-def test_cold_reads_that_wait_together_are_all_answered_rightly(packed: Path, tree: Path) -> None:
-    read_in_batches(packed, tree)
-
-
-def read_in_batches(archive: Path, tree: Path) -> None:
-    """Reads of which 8 wait at a time, each of which must be answered."""
-    whole = (tree / "big").read_bytes()
-    generator = random.Random(5)
-    spans = {100 + n: (generator.randrange(len(whole)), 3000) for n in range(160)}
-    with talk(archive, reading=GatedReading) as talking:
-        waiting = list(spans)
-        while waiting:
-            batch, waiting = waiting[:8], waiting[8:]
-            GatedReading.gate.clear()
-            for unique in batch:
-                talking.send(kernel.read(NODES["big"], *spans[unique], unique))
-            GatedReading.gate.set()
-            found = {reply.unique: reply for reply in (talking.receive() for _ in batch)}
-            for unique in batch:
-                offset, size = spans[unique]
-                assert found[unique] == Reply(unique, 0, whole[offset : offset + size])
-        assert is_well(talking, tree)
 
 
 # ---- files one after the other ---------------------------------------------------------------
@@ -925,122 +899,6 @@ def test_replies_have_no_byte_of_a_buffer_that_was_used_before(talking: Kernel, 
         reply = talking.ask(raw)
         assert reply.error == 0
         assert POISON not in reply.payload, raw
-
-
-# ---- reads that the kernel's AIO does not do ------------------------------------------------
-
-
-def read_everything(archive: Path, tree: Path, reading: type[Reading] = ColdReading) -> None:
-    with talk(archive, reading=reading) as talking:
-        for _ in range(2):
-            for name in FILES:
-                whole = (tree / name).read_bytes()
-                for offset in range(0, len(whole), 70_001):
-                    reply = talking.ask(kernel.read(NODES[name], offset, 100_000))
-                    assert reply == Reply(2, 0, whole[offset : offset + 100_000])
-        assert talking.log == []
-        assert is_well(talking, tree)
-
-
-@pytest.mark.parametrize(
-    "code", [errno.EAGAIN, errno.EINVAL, errno.EBADF, errno.ENOMEM, errno.EFAULT, 0]
-)
-def test_a_submission_that_is_refused_is_read_another_way(
-    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    monkeypatch.setattr(aio.Context, "submit", lambda self, at, count: -code)
-    read_everything(packed, tree)
-    read_in_batches(packed, tree)
-
-
-def test_a_kernel_that_takes_one_read_at_a_time_gets_them_all(
-    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submit = aio.Context.submit
-    monkeypatch.setattr(aio.Context, "submit", lambda self, at, count: submit(self, at, 1))
-    read_in_batches(packed, tree)
-
-
-def test_a_kernel_that_refuses_every_other_time_loses_nothing(
-    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submit, turns = aio.Context.submit, iter(range(1 << 30))
-
-    def moody(self: aio.Context, at: int, count: int) -> int:
-        return -errno.EAGAIN if next(turns) % 2 else submit(self, at, count)
-
-    monkeypatch.setattr(aio.Context, "submit", moody)
-    read_in_batches(packed, tree)
-
-
-@pytest.mark.parametrize(
-    "shorten",
-    [
-        lambda result: result // 2,
-        lambda result: 0,
-        lambda result: 1,
-        lambda result: result - 1,
-        lambda result: -errno.EIO,
-        lambda result: -errno.EINVAL,
-        lambda result: -errno.EAGAIN,
-    ],
-    ids=["half", "nothing", "a byte", "a byte less", "EIO", "EINVAL", "EAGAIN"],
-)
-def test_a_read_that_comes_back_short_is_finished_by_hand(
-    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, shorten: Callable[[int], int]
-) -> None:
-    given = completions.change(monkeypatch, shorten)
-    read_everything(packed, tree)
-    read_in_batches(packed, tree)
-    assert given
-
-
-def test_without_an_aio_context_everything_is_read_by_hand(
-    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(aio.ContextPool, "borrow", lambda self, wanted: None)
-    read_everything(packed, tree)
-    read_in_batches(packed, tree)
-
-
-def test_without_o_direct_everything_is_read_by_hand(
-    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_source, "_direct_alignment", lambda fd: 0)
-    read_everything(packed, tree)
-
-
-def test_a_machine_with_few_aio_requests_left_serves_more_reads_than_those(
-    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(aio, "CAPACITIES", (1,))
-    monkeypatch.setattr(aio, "contexts", aio.ContextPool())
-    read_in_batches(packed, tree)
-
-
-@pytest.mark.parametrize("may_ask", [True, False])
-def test_a_page_cache_that_comes_and_goes_changes_nothing(
-    packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, may_ask: bool
-) -> None:
-    preadv, turns = os.preadv, iter(range(1 << 30))
-
-    def moody(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
-        turn = next(turns) % 4 if flags & os.RWF_NOWAIT else 0
-        if turn == 1:
-            raise BlockingIOError(errno.EAGAIN, "not cached")
-        if turn == 2:
-            return preadv(fd, [buffers[0][: len(buffers[0]) // 2]], offset, flags)
-        if turn == 3:
-            raise OSError(errno.EOPNOTSUPP, "cannot tell")
-        return preadv(fd, buffers, offset, flags)
-
-    monkeypatch.setattr(os, "preadv", moody)
-    monkeypatch.setattr(
-        disk_source.SourceSet, "ask_about_the_cache",
-        lambda self: setattr(self.cache, "use_cachestat", may_ask),
-    )  # fmt: skip
-    for _ in range(3):
-        read_everything(packed, tree, Reading)
 
 
 # ---- what goes wrong is one request's --------------------------------------------------------
