@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
-from ffrecord.aliases import Ints
+from ffrecord.aliases import Closing, Ints
 from ffrecord.convert.files import SourceFile, open_new
 from ffrecord.convert.shapes import Buffer, ConvertOptions, Records, Written
 from ffrecord.errors import DamagedSourceError
@@ -47,7 +47,7 @@ def write(path: str, records: Records, options: ConvertOptions, *, single: bool 
     return Written(bag.length)
 
 
-class BagWriter:
+class BagWriter(Closing):
     """Writes `.bag` and `.idx`."""
 
     def __init__(self, path: str) -> None:
@@ -64,10 +64,7 @@ class BagWriter:
         self._index.write(self._end.to_bytes(LIMIT.itemsize, "little"))
         self.length += 1
 
-    def __enter__(self) -> BagWriter:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
+    def close(self) -> None:
         self._opened.close()
 
 
@@ -95,7 +92,7 @@ class SingleBagWriter:
                 self._file.write(np.array(self._limits, LIMIT).tobytes())
 
 
-class BagFile:
+class BagFile(Closing):
     """A bag that is read from front to back, of either kind. Its limits are not kept."""
 
     def __init__(self, path: str) -> None:
@@ -174,9 +171,3 @@ class BagFile:
 
     def close(self) -> None:
         self._opened.close()
-
-    def __enter__(self) -> BagFile:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
