@@ -68,12 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(
-    given: argparse.Namespace,
-    caller: Caller | None = None,
-    *,
-    program: str = "ffrecord",
+    given: argparse.Namespace, caller: Caller | None = None, *, program: str = "ffrecord",
     by_mount8: bool = False,
-) -> int:
+) -> int:  # fmt: skip
     """Mount as the command line says. Complaints begin with the `program`'s name."""
     words = list(given.options)
     for name in ("workers", "backend", "log"):

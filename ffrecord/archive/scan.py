@@ -58,14 +58,9 @@ class Scan:
     """
 
     def __init__(
-        self,
-        top: str,
-        *,
-        dereference: bool = False,
-        exclude: Iterable[str] = (),
-        leave_out: Iterable[str] = (),
-        ignore_changed: bool = False,
-    ) -> None:
+        self, top: str, *, dereference: bool = False, exclude: Iterable[str] = (),
+        leave_out: Iterable[str] = (), ignore_changed: bool = False,
+    ) -> None:  # fmt: skip
         self.tree = Tree()
         self.skipped: Counter[str] = Counter()
         self.changed: list[str] = []  # with ignore_changed: what went away meanwhile

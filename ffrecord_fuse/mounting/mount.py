@@ -264,11 +264,9 @@ def _mount_by_helper(source: str, mountpoint: str, folder: str, options: Options
 
 
 def _run_helper(
-    mountpoint: str,
-    arguments: list[str],
-    environment: dict[str, str] | None = None,
+    mountpoint: str, arguments: list[str], environment: dict[str, str] | None = None,
     descriptors: tuple[int, ...] = (),
-) -> str | None:
+) -> str | None:  # fmt: skip
     """None when it did what it was asked to, else what it said instead."""
     helper = shutil.which("fusermount3") or shutil.which("fusermount")
     if helper is None:

@@ -89,17 +89,9 @@ class Supervisor:
     """
 
     def __init__(
-        self,
-        fd: int,
-        mountpoint: str,
-        served: Served,
-        agreement: Agreement,
-        *,
-        workers: int,
-        log: Callable[[str], None],
-        connection: int | None = None,
-        caller: Caller | None = None,
-    ) -> None:
+        self, fd: int, mountpoint: str, served: Served, agreement: Agreement, *, workers: int,
+        log: Callable[[str], None], connection: int | None = None, caller: Caller | None = None,
+    ) -> None:  # fmt: skip
         self._fd = fd
         self._mountpoint = mountpoint
         self._served = served

@@ -85,12 +85,9 @@ class Index:
     """
 
     def __init__(
-        self,
-        path: str,
-        image: Buffer,
-        record_sizes: RecordSizes,
+        self, path: str, image: Buffer, record_sizes: RecordSizes,
         wait_for: WaitFor = nothing_to_wait_for,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._path = path
         self._raw = image
         self.tables = tables = index_layout.parse(path, image)

@@ -216,12 +216,9 @@ def _suffix(field: str, type_: str) -> bytes:
 
 
 def _entries(
-    rows: Rows,
-    types: dict[str, str],
-    suffixes: dict[str, bytes],
-    keyed: bool,
+    rows: Rows, types: dict[str, str], suffixes: dict[str, bytes], keyed: bool,
     options: ConvertOptions,
-) -> Iterator[FileEntry]:
+) -> Iterator[FileEntry]:  # fmt: skip
     before = b""
     for number, row in enumerate(rows.items):
         key = to_bytes(row[KEY]) if keyed else numbered(number, rows.count)
