@@ -15,7 +15,6 @@ Path: TypeAlias = "str | os.PathLike[str]"
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
-Crcs: TypeAlias = "npt.NDArray[np.uint32]"
 
 Self = TypeVar("Self", bound="Closing")  # typing has it from Python 3.11 on
 

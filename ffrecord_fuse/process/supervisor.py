@@ -106,7 +106,8 @@ class Supervisor:
         """Start the workers, say that they are, and return when the mount has gone."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
         try:
-            with contextlib.closing(self._events()) as events:
+            ended = () if self._caller is None else self._caller.descriptors
+            with contextlib.closing(Events(WAITED_FOR, ended)) as events:
                 self._start_all()
                 ready()
                 while any(worker.pid for worker in self._workers):
@@ -115,9 +116,6 @@ class Supervisor:
         finally:
             self.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-    def _events(self) -> Events:
-        return Events(WAITED_FOR, () if self._caller is None else self._caller.descriptors)
 
     def _start_all(self) -> None:
         try:

@@ -16,7 +16,6 @@ import numpy as np
 from ffrecord.aliases import Closing, Ints
 from ffrecord.convert.files import SourceFile, open_new
 from ffrecord.convert.shapes import Buffer, ConvertOptions, Records, Written
-from ffrecord.errors import DamagedSourceError
 
 LIMIT = np.dtype("<u8")
 LIMITS_AT_ONCE = 8192
@@ -119,11 +118,15 @@ class BagFile(Closing):
         for limits in self._limits():
             for end in limits.tolist():
                 if end < begin:
-                    raise self._damaged(f"it ends at byte {end}, before it begins", number, begin)
+                    raise self._data.damaged(
+                        f"it ends at byte {end}, before it begins", number, begin
+                    )
                 yield self._data.read(end - begin, number)
                 begin, number = end, number + 1
         if begin != self._end_of_data:
-            raise self._damaged("what follows the last record is not in the index", number, begin)
+            raise self._data.damaged(
+                "what follows the last record is not in the index", number, begin
+            )
 
     @property
     def _end_of_data(self) -> int:
@@ -165,9 +168,6 @@ class BagFile(Closing):
             return entries - 1
         index.seek(start)
         return entries
-
-    def _damaged(self, what: str, record: int, offset: int) -> DamagedSourceError:
-        return self._data.damaged(what, record, offset)
 
     def close(self) -> None:
         self._opened.close()
