@@ -267,7 +267,7 @@ def _run_helper(
     mountpoint: str, arguments: list[str], environment: dict[str, str] | None = None,
     descriptors: tuple[int, ...] = (),
 ) -> str | None:  # fmt: skip
-    """None when it did what it was asked to, else what it said instead."""
+    """Run fusermount3; return None if it succeeded, else what it said."""
     helper = shutil.which("fusermount3") or shutil.which("fusermount")
     if helper is None:
         raise MountError(mountpoint, errno.ENOENT, _NO_HELPER)
@@ -318,7 +318,7 @@ _ALLOW_ROOT = (
 
 
 def refusal(mountpoint: str, said: str, options: Options) -> MountError:
-    """What fusermount3 says when it does not mount, as an error that tells what to do."""
+    """Return the error for what fusermount3 said, with what to do about it."""
     if options.allow_root and _NOT_FOR_USERS in said:  # it was asked for allow_other instead
         return MountError(mountpoint, errno.EPERM, _ALLOW_ROOT)
     for part, code, why in _SAID_OF_MOUNTING:

@@ -56,7 +56,7 @@ def default_workers() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the workers of a mount serve."""
+    """The archive that the workers of a mount serve, and how."""
 
     filesystem: Filesystem
     content: CheckedContent
@@ -190,7 +190,7 @@ class Supervisor:
             time.sleep(min(0.01 * 2 ** (worker.failures - 3), LONGEST_PAUSE))
 
     def _resend(self) -> None:
-        """What others are at work on is handed out again as well: they will be told ENOENT."""
+        """Requests of other workers are handed out again as well: their replies get ENOENT."""
         try:
             os.write(self._fd, reply.resend())
         except OSError as error:
