@@ -20,18 +20,25 @@ Self = TypeVar("Self", bound="Closing")  # typing has it from Python 3.11 on
 
 
 class Closing:
-    """Base of what is closed at the end of a `with` block, or given up if the block fails."""
+    """Base of what is closed at the end of a `with` block."""
 
     def close(self) -> None:
         raise NotImplementedError
 
-    def _give_up(self) -> None:
-        self.close()
-
     def __enter__(self: Self) -> Self:
         return self
 
-    def __exit__(self, exc_type: type[BaseException] | None = None, *exc: object) -> None:
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Finishing(Closing):
+    """Base of writers: closing one finishes its work, unless the `with` block fails."""
+
+    def _give_up(self) -> None:
+        raise NotImplementedError
+
+    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:  # type: ignore[override]
         if exc_type is None:
             self.close()
         else:

@@ -17,7 +17,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from ffrecord.aliases import Closing, Ints, Path
+from ffrecord.aliases import Closing, Finishing, Ints, Path
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Decoder, Encoder
 from ffrecord.dataset.continuing import require_same
@@ -32,7 +32,7 @@ from ffrecord.records.fingerprints import combined
 SHARD_NAME = r"[0-9]{6}|[1-9][0-9]{6,18}"
 
 
-class ShardedDatasetWriter(Closing):
+class ShardedDatasetWriter(Finishing):
     """Writes datapoints into shards.
 
     Args:

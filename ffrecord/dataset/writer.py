@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord.aliases import Closing, Path
+from ffrecord.aliases import Finishing, Path
 from ffrecord.atomic.file import Naming, NewFile, writing
 from ffrecord.atomic.folder import NewFolder, check_new_folder
 from ffrecord.atomic.grown_folder import GrownFolder
@@ -49,7 +49,7 @@ SAMPLE_BYTES = 4 << 20
 SAMPLE_VALUES = 20_000
 
 
-class DatasetWriter(Closing):
+class DatasetWriter(Finishing):
     """Writes a dataset.
 
     Args:

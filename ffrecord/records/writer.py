@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.aliases import Bytes, Closing
+from ffrecord.aliases import Bytes, Finishing
 from ffrecord.atomic.file import Naming, check_target, writing
 from ffrecord.errors import ClosedError, CountError, FFRecordError
 from ffrecord.format import records as record_layout
@@ -46,7 +46,7 @@ FLUSH_BYTES = 64 << 20
 """A resumable writer flushes by itself when so much was written since the last time."""
 
 
-class FileWriter(Closing):
+class FileWriter(Finishing):
     """Writes a record file.
 
     Args:
