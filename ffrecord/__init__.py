@@ -5,45 +5,21 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+# isort: off
 from ffrecord.errors import (
-    AppendError,
-    BadRecordWarning,
-    BusyError,
-    ChangedError,
-    ChangedWarning,
-    ClosedError,
-    ConversionError,
-    CountError,
-    DamagedSourceError,
-    DatasetError,
-    DecodeError,
-    EncodeError,
-    FFRecordError,
-    HeaderChecksumError,
-    IndexChecksumError,
-    IndexStructureError,
-    LegacyFileWarning,
-    MissingFolderError,
-    MissingPackageError,
-    MissingShardWarning,
-    NoRoomError,
-    NotFFRecordError,
-    NotPackedFolderError,
-    ReadFailedError,
-    ReplacedLoaderWarning,
-    SampleChecksumError,
-    SkippedWarning,
-    SpecError,
-    StateError,
-    StructureError,
-    TimedOutError,
-    TruncatedError,
-    UnfinishedError,
-    WriteFailedError,
-)
+    AppendError, BadRecordWarning, BusyError, ChangedError, ChangedWarning, ClosedError,
+    ConversionError, CountError, DamagedSourceError, DatasetError, DecodeError, EncodeError,
+    FFRecordError, HeaderChecksumError, IndexChecksumError, IndexStructureError, LegacyFileWarning,
+    MissingFolderError, MissingPackageError, MissingShardWarning, NoRoomError, NotFFRecordError,
+    NotPackedFolderError, ReadFailedError, ReplacedLoaderWarning, SampleChecksumError,
+    SkippedWarning, SpecError, StateError, StructureError, TimedOutError, TruncatedError,
+    UnfinishedError, WriteFailedError,
+)  # fmt: skip
 from ffrecord.version import __version__
+# isort: on
 
 if TYPE_CHECKING:
+    # isort: off
     from ffrecord import fileio as fileio
     from ffrecord import package as package
     from ffrecord import torch as torch
@@ -51,18 +27,9 @@ if TYPE_CHECKING:
     from ffrecord.archive.folder import PackedFolder
     from ffrecord.archive.pack import PackReport, pack_folder, packing_bar
     from ffrecord.dataset import (
-        DatasetReader,
-        DatasetWriter,
-        Interleave,
-        Mix,
-        ShardedDatasetReader,
-        ShardedDatasetWriter,
-        Transform,
-        decoders,
-        encoders,
-        view_decoder,
-        write_dataset,
-    )
+        DatasetReader, DatasetWriter, Interleave, Mix, ShardedDatasetReader, ShardedDatasetWriter,
+        Transform, decoders, encoders, view_decoder, write_dataset,
+    )  # fmt: skip
     from ffrecord.fileio import checkFsAlign
     from ffrecord.records.reader import FileReader
     from ffrecord.records.salvage import SalvageReport, salvage_file

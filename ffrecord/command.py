@@ -25,13 +25,7 @@ from ffrecord.errors import (
     SkippedWarning,
     WriteFailedError,
 )
-from ffrecord.terminal import (
-    EXIT_BROKEN_PIPE,
-    EXIT_INTERRUPTED,
-    EXIT_SYSTEM,
-    EXIT_USAGE,
-    complain,
-)
+from ffrecord.terminal import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_SYSTEM, EXIT_USAGE, complain
 from ffrecord.text import for_shell
 
 

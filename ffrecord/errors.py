@@ -236,7 +236,7 @@ class DamagedSourceError(FFRecordError):
 
 
 class ConversionError(FFRecordError, ValueError):
-    """What is asked for would lose something, or cannot be said in the other format."""
+    """A conversion would lose something, or the other format cannot hold it."""
 
     exit_code = 36
 

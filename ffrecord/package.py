@@ -28,14 +28,9 @@ from ffrecord.records.reader import FileReader
 from ffrecord.records.writer import FileWriter
 
 __all__ = [
-    "MAGIC_BYTES",
-    "FileReader",
-    "FileWriter",
-    "PackedFolder",
-    "dump_files",
-    "dump_structure",
+    "MAGIC_BYTES", "FileReader", "FileWriter", "PackedFolder", "dump_files", "dump_structure",
     "pack_folder",
-]
+]  # fmt: skip
 
 
 def dump_structure(folder: Path, structure: OrderedDict[str, Any], counter: int) -> int:

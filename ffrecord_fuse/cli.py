@@ -48,17 +48,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `ffrecord mount` and `ffrecord-fuse` have in common."""
-    parser.add_argument(
-        "archive", metavar="ARCHIVE", help="a packed folder, or the folder of its shards"
-    )
-    parser.add_argument(
-        "mountpoint", metavar="MOUNTPOINT",
-        help="an empty folder; /dev/fd/N takes an open /dev/fuse",
-    )  # fmt: skip
+    """Add the arguments that `ffrecord mount` and `ffrecord-fuse` share."""
+    parser.add_argument("archive", metavar="ARCHIVE",
+        help="a packed folder, or the folder of its shards")  # fmt: skip
+    parser.add_argument("mountpoint", metavar="MOUNTPOINT",
+        help="an empty folder; /dev/fd/N takes an open /dev/fuse")  # fmt: skip
     parser.add_argument("-f", "--foreground", action="store_true", help="stay, and log to stderr")
-    parser.add_argument(
-        "-o", dest="options", action="append", default=[], metavar="OPTIONS",
+    parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTIONS",
         help="allow_other, allow_root, uid=N, gid=N, umask=M, verify=first|always|off, workers=N, "
         "spin=µs, idle=poll|halt, log=FILE, backend=native|fusepy, and generic ones such as noexec",
     )  # fmt: skip
@@ -68,12 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(
-    given: argparse.Namespace,
-    caller: Caller | None = None,
-    *,
-    program: str = "ffrecord",
+    given: argparse.Namespace, caller: Caller | None = None, *, program: str = "ffrecord",
     by_mount8: bool = False,
-) -> int:
+) -> int:  # fmt: skip
     """Mount as the command line says. Complaints begin with the `program`'s name."""
     words = list(given.options)
     for name in ("workers", "backend", "log"):

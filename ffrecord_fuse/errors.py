@@ -1,4 +1,4 @@
-"""What stops a mount before a file is served. `exit_code` is what the command line exits with."""
+"""Errors that stop a mount before a file is served. The command exits with `exit_code`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ffrecord.aliases import Bytes, Ints, Path
+from ffrecord.aliases import Bytes, Closing, Ints, Path
 from ffrecord.archive import shards
 from ffrecord.archive.blocks import STEP_BLOCKS, Blocks
 from ffrecord.archive.index import Index, legacy
@@ -65,7 +65,7 @@ class Naming:
             error.name = os.fspath(self._name)
 
 
-class Archive:
+class Archive(Closing):
     """The packed folder that a reader's records are. Closing the reader closes it."""
 
     def __init__(self, reader: FileReader) -> None:
@@ -141,12 +141,6 @@ class Archive:
 
     def close(self) -> None:
         self.reader.close()
-
-    def __enter__(self) -> Archive:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _open_index(self) -> Index:
         reader = self.reader

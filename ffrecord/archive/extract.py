@@ -47,15 +47,11 @@ class ExtractReport(Counts):
 
 
 def extract(
-    archive: Archive,
-    dest: str | os.PathLike[str],
-    paths: Iterable[str | os.PathLike[str]] | None = None,
-    *,
-    overwrite: bool = False,
-    sparse: bool = False,
-    on_damage: Callable[[str, FFRecordError], None] | None = None,
+    archive: Archive, dest: str | os.PathLike[str],
+    paths: Iterable[str | os.PathLike[str]] | None = None, *, overwrite: bool = False,
+    sparse: bool = False, on_damage: Callable[[str, FFRecordError], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> ExtractReport:
+) -> ExtractReport:  # fmt: skip
     """Restore files, folders, symlinks and hard links below `dest`, with modes, times, user.*
     attributes and, for root, owners.
 

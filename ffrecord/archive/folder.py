@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, TypeVar, cast, overload
 
-from ffrecord.aliases import Bytes, Ints
+from ffrecord.aliases import Bytes, Closing, Ints
 from ffrecord.archive import walk
 from ffrecord.archive.archive import Archive, Naming
 from ffrecord.archive.extract import ExtractReport, extract
@@ -56,7 +56,7 @@ def _formerly(former: str, now: str) -> Callable[[Method], Method]:
     return decorate
 
 
-class PackedFolder:
+class PackedFolder(Closing):
     """Reads a folder that `pack_folder`, here or in the original FFRecord, has packed.
 
     Args:
@@ -332,12 +332,6 @@ class PackedFolder:
     def close(self) -> None:
         """Close the archive's files. What was read stays valid."""
         self.archive.close()
-
-    def __enter__(self) -> PackedFolder:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __getstate__(self) -> Any:
         return *self._options, self.reader.__getstate__()["fingerprint"]

@@ -339,9 +339,7 @@ def _symlink_record(tree: Tree, index: Index, entry: int) -> int | None:
 
 
 def _teller(
-    done: PackProgress,
-    paths: Iterator[str] | None,
-    progress: Callable[[PackProgress], None] | None,
+    done: PackProgress, paths: Iterator[str] | None, progress: Callable[[PackProgress], None] | None
 ) -> Callable[[int, int], None]:
     """Return a function to tell how many files and bytes were written since the last time.
 

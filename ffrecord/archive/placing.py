@@ -21,7 +21,8 @@ import resource
 import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache
+from typing import AnyStr
 
 from ffrecord.archive.index import ROOT, Index
 from ffrecord.atomic.locks import take, unlock
@@ -93,7 +94,7 @@ class Placing:
 
     def __init__(self, *, overwrite: bool, may_use_passing: Callable[[], bool]) -> None:
         self._overwrite = overwrite
-        self._asked = may_use_passing
+        self._may_use_passing = cache(may_use_passing)
         self._unnamed_files = True  # until a file system says otherwise
 
     def file(
@@ -181,7 +182,7 @@ class Placing:
             if replaces:
                 os.replace(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
             else:
-                _rename_to_new(folder, passing, name)
+                rename_to_new_file(passing, name, folder)
 
     @contextlib.contextmanager
     def _passing_name(self, folder: int) -> Iterator[bytes]:
@@ -189,7 +190,7 @@ class Placing:
         after an error nothing has it either."""
         locked = _lock(folder)
         try:
-            may_use = locked and self._may_use_passing and _remove(folder, PASSING)
+            may_use = locked and self._may_use_passing() and _remove(folder, PASSING)
             passing = PASSING if may_use else b".ffrecord-" + os.urandom(8).hex().encode()
             try:
                 yield passing
@@ -202,10 +203,6 @@ class Placing:
             if locked:
                 unlock(folder)
 
-    @cached_property
-    def _may_use_passing(self) -> bool:
-        return self._asked()
-
 
 def _most_open() -> int:
     """How many folders may be open at once: a quarter of what this process may open at most."""
@@ -213,9 +210,12 @@ def _most_open() -> int:
     return MOST_OPEN if allowed == resource.RLIM_INFINITY else min(MOST_OPEN, allowed // 4)
 
 
-def _rename_to_new(folder: int, passing: bytes, name: bytes) -> None:
-    """Give a file its name unless there is something of that name by now; it loses the other one
-    either way."""
+def rename_to_new_file(passing: AnyStr, name: AnyStr, folder: int | None = None) -> None:
+    """Give a file its name, and take the passing one away.
+
+    Raises:
+        FileExistsError: something has the name by now. The file is removed.
+    """
     try:
         os.link(passing, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
@@ -224,19 +224,15 @@ def _rename_to_new(folder: int, passing: bytes, name: bytes) -> None:
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        _rename_if_free(folder, passing, name)
+        # Without links a rename is the one step that there is. It cannot be told to replace
+        # nothing, so look once more, microseconds before.
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(name, dir_fd=folder, follow_symlinks=False)
+            _remove(folder, passing)
+            raise there_already() from None
+        os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
     else:
         os.unlink(passing, dir_fd=folder)
-
-
-def _rename_if_free(folder: int, passing: bytes, name: bytes) -> None:
-    """Where there are no links a rename is the one step that there is. It cannot be told to replace
-    nothing, so it is looked once more, microseconds before."""
-    with contextlib.suppress(FileNotFoundError):
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-        _remove(folder, passing)
-        raise there_already()
-    os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _require_at(fd: int, folder: int, name: bytes) -> None:
@@ -253,7 +249,7 @@ def _lock(folder: int) -> bool:
         return False
 
 
-def _remove(folder: int, name: bytes) -> bool:
+def _remove(folder: int | None, name: AnyStr) -> bool:
     """Whether the name is free then."""
     try:
         os.unlink(name, dir_fd=folder)

@@ -31,11 +31,9 @@ from ffrecord.format.index import DEEPEST, LONGEST_NAME
 Excluded: TypeAlias = Callable[[str, bool], bool]
 
 _SKIPPED_KINDS = {
-    stat.S_IFSOCK: "socket",
-    stat.S_IFIFO: "fifo",
-    stat.S_IFBLK: "block device",
-    stat.S_IFCHR: "character device",
-}
+    stat.S_IFSOCK: "socket", stat.S_IFIFO: "fifo",
+    stat.S_IFBLK: "block device", stat.S_IFCHR: "character device",
+}  # fmt: skip
 _NO_XATTRS = (errno.ENOTSUP, errno.ENODATA, errno.EPERM)
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # where a symlink may lead
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -58,14 +56,9 @@ class Scan:
     """
 
     def __init__(
-        self,
-        top: str,
-        *,
-        dereference: bool = False,
-        exclude: Iterable[str] = (),
-        leave_out: Iterable[str] = (),
-        ignore_changed: bool = False,
-    ) -> None:
+        self, top: str, *, dereference: bool = False, exclude: Iterable[str] = (),
+        leave_out: Iterable[str] = (), ignore_changed: bool = False,
+    ) -> None:  # fmt: skip
         self.tree = Tree()
         self.skipped: Counter[str] = Counter()
         self.changed: list[str] = []  # with ignore_changed: what went away meanwhile

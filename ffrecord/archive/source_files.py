@@ -72,7 +72,7 @@ class LoadedPiece:
 
 
 def pieces(lengths: Iterable[tuple[int, int]]) -> Iterator[Piece]:
-    """What to read at a time, for files given as inode and length."""
+    """Yield the pieces to read, for files given as inode and length."""
     batch = Piece([], [])
     size = 0
     for inode, length in lengths:
@@ -169,8 +169,8 @@ def _read_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Lo
 
 
 def _first_read(fd: int, place: memoryview, offset: int) -> int:
-    """What one read gets. A large piece that is not cached is read past the page cache: getting
-    pages for it there costs more than the disk does, and pushes out what others have cached."""
+    """Read once. A large piece that is not cached is read past the page cache: getting pages for
+    it there costs more than the disk does, and pushes out pages that others use."""
     if len(place) == BATCH_BYTES and not _cache.has(fd, offset, len(place)):
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         try:

@@ -34,14 +34,11 @@ def syntaxes() -> list[Syntax]:
     """Return the words of all commands. argparse has no public way to list a parser's arguments."""
     parser = make_parser()
     (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    return [
-        Syntax(name, COMMANDS[name].help, _arguments(name, commands.choices[name]._actions))
-        for name in COMMANDS
-    ]
-
-
-def _arguments(command: str, actions: list[argparse.Action]) -> tuple[Argument, ...]:
-    return tuple(_argument(command, action) for action in actions)
+    found = []
+    for name, command in COMMANDS.items():
+        actions = commands.choices[name]._actions
+        found.append(Syntax(name, command.help, tuple(_argument(name, each) for each in actions)))
+    return found
 
 
 def _argument(command: str, action: argparse.Action) -> Argument:

@@ -171,78 +171,33 @@ def _version(release: str) -> tuple[int, ...]:
 
 
 _RULES: tuple[tuple[Callable[[Facts], bool], Missing], ...] = (
-    (
-        lambda found: not found["libaio"],
-        Missing(
-            "libaio",
-            "plain reads take its place: batches from a cold disk come at 0.3 to 0.6 of the speed",
-            "install the system's package libaio1, on newer releases libaio1t64",
-        ),
-    ),
-    (
-        lambda found: found["libaio"] and not found["aio_context"],
-        Missing(
-            "AIO contexts",
-            "the kernel gives none: batches from a cold disk come at 0.3 to 0.6 of the speed",
-            "if all of fs.aio-max-nr is in use, raise it: sysctl fs.aio-max-nr=1048576; a sandbox "
-            "has to allow io_setup",
-        ),
-    ),
-    (
-        lambda found: found["direct_bytes"] == 0,
-        Missing(
-            "O_DIRECT",
-            "cold batches are read through the page cache, and push other files out of it",
-            "keep the data on ext4, XFS, btrfs or another file system of a local disk",
-        ),
-    ),
-    (
-        lambda found: found["cachestat"] is False,
-        Missing(
-            "cachestat",
-            "a few pages of each batch are read to find out whether the rest is cached",
-            "it needs Linux 6.5, a file that is yours, and a file system other than overlayfs",
-        ),
-    ),
-    (
-        lambda found: found["huge_pages"] in (None, "never"),
-        Missing(
-            "huge pages",
-            "a large batch takes up to 1.8 times as long, because a disk request names each page",
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root",
-        ),
-    ),
-    (
-        lambda found: (found["open_files_most"] or FEW_FILES) < FEW_FILES,
-        Missing(
-            "open files",
-            f"each record file takes {DESCRIPTORS_EACH}, and {SPARE_DESCRIPTORS} are left to "
-            "others: datasets and archives of many files do not open",
-            f"raise the hard limit to {FEW_FILES}: ulimit -Hn, or LimitNOFILE= of systemd",
-        ),
-    ),
-    (
-        lambda found: not found["fuse_device"],
-        Missing(
-            "/dev/fuse",
-            "archives cannot be mounted",
-            "modprobe fuse, as root; in a container, start it with --device /dev/fuse",
-        ),
-    ),
-    (
-        lambda found: found["fusermount"] is None and not found["root"],
-        Missing(
-            "fusermount3",
-            "only root can mount archives",
-            "install the system's package fuse3",
-        ),
-    ),
-    (
-        lambda found: _version(found["kernel"]) < (6, 9),
-        Missing(
-            "Linux 6.9",
-            "if a worker of a mount is killed, the reads that it was at fail",
-            "a newer kernel resends them to another worker",
-        ),
-    ),
-)
+    (lambda found: not found["libaio"], Missing("libaio",
+        "plain reads take its place: batches from a cold disk come at 0.3 to 0.6 of the speed",
+        "install the system's package libaio1, on newer releases libaio1t64")),
+    (lambda found: found["libaio"] and not found["aio_context"], Missing("AIO contexts",
+        "the kernel gives none: batches from a cold disk come at 0.3 to 0.6 of the speed",
+        "if all of fs.aio-max-nr is in use, raise it: sysctl fs.aio-max-nr=1048576; a sandbox "
+        "has to allow io_setup")),
+    (lambda found: found["direct_bytes"] == 0, Missing("O_DIRECT",
+        "cold batches are read through the page cache, and push other files out of it",
+        "keep the data on ext4, XFS, btrfs or another file system of a local disk")),
+    (lambda found: found["cachestat"] is False, Missing("cachestat",
+        "a few pages of each batch are read to find out whether the rest is cached",
+        "it needs Linux 6.5, a file that is yours, and a file system other than overlayfs")),
+    (lambda found: found["huge_pages"] in (None, "never"), Missing("huge pages",
+        "a large batch takes up to 1.8 times as long, because a disk request names each page",
+        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root")),
+    (lambda found: (found["open_files_most"] or FEW_FILES) < FEW_FILES, Missing("open files",
+        f"each record file takes {DESCRIPTORS_EACH}, and {SPARE_DESCRIPTORS} are left to "
+        "others: datasets and archives of many files do not open",
+        f"raise the hard limit to {FEW_FILES}: ulimit -Hn, or LimitNOFILE= of systemd")),
+    (lambda found: not found["fuse_device"], Missing("/dev/fuse",
+        "archives cannot be mounted",
+        "modprobe fuse, as root; in a container, start it with --device /dev/fuse")),
+    (lambda found: found["fusermount"] is None and not found["root"], Missing("fusermount3",
+        "only root can mount archives",
+        "install the system's package fuse3")),
+    (lambda found: _version(found["kernel"]) < (6, 9), Missing("Linux 6.9",
+        "if a worker of a mount is killed, the reads that it was at fail",
+        "a newer kernel resends them to another worker")),
+)  # fmt: skip

@@ -58,11 +58,11 @@ class ConversionReport:
     replaced: int = 0
     """Files that a later one of the same name took the place of."""
     skipped: dict[str, int] = field(default_factory=dict)
-    """What the target cannot hold, by kind."""
+    """Things that the target cannot hold, by kind."""
     source_contents: Counts | None = None
-    """What `read` counts, if that is files; and the folders."""
+    """If `read` counts files: how many of each kind, and the folders."""
     target_contents: Counts | None = None
-    """What `written` counts, likewise."""
+    """Likewise for `written`."""
 
 
 def convert(

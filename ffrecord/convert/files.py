@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from ffrecord.aliases import Closing
 from ffrecord.atomic.file import writing
 from ffrecord.convert.shapes import LARGEST_RECORD, Buffer
 from ffrecord.disk.longpaths import open_path
@@ -26,7 +27,7 @@ GATHERED = 128 << 10
 """Bytes that are written at once."""
 
 
-class SourceFile:
+class SourceFile(Closing):
     """A regular file, and where in it the next read begins.
 
     A length is compared with what is left of the file before anything is read or allocated.
@@ -76,12 +77,6 @@ class SourceFile:
 
     def close(self) -> None:
         self._file.close()
-
-    def __enter__(self) -> SourceFile:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class PieceReader:

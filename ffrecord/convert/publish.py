@@ -12,7 +12,7 @@ import os
 import stat
 from contextlib import ExitStack
 
-from ffrecord.archive.placing import NO_LINKS
+from ffrecord.archive.placing import rename_to_new_file
 from ffrecord.atomic.file import sync_folder, writing
 from ffrecord.atomic.folder import appeared, rename_to_new
 from ffrecord.disk import libc
@@ -66,19 +66,11 @@ def _put_back(aside: str, name: str) -> None:
 
 
 def _name_anew(place: str, name: str) -> None:
-    """A name that nobody has taken since it was looked for."""
+    """Give a file its name, unless somebody has taken that since it was looked for."""
     try:
-        os.link(place, name)
+        rename_to_new_file(place, name)
     except FileExistsError as error:
         raise appeared(name) from error
-    except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
-        if os.path.lexists(name):
-            raise appeared(name) from None
-        os.rename(place, name)
-    else:
-        os.unlink(place)
 
 
 def _move_folder(place: str, name: str) -> None:

@@ -22,7 +22,7 @@ Buffer: TypeAlias = Any  # bytes, or anything else with the buffer protocol
 Row: TypeAlias = dict[str, Any]
 
 LARGEST_RECORD = (1 << 31) - 1
-"""Of a format whose lengths cannot be believed: a file may have holes, and claim any size."""
+"""Bytes. A length in a file cannot be believed: with holes the file may claim any size."""
 
 
 @dataclass(slots=True)

@@ -14,18 +14,7 @@ from ffrecord.dataset.write import infer_spec, write_dataset
 from ffrecord.dataset.writer import DatasetWriter
 
 __all__ = [
-    "DatasetReader",
-    "DatasetWriter",
-    "Interleave",
-    "MemoryDataset",
-    "Mix",
-    "PendingDatapoints",
-    "ShardedDatasetReader",
-    "ShardedDatasetWriter",
-    "Transform",
-    "decoders",
-    "encoders",
-    "infer_spec",
-    "view_decoder",
-    "write_dataset",
-]
+    "DatasetReader", "DatasetWriter", "Interleave", "MemoryDataset", "Mix", "PendingDatapoints",
+    "ShardedDatasetReader", "ShardedDatasetWriter", "Transform", "decoders", "encoders",
+    "infer_spec", "view_decoder", "write_dataset",
+]  # fmt: skip

@@ -31,14 +31,9 @@ class RecordFiles:
     """
 
     def __init__(
-        self,
-        paths: Sequence[str],
-        check_data: bool,
-        mode: str,
-        *,
-        keep_headers: bool,
+        self, paths: Sequence[str], check_data: bool, mode: str, *, keep_headers: bool,
         stacklevel: int = 1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_mode(mode)
         opened = open_files if keep_headers else open_streamed
         self._table: Table = opened(paths, mode, check_data)

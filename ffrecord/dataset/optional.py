@@ -11,14 +11,9 @@ from ffrecord.errors import FFRecordError, MissingPackageError
 
 # module -> what pip calls the package that has it
 PIP_NAMES = {
-    "msgpack": "msgpack",
-    "PIL": "pillow",
-    "zstandard": "zstandard",
-    "lz4": "lz4",
-    "crc32c": "crc32c",
-    "cramjam": "cramjam",
-    "h5py": "h5py",
-}
+    "msgpack": "msgpack", "PIL": "pillow", "zstandard": "zstandard", "lz4": "lz4",
+    "crc32c": "crc32c", "cramjam": "cramjam", "h5py": "h5py",
+}  # fmt: skip
 
 
 @cache

@@ -18,7 +18,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from ffrecord.aliases import Bytes, Ints, Path
+from ffrecord.aliases import Bytes, Closing, Ints, Path
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Decoder
 from ffrecord.dataset.columns import Column, open_columns, parse_types
@@ -124,7 +124,7 @@ class _Wanted:
         return [list(islice(each, count)) for count in (self.end - self.begin).tolist()]
 
 
-class DatasetReader(_ColumnDatapoints):
+class DatasetReader(Closing, _ColumnDatapoints):
     """Reads a dataset that `DatasetWriter` wrote.
 
     Args:
@@ -228,12 +228,6 @@ class DatasetReader(_ColumnDatapoints):
         """Close the files. Values that were read stay valid."""
         if self._files is not None:
             self._files.close()
-
-    def __enter__(self) -> DatasetReader:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         opened = [] if self._files is None else self._files.opened()

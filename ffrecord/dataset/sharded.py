@@ -17,7 +17,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from ffrecord.aliases import Ints, Path
+from ffrecord.aliases import Closing, Finishing, Ints, Path
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Decoder, Encoder
 from ffrecord.dataset.continuing import require_same
@@ -32,7 +32,7 @@ from ffrecord.records.fingerprints import combined
 SHARD_NAME = r"[0-9]{6}|[1-9][0-9]{6,18}"
 
 
-class ShardedDatasetWriter:
+class ShardedDatasetWriter(Finishing):
     """Writes datapoints into shards.
 
     Args:
@@ -137,14 +137,8 @@ class ShardedDatasetWriter:
             writer.close()
             self._finished += len(writer)
 
-    def __enter__(self) -> ShardedDatasetWriter:
-        return self
-
-    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        if exc_type is None:
-            self.close()
-        else:
-            self.discard()
+    def _give_up(self) -> None:
+        self.discard()
 
 
 class JoinedDatasets(Datapoints):
@@ -199,7 +193,7 @@ class JoinedDatasets(Datapoints):
         return datapoints
 
 
-class ShardedDatasetReader(JoinedDatasets):
+class ShardedDatasetReader(Closing, JoinedDatasets):
     """Reads a folder of shards, or some of them, as one dataset.
 
     Args:
@@ -246,12 +240,6 @@ class ShardedDatasetReader(JoinedDatasets):
     def close(self) -> None:
         for part in self.parts:
             part.close()
-
-    def __enter__(self) -> ShardedDatasetReader:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<ShardedDatasetReader {self.directory}: {len(self)} in {self.shards} shards>"

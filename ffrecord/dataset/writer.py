@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord.aliases import Path
+from ffrecord.aliases import Finishing, Path
 from ffrecord.atomic.file import Naming, NewFile, writing
 from ffrecord.atomic.folder import NewFolder, check_new_folder
 from ffrecord.atomic.grown_folder import GrownFolder
@@ -49,7 +49,7 @@ SAMPLE_BYTES = 4 << 20
 SAMPLE_VALUES = 20_000
 
 
-class DatasetWriter:
+class DatasetWriter(Finishing):
     """Writes a dataset.
 
     Args:
@@ -160,14 +160,8 @@ class DatasetWriter:
             self._folder.discard()
             self._folder = None
 
-    def __enter__(self) -> DatasetWriter:
-        return self
-
-    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        if exc_type is None:
-            self.close()
-        else:
-            self.discard()
+    def _give_up(self) -> None:
+        self.discard()
 
     def __del__(self) -> None:
         if getattr(self, "_folder", None) is not None and self._mine:

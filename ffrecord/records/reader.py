@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
-from ffrecord.aliases import Bytes, Ints, Path
+from ffrecord.aliases import Bytes, Closing, Ints, Path
 from ffrecord.errors import FFRecordError
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
@@ -41,7 +41,7 @@ STEP_BYTES = 4 << 20
 STEP_RECORDS = 1024
 
 
-class FileReader:
+class FileReader(Closing):
     """Reads records from a file, a list of files, or a folder's `*.ffr` in sorted order.
 
     Args:
@@ -307,12 +307,6 @@ class FileReader:
         self._growing = None
         self._ahead.drop()
         self._table = replace(self._table, sources=None)
-
-    def __enter__(self) -> FileReader:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("check_data", "mode", "on_error", "unfinished")

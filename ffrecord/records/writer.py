@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.aliases import Bytes
+from ffrecord.aliases import Bytes, Finishing
 from ffrecord.atomic.file import Naming, check_target, writing
 from ffrecord.errors import ClosedError, CountError, FFRecordError
 from ffrecord.format import records as record_layout
@@ -46,7 +46,7 @@ FLUSH_BYTES = 64 << 20
 """A resumable writer flushes by itself when so much was written since the last time."""
 
 
-class FileWriter:
+class FileWriter(Finishing):
     """Writes a record file.
 
     Args:
@@ -227,15 +227,9 @@ class FileWriter:
         if self._mine:
             self._file.discard()
 
-    def __enter__(self) -> FileWriter:
-        return self
-
-    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        if exc_type is None:
-            self.close()
-        else:
-            with contextlib.suppress(OSError, FFRecordError):  # the first error is to be seen
-                self.suspend()
+    def _give_up(self) -> None:
+        with contextlib.suppress(OSError, FFRecordError):  # the first error is to be seen
+            self.suspend()
 
     def __del__(self) -> None:
         # The original finishes a file whose writer is dropped: do so when it is certainly whole.

@@ -20,12 +20,6 @@ from ffrecord.torch.registry import ReaderRegistry
 from ffrecord.torch.samplers import DistributedShuffleSampler, ShuffleSampler
 
 __all__ = [
-    "ConcatDataset",
-    "DataLoader",
-    "Dataset",
-    "DistributedShuffleSampler",
-    "PackedFolderDataset",
-    "ReaderRegistry",
-    "ShuffleSampler",
-    "Subset",
-]
+    "ConcatDataset", "DataLoader", "Dataset", "DistributedShuffleSampler", "PackedFolderDataset",
+    "ReaderRegistry", "ShuffleSampler", "Subset",
+]  # fmt: skip

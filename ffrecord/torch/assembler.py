@@ -51,14 +51,9 @@ class BatchRequest(list[Any]):
     __slots__ = ("following", "number", "restored", "seed", "single")
 
     def __init__(
-        self,
-        indices: Iterable[Any],
-        following: list[Any] | None = None,
-        seed: int | None = None,
-        single: bool = False,
-        number: int | None = None,
-        restored: Any = None,
-    ) -> None:
+        self, indices: Iterable[Any], following: list[Any] | None = None, seed: int | None = None,
+        single: bool = False, number: int | None = None, restored: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__(indices)
         self.following = following
         self.seed = seed

@@ -104,11 +104,7 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
     on_error: OnError = "raise"
 
     def __init__(
-        self,
-        fnames: Path | Sequence[Path],
-        check_data: bool = True,
-        *,
-        on_error: OnError = "raise",
+        self, fnames: Path | Sequence[Path], check_data: bool = True, *, on_error: OnError = "raise"
     ) -> None:
         self.fnames = fnames
         self.reader = FileReader(fnames, check_data)

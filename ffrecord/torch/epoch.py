@@ -67,16 +67,11 @@ class Epoch(Iterator[Any]):
     """
 
     def __init__(
-        self,
-        batches: Any,
-        progress: Progress,
-        report: Callable[[Skipped], None],
-        length: Callable[[], int],
-        in_order: bool = True,
-        discarded: int = 0,
+        self, batches: Any, progress: Progress, report: Callable[[Skipped], None],
+        length: Callable[[], int], in_order: bool = True, discarded: int = 0,
         following: Callable[[], Epoch] | None = None,
         renewed: Callable[[], Epoch | None] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._batches = batches
         self._progress = progress
         self._report = report

@@ -189,16 +189,15 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
             raise StateError("with in_order=False it is not known which batches are to come")
         if progress is not None and progress.problem is not None:
             raise StateError(progress.problem)
-        sampler, origin = (
-            (None, None) if self._iterable else self._order(progress if begun else None)
-        )
+        now = progress if begun else None
+        sampler, origin = (None, None) if self._iterable else self._order(now)
         return {
             "version": VERSION,
             "fingerprint": self._fingerprint(),
             "begun": begun,
-            "epoch": progress.epoch if progress is not None and begun else self._epoch,
-            "step": progress.step if progress is not None and begun else self._step,
-            "given": sorted(progress.given) if progress is not None and begun else [],
+            "epoch": self._epoch if now is None else now.epoch,
+            "step": self._step if now is None else now.step,
+            "given": [] if now is None else sorted(now.given),
             "step_size": steps.step_size,
             "ranks": steps.ranks,
             "sampler_kind": steps.kind,
@@ -209,7 +208,7 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
             "generator": None if self.generator is None else encoded(random_state(self.generator)),
             "base_rng": self._base_state(begun),
             "num_workers": self.num_workers,
-            "turn": progress.turn if progress is not None and begun else 0,
+            "turn": 0 if now is None else now.turn,
             "workers": self._worker_states(progress, begun),
         }
 

@@ -205,15 +205,8 @@ class DistributedShuffleSampler(_Shuffle, DistributedSampler[int]):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        DistributedSampler.__init__(
-            self,
-            dataset,  # type: ignore[arg-type]
-            num_replicas,
-            rank,
-            shuffle,
-            seed,
-            drop_last,
-        )
+        shares = num_replicas, rank, shuffle, seed, drop_last
+        DistributedSampler.__init__(self, dataset, *shares)  # type: ignore[arg-type]
         self._prepare(dataset)
 
     def __iter__(self) -> Iterator[int]:

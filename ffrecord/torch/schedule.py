@@ -203,8 +203,8 @@ class _Iteration(Iterator[Any]):
     def __next__(self) -> Any:
         if self._batches is None:
             self.waits = False
-            keys = self.numbered()
-            self._batches = self._with_more(keys) if self.steps.promises else _keys_only(keys)
+            keys, promises = self.numbered(), self.steps.promises
+            self._batches = self._with_more(keys) if promises else (key for _, key in keys)
         return next(self._batches)
 
     # ---- states --------------------------------------------------------------------------
@@ -316,11 +316,6 @@ def _own_state(steps: Steps, indices: _Once | None = None) -> SamplerState | Non
         return None
     ended = indices is not None and indices.ended
     return {"sampler": sampler, "iterator": iterator, "ended": ended}
-
-
-def _keys_only(keys: Iterator[tuple[int, Any]]) -> Iterator[Any]:
-    for _, key in keys:
-        yield key
 
 
 class _Once(Iterator[Any]):

@@ -41,15 +41,9 @@ KNOWN_PATHS = 1 << 14
 
 
 def prepare(
-    source: str,
-    mountpoint: str,
-    options: Options,
-    filesystem: Filesystem,
-    content: CheckedContent,
-    counts: memoryview,
-    log: Log,
-    caller: Caller | None = None,
-) -> Callable[[Ready], None]:
+    source: str, mountpoint: str, options: Options, filesystem: Filesystem, content: CheckedContent,
+    counts: memoryview, log: Log, caller: Caller | None = None,
+) -> Callable[[Ready], None]:  # fmt: skip
     """A function that mounts and serves until the mount has gone; it says when it is ready.
 
     The mount ends with the `caller`, if there is one. What can be seen to stand in the way is
@@ -132,13 +126,9 @@ class Callbacks:
     use_ns = True  # times are nanoseconds
 
     def __init__(
-        self,
-        filesystem: Filesystem,
-        content: CheckedContent,
-        counts: memoryview,
-        log: Log,
+        self, filesystem: Filesystem, content: CheckedContent, counts: memoryview, log: Log,
         started: Callable[[], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.has_started = False
         self._filesystem = filesystem
         self._content = content

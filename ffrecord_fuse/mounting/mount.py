@@ -264,12 +264,10 @@ def _mount_by_helper(source: str, mountpoint: str, folder: str, options: Options
 
 
 def _run_helper(
-    mountpoint: str,
-    arguments: list[str],
-    environment: dict[str, str] | None = None,
+    mountpoint: str, arguments: list[str], environment: dict[str, str] | None = None,
     descriptors: tuple[int, ...] = (),
-) -> str | None:
-    """None when it did what it was asked to, else what it said instead."""
+) -> str | None:  # fmt: skip
+    """Run fusermount3; return None if it succeeded, else what it said."""
     helper = shutil.which("fusermount3") or shutil.which("fusermount")
     if helper is None:
         raise MountError(mountpoint, errno.ENOENT, _NO_HELPER)
@@ -295,39 +293,24 @@ def _received(mountpoint: str, ours: socket.socket) -> int:
 _NOT_FOR_USERS = "'user_allow_other' is set"
 # what fusermount3 says -> what it means
 _SAID_OF_MOUNTING = (
-    (
-        _NOT_FOR_USERS, errno.EPERM,
+    (_NOT_FOR_USERS, errno.EPERM,
         "allow_other is for root only, unless /etc/fuse.conf has the line user_allow_other: "
-        "have root add it, or leave the option out",
-    ),
-    (
-        "no write access", errno.EACCES,
-        "no permission to mount here: choose a folder that you can write to",
-    ),
-    (
-        "not owned by user", errno.EACCES,
-        "no permission to mount here: choose a folder of your own",
-    ),
-    (
-        "too many FUSE filesystems", errno.ENOSPC,
-        "users have mounted too much: unmount some, or have root raise mount_max in /etc/fuse.conf",
-    ),
-    (
-        "mounting over filesystem type", errno.EPERM,
-        "users may not mount on this kind of file system: choose a folder on a local disk",
-    ),
+        "have root add it, or leave the option out"),
+    ("no write access", errno.EACCES,
+        "no permission to mount here: choose a folder that you can write to"),
+    ("not owned by user", errno.EACCES,
+        "no permission to mount here: choose a folder of your own"),
+    ("too many FUSE filesystems", errno.ENOSPC,
+        "users have mounted too much: unmount some, or have root raise mount_max in "
+        "/etc/fuse.conf"),
+    ("mounting over filesystem type", errno.EPERM,
+        "users may not mount on this kind of file system: choose a folder on a local disk"),
     ("device not found", errno.ENODEV, _NO_DEVICE),
-    (
-        f"failed to open {_DEVICE}", errno.EACCES,
-        f"users may not open {_DEVICE}: have root allow it (chmod 666 {_DEVICE})",
-    ),
-    (
-        "Operation not permitted", errno.EPERM,
-        "fusermount3 may not mount: it has to be setuid root, and a container needs SYS_ADMIN",
-    ),
+    (f"failed to open {_DEVICE}", errno.EACCES,
+        f"users may not open {_DEVICE}: have root allow it (chmod 666 {_DEVICE})"),
+    ("Operation not permitted", errno.EPERM,
+        "fusermount3 may not mount: it has to be setuid root, and a container needs SYS_ADMIN"),
 )  # fmt: skip
-
-
 _ALLOW_ROOT = (
     "allow_root takes the line user_allow_other in /etc/fuse.conf, as allow_other does: "
     "have root add it, or leave the option out"
@@ -335,7 +318,7 @@ _ALLOW_ROOT = (
 
 
 def refusal(mountpoint: str, said: str, options: Options) -> MountError:
-    """What fusermount3 says when it does not mount, as an error that tells what to do."""
+    """Return the error for what fusermount3 said, with what to do about it."""
     if options.allow_root and _NOT_FOR_USERS in said:  # it was asked for allow_other instead
         return MountError(mountpoint, errno.EPERM, _ALLOW_ROOT)
     for part, code, why in _SAID_OF_MOUNTING:

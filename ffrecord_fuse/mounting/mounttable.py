@@ -1,4 +1,4 @@
-"""What is mounted where, from /proc/self/mountinfo, without looking into what is mounted."""
+"""The mount table, from /proc/self/mountinfo, without looking into mounted file systems."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class MountEntry:
 
     @property
     def user(self) -> int:
-        """Who has mounted it, if it is FUSE: besides root, fusermount3 lets only them unmount."""
+        """The user that mounted it, if it is FUSE: fusermount3 lets only them and root unmount."""
         words = dict(word.partition("=")[::2] for word in self.super_options)
         return int(words.get("user_id", 0))
 
 
 def find(mountpoint: str) -> MountEntry | None:
-    """What is mounted at this path (not: what file system the path is in)."""
+    """Return the mount at this path (not: the file system that the path is in)."""
     folder = resolve(mountpoint)
     found = None
     for entry in entries():

@@ -88,7 +88,7 @@ def escape(value: str) -> str:
 
 
 def _words(texts: Sequence[str]) -> Iterator[str]:
-    """What the commas separate, with the escapes taken away. Nothing between two is no word."""
+    """Yield the words between the commas, without escapes; two commas have none between them."""
     for text in texts:
         for word in re.findall(r"(?:\\.|[^,\\]|\\\Z)+", text, re.DOTALL):
             yield re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL)

@@ -38,14 +38,9 @@ ANSWER_SECONDS = 2.0
 
 
 def serve(
-    archive: str,
-    mountpoint: str,
-    options: Options,
-    *,
-    foreground: bool = False,
-    caller: Caller | None = None,
-    warn: Callable[[str], None] = lambda text: None,
-) -> int:
+    archive: str, mountpoint: str, options: Options, *, foreground: bool = False,
+    caller: Caller | None = None, warn: Callable[[str], None] = lambda text: None,
+) -> int:  # fmt: skip
     """Mount and serve; returns when the mount has gone or, as a daemon, when it answers.
 
     Whatever stands in the way is raised before anything is left in the background. The mount ends

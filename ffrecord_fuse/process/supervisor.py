@@ -56,7 +56,7 @@ def default_workers() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the workers of a mount serve."""
+    """The archive that the workers of a mount serve, and how."""
 
     filesystem: Filesystem
     content: CheckedContent
@@ -89,17 +89,9 @@ class Supervisor:
     """
 
     def __init__(
-        self,
-        fd: int,
-        mountpoint: str,
-        served: Served,
-        agreement: Agreement,
-        *,
-        workers: int,
-        log: Callable[[str], None],
-        connection: int | None = None,
-        caller: Caller | None = None,
-    ) -> None:
+        self, fd: int, mountpoint: str, served: Served, agreement: Agreement, *, workers: int,
+        log: Callable[[str], None], connection: int | None = None, caller: Caller | None = None,
+    ) -> None:  # fmt: skip
         self._fd = fd
         self._mountpoint = mountpoint
         self._served = served
@@ -114,7 +106,8 @@ class Supervisor:
         """Start the workers, say that they are, and return when the mount has gone."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
         try:
-            with contextlib.closing(self._events()) as events:
+            ended = () if self._caller is None else self._caller.descriptors
+            with contextlib.closing(Events(WAITED_FOR, ended)) as events:
                 self._start_all()
                 ready()
                 while any(worker.pid for worker in self._workers):
@@ -123,9 +116,6 @@ class Supervisor:
         finally:
             self.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-    def _events(self) -> Events:
-        return Events(WAITED_FOR, () if self._caller is None else self._caller.descriptors)
 
     def _start_all(self) -> None:
         try:
@@ -200,7 +190,7 @@ class Supervisor:
             time.sleep(min(0.01 * 2 ** (worker.failures - 3), LONGEST_PAUSE))
 
     def _resend(self) -> None:
-        """What others are at work on is handed out again as well: they will be told ENOENT."""
+        """Requests of other workers are handed out again as well: their replies get ENOENT."""
         try:
             os.write(self._fd, reply.resend())
         except OSError as error:

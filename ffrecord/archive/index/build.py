@@ -19,14 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.aliases import Ints
-from ffrecord.archive.index.columns import (
-    BlocksOf,
-    DistinctTexts,
-    Texts,
-    TextsOf,
-    Xattrs,
-    XattrsOf,
-)
+from ffrecord.archive.index.columns import BlocksOf, DistinctTexts, Texts, TextsOf, Xattrs, XattrsOf
 from ffrecord.format import index as index_layout
 from ffrecord.format.checksum import crc32
 from ffrecord.format.index import ATTRIBUTES, NO_ENTRY, XATTR

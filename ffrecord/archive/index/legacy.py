@@ -53,11 +53,7 @@ def most_entries(files: int) -> int:
 
 
 def read_tree(
-    path: str,
-    record: Raw,
-    record_sizes: list[int],
-    archive: os.stat_result,
-    most_entries: int,
+    path: str, record: Raw, record_sizes: list[int], archive: os.stat_result, most_entries: int
 ) -> Tree:
     """The tree that the original's index record describes. It has no attributes: files and
     folders are read-only, and otherwise the archive's."""

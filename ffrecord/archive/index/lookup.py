@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from ffrecord.aliases import Ints
 from ffrecord.archive.index.check import RecordSizes, WaitFor, check, nothing_to_wait_for
+from ffrecord.archive.index.columns import MISSING as MISSING
 from ffrecord.archive.index.pathrows import PathRows
 from ffrecord.errors import IndexStructureError
 from ffrecord.format import index as index_layout
@@ -32,7 +33,6 @@ from ffrecord.format.index import BLOCK, Buffer
 
 ROOT = 0
 FOLDER_SIZE = 4096  # what stat(2) says of one, as on ext4
-MISSING = -1
 LONGEST_PREFIX = 4096  # longer paths are found name by name
 NEAR = 8  # of about one hash in a bucket; hardly ever more
 
@@ -85,12 +85,9 @@ class Index:
     """
 
     def __init__(
-        self,
-        path: str,
-        image: Buffer,
-        record_sizes: RecordSizes,
+        self, path: str, image: Buffer, record_sizes: RecordSizes,
         wait_for: WaitFor = nothing_to_wait_for,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._path = path
         self._raw = image
         self.tables = tables = index_layout.parse(path, image)

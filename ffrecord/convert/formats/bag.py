@@ -13,10 +13,9 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
-from ffrecord.aliases import Ints
+from ffrecord.aliases import Closing, Ints
 from ffrecord.convert.files import SourceFile, open_new
 from ffrecord.convert.shapes import Buffer, ConvertOptions, Records, Written
-from ffrecord.errors import DamagedSourceError
 
 LIMIT = np.dtype("<u8")
 LIMITS_AT_ONCE = 8192
@@ -47,7 +46,7 @@ def write(path: str, records: Records, options: ConvertOptions, *, single: bool 
     return Written(bag.length)
 
 
-class BagWriter:
+class BagWriter(Closing):
     """Writes `.bag` and `.idx`."""
 
     def __init__(self, path: str) -> None:
@@ -64,10 +63,7 @@ class BagWriter:
         self._index.write(self._end.to_bytes(LIMIT.itemsize, "little"))
         self.length += 1
 
-    def __enter__(self) -> BagWriter:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
+    def close(self) -> None:
         self._opened.close()
 
 
@@ -95,7 +91,7 @@ class SingleBagWriter:
                 self._file.write(np.array(self._limits, LIMIT).tobytes())
 
 
-class BagFile:
+class BagFile(Closing):
     """A bag that is read from front to back, of either kind. Its limits are not kept."""
 
     def __init__(self, path: str) -> None:
@@ -122,11 +118,15 @@ class BagFile:
         for limits in self._limits():
             for end in limits.tolist():
                 if end < begin:
-                    raise self._damaged(f"it ends at byte {end}, before it begins", number, begin)
+                    raise self._data.damaged(
+                        f"it ends at byte {end}, before it begins", number, begin
+                    )
                 yield self._data.read(end - begin, number)
                 begin, number = end, number + 1
         if begin != self._end_of_data:
-            raise self._damaged("what follows the last record is not in the index", number, begin)
+            raise self._data.damaged(
+                "what follows the last record is not in the index", number, begin
+            )
 
     @property
     def _end_of_data(self) -> int:
@@ -169,14 +169,5 @@ class BagFile:
         index.seek(start)
         return entries
 
-    def _damaged(self, what: str, record: int, offset: int) -> DamagedSourceError:
-        return self._data.damaged(what, record, offset)
-
     def close(self) -> None:
         self._opened.close()
-
-    def __enter__(self) -> BagFile:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

@@ -224,10 +224,6 @@ def _decode_u64(record: bytes) -> int:
     return int.from_bytes(record, "little")
 
 
-def _decode_array(record: bytes) -> Any:
-    return _array(*decode_msgpack(memoryview(record)))
-
-
 def _array(dtype: str, shape: list[int], data: bytes) -> Any:
     """A copy, which may be written to."""
     described = np.dtype(dtype)
@@ -285,7 +281,7 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "int": lambda record: decode_int(memoryview(record)),
     "i64": lambda record: decode_int(memoryview(record)),
     "u64": _decode_u64,
-    "array": _decode_array,
+    "array": lambda record: _array(*decode_msgpack(memoryview(record))),
     "tree": _decode_tree,
 }
 _ENCODERS: dict[str, Callable[[Any], bytes]] = {

@@ -233,12 +233,9 @@ def _values(path: str, field: Field, rows: int) -> Iterator[Any]:
         if block.dtype.hasobject:  # one in each row, whatever the shape: H5Record's have (n, 1)
             block = block.reshape(-1)
         for number in range(len(block)):
-            yield _value(path, start + number, field, _item(block, number))
-
-
-def _item(block: Any, number: int) -> Any:
-    """One row of a block. As a scalar it would lose its byte order; objects are what they are."""
-    return block[number] if block.dtype.hasobject else block[number, ...]
+            # As a scalar a row would lose its byte order; objects are what they are.
+            row = block[number] if block.dtype.hasobject else block[number, ...]
+            yield _value(path, start + number, field, row)
 
 
 def _step(dataset: Any) -> int:

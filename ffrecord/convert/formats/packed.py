@@ -102,7 +102,7 @@ class _Packing:
     def add(self, entry: FileEntry) -> None:
         names = split_path(entry.path)
         if not self._found:
-            self._imply_folder(entry)  # the root
+            self._add_inode(entry, _IMPLIED)  # the root
         folder = self._folder(names[:-1], entry)
         place = self._place(folder, names[-1]) if names else MISSING
         there = self._found.inode[place] if place != MISSING else MISSING
@@ -204,7 +204,7 @@ class _Packing:
         for name in names:
             place = self._place(folder, name)
             if place == MISSING:
-                inode = self._imply_folder(entry)
+                inode = self._add_inode(entry, _IMPLIED)
                 self._add_entry(folder, name, inode)
             else:
                 inode = self._found.inode[place]
@@ -213,9 +213,6 @@ class _Packing:
             folder = inode
         self._last_folder = (path, folder)
         return folder
-
-    def _imply_folder(self, entry: FileEntry) -> int:
-        return self._add_inode(entry, _IMPLIED)
 
     def _place(self, folder: int, name: bytes) -> int:
         """The entry of a name in a folder, or MISSING."""

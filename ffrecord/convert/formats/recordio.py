@@ -27,7 +27,7 @@ MAGIC = 0x01020304
 HEADER = struct.Struct("<5I")
 LENGTH = struct.Struct("<I")
 CHUNK_BYTES = 1 << 20
-"""Of records, before a chunk is written. Its readers hold a chunk in memory."""
+"""Records of so many bytes make a chunk. Its readers hold a chunk in memory."""
 CODECS = ("none", "snappy", "gzip")
 
 

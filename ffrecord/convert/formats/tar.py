@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from typing import Any
 
+from ffrecord.aliases import Closing
 from ffrecord.archive.counts import Counts, count_name
 from ffrecord.archive.names import to_bytes, to_text
 from ffrecord.convert.files import STEP, PieceReader, open_new, open_to_read
@@ -270,7 +271,7 @@ def _shard(folder: str, number: int) -> str:
     return os.path.join(folder, f"{number:06}.tar")
 
 
-class _Tar:
+class _Tar(Closing):
     """A tar that is being written."""
 
     def __init__(self, path: str) -> None:
@@ -295,12 +296,6 @@ class _Tar:
 
     def close(self) -> None:
         self._opened.close()
-
-    def __enter__(self) -> _Tar:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def _member(entry: FileEntry) -> tarfile.TarInfo:

@@ -25,19 +25,9 @@ from ffrecord.errors import ConversionError
 
 KEY = "__key__"
 TYPES = {
-    "bin": "bytes",
-    "txt": "utf8",
-    "cls": "int",
-    "float": "float",
-    "bool": "bool",
-    "json": "json",
-    "mp": "msgpack",
-    "npy": "array",
-    "tree": "tree",
-    "jpg": "jpg",
-    "jpeg": "jpg",
-    "png": "png",
-}
+    "bin": "bytes", "txt": "utf8", "cls": "int", "float": "float", "bool": "bool", "json": "json",
+    "mp": "msgpack", "npy": "array", "tree": "tree", "jpg": "jpg", "jpeg": "jpg", "png": "png",
+}  # fmt: skip
 _EXTENSIONS = {type_: extension for extension, type_ in reversed(TYPES.items())}
 _FILE = stat.S_IFREG | 0o644
 _INT = re.compile(rb"\s*[+-]?[0-9]{1,4000}\s*")
@@ -216,12 +206,9 @@ def _suffix(field: str, type_: str) -> bytes:
 
 
 def _entries(
-    rows: Rows,
-    types: dict[str, str],
-    suffixes: dict[str, bytes],
-    keyed: bool,
+    rows: Rows, types: dict[str, str], suffixes: dict[str, bytes], keyed: bool,
     options: ConvertOptions,
-) -> Iterator[FileEntry]:
+) -> Iterator[FileEntry]:  # fmt: skip
     before = b""
     for number, row in enumerate(rows.items):
         key = to_bytes(row[KEY]) if keyed else numbered(number, rows.count)
