@@ -137,23 +137,22 @@ class AioQueue:
     def land(self, at_least: int) -> tuple[list[int], list[int]]:
         """Return rows and results (bytes read, or a negative errno) of reads that have landed.
 
-        Waits for so many, or for all that are in flight; `at_least` 0 does not wait.
+        Waits for so many, or for all that are in flight; `at_least` 0 does not wait. Refused reads
+        are reported with those that have landed by then: an eventfd tells of these only once.
         """
-        if self._refused:
-            rows, results = [row for row, _ in self._refused], [code for _, code in self._refused]
-            self._refused = []
-        elif self.flying:
+        rows, results = [row for row, _ in self._refused], [code for _, code in self._refused]
+        if self.flying:
             context = self._context
             assert context is not None
             self._settled = False
             try:
-                rows, results = context.reap(min(at_least, self.flying) if at_least else 0)
-                self.flying -= len(rows)
+                landed = context.reap(0 if rows else min(at_least, self.flying))
+                self.flying -= len(landed[0])
+                rows, results = rows + landed[0], results + landed[1]
             except OSError:
                 rows, results = self._give_up(context)
             self._settled = True
-        else:
-            return [], []
+        self._refused = []
         self._untold -= len(rows)
         if self._filled is not None:
             self._told.append(rows)

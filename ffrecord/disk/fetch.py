@@ -112,7 +112,7 @@ class Fetch:
     def _copy_cached(self, fds: Ints | int, hot: npt.NDArray[np.bool_]) -> Ints:
         """Copy the hot reads out of the page cache; the reads that are left to do."""
         reads = hot.nonzero()[0]
-        queue = self._queue_for(fds, reads, os.RWF_NOWAIT)
+        queue = self._queue_for(fds, reads, self._sources.cache.rw_flags)
         left = np.ones(len(hot), bool)
         if queue is not None:
             try:

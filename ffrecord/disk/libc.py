@@ -43,6 +43,16 @@ def direct_alignment(fd: int) -> tuple[int, int] | None:
     return (buffer[38], buffer[39]) if buffer[0] & _STATX_DIOALIGN else None
 
 
+def file_system(fd: int) -> int:
+    """The magic number of the file system that an open file is in; 0 where nobody says."""
+    buffer = (ctypes.c_long * 32)()  # struct statfs has 120 bytes
+    try:
+        _call("fstatfs", fd, ctypes.byref(buffer))
+    except OSError:
+        return 0
+    return buffer[0]
+
+
 def insert_range(fd: int, offset: int, length: int) -> None:
     """Put a hole into a file, in front of what is at `offset`. All are multiples of a block."""
     where = ctypes.c_int64(offset), ctypes.c_int64(length)

@@ -9,6 +9,9 @@ first, and the rest only if those differ. Where `cachestat` is missing, blind (o
 allowed (a file that is neither ours nor writable), a one-byte NOWAIT read of those few decides for
 all of them: the few pages it may fetch are the price.
 
+A file of tmpfs has no other place than the page cache (and swap, as this process has): all of it is
+taken for cached, and read by plain reads. tmpfs knows no RWF_NOWAIT.
+
 An answer is a hint: pages come and go. Every caller is right whatever is said here.
 """
 
@@ -23,10 +26,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from ffrecord.aliases import Ints, Mask
-from ffrecord.disk.libc import SYS_CACHESTAT, syscall
+from ffrecord.disk.libc import SYS_CACHESTAT, file_system, syscall
 
 SAMPLE = 4
 HITS_TO_BE_WARM = 8
+_IN_MEMORY = {0x01021994, 0x858458F6}  # tmpfs, ramfs
 _Two, _Five = ctypes.c_uint64 * 2, ctypes.c_uint64 * 5
 
 
@@ -39,15 +43,27 @@ def tells(fd: int) -> bool:
     return _cachestat(fd, *first) == [True]
 
 
+def is_memory(fd: int) -> bool:
+    """Whether an open file is in memory and on no disk."""
+    return file_system(fd) in _IN_MEMORY
+
+
 class PageCache:
     """The policy "page cache first": whether reads of some files are tried there, and one such try.
 
-    `use_cachestat` is False where `tells` is. `has` and `has_each` may be called by any thread.
+    `use_cachestat` is True if `tells` is for every file, `in_memory` if `is_memory` is. `has` and
+    `has_each` may be called by any thread.
     """
 
     def __init__(self) -> None:
         self.use_cachestat = True
+        self.in_memory = False
         self._hits = HITS_TO_BE_WARM
+
+    @property
+    def rw_flags(self) -> int:
+        """The flags of a read that does not wait for a disk."""
+        return 0 if self.in_memory else os.RWF_NOWAIT
 
     def has(self, fd: int, offset: int, length: int) -> bool:
         """Return whether all pages of one read are in the page cache."""
@@ -62,6 +78,8 @@ class PageCache:
         """Return, for each read, whether all its pages are in the page cache. `fds` may be one for
         all."""
         n = len(offsets)
+        if self.in_memory:
+            return np.full(n, True)
         some = slice(0, n, max(1, n // SAMPLE))
         few = fds if isinstance(fds, int) else fds[some]
         answers = _cachestat(few, offsets[some], lengths[some]) if self.use_cachestat else None
@@ -75,14 +93,14 @@ class PageCache:
 
     def read(self, fd: int, memory: memoryview, offset: int) -> bool:
         """Fill `memory` without waiting for a disk; False if the page cache has not all of it, or
-        if the file system cannot read that way (EOPNOTSUPP: tmpfs, NFS).
+        if the file system cannot read that way (EOPNOTSUPP: NFS).
 
         A miss with RWF_NOWAIT begins to read into the page cache, so that the same bytes would
         come from the disk twice. While reads hit, that is worth it; after a miss the kernel is
         asked first, until some reads in a row have hit. If it cannot be asked, some reads are left
         out before the next is tried.
         """
-        if self._hits < HITS_TO_BE_WARM:
+        if self._hits < HITS_TO_BE_WARM and not self.in_memory:
             if not self.use_cachestat:
                 self._hits += 1
                 return False
@@ -90,7 +108,7 @@ class PageCache:
                 self._hits = 0
                 return False
         try:
-            count = os.preadv(fd, [memory], offset, os.RWF_NOWAIT)
+            count = os.preadv(fd, [memory], offset, self.rw_flags)
         except OSError:  # EAGAIN: not there; EOPNOTSUPP; EIO
             count = 0
         if count < len(memory):

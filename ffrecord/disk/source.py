@@ -166,6 +166,7 @@ class SourceSet:
     def ask_about_the_cache(self) -> None:
         """Find out how, after the headers were read (see `pagecache.tells`)."""
         self.cache.use_cachestat = all(pagecache.tells(source.fd) for source in self.each)
+        self.cache.in_memory = all(pagecache.is_memory(source.fd) for source in self.each)
 
     def map_all(self, length: int | None = None) -> None:
         """Map every file whole, or its first bytes, for the mode that returns views of them."""

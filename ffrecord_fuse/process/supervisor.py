@@ -220,6 +220,7 @@ class Supervisor:
             gc.freeze()
             gc.set_threshold(GARBAGE)
             served = self._served
+            # The session is not closed: that would wait for a disk that may never answer.
             spin = DEFAULT_SPIN if served.spin is None else served.spin
             Session(
                 worker.fd, served.filesystem, served.content,

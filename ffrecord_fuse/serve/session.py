@@ -98,16 +98,18 @@ class Session:
         }
 
     def run(self) -> None:
-        """Until the file system is unmounted, or its connection aborted."""
-        try:
-            while not self._over:
-                if self._reading.is_under_way:
-                    self._turn()
-                else:
-                    self._take(self._inbox.wait)
-        finally:
-            self._inbox.close()
-            self._reading.close()
+        """Serve until the file system is unmounted, or its connection aborted."""
+        while not self._over:
+            if self._reading.is_under_way:
+                self._turn()
+            else:
+                self._take(self._inbox.wait)
+
+    def close(self) -> None:
+        """Wait for the reads under way, and free what the session holds. A process that ends has
+        no need to, and a disk that never answers would keep it."""
+        self._inbox.close()
+        self._reading.close()
 
     def _turn(self) -> None:
         """Some requests, and what has come from the disk, with reads under way."""

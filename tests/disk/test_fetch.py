@@ -461,6 +461,26 @@ def test_a_plain_read_beyond_the_end_says_where_it_ended(sample_file: Path) -> N
         source.read_into(np.empty(100, np.uint8), size - 50)
 
 
+@needs_libaio
+@pytest.mark.in_memory
+def test_files_in_memory_are_copied_by_one_call(
+    sample_file: Path, sample_records: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tmpfs has no RWF_NOWAIT: each read of a batch was refused by a call of its own."""
+    handmade.require_memory(sample_file)
+    submit, taken = aio.Context.submit, list[int]()
+
+    def noted(context: aio.Context, iocbs_at: int, count: int) -> int:
+        taken.append(submit(context, iocbs_at, count))
+        return taken[-1]
+
+    monkeypatch.setattr(aio.Context, "submit", noted)
+    with FileReader(sample_file) as reader:
+        assert handmade.as_bytes(reader.read(SCATTERED)) == [sample_records[i] for i in SCATTERED]
+    assert len(taken) == 1
+    assert taken[0] > 0
+
+
 def test_advice_that_is_refused_is_not_needed(
     sample_file: Path, sample_records: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from ffrecord.aliases import Ints
 from ffrecord.disk import pagecache
 from ffrecord.disk.pagecache import HITS_TO_BE_WARM, PageCache
+from ffrecord.disk.source import SourceSet
 from tests.support import handmade
 
 PAGE = mmap.PAGESIZE
@@ -265,6 +266,30 @@ def test_a_read_that_is_cached_in_part_is_a_miss(cold_file: Path, fd: int) -> No
     if handmade.cached_pages(cold_file)[9:13] != [False, True, False, False]:
         pytest.skip("this kernel reads ahead all the same")
     assert not PageCache().read(fd, memoryview(bytearray(2 * PAGE)), 10 * PAGE)
+
+
+@pytest.mark.in_memory
+def test_a_file_in_memory_is_always_at_hand(tmp_path: Path, tried: list[int]) -> None:
+    """Also where the kernel cannot be asked, and without RWF_NOWAIT, which tmpfs does not know."""
+    content = handmade.random_records([PAGE * 20])[0]
+    (tmp_path / "data").write_bytes(content)
+    handmade.require_memory(tmp_path / "data")
+    sources = SourceSet([str(tmp_path / "data")], direct=False)
+    sources.ask_about_the_cache()
+    sources.cache.use_cachestat = False
+    assert sources.cache.has_each(*rows(sources[0].fd, list(range(20)))).all()
+    assert not tried
+    for page in range(20):
+        found = read(sources.cache, sources[0].fd, page)
+        assert found == content[page * PAGE : (page + 1) * PAGE]
+    assert read(sources.cache, sources[0].fd, 20) is None  # beyond its end
+    assert len(tried) == 21
+
+
+def test_a_file_on_a_disk_is_not_taken_for_one_in_memory(cold_file: Path) -> None:
+    sources = SourceSet([str(cold_file)], direct=False)
+    sources.ask_about_the_cache()
+    assert not sources.cache.in_memory
 
 
 def test_cachestat_is_not_trusted_where_it_does_not_see_what_was_just_read(

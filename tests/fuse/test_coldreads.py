@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import random
+import select
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -17,12 +19,13 @@ from pathlib import Path
 import pytest
 
 from ffrecord.aliases import Bytes
-from ffrecord.disk import aio
+from ffrecord.disk import aio, pagecache
 from ffrecord.disk import source as disk_source
 from ffrecord.disk.source import Source, SourceSet
 from ffrecord.errors import ReadFailedError
 from ffrecord_fuse.serve.coldreads import THREADS, ColdReads
 from ffrecord_fuse.serve.reading import Reading
+from ffrecord_fuse.serve.session import Session
 from tests.fuse.test_session import (
     BLOCK,
     FILES,
@@ -34,7 +37,7 @@ from tests.fuse.test_session import (
     talk,
     tree,
 )
-from tests.support import completions, kernel, trees
+from tests.support import completions, handmade, kernel, trees
 from tests.support.kernel import Kernel, Reply
 
 __all__ = ["packed", "tree"]  # fixtures
@@ -146,6 +149,26 @@ def test_what_the_page_cache_has_is_answered_without_a_thread(
         assert reply.payload == (tree / "sub/deep").read_bytes()
         if not _has_nowait(packed):
             pytest.skip("this file system has no RWF_NOWAIT")
+        assert slow.done == 0
+
+
+@pytest.mark.in_memory
+@pytest.mark.parametrize("may_ask", [True, False])
+def test_an_archive_in_memory_is_read_without_a_thread(
+    packed: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_ask: bool
+) -> None:
+    """tmpfs has no RWF_NOWAIT, and before Linux 6.6 no O_DIRECT: a thread for each read took a
+    third of the speed."""
+    archive = Path(shutil.copy(packed, tmp_path))
+    handmade.require_memory(archive)
+    without_direct(monkeypatch)
+    monkeypatch.setattr(pagecache, "tells", lambda fd: may_ask)
+    with talk(archive) as talking:
+        slow = SlowDisk(monkeypatch)
+        slow.gate.set()
+        for _ in range(20):
+            reply = talking.ask(kernel.read(NODES["sub/deep"], 0, 5000))
+            assert reply.payload == (tree / "sub/deep").read_bytes()
         assert slow.done == 0
 
 
@@ -323,6 +346,50 @@ def test_a_session_that_ends_while_a_thread_still_reads_waits_for_it(
         threading.Timer(0.2, slow.gate.set).start()
     assert slow.done == THREADS  # no other was begun
     assert threading.active_count() <= before + 1  # the timer, maybe
+
+
+def test_a_session_ends_although_a_thread_waits_for_a_dead_disk(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker ends with its loop; only who goes on living has to close the session."""
+    without_direct(monkeypatch)
+    close, done = Session.close, list[int]()
+    with talk(packed, reading=ColdReading) as talking:
+        slow = SlowDisk(monkeypatch)
+
+        def note(session: Session) -> None:
+            done.append(slow.done)
+            slow.gate.set()
+            close(session)
+
+        monkeypatch.setattr(Session, "close", note)
+        ask_for_many(talking, 1)
+        slow.until_waiting(1)
+    assert done == [0]
+
+
+@needs_libaio
+def test_a_read_that_has_landed_is_told_of_while_a_refused_one_is_still_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The eventfd was cleared, and nothing else would wake the loop."""
+    path = tmp_path / "data"
+    path.write_bytes(trees.content(1 << 20))
+    slow = SlowDisk(monkeypatch)
+    cold = ColdReads(SourceSet([str(path)], direct=True))
+    cold.add("taken", 0, 1, 50_000)
+    cold.submit()
+    cold.add("refused", 0, 100_001, 50_000)
+    with monkeypatch.context() as patched:
+        patched.setattr(aio.Context, "submit", lambda self, at, count: -errno.EBADF)
+        cold.submit()
+    assert select.select([cold.eventfd], [], [], kernel.LIMIT)[0]
+    cold.clear_event()
+    assert [token for token, _ in cold.landed()] == ["taken"]
+    slow.gate.set()
+    assert select.select([cold.eventfd], [], [], kernel.LIMIT)[0]
+    assert [token for token, _ in cold.landed()] == ["refused"]
+    cold.close()
 
 
 @needs_libaio

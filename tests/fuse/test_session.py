@@ -118,7 +118,8 @@ def talk(
         def run(fd: int, log: Callable[[str], None]) -> None:
             with mock.patch("ffrecord_fuse.serve.session.Reading", reading):
                 session = Session(fd, filesystem, contents, spin=0, counts=counters.row(0), log=log)
-            session.run()
+            with contextlib.closing(session):
+                session.run()
 
         with kernel.conversation(run) as talking:
             yield talking

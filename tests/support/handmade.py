@@ -19,6 +19,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def header_bytes(records: Sequence[bytes], gap: int = 0) -> bytes:
     """The header of a file that holds `records`, with `gap` unused bytes after it."""
@@ -81,6 +83,12 @@ def evict(path: Path) -> None:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
+
+
+def require_memory(path: Path) -> None:
+    """Skip a test, marked `in_memory`, whose file is on a disk for want of room."""
+    if path.stat().st_dev != Path("/dev/shm").stat().st_dev:
+        pytest.skip("there is no room in /dev/shm")
 
 
 def cached_pages(path: Path) -> list[bool]:
