@@ -6,7 +6,6 @@ import errno
 import operator
 import re
 from collections.abc import Mapping
-from fractions import Fraction
 
 
 def counted(count: int, what: str) -> str:
@@ -54,6 +53,8 @@ def there_already(name: str | None = None, *, argument: str = "overwrite") -> Fi
 def parse_size(size: int | str) -> int:
     """10, "10", "10kB", "1.5 GiB" in bytes."""
     if isinstance(size, str):
+        from fractions import Fraction  # and decimal with it: every reader imports this module
+
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?\s*", size, re.IGNORECASE)
         if match is None:
             raise ValueError(f"not a size: {size!r}; write 500MB or 10GB")

@@ -128,7 +128,9 @@ class _Finished(Naming):
         self._source = source
 
     def open(self) -> tuple[int, None]:
-        return os.dup(self._source.fd), None
+        fd = os.dup(self._source.fd)
+        del self._source  # a writer that was closed may live on: it is to keep no file open
+        return fd, None
 
 
 # ---- an unfinished file ----------------------------------------------------------------------

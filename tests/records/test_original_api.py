@@ -141,6 +141,13 @@ def test_importing_the_package_loads_none_of_its_modules() -> None:
     assert not {"numpy", "torch", "tqdm"} & set(loaded)
 
 
+@pytest.mark.parametrize("name", ["FileReader", "FileWriter", "PackedFolder"])
+def test_modules_that_only_parsing_a_size_needs_are_not_loaded(name: str) -> None:
+    code = f"import sys; from ffrecord import {name}; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert not {"fractions", "decimal"} & set(run.stdout.split())
+
+
 def test_without_torch_the_package_has_no_torch_and_says_why() -> None:
     code = """
 import sys

@@ -575,6 +575,17 @@ def test_a_finished_file_takes_no_more_records(path: Path) -> None:
     assert state_of(path) == before
 
 
+@pytest.mark.parametrize("end", ["close", "suspend", "discard"])
+def test_a_writer_of_a_finished_file_keeps_no_descriptor_after_its_end(
+    end: str, path: Path
+) -> None:
+    finish(path, len(RECORDS))
+    before = len(os.listdir("/proc/self/fd"))
+    again = FileWriter(path, len(RECORDS), resumable=True)
+    getattr(again, end)()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_finished_file_is_found_by_several_at_once(path: Path) -> None:
     finish(path, len(RECORDS))
     writers = [FileWriter(path, len(RECORDS), resumable=True) for _ in range(2)]
