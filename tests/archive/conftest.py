@@ -1,0 +1,72 @@
+"""Folders, and archives of them, that the tests of archives share.
+
+No test changes what the whole session uses.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffrecord import PackedFolder
+from tests.support import archives, trees
+
+FORMS: dict[str, dict[str, Any]] = {
+    "one file": {},
+    "without the original's index": {"legacy_index": False},
+    "shards": {"shard_size": 200_000},
+}
+
+
+@pytest.fixture(scope="session")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trees.rich_tree(tmp_path_factory.mktemp("rich") / "tree")
+
+
+@pytest.fixture(scope="session")
+def forms(rich: Path) -> dict[str, Path]:
+    """An archive in each form."""
+    made = {form: rich.with_name(f"{form}.ffr") for form in FORMS}
+    for form, path in made.items():
+        archives.pack(rich, path, **FORMS[form])
+    return made
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def archive(request: pytest.FixtureRequest, forms: dict[str, Path]) -> Path:
+    return forms[request.param]
+
+
+@pytest.fixture(scope="module")
+def folder(archive: Path) -> Iterator[PackedFolder]:
+    with PackedFolder(archive) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def one_file(rich: Path) -> Path:
+    archives.pack(rich, rich.with_name("only one.ffr"))
+    return rich.with_name("only one.ffr")
+
+
+@pytest.fixture(scope="module")
+def single(one_file: Path) -> Iterator[PackedFolder]:
+    """An open archive of one file."""
+    with PackedFolder(one_file) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def found(rich: Path) -> dict[str, trees.Found]:
+    """What was packed, by name."""
+    everything = trees.snapshot(rich)
+    return {os.fsdecode(p): each for p, each in everything.items() if each.kind in trees.KEPT}
+
+
+@pytest.fixture(scope="session")
+def files(found: dict[str, trees.Found]) -> dict[str, bytes]:
+    return {name: each.content for name, each in found.items() if each.kind == "file"}

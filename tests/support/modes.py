@@ -1,0 +1,5 @@
+"""The modes in which files and archives are read."""
+
+from __future__ import annotations
+
+MODES = ["auto", "aio", "buffered", "mmap"]
