@@ -70,3 +70,26 @@ def found(rich: Path) -> dict[str, trees.Found]:
 @pytest.fixture(scope="session")
 def files(found: dict[str, trees.Found]) -> dict[str, bytes]:
     return {name: each.content for name, each in found.items() if each.kind == "file"}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A folder of a few files."""
+    files = {
+        "a.txt": b"first",
+        "b.tmp": b"temporary",
+        "logs/1.log": b"one",
+        "logs/2.log": b"two two",
+        "logs/deep/3.log": b"three",
+        "sub/a.txt": b"another a",
+        "sub/logs": b"a file called logs",
+        "empty/": b"",
+    }
+    return trees.plain_tree(tmp_path / "small", files)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Where an archive can be put, in a folder of its own."""
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out" / "archive.ffr"
