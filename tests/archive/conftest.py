@@ -14,6 +14,7 @@ import pytest
 
 from ffrecord import PackedFolder
 from tests.support import archives, trees
+from tests.support.extraction import FILES
 
 FORMS: dict[str, dict[str, Any]] = {
     "one file": {},
@@ -72,6 +73,9 @@ def files(found: dict[str, trees.Found]) -> dict[str, bytes]:
     return {name: each.content for name, each in found.items() if each.kind == "file"}
 
 
+# ---- for the tests of packing --------------------------------------------------------------
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     """A folder of a few files."""
@@ -93,3 +97,47 @@ def out(tmp_path: Path) -> Path:
     """Where an archive can be put, in a folder of its own."""
     (tmp_path / "out").mkdir()
     return tmp_path / "out" / "archive.ffr"
+
+
+# ---- for the tests of extraction -----------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    top = trees.plain_tree(tmp_path / "tree", FILES)
+    (top / "link").symlink_to("d")
+    (top / "d/up").symlink_to("../a")
+    os.link(top / "d/b", top / "f/same as b")
+    (top / "d").chmod(0o750)
+    top.chmod(0o751)
+    return top
+
+
+@pytest.fixture
+def path(tree: Path, tmp_path: Path) -> Path:
+    archives.pack(tree, tmp_path / "a.ffr")
+    return tmp_path / "a.ffr"
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[PackedFolder]:
+    with PackedFolder(path) as folder:
+        yield folder
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Iterator[Path]:
+    """A place that no test may change: files that could be replaced, a folder that could be
+    filled."""
+    top = trees.plain_tree(tmp_path / "outside", {"file": b"precious", "folder/b": b"precious too"})
+    top.chmod(0o711)
+    (top / "folder").chmod(0o711)
+    before = trees.snapshot(top)
+    yield top
+    assert trees.snapshot(top) == before, "something was written outside"
+
+
+@pytest.fixture
+def dest(tmp_path: Path) -> Path:
+    (tmp_path / "dest").mkdir()
+    return tmp_path / "dest"
