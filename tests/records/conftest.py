@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ffrecord import (
+    FileReader,
+)
 from ffrecord.records import resume
+from tests.support import handmade
+from tests.support.modes import MODES
 from tests.support.unfinished import RECORDS
 
 # A file of which the number of records is not known is copied when it is closed, if that saves much
@@ -27,3 +33,28 @@ def end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         room = 12 + 12 * len(RECORDS)
     monkeypatch.setattr(resume, "ROOM", room)
     return str(request.param)
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def reader(sample_file: Path, mode: str) -> Iterator[FileReader]:
+    with FileReader(sample_file, mode=mode) as reader:
+        yield reader
+
+
+@pytest.fixture
+def three_files(tmp_path: Path) -> tuple[list[str], list[bytes]]:
+    """Three files in a folder, the second without records, and all records in order."""
+    sizes = [[100, 0, 5000, 17], [], [4096] * 5 + [1]]
+    shards = [handmade.random_records(s, seed) for seed, s in enumerate(sizes)]
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    paths = [
+        str(handmade.write_records(folder / f"{i}.ffr", records, gap=i))
+        for i, records in enumerate(shards)
+    ]
+    return paths, [record for records in shards for record in records]

@@ -3,3 +3,5 @@
 from __future__ import annotations
 
 MODES = ["auto", "aio", "buffered", "mmap"]
+COPYING = ["auto", "aio", "buffered"]
+"""Those whose results may be written to."""
