@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ffrecord import (
-    FileReader,
-)
+from ffrecord import FileReader
 from ffrecord.records import resume
 from tests.support import handmade
+from tests.support.handmade import OLD
 from tests.support.modes import MODES
 from tests.support.unfinished import RECORDS
 
@@ -58,3 +58,19 @@ def three_files(tmp_path: Path) -> tuple[list[str], list[bytes]]:
         for i, records in enumerate(shards)
     ]
     return paths, [record for records in shards for record in records]
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """A path at which a file exists already, in a folder of its own."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "target.ffr"
+    path.write_bytes(OLD)
+    return path
+
+
+@pytest.fixture
+def _no_writer_is_left_open() -> Iterator[None]:
+    yield
+    gc.collect()
