@@ -63,7 +63,7 @@ def single(one_file: Path) -> Iterator[PackedFolder]:
 
 @pytest.fixture(scope="session")
 def found(rich: Path) -> dict[str, trees.Found]:
-    """What was packed, by name."""
+    """Everything that was packed, by name."""
     everything = trees.snapshot(rich)
     return {os.fsdecode(p): each for p, each in everything.items() if each.kind in trees.KEPT}
 

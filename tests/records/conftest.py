@@ -15,6 +15,8 @@ from tests.support.handmade import OLD
 from tests.support.modes import MODES
 from tests.support.unfinished import RECORDS
 
+# ---- unfinished files ----------------------------------------------------------------------
+
 # A file of which the number of records is not known is copied when it is closed, if that saves much
 # room, or else renamed.
 ENDS = {"renamed": 64, "copied": 1 << 20, "copied for want of room": 48}
@@ -33,6 +35,9 @@ def end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         room = 12 + 12 * len(RECORDS)
     monkeypatch.setattr(resume, "ROOM", room)
     return str(request.param)
+
+
+# ---- readers -------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=MODES)
@@ -58,6 +63,9 @@ def three_files(tmp_path: Path) -> tuple[list[str], list[bytes]]:
         for i, records in enumerate(shards)
     ]
     return paths, [record for records in shards for record in records]
+
+
+# ---- writers -------------------------------------------------------------------------------
 
 
 @pytest.fixture

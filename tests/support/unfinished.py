@@ -33,7 +33,7 @@ def flushed(path: Path, records: list[bytes], n: int | None = None) -> FileWrite
 
 
 def interrupted(path: Path, records: list[bytes], n: int | None = None) -> None:
-    """What a killed writer leaves that had flushed these records one by one."""
+    """Leave what a killed writer leaves that had flushed these records one by one."""
     writer = flushed(path, records, n)
     writer._file.abandon()
 
