@@ -1,7 +1,7 @@
 """`ffrecord.atomic.file`: large files past the page cache, and records of bytes appended before.
 
 The buffers are made small here, so that little data takes the way of much. What a writer leaves
-behind in general is in test_writer.py.
+behind in general is in tests/records/test_writer_files.py.
 """
 
 from __future__ import annotations

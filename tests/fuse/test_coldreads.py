@@ -26,21 +26,10 @@ from ffrecord.errors import ReadFailedError
 from ffrecord_fuse.serve.coldreads import THREADS, ColdReads
 from ffrecord_fuse.serve.reading import Reading
 from ffrecord_fuse.serve.session import Session
-from tests.fuse.test_session import (
-    BLOCK,
-    FILES,
-    NODES,
-    ColdReading,
-    GatedReading,
-    is_well,
-    packed,
-    talk,
-    tree,
-)
 from tests.support import completions, handmade, kernel, trees
 from tests.support.kernel import Kernel, Reply
+from tests.support.session import BLOCK, FILES, NODES, ColdReading, GatedReading, is_well, talk
 
-__all__ = ["packed", "tree"]  # fixtures
 needs_libaio = pytest.mark.skipif(aio._lib is None, reason="libaio is not installed")
 
 

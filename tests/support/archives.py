@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import struct
 import warnings
 import zlib
@@ -121,3 +122,24 @@ def set_owners(path: Path, uid: int, gid: int) -> None:
             struct.pack_into("<II", image, at + size * row + 4, uid, gid)
 
     spoil_image(path, change)
+
+
+def all_right(folder: PackedFolder, due: dict[str, bytes], seed: int, turns: int = 15) -> bool:
+    """Read random files in every way there is, and compare."""
+    generator = random.Random(seed)
+    names = sorted(due)
+    for _ in range(turns):
+        some = generator.choices(names, k=generator.choice([1, 2, 3, 40]))
+        if handmade.as_bytes(folder.read(some)) != [due[name] for name in some]:
+            return False
+        name = some[0]
+        at, count = generator.randrange(len(due[name]) + 1), generator.randrange(300_000)
+        if folder.read_range(name, at, count).tobytes() != due[name][at : at + count]:
+            return False
+        with folder.open(name) as file:
+            file.seek(at)
+            if file.read(count) != due[name][at : at + count]:
+                return False
+        if folder.stat(name).st_size != len(due[name]) or name not in folder:
+            return False
+    return len(folder.list(recursive=True)) >= len(due)

@@ -136,3 +136,7 @@ def python(script: str, *arguments: str, **variables: str) -> subprocess.Popen[s
 def label(value: object) -> str:
     """A value in the name of a test: the same in every process that collects it."""
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+
+
+OLD = record_bytes([b"what was there before"])
+"""A file where another will be written."""

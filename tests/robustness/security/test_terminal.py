@@ -1,7 +1,7 @@
 """What reaches a terminal or a log: one line for each thing, whatever names there are.
 
-`tests/cli/test_folders.py` has `ls`, `info`, `cat`, `extract` and `verify` of an archive's names;
-here are the other commands, names on the command line, and a real terminal.
+`tests/cli/test_folders_listing.py` has `ls`, `info`, `cat`, `extract` and `verify` of an archive's
+names; here are the other commands, names on the command line, and a real terminal.
 """
 
 from __future__ import annotations

@@ -1,0 +1,392 @@
+"""`pack_folder`: where an archive is put, and what is there when packing does not end well."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import os
+import signal
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffrecord import BusyError, NoRoomError, pack_folder
+from ffrecord.archive.pack import PackProgress
+from tests.support import handmade, trees, users
+from tests.support.archives import pack
+from tests.support.handmade import OLD
+from tests.support.packing import ALL, contents, names, require_valid
+
+# ---- the target ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_an_archive_inside_its_folder_is_not_packed_into_itself(there: bool, small: Path) -> None:
+    if there:
+        (small / "sub/archive.ffr").write_bytes(OLD)
+    for _ in range(2):  # the second time it is an archive
+        pack_folder(small, small / "sub/archive.ffr")
+        assert names(small / "sub/archive.ffr") == ALL
+        require_valid(small / "sub/archive.ffr")
+
+
+def test_an_archive_inside_its_folder_may_be_named_through_a_symlink(
+    small: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link.ffr").symlink_to(small / "archive.ffr")
+    for _ in range(2):
+        pack_folder(small, tmp_path / "link.ffr")
+        assert names(small / "archive.ffr") == ALL
+    assert (tmp_path / "link.ffr").is_symlink()
+
+
+@pytest.mark.parametrize("through", ["its path", "a symlink to its folder"])
+def test_a_hard_link_to_the_archive_that_is_replaced_is_packed(
+    through: str, small: Path, tmp_path: Path
+) -> None:
+    """It keeps the old archive; only the name that is replaced is left out."""
+    (small / "sub/archive.ffr").write_bytes(OLD)
+    os.link(small / "sub/archive.ffr", small / "kept.ffr")
+    os.link(small / "sub/archive.ffr", small / "logs/archive.ffr")
+    target = small / "sub/archive.ffr"
+    if through == "a symlink to its folder":
+        (tmp_path / "link").symlink_to(small / "sub")
+        target = tmp_path / "link/archive.ffr"
+    pack_folder(small, target)
+    assert names(target) == ALL | {"kept.ffr", "logs/archive.ffr"}
+    assert contents(target)["kept.ffr"] == OLD
+    assert (small / "kept.ffr").read_bytes() == OLD
+
+
+def test_a_symlink_to_the_archive_does_not_pack_it_into_itself(small: Path) -> None:
+    (small / "archive.ffr").write_bytes(OLD)
+    (small / "sub/latest").symlink_to("../archive.ffr")
+    pack_folder(small, small / "archive.ffr", dereference=True)
+    assert names(small / "archive.ffr") == ALL
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty folder", "what a killed process left"])
+def test_shards_inside_their_folder_are_not_packed_into_themselves(there: str, small: Path) -> None:
+    if there == "an empty folder":
+        (small / "shards").mkdir()
+    elif there == "what a killed process left":
+        trees.plain_tree(small / ".shards.packing", {"PART_00000.ffr": OLD})
+    pack_folder(small, small / "shards", shard_size=10)
+    assert names(small / "shards") == ALL
+    assert set(os.listdir(small)) == {name for name in ALL if "/" not in name} | {"shards"}
+
+
+def test_an_archive_may_have_the_longest_name_that_there_is(small: Path, out: Path) -> None:
+    longest = out.with_name("x" * 255)
+    pack_folder(small, longest)
+    assert names(longest) == ALL
+
+
+def test_a_folder_in_the_way_is_an_error(small: Path, out: Path) -> None:
+    out.mkdir()
+    with pytest.raises(IsADirectoryError, match=r"archive\.ffr"):
+        pack_folder(small, out)
+    assert os.listdir(out.parent) == ["archive.ffr"]
+
+
+def test_a_fifo_in_the_way_is_an_error(small: Path, out: Path) -> None:
+    os.mkfifo(out)
+    with pytest.raises(OSError, match=r"archive\.ffr") as caught:
+        pack_folder(small, out)
+    assert caught.value.errno == errno.EINVAL
+    assert stat.S_ISFIFO(out.stat().st_mode)
+
+
+def test_a_missing_folder_is_the_systems_error(small: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="missing"):
+        pack_folder(small, tmp_path / "missing" / "a.ffr")
+    with pytest.raises(FileNotFoundError, match="missing"):
+        pack_folder(small, tmp_path / "missing" / "shards", shard_size=1)
+    with pytest.raises(FileNotFoundError, match="nothing here"):
+        pack_folder(tmp_path / "nothing here", tmp_path / "a.ffr")
+
+
+@pytest.mark.parametrize("options", [{}, {"shard_size": 1}], ids=["file", "shards"])
+@pytest.mark.parametrize("where", ["missing/x", "file/x", "link"])
+def test_a_target_that_can_have_no_name_is_found_before_the_folder_is_walked(
+    where: str, options: dict[str, Any], small: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to("missing/x")
+
+    def walk(*_args: object, **_kwargs: object) -> None:
+        raise AssertionError("it was walked")
+
+    monkeypatch.setattr("ffrecord.archive.pack.Scan", walk)
+    with pytest.raises(OSError, match=where.split("/")[0] + "|missing"):
+        pack_folder(small, tmp_path / where, **options)
+
+
+def test_a_file_is_not_packed_as_a_folder(small: Path, out: Path) -> None:
+    with pytest.raises(NotADirectoryError, match=r"a\.txt"):
+        pack_folder(small / "a.txt", out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("there", ["a file in it", "a file", "a symlink to a folder", "dangling"])
+def test_shards_want_a_new_folder(there: str, small: Path, tmp_path: Path) -> None:
+    target = tmp_path / "shards"
+    if there == "a file in it":
+        trees.plain_tree(target, {"mine": b"precious"})
+    elif there == "a file":
+        target.write_bytes(b"precious")
+    elif there == "a symlink to a folder":
+        (tmp_path / "elsewhere").mkdir()
+        target.symlink_to("elsewhere")
+    else:
+        target.symlink_to("nowhere")
+    before = trees.snapshot(tmp_path)
+    opened: list[PackProgress] = []
+    with pytest.raises(OSError, match="shards"):
+        pack_folder(small, target, shard_size=1, progress=opened.append)
+    assert opened == [], "it was noticed only after all was read"
+    assert trees.snapshot(tmp_path) == before
+
+
+def test_shards_take_an_empty_folder(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    pack_folder(small, tmp_path / "shards", shard_size=10)
+    require_valid(tmp_path / "shards")
+    assert sorted(os.listdir(tmp_path)) == ["shards", "small"]
+
+
+def test_what_a_killed_process_left_is_cleaned_up(small: Path, tmp_path: Path) -> None:
+    trees.plain_tree(tmp_path / ".shards.packing", {"PART_00000.ffr": OLD, ".x.tmp": b"half"})
+    pack_folder(small, tmp_path / "shards", shard_size="1GB")
+    assert sorted(os.listdir(tmp_path)) == ["shards", "small"]
+    assert sorted(os.listdir(tmp_path / "shards")) == ["PART_00000.ffr", "index.ffr"]
+    require_valid(tmp_path / "shards")
+
+
+def test_shards_that_another_process_is_packing_are_refused(small: Path, tmp_path: Path) -> None:
+    refused = []
+
+    def again(_now: PackProgress) -> None:
+        with pytest.raises(BusyError, match="shards") as caught:
+            pack_folder(small, tmp_path / "shards", shard_size=10)
+        refused.append(caught.value)
+
+    pack_folder(small, tmp_path / "shards", shard_size=10, progress=again)
+    assert refused
+    require_valid(tmp_path / "shards")
+
+
+@pytest.mark.parametrize("next_one", [True, False])
+def test_shards_that_others_finish_and_begin_at_this_moment_are_left_alone(
+    next_one: bool, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on a folder says nothing of another one that has its name by now."""
+    packing, theirs = tmp_path / ".shards.packing", {"PART_00000.ffr": OLD}
+    trees.plain_tree(packing, theirs)
+    plain = fcntl.flock
+
+    def late(fd: int, how: int) -> None:
+        packing.rename(tmp_path / "shards")
+        if next_one:
+            trees.plain_tree(packing, theirs)
+        plain(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(FileExistsError, match="shards"):
+        pack_folder(small, tmp_path / "shards", shard_size=10)
+    assert (tmp_path / "shards/PART_00000.ffr").read_bytes() == OLD
+    if next_one:
+        assert (packing / "PART_00000.ffr").read_bytes() == OLD
+
+
+def test_a_folder_that_may_not_be_written_to_is_a_permission_error(tmp_path: Path) -> None:
+    place = tmp_path / "ordinary"
+    trees.plain_tree(place / "tree", {"f": b"x"})
+    (place / "locked").mkdir(mode=0o555)
+    script = """
+source, target = sys.argv[1:]
+for options in ({}, {"shard_size": 1}):
+    try:
+        pack_folder(source, target, **options)
+    except PermissionError as error:
+        print(target in str(error.filename) or os.path.dirname(target) in str(error.filename))
+print(os.listdir(os.path.dirname(target)))
+"""
+    with users.reachable(place):
+        out = users.run(script, place / "tree", place / "locked" / "a.ffr")
+    assert out == "True\nTrue\n[]\n"
+
+
+# ---- it does not end well ------------------------------------------------------------------
+
+
+def test_what_may_not_be_read_is_a_permission_error_that_names_it(tmp_path: Path) -> None:
+    place = tmp_path / "ordinary"
+    trees.plain_tree(place / "file", {"a": b"a", "sub/secret": b"s", "z": b"z"})
+    trees.plain_tree(place / "folder", {"a": b"a", "secret/b": b"b", "z": b"z"})
+    (place / "file/sub/secret").chmod(0)
+    (place / "folder/secret").chmod(0)
+    script = """
+place = sys.argv[1]
+for name in ("file", "folder"):
+    for options in ({}, {"ignore_changed": True}, {"shard_size": 1}):
+        try:
+            pack_folder(f"{place}/{name}", f"{place}/out/archive", **options)
+        except PermissionError as error:
+            print(error.filename)
+    code = ffrecord.cli.main(["pack", f"{place}/{name}", f"{place}/out/archive"])
+    print(code, file=sys.stderr)
+print(os.listdir(f"{place}/out"))
+"""
+    (place / "out").mkdir()
+    if os.geteuid() == 0:
+        os.chown(place / "out", users.NOBODY, users.NOBODY)
+    with users.reachable(place):
+        out = users.run(script, place)
+    (place / "folder/secret").chmod(0o700)
+    assert out.splitlines() == [
+        *[f"{place}/file/sub/secret"] * 3,
+        *[f"{place}/folder/secret"] * 3,
+        "[]",
+    ]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError, MemoryError])
+@pytest.mark.parametrize("options", [{}, {"shard_size": 300_000}], ids=["file", "shards"])
+@pytest.mark.parametrize("calls", [1, 4])
+def test_an_interrupted_pack_leaves_nothing(
+    calls: int, options: dict[str, Any], error: type[BaseException], rich: Path, out: Path
+) -> None:
+    told: list[int] = []
+
+    def interrupt(now: PackProgress) -> None:
+        told.append(now.files)
+        if len(told) == calls:
+            raise error
+
+    descriptors = handmade.open_descriptors()
+    with pytest.raises(error):
+        pack(rich, out, progress=interrupt, **options)
+    assert len(told) == calls
+    assert os.listdir(out.parent) == []
+    gc.collect()
+    assert not [t for t in threading.enumerate() if t.name.startswith("ffrecord-pack")]
+    assert handmade.open_descriptors() == descriptors
+
+
+def test_an_interrupted_pack_leaves_the_old_archive_as_it_was(rich: Path, out: Path) -> None:
+    def interrupt(now: PackProgress) -> None:
+        raise KeyboardInterrupt
+
+    out.write_bytes(OLD)
+    with pytest.raises(KeyboardInterrupt):
+        pack(rich, out, progress=interrupt)
+    assert out.read_bytes() == OLD
+    assert os.listdir(out.parent) == [out.name]
+
+
+KILLED = """
+import sys
+from ffrecord import pack_folder
+source, out, shard_size, when = sys.argv[1:]
+calls = []
+def stop(now):
+    calls.append(now)
+    if len(calls) == int(when):
+        print("here", flush=True)
+        sys.stdin.read()
+pack_folder(source, out, progress=stop, shard_size=shard_size or None)
+"""
+
+
+def kill_while_packing(source: Path, out: Path, shard_size: str, when: int) -> None:
+    process = handmade.python(KILLED, str(source), str(out), shard_size, str(when))
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    _out, err = process.communicate(timeout=600)
+    assert line == "here\n", err
+
+
+@pytest.mark.parametrize("when", [1, 3])
+def test_a_killed_pack_leaves_the_old_archive_as_it_was(when: int, small: Path, out: Path) -> None:
+    (small / "large").write_bytes(trees.content(3 * trees.BATCH))
+    for before in (None, OLD):
+        if before is not None:
+            out.write_bytes(before)
+        kill_while_packing(small, out, "", when)
+        assert os.listdir(out.parent) == ([] if before is None else [out.name])
+        assert before is None or out.read_bytes() == before
+
+
+def test_shards_of_a_killed_pack_never_have_the_targets_name(small: Path, tmp_path: Path) -> None:
+    target = tmp_path / "shards"
+    kill_while_packing(small, target, "1", 3)
+    assert sorted(os.listdir(tmp_path)) == [".shards.packing", "small"]
+    pack_folder(small, target, shard_size=1)
+    assert sorted(os.listdir(tmp_path)) == ["shards", "small"]
+    require_valid(target)
+
+
+NO_ROOM = """
+import os, resource, sys, warnings
+from ffrecord import NoRoomError, pack_folder
+source, out, shard_size, limit = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+try:
+    pack_folder(source, out, shard_size=shard_size or None)
+except NoRoomError as error:
+    print("no room:", error.filename)
+print(sorted(os.listdir(os.path.dirname(out))))
+"""
+
+
+@pytest.mark.parametrize("limit", [1_000, 600_000, 1_000_100])
+@pytest.mark.parametrize("shard_size", ["", "900kB"])
+def test_a_full_disk_leaves_nothing(shard_size: str, limit: int, tmp_path: Path, out: Path) -> None:
+    """The last limit has room for the files, but not for the index."""
+    files = {f"{k}": trees.content(100_000, k) for k in range(10)}
+    if shard_size and limit > 900_000:
+        files = {f"{k:0250d}": b"" for k in range(5_000)}  # an index larger than its shards
+    tree = trees.plain_tree(tmp_path / "t", files)
+    process = handmade.python(NO_ROOM, str(tree), str(out), shard_size, str(limit))
+    printed, err = process.communicate(timeout=600)
+    first, second = printed.splitlines()
+    assert first.startswith("no room: "), err
+    assert second == "[]"
+
+
+def test_a_full_disk_is_noticed_at_every_write(
+    rich: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writes fail one after the other, each time a later one, until none does."""
+    plain = os.pwrite
+    left = 0
+
+    def writing(*args: Any) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return plain(*args)
+
+    out.write_bytes(OLD)
+    failures = 0
+    for allowed in range(100):
+        left = allowed
+        with monkeypatch.context() as disk:
+            disk.setattr(os, "pwrite", writing)
+            try:
+                pack(rich, out)
+                break
+            except NoRoomError:
+                failures += 1
+        assert out.read_bytes() == OLD
+        assert os.listdir(out.parent) == [out.name]
+    assert failures > 5
+    require_valid(out)

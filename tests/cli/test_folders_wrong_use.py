@@ -1,0 +1,255 @@
+"""Command lines on packed folders that are wrong: one line that says what is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from ffrecord.errors import IndexStructureError, NotPackedFolderError
+from tests.support import handmade
+from tests.support.commands import NO_FOLDER, SYSTEM, USAGE, Command
+
+WRONG_WORDS = [
+    [],
+    ["nonsense"],
+    ["pack"],
+    ["pack", "{tree}"],
+    ["pack", "{tree}", "{new}", "more"],
+    ["pack", "{tree}", "{new}", "--nonsense"],
+    ["pack", "{tree}", "{new}", "--jobs", "0"],
+    ["pack", "{tree}", "{new}", "--jobs", "many"],
+    ["pack", "{tree}", "{new}", "--shard-size", "large"],
+    ["pack", "{tree}", "{new}", "--shard-size", "0"],
+    ["pack", "{tree}", "{new}", "--exclude"],
+    ["ls"],
+    ["ls", "{archive}", "-x"],
+    ["cat"],
+    ["cat", "{archive}"],
+    ["cat", "{archive}", "a.txt", "--record", "0"],
+    ["cat", "{archive}", "--record", "x"],
+    ["extract"],
+    ["extract", "{archive}", "-C"],
+    ["extract", "{archive}", "--nonsense"],
+    ["extract", "{archive}", "a.txt", "-x"],
+    ["verify"],
+    ["info"],
+    ["info", "{archive}", "{archive}"],
+    ["info", "{archive}", "--", "{archive}"],
+    ["info", "{archive}", "--json", "--", "{archive}"],
+    ["pack", "{tree}", "{new}", "--", "more"],
+    ["pack", "{tree}", "{new}", "--jobs", "1", "--", "more"],
+    ["cat", "{archive}", "--record", "0", "--", "a.txt"],
+]
+WRONG_FILES = [
+    (["pack", "{missing}", "{new}"], SYSTEM, "No such file"),
+    (["pack", "{tree}/a.txt", "{new}"], SYSTEM, "a.txt"),
+    (["pack", "{tree}", "{tree}"], SYSTEM, "folder is in the way"),
+    (
+        ["pack", "{tree}", "{missing}/new.ffr"],
+        NO_FOLDER,
+        "there is no folder {missing}; make it first",
+    ),
+    (["pack", "{tree}", "{archive}", "--shard-size", "1GB"], SYSTEM, "new folder"),
+    (["pack", "{tree}", "{tree}", "--shard-size", "1GB"], SYSTEM, "new folder"),
+    (["ls", "{missing}"], SYSTEM, "No such file"),
+    (["ls", "{text}"], 3, "not an FFRecord file"),
+    (["ls", "{records}"], NotPackedFolderError.exit_code, "not a packed folder"),
+    (["ls", "{tree}"], SYSTEM, "no *.ffr file"),
+    (["ls", "{archive}", "nothing"], SYSTEM, "{archive}: nothing: No such file"),
+    (["ls", "{archive}", "a.txt/x"], SYSTEM, "a.txt/x: Not a directory"),
+    (["cat", "{missing}", "x"], SYSTEM, "No such file"),
+    (["cat", "{records}", "x"], NotPackedFolderError.exit_code, "not a packed folder"),
+    (["cat", "{archive}", "nothing"], SYSTEM, "{archive}: nothing: No such file"),
+    (["cat", "{archive}", "d"], SYSTEM, "d: Is a directory"),
+    (["cat", "{archive}", "a.txt/"], SYSTEM, "a.txt/: Not a directory"),
+    (["cat", "{archive}", "--record", "99"], USAGE, "record 99 is out of range"),
+    (["extract", "{missing}", "-C", "{new}"], SYSTEM, "No such file"),
+    (["extract", "{records}", "-C", "{new}"], NotPackedFolderError.exit_code, "packed folder"),
+    (["extract", "{archive}", "-C", "{text}"], SYSTEM, "text: is not a folder"),
+    (["extract", "{archive}", "-C", "{new}", "nothing"], SYSTEM, "{archive}: nothing: No such"),
+    (["extract", "{archive}", "-C", "{new}", "d/nothing"], SYSTEM, "d/nothing: No such file"),
+    (["extract", "{archive}", "-C", "{new}", "d", "nothing"], SYSTEM, "nothing: No such file"),
+    (["info", "{missing}"], SYSTEM, "No such file"),
+    (["info", "{text}"], 3, "not an FFRecord file"),
+    (["info", "{program}"], 3, "not an FFRecord file, but a program or library"),
+    (["info", "{claim}"], 4, "claim: truncated, or of another kind: "),
+    (["pack", "{tree}", "/proc/new.ffr"], SYSTEM, "ffrecord: /proc/new.ffr: No such file"),
+    (["salvage", "{records}", "/proc/new.ffr"], SYSTEM, "ffrecord: /proc/new.ffr: No such file"),
+    (["convert", "{records}", "/proc/new.bag"], SYSTEM, "ffrecord: /proc/new.bag: No such file"),
+    (["salvage", "{records}", "{archive}"], SYSTEM, "is there already; --force replaces it"),
+    (["convert", "{records}", "{archive}"], SYSTEM, "is there already; --force replaces it"),
+    (["convert", "{records}", "{records}", "--force"], 36, "of that format already"),
+    (["convert", "{archive}", "{tree}", "--force"], SYSTEM, "is never replaced: remove it, or"),
+    (["convert", "{tree}", "{new}.bag"], 36, "with --drop-names only the contents"),
+    (["convert", "{tree}", "{new}.xyz"], 36, "name it with --to: records, packed, "),
+    (["convert", "{text}", "{new}.bag"], 36, "name it with --from: records, packed, "),
+]
+
+
+@pytest.fixture
+def places(tree: Path, archive: Path, tmp_path: Path) -> dict[str, Path]:
+    (tmp_path / "text").write_text("certainly not a record file\n")
+    handmade.write_records(tmp_path / "records.ffr", [b"one", b"two"])
+    shutil.copy("/bin/ls", tmp_path / "program")
+    (tmp_path / "claim").write_bytes(struct.pack("<Iq", 12345, 1000) + bytes(100))
+    return {
+        "program": tmp_path / "program",
+        "claim": tmp_path / "claim",
+        "tree": tree,
+        "archive": archive,
+        "text": tmp_path / "text",
+        "records": tmp_path / "records.ffr",
+        "new": tmp_path / "new",
+        "missing": tmp_path / "missing",
+    }
+
+
+@pytest.mark.parametrize("words", WRONG_WORDS, ids=" ".join)
+def test_a_wrong_command_line_is_said_in_words(
+    words: list[str], ffrecord: Command, places: dict[str, Path]
+) -> None:
+    result = ffrecord(*(word.format(**places) for word in words))
+    assert (result.code, result.out) == (USAGE, b"")
+    command = "".join(f" {word}" for word in words[:1] if word != "nonsense")
+    assert result.error.startswith("ffrecord: ")
+    assert result.error.endswith(f"; see `ffrecord{command} --help`")
+    assert not places["new"].exists()
+
+
+def test_only_what_is_missing_is_said_to_be(ffrecord: Command, archive: Path) -> None:
+    for command, missing in (("ls", "ARCHIVE"), ("extract", "ARCHIVE"), ("cat", "FILE")):
+        said = f"ffrecord: the following arguments are required: {missing}; see"
+        assert ffrecord(command).error.startswith(said)
+    assert "required: OUT; " in ffrecord("pack", archive).error
+
+
+@pytest.mark.parametrize("command", ["ls", "cat", "extract"])
+def test_a_name_like_an_option_is_told_from_one(
+    command: str, ffrecord: Command, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = ffrecord(command, archive, "-rf")
+    assert (refused.code, refused.out) == (USAGE, b"")
+    assert (
+        "unrecognized arguments: -rf; a name that begins with - goes behind --; " in refused.error
+    )
+    assert ffrecord(command, archive, "--", "-rf").code == 0
+    assert "goes behind" not in ffrecord("extract", archive, "-C").error
+
+
+def test_an_option_is_not_abbreviated(ffrecord: Command, archive: Path) -> None:
+    refused = ffrecord("ls", "--recursiv", archive)
+    assert refused.code == USAGE
+    assert "unrecognized arguments: --recursiv" in refused.error
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--shard-size", "10XB", "not a size: '10XB'; write 500MB or 10GB"),
+        ("--shard-size", "0", "a shard must be at least 1 byte, not 0"),
+        ("--jobs", "abc", "must be a whole number from 1 on, not 'abc'"),
+        ("--jobs", "0", "must be a whole number from 1 on, not '0'"),
+        ("--jobs", "-3", "must be a whole number from 1 on, not '-3'"),
+    ],
+)
+def test_a_wrong_number_is_said_in_words(
+    option: str, value: str, said: str, ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
+    result = ffrecord("pack", tree, tmp_path / "new", f"{option}={value}")
+    assert result.code == USAGE
+    assert said in result.err.decode().splitlines()[-1]
+    assert "invalid" not in result.err.decode()
+
+
+def test_a_size_of_400_digits_is_large_enough_for_all(
+    ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
+    assert ffrecord("pack", tree, tmp_path / "new", "--shard-size", "9" * 400).code == 0
+    assert sorted(os.listdir(tmp_path / "new")) == ["PART_00000.ffr", "index.ffr"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"), WRONG_FILES, ids=[" ".join(words) for words, _, _ in WRONG_FILES]
+)
+def test_a_wrong_file_is_one_line(
+    words: list[str], code: int, said: str, ffrecord: Command, places: dict[str, Path]
+) -> None:
+    result = ffrecord(*(word.format(**places) for word in words))
+    assert result.error.startswith("ffrecord: ")
+    assert said.format(**places) in result.error
+    assert "b'" not in result.error
+    assert (result.code, result.out) == (code, b"")
+    assert not places["new"].exists()
+
+
+@pytest.mark.parametrize("beside", [[], ["notes.txt"], ["records.ffr"], ["0.ffr", "notes.txt"]])
+@pytest.mark.parametrize("words", ["ls {}", "cat {} a.txt", "extract {} -C new", "mount {} new"])
+def test_a_folder_that_an_archive_lies_in_is_not_taken_for_it(
+    words: str, beside: list[str], ffrecord: Command, archive: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "place"
+    place.mkdir()
+    shutil.copy(archive, place / "photos.ffr")
+    for name in beside:
+        handmade.write_records(place / name, [b"record"])
+    result = ffrecord(*words.format(place).split())
+    due = IndexStructureError if "0.ffr" in beside else NotPackedFolderError
+    assert (result.code, result.out) == (due.exit_code, b"")
+    assert result.error.startswith(f"ffrecord: {place}: ")
+    assert result.error.endswith(f" {place}/photos.ffr")
+    assert not os.path.exists("new")
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("--exlude=*.tmp", "is --exclude meant?"),
+        ("--shardsize", "is --shard-size meant?"),
+        ("--dereferense", "is --dereference meant?"),
+        ("--compress", "a name that begins with - goes behind --"),
+        ("-x", "a name that begins with - goes behind --"),
+    ],
+)
+def test_a_misspelled_option_is_told_which_one_is_meant(
+    given: str, hint: str, ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
+    refused = ffrecord("pack", tree, tmp_path / "new.ffr", given)
+    assert refused.code == USAGE
+    assert refused.error.endswith(
+        f"unrecognized arguments: {given}; {hint}; see `ffrecord pack --help`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("unmount", "; is umount meant?"), ("moutn", "; is mount meant?"),
+        ("verfiy", "; is verify meant?"), ("extrcat", "; is extract meant?"),
+        ("unpack", ""), ("nonsense", ""),  # the opposite of pack is not pack
+    ],
+)  # fmt: skip
+def test_a_misspelled_command_is_told_which_one_is_meant(
+    given: str, hint: str, ffrecord: Command
+) -> None:
+    refused = ffrecord(given, "x")
+    assert (refused.code, refused.out) == (USAGE, b"")
+    assert refused.error.startswith(f"ffrecord: argument COMMAND: invalid choice: '{given}' (")
+    assert refused.error.endswith(f"){hint}; see `ffrecord --help`")
+    with_option = ffrecord(given, "-l", "x").error
+    assert hint in with_option
+    assert bool(hint) != ("goes behind --" in with_option)
+
+
+def test_help_names_every_command(ffrecord: Command) -> None:
+    result = ffrecord("--help")
+    assert result.code == 0
+    for command in ("pack", "ls", "cat", "extract", "info", "verify"):
+        assert command in result.out.decode()
+        assert ffrecord(command, "--help").code == 0
