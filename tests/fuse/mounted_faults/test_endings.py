@@ -121,8 +121,7 @@ def test_a_daemon_that_was_killed_leaves_nothing_that_runs(packed: Packed, point
         assert daemons.error_of(point / file_in(packed)) == "ENOTCONN"
         assert daemons.run("umount", point).returncode == 0
     finally:
-        if daemons.is_mounted(point):
-            subprocess.run(["umount", "--lazy", str(point)], check=True, timeout=daemons.LIMIT)
+        daemons.release(point)
 
 
 # ---- abort ---------------------------------------------------------------------------------
@@ -344,8 +343,7 @@ def assert_it_does_not_mount(command: list[str], packed: Packed, point: Path, li
         assert not daemons.is_mounted(point)
         return done.stderr.splitlines()[-1]
     finally:
-        if daemons.is_mounted(point):
-            subprocess.run(["umount", "--lazy", str(point)], check=True, timeout=daemons.LIMIT)
+        daemons.release(point)
 
 
 @pytest.mark.parametrize("foreground", [False, True])
