@@ -40,7 +40,10 @@ def run_command(
         finally:
             with contextlib.suppress(OSError):  # after another error, which is the one to tell
                 sys.stdout.flush()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        # Interrupted half-way, Python's own locks raise RuntimeError in the interrupt's place.
+        if KeyboardInterrupt not in (type(error), type(error.__context__)):
+            raise
         complain("interrupted", program=program)
         return EXIT_INTERRUPTED
 
