@@ -11,12 +11,14 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ffrecord import FileReader, PackedFolder
+from ffrecord.command import run_command
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting.mount import unmount
 from tests.fuse.mounted import mounting
@@ -247,3 +249,26 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(module: str, sample
     words = [sys.executable, "-c", INTERRUPT_AN_IMPORT, module, "verify", str(sample / "tree.ffr")]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "ffrecord: interrupted\n")
+
+
+def test_an_interrupt_that_a_lock_of_pythons_makes_another_error_of_is_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    condition = threading.Condition()
+
+    def work() -> int:
+        """As `wait` does that is interrupted before it has its lock again."""
+        with condition:
+            condition.release()
+            raise KeyboardInterrupt
+
+    assert run_command(work, "ffrecord") == 130
+    assert capsys.readouterr().err == "ffrecord: interrupted\n"
+
+
+def test_another_error_of_python_is_none() -> None:
+    def work() -> int:
+        raise RuntimeError("a mistake of ours")
+
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        run_command(work, "ffrecord")
