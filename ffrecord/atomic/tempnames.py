@@ -49,9 +49,11 @@ def link(fd: int, target: str) -> str:
     """Give a file that has no name one for a target, and lock it."""
     _lock(fd)
     for name in _free_names(target):
-        with contextlib.suppress(FileExistsError):
+        try:
             link_unnamed(fd, name)
-            return name
+        except FileExistsError:
+            continue
+        return name  # at once: a name that an interrupt makes the caller miss stays behind
     raise AssertionError  # there is always one more name
 
 
