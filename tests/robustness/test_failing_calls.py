@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -145,7 +146,9 @@ def packed(tmp_path: Path) -> Path:
 
 def serve(archive: Archive) -> Callable[[int, Callable[[str], None]], None]:
     def run(fd: int, log: Callable[[str], None]) -> None:
-        Session(fd, Filesystem(archive), CheckedContent(archive), spin=0, log=log).run()
+        session = Session(fd, Filesystem(archive), CheckedContent(archive), spin=0, log=log)
+        with contextlib.closing(session):
+            session.run()
 
     return run
 

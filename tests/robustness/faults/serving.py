@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -63,7 +64,9 @@ class Serve(Operation):
 
             def serve(fd: int, log: Callable[[str], None]) -> None:
                 self.watch(fd)
-                Session(fd, filesystem, content, spin=0, log=log).run()
+                session = Session(fd, filesystem, content, spin=0, log=log)
+                with contextlib.closing(session):
+                    session.run()
 
             with kernel.conversation(serve) as asking:
                 first = list(self._ask(asking))
