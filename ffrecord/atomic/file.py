@@ -268,7 +268,7 @@ class NewFile:
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-    """What the operating system says of an open file does not name it: errors of ours do."""
+    """Name `path` in errors of the operating system, which do not name an open file."""
     try:
         yield
     except FFRecordError:

@@ -138,7 +138,7 @@ def _remove(path: str) -> None:
 
 
 def remove_abandoned(target: str, doing: str) -> None:
-    """What a killed process has left, if there is any."""
+    """Remove the hidden folder that a killed process has left, if there is one."""
     if os.path.lexists(hidden_name(target, doing)):
         with contextlib.suppress(OSError, BusyError):  # in use, or not ours to remove
             NewFolder(target, doing).discard()
@@ -175,7 +175,7 @@ def appeared(target: str) -> FileExistsError:
 
 
 def _usual_mode(folder: str) -> int:
-    """What the umask, and default access control lists, make of a new folder's mode."""
+    """Return the mode of a new folder, as the umask and default access control lists make it."""
     probe = os.path.join(folder, ".mode")
     os.mkdir(probe)
     mode = stat.S_IMODE(os.stat(probe).st_mode)

@@ -38,7 +38,7 @@ def create(target: str, mode: int) -> tuple[int, str]:
 
 
 def _create(name: str, mode: int, target: str) -> int:
-    """Whoever asked for the target has never heard of the name."""
+    """Create a file under a passing name. An error names the target, which the user knows."""
     try:
         return os.open(name, _NEW_FILE, mode)
     except OSError as error:

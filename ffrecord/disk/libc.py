@@ -34,7 +34,7 @@ syscall = ctypes.CFUNCTYPE(
 
 
 def direct_alignment(fd: int) -> tuple[int, int] | None:
-    """What O_DIRECT needs addresses and offsets to be multiples of; None where nobody says."""
+    """Return the alignments of O_DIRECT for memory and offsets; None if the kernel tells none."""
     buffer = (ctypes.c_uint32 * 64)()  # struct statx has 256 bytes
     try:
         _call("statx", fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, ctypes.byref(buffer))

@@ -207,6 +207,6 @@ def _allow_descriptors(count: int) -> None:
 
 
 def _direct_alignment(fd: int) -> int:
-    """What O_DIRECT needs offsets, lengths and addresses to be multiples of; 0 for no O_DIRECT."""
+    """Return the alignment that O_DIRECT needs; 0 where the file system has no O_DIRECT."""
     found = libc.direct_alignment(fd)
     return DEFAULT_ALIGN if found is None else max(found)

@@ -52,7 +52,7 @@ def crc32_followed_by(crc: int, following: int, length: int) -> int:
 
 
 def crc32_of_zeros(length: int) -> int:
-    """Of so many, without having them: twice as many are made of two times as many."""
+    """Return the CRC-32 of `length` zeros without reading any: the one of 2n joins two of n."""
     crc, some, size = 0, crc32(b"\0"), 1
     while length:
         if length & 1:

@@ -185,7 +185,7 @@ def parse(path: str, image: Buffer) -> Image:
 
 
 def _places(path: str, raw: bytes, length: int) -> dict[str, tuple[int, int]]:
-    """Of each section its rows and where it begins, if together they are `length` bytes.
+    """Return the rows and the offset of each section, which must fill `length` bytes together.
 
     An image's length costs nothing to claim, where a file has holes: so no section may have more
     rows than those of the others could use.

@@ -137,7 +137,7 @@ def parse(path: str, raw: npt.NDArray[np.uint8], size: int, computed_crc: int | 
 
 
 def compare_checksum(path: str, stored: int, computed: int) -> None:
-    """Of the body, which files from before header checksums have none of."""
+    """Compare the checksum of a header's body; files from before header checksums have none."""
     if stored not in (0, computed):
         raise HeaderChecksumError(
             f"{path}: the header is damaged: its checksum is {computed:#010x}, "
@@ -161,7 +161,7 @@ def check_order(path: str, offsets: Offsets, first: int, lowest: int) -> None:
 
 
 def body(checksums: Checksums, offsets: Offsets) -> bytes:
-    """What the header's crc covers: N, the checksums and the offsets (without the file's end)."""
+    """The bytes that a header's crc covers: N, checksums, and offsets (but the file's end)."""
     count = struct.pack("<q", len(checksums))
     return count + checksums.astype(CHECKSUM).tobytes() + offsets.astype(OFFSET).tobytes()
 

@@ -28,7 +28,7 @@ _GUARD = 'a program has to call dump below `if __name__ == "__main__":`'
 
 
 class Indexable(Protocol):
-    """What `dump` reads from: a list, a mapping from 0 … n-1, a dataset."""
+    """A source of samples for `dump`: a list, a mapping from 0 … n-1, a dataset."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...

@@ -79,7 +79,7 @@ class Run:
 
 
 class ReadAhead:
-    """What the requests of one worker are likely to ask for next.
+    """The bytes that the requests of one worker are likely to ask for next.
 
     Args:
         disk: reads windows, and hands each back, as a token, with its memory.
@@ -154,5 +154,5 @@ class ReadAhead:
         run.windows = []  # they know it: nobody would find their memory free otherwise
 
     def _close(self, windows: list[Window]) -> None:
-        """Whoever waits for one gets it still."""
+        """Forget windows. Requests that wait for one still get it."""
         self._windows = [window for window in self._windows if window not in windows]

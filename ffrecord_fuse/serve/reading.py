@@ -158,7 +158,7 @@ class Reading:
             self._serve_from(window, unique, piece)
 
     def _serve_from(self, window: Window, unique: int, piece: FilePiece) -> None:
-        """What is not right in a window may have been mended since: the disk has the last word."""
+        """Answer from a window. If its bytes are wrong, read them anew: they may be right now."""
         memory = window.part(piece)
         try:
             self._check(piece, memory)
