@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections.abc import Iterator
@@ -32,7 +33,24 @@ def cold_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fd(cold_file: Path) -> Iterator[int]:
+def fd(cold_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The cold file on a slow disk: a read of it that may not wait finds no more than is cached.
+
+    A kernel begins to read what such a read misses, and a fast disk may be done with it before
+    the kernel looks again: then the read finds pages that were not there.
+    """
+    preadv = os.preadv
+
+    def from_a_slow_disk(fd: int, buffers: list[memoryview], offset: int, flags: int = 0, /) -> int:
+        if flags & os.RWF_NOWAIT:
+            cached = handmade.cached_pages(cold_file)
+            end = next((n for n in range(offset // PAGE, PAGES) if not cached[n]), PAGES) * PAGE
+            if end <= offset:
+                raise BlockingIOError(errno.EAGAIN, "not cached")
+            buffers = [memoryview(buffer)[: end - offset] for buffer in buffers]
+        return preadv(fd, buffers, offset, flags)
+
+    monkeypatch.setattr(os, "preadv", from_a_slow_disk)
     fd = os.open(cold_file, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # a page that is read brings no others
     yield fd
