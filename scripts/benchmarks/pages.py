@@ -3,6 +3,7 @@
 A part between `<!-- scripts/bench read -->` and `<!-- end -->` is what that benchmark printed;
 between `<!-- scripts/bench read: summary -->` and `<!-- end -->` it is the short table of
 `summary`, and after `<!-- scripts/bench read: machine -->` the machine that it ran on.
+`<!-- scripts/bench all: headline -->` begins the README's own table, which `headline` makes.
 Nobody copies figures by hand, and a test says when a page and its JSON differ.
 """
 
@@ -13,11 +14,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from . import harness, summary
+from . import harness, headline, summary
 
 PAGES = (harness.ROOT / "README.md", harness.ROOT / "docs" / "benchmarks.md")
 PART = re.compile(
-    r"(?P<begin><!-- scripts/bench (?P<name>\w+)(?P<form>: summary|: machine)? -->\n)"
+    r"(?P<begin><!-- scripts/bench (?P<name>\w+)(?P<form>: summary|: machine|: headline)? -->\n)"
     r".*?(?P<end><!-- end -->)",
     re.DOTALL,
 )
@@ -34,6 +35,9 @@ def rendered(text: str, results: Path) -> str:
     """A page with all its parts as the JSON files have them."""
 
     def part(match: re.Match[str]) -> str:
+        if match["form"] == ": headline":
+            body = headline.table(lambda name: _document(results, name))
+            return f"{match['begin']}\n{body}\n\n{match['end']}"
         document = _document(results, match["name"])
         if match["form"] == ": machine":
             body = machine_line(document["machine"])
