@@ -23,9 +23,13 @@ LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 PAGE_OF = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
 """Pages that the site has under another name."""
 
+STYLE = ".md-grid { max-width: 80rem; }\n"
+"""Wide enough for code of 100 columns and for the tables."""
+
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the home page, the changelog and the API reference."""
+    """Add the home page, the changelog, the API reference and the style sheet."""
+    files.append(File.generated(config, "site.css", content=STYLE))
     for source, page in PAGE_OF.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text.replace("](docs/", "](")))
