@@ -1,4 +1,4 @@
-"""An epoch of a training loop's loader, warm and cold, against other loaders and formats."""
+"""An epoch of a training loop, warm and cold, with our loader, other loaders and other formats."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FOOTNOTES = f"""
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    """Create what is missing, measure, and report."""
+    """Create the data that is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
     repeats = options.repeats or plan.repeats
     plan = replace(plan, repeats=repeats, decode_us=options.decode_us)
@@ -67,7 +67,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=FULL.decode_us,
         metavar="N",
-        help="microseconds that decoding a sample takes (%(default)g)",
+        help="microseconds to decode a sample (default: %(default)g)",
     )
 
 
@@ -119,7 +119,7 @@ def _row(results: Results, state: str, name: str) -> list[str]:
 def _document(
     results: Results, measured: Run, goals: Sequence[Goal], load: float
 ) -> dict[str, Any]:
-    """Everything a reader needs to check the tables or to run this again."""
+    """Return everything that is needed to check the tables or to run the benchmark again."""
     described = machine.describe(measured.data, PACKAGES)
     parameters = {
         **asdict(measured.plan),

@@ -49,7 +49,7 @@ SOURCE = mounters.SOURCE.name
 REFERENCES = (SQUASHFUSE, RATARMOUNT, SOURCE)
 
 TICK_MS = 10
-"""One tick of the clock by which processor time is usually counted."""
+"""One tick of the clock that usually counts processor time."""
 FLAT_MB = 1
 GOALS: tuple[Goal | Limit, ...] = (
     Goal(PINNED, OURS, SQUASHFUSE, FILES, 2),
@@ -60,7 +60,7 @@ GOALS: tuple[Goal | Limit, ...] = (
     Goal(LISTED_UNPINNED, OURS, SQUASHFUSE, FILES, 3),
     Goal(PINNED, OURS, SOURCE, AGAIN, 0.9),
     Goal(UNPINNED, OURS, SOURCE, AGAIN, 0.9),
-    # Of times: at most 1.5 times as long.
+    # In times: at most 1.5 times as long.
     Goal(WALK_PINNED, OURS, SQUASHFUSE, ENTRIES, 1 / 1.5),
     Goal(WALK_UNPINNED, OURS, SQUASHFUSE, ENTRIES, 1 / 1.5),
     Goal(COLD, OURS, SQUASHFUSE, FILES, 1.5),
@@ -73,7 +73,7 @@ GOALS: tuple[Goal | Limit, ...] = (
     Limit(IDLE, OURS, "cpu_ms", TICK_MS),
 )
 
-# Per case: metrics, the heads of their columns, what they are multiplied with, and digits.
+# For each case: metrics, headings of their columns, factors, and digits.
 Columns = dict[str, tuple[str, float, int]]
 READ_COLUMNS: Columns = {
     FILES: ("files/s", 1, 0),
@@ -142,7 +142,7 @@ FOOTNOTES = f"""
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    """Create what is missing, measure, and report."""
+    """Create the data that is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
     plan = replace(plan, repeats=options.repeats or plan.repeats)
     load = rounds.load_before()
@@ -174,7 +174,7 @@ def _text(results: Results, measured: Run) -> str:
 
 
 def _amount(name: str, plan: Plan) -> str:
-    """What a case read."""
+    """Return the amount that a case reads, as text."""
     if name == LARGE:
         return f"{plan.large.payload / 1e6:,.0f} MB"
     if name == DIRECT:
@@ -212,12 +212,12 @@ def _row(results: Results, name: str, mounter: str, references: Sequence[str]) -
 
 
 def _is_speed(columns: Columns) -> bool:
-    """Whether the first column is one to compare with others by a ratio."""
+    """Return True if ratios of the first column make sense."""
     return next(iter(columns)) in (FILES, ENTRIES, BYTES, READS)
 
 
 def _document(results: Results, measured: Run, load: float) -> dict[str, Any]:
-    """Everything a reader needs to check the tables or to run this again."""
+    """Return everything that is needed to check the tables or to run the benchmark again."""
     described = machine.describe(measured.data, PACKAGES)
     parameters = {**asdict(measured.plan), "sigma": datasets.SIGMA, "seed": datasets.SEED}
     return {
@@ -229,7 +229,7 @@ def _document(results: Results, measured: Run, load: float) -> dict[str, Any]:
 
 
 def _panels(results: Results, plan: Plan) -> list[plot.Panel]:
-    """What can be compared as a speed."""
+    """Return the charts of all speeds."""
     read = [(PINNED, FILES), (UNPINNED, FILES), (COLD, FILES), (IN_ORDER, FILES), (PINNED, AGAIN)]
     walk = [(WALK_PINNED, ENTRIES), (WALK_UNPINNED, ENTRIES)]
     return [
