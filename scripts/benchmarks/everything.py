@@ -32,7 +32,10 @@ def add_commands(commands: Commands) -> None:
     add_common_options(parser, "small amounts, once: does everything work?")
     parser.set_defaults(run=run)
     parser = commands.add_parser(
-        "pages", help="write the tables of README and docs from the JSON", description=pages.__doc__
+        "pages",
+        help="write the tables of README and docs from the JSON",
+        description=pages.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=lambda options: pages.update(OUTPUTS))
 
