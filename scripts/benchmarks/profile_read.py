@@ -1,4 +1,4 @@
-"""Where the time of a `read` goes.
+"""A profile of `read`: the time spent in each part.
 
 Warm: the samples of `perf`, by library. The interpreter's share is an upper bound for Python
 bytecode, because it includes memory allocation and calls into C. Cold: a clock around the system
