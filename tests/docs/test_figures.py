@@ -18,7 +18,7 @@ from scripts.benchmarks.harness import ROOT
 def test_the_tables_of_a_page_match_the_measurements(page: Path) -> None:
     text = page.read_text("utf-8")
     assert pages.PART.search(text)
-    assert pages.rendered(text, OUTPUTS) == text, "run `scripts/bench pages` to write the tables again"
+    assert pages.rendered(text, OUTPUTS) == text, "run scripts/bench pages"
 
 
 def test_a_figure_that_was_changed_by_hand_is_noticed() -> None:
