@@ -1,1 +1,1 @@
-"""What is run by hand: setup, tests, benchmarks, the soak."""
+"""Programs run by hand: setup, tests, benchmarks, the soak."""

@@ -1,4 +1,4 @@
-"""What `scripts/demo` does in Python: write records, read them in batches, say how it went."""
+"""The Python part of `scripts/demo`: write records, read them in batches, print the results."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ BATCH = 256
 
 
 def records(path: str) -> None:
+    """Write records to a file, read all of them in random batches, and compare."""
     random = np.random.default_rng(1)
     noise = random.bytes(1 << 20)
     lengths = random.lognormal(np.log(9_400), 0.35, N).astype(int)
@@ -26,7 +27,7 @@ def records(path: str) -> None:
             writer.write_one(record)
     took = time.perf_counter() - began
     total = sum(map(len, written))
-    print(f"wrote {N:,} records, {total / 1e6:.0f} MB, safely on disk in {took:.2f} s")
+    print(f"wrote {N:,} records, {total / 1e6:.0f} MB, synced to disk, in {took:.2f} s")
 
     with FileReader(path) as reader:
         order = random.permutation(reader.n)
@@ -38,14 +39,14 @@ def records(path: str) -> None:
             pairs = zip(batch, indices.tolist(), strict=True)
             right += sum(record.tobytes() == written[i] for record, i in pairs)
         took = time.perf_counter() - began
-    print(f"read {right:,} records back in random batches of {BATCH}, each checked and compared")
-    print(f"with what was written, in {took:.2f} s")
+    print(f"read {right:,} records in random batches of {BATCH} in {took:.2f} s;")
+    print("every checksum was verified, and every record compared with the written one")
     if right != N:
-        raise SystemExit(f"demo: {N - right} records came back wrong")
+        raise SystemExit(f"demo: {N - right} records differ from the written ones")
 
 
 def folder(archive: str, source: str) -> None:
-    """Every file of a packed folder against the one that was packed, and a few other ways in."""
+    """Compare every file of a packed folder with its source, and show other ways to read."""
     with PackedFolder(archive) as packed:
         names = list(packed)
         began = time.perf_counter()
@@ -53,7 +54,7 @@ def folder(archive: str, source: str) -> None:
         took = time.perf_counter() - began
         for name, content in zip(names, contents, strict=True):
             if content.tobytes() != Path(source, name).read_bytes():
-                raise SystemExit(f"demo: {name} came back wrong")
+                raise SystemExit(f"demo: {name} differs from the packed file")
         print(f"folder.read of all {len(names)} names: {took * 1e3:.1f} ms, each compared")
         print(f"folder.glob('docs/*.md'): {packed.glob('docs/*.md')}")
         with packed.open("README.md", "r", encoding="utf-8") as file:
@@ -63,7 +64,7 @@ def folder(archive: str, source: str) -> None:
 
 
 def by_path(top: str) -> None:
-    """A program that knows nothing of archives: it opens files by their paths."""
+    """Open files by their paths, like a program that knows nothing of archives."""
     for path in sorted(Path(top).rglob("*.py")):
         with path.open(encoding="utf-8") as file:
             print(path, sum(1 for _ in file), path.stat().st_mtime_ns)

@@ -1,11 +1,12 @@
-"""A small CNN, trained on images from a packed folder, that can be stopped anywhere and goes on.
+"""Train a small CNN on images from a packed folder; it can be stopped and resumed at any step.
 
     .venv/bin/python scripts/train.py WORK [--epochs 4] [--workers 2] [--stop-after STEPS]
 
-Makes a folder of images in WORK and packs it, unless they are there. Stopped in the middle of an
-epoch, it leaves a checkpoint; called again it goes on from that, also with another number of
-workers, and ends with the same weights, bit for bit, as if it had never been stopped: the order of
-the samples, their random flips and the model's dropout included.
+The script makes a folder of images in WORK and packs it, unless the archive exists. If it is
+stopped in the middle of an epoch, it leaves a checkpoint. The next call resumes from the
+checkpoint, even with another number of workers. The final weights are the same, bit for bit, as
+without the stop: the order of the samples, their random flips and the model's dropout are resumed
+too.
 """
 
 from __future__ import annotations
@@ -35,10 +36,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("work", type=Path, help="a folder for the data and the checkpoint")
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--stop-after", type=int, metavar="STEPS", help="stop after so many steps")
+    parser.add_argument("work", type=Path, help="folder for the data and the checkpoint")
+    parser.add_argument("--epochs", type=int, default=4, help="default: %(default)s")
+    parser.add_argument("--workers", type=int, default=2, help="default: %(default)s")
+    parser.add_argument(
+        "--stop-after",
+        type=int,
+        metavar="STEPS",
+        help="stop after STEPS steps, and write a checkpoint",
+    )
     options = parser.parse_args()
     train(options.work, options.epochs, options.workers, options.stop_after)
 
@@ -54,9 +60,9 @@ def train(work: Path, epochs: int, workers: int, stop_after: int | None) -> None
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     checkpoint = work / "checkpoint.pt"
-    steps_each = len(loader)  # of a whole epoch: a loaded state leaves fewer
+    steps_each = len(loader)  # of a whole epoch, before a loaded state shortens it
     first = step = 0
-    loss = torch.tensor(float("nan"))  # until there is one
+    loss = torch.tensor(float("nan"))  # until the first step
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
         model.load_state_dict(state["model"])
@@ -64,8 +70,8 @@ def train(work: Path, epochs: int, workers: int, stop_after: int | None) -> None
         loader.load_state_dict(state["loader"])
         torch.set_rng_state(state["random"])
         step = state["step"]
-        first = step // steps_each  # the loader goes on there too, after an epoch's last step
-        print(f"going on in epoch {first} after {step} steps")
+        first = step // steps_each  # like the loader, also after the last step of an epoch
+        print(f"resuming in epoch {first} after {step} steps")
     for epoch in range(first, epochs):
         for images, targets in loader:
             loss = nn.functional.cross_entropy(model(images), targets)
@@ -84,7 +90,7 @@ def train(work: Path, epochs: int, workers: int, stop_after: int | None) -> None
 
 
 def make_data(work: Path) -> Path:
-    """The archive; made, with the images in it, if there is none."""
+    """Return the archive of the images; make it if it does not exist."""
     archive = work / "images.ffr"
     if not archive.exists():
         generator = random.Random(0)
@@ -99,7 +105,7 @@ def make_data(work: Path) -> Path:
 
 
 def picture(kind: str, generator: random.Random) -> Image.Image:
-    """Bars, dots or rings of random size and place, with some noise."""
+    """Draw bars, dots or rings of random size and place, with some noise."""
     y, x = np.mgrid[:SIDE, :SIDE] + generator.uniform(0, SIDE)
     wave = generator.uniform(0.6, 1.4)
     shapes = {
@@ -113,7 +119,7 @@ def picture(kind: str, generator: random.Random) -> Image.Image:
 
 
 def augmented(image: Image.Image) -> torch.Tensor:
-    """Flipped and brightened at random, as a tensor."""
+    """Return an image as a tensor, flipped and brightened at random."""
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
     if random.random() < 0.5:
         pixels = pixels.flip(2)
@@ -129,7 +135,7 @@ def make_model() -> nn.Module:
 
 
 def save(state: dict[str, Any], path: Path) -> None:
-    """Whole or not at all: a run may be killed while it saves."""
+    """Write a checkpoint completely or not at all: a run may be killed while it saves."""
     torch.save(state, path.with_suffix(".new"))
     os.replace(path.with_suffix(".new"), path)
 

@@ -1,36 +1,35 @@
-"""Benchmarks against the tools users would otherwise take, as ratios within one run.
+"""Benchmarks against the tools that users would otherwise choose, as ratios within one run.
 
-`scripts/bench NAME` runs the module NAME of this package. These know nothing of a particular
-benchmark:
+`scripts/bench NAME` runs the module NAME of this package. These modules serve all benchmarks:
 
-    benchmark    what a benchmark is: its options, its run, what is kept of it
+    benchmark    the definition of a benchmark: options, run, stored results
     datasets     records, the same for every contestant, and their creation
     harness      fresh processes and caches
     batches      random batches and the clock around them
     rounds       the loop over contestants: repeats, interleaving
     worker       the entry point of a fresh process
-    memory       what the kernel says of a process's memory
+    memory       memory of a process, from the kernel
     processes    daemons: finding them, their processor time, their end
     results      samples, medians, ratios, goals
-    machine      what it ran on
-    report       markdown and JSON
+    machine      description of the machine
+    report       Markdown and JSON
     plot         PNG
     everything   all benchmarks in one run
-    pages        the tables in README.md and docs/benchmarks.md
-    summary      the short ones of them
+    pages        the tables in README.md, docs/benchmarks.md and docs/benchmarks/
+    summary      the short tables among them
 
-A benchmark is a module with `BENCHMARK`; what only it needs is named after it: `read_cases`
-loops in the parent process, `read_worker` measures in a fresh one. Beside that:
+A benchmark is a module with `BENCHMARK`. The modules that only it needs have its name in front:
+`read_cases` loops in the parent process, `read_worker` measures in a fresh one. Others are:
 
     read         peers (one class per contestant: write a file, open it, read batches), fio (the
                  disk's limit)
     pack         packers (one object per contestant), trees (folders of files to pack)
-    folder       folder_archives (archives of files that never were)
-    mount        mounters (one object per contestant), mount_archives (what they mount),
-                 mount_client (what reads there); packers, trees, folder_archives
+    folder       folder_archives (archives made without their files)
+    mount        mounters (one object per contestant), mount_archives (their archives),
+                 mount_client (the reading program); packers, trees, folder_archives
     loader       loaders (one object per contestant), decode (work of a fixed cost), pictures (JPEG
-                 files), loader_archives (what they read); mounters, packers, peers
-    dataset      dataset_samples (what is stored), dataset_peers (one class per contestant)
+                 files), loader_archives (their files); mounters, packers, peers
+    dataset      dataset_samples (the stored samples), dataset_peers (one class per contestant)
     profile      where a read's time goes (`profile_read`)
     compare      compare_checkouts (the tree before); the data of read, mount, folder and loader
 """

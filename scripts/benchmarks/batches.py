@@ -17,24 +17,24 @@ class Pending(Protocol[Arriving]):
     """A batch that is being read."""
 
     def result(self) -> Arriving:
-        """Wait for it."""
+        """Wait for the batch and return it."""
         ...
 
 
 def whole_batches(indices: npt.NDArray[np.int64], batch: int) -> npt.NDArray[np.int64]:
-    """One batch per row; what is left over at the end is left out."""
+    """Return one batch per row; a remainder at the end is left out."""
     return indices[: len(indices) - len(indices) % batch].reshape(-1, batch)
 
 
 def shuffled(count: int, batch: int, seed: int) -> npt.NDArray[np.int64]:
-    """Every index at most once, in random order: one batch per row."""
+    """Return every index at most once, in random order, one batch per row."""
     return whole_batches(np.random.default_rng(seed).permutation(count), batch)
 
 
 def one_ahead(
     begin: Callable[[list[int]], Pending[Batch]], batches: Iterable[list[int]]
 ) -> Iterator[Batch]:
-    """Read batches, each of them begun before the one in front of it is handed out."""
+    """Read batches, and start each one before the previous one is handed out."""
     handles = map(begin, batches)
     pending = next(handles)
     try:
@@ -47,15 +47,15 @@ def one_ahead(
 
 
 def exhaust(batches: Iterable[Any]) -> None:
-    """Read batches and let go of each."""
+    """Read batches, and drop each one."""
     for _ in batches:
         pass
 
 
 def clock(batches: Iterable[Batch], budget: float) -> tuple[int, float, Batch]:
-    """Take batches as a training loop does, each kept until the next one is there.
+    """Take batches as a training loop does: keep each one until the next one arrives.
 
-    Returns their number, the time they took, and the last one.
+    Returns their number, the seconds they took, and the last batch.
     """
     start = now = time.perf_counter()
     done = 0

@@ -1,4 +1,4 @@
-"""What a benchmark is: measured, printed, kept as JSON and as a chart, the same way for all."""
+"""The definition of a benchmark: every one is measured, printed and stored in the same way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUTPUTS = harness.ROOT / "docs" / "benchmarks"
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What is drawn; contestants whose name begins with `ours` stand out."""
+    """The content of a chart. Contestants whose name begins with `ours` stand out."""
 
     title: str
     unit: str
@@ -28,24 +28,24 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run: its tables as markdown, and everything that was measured."""
+    """The result of a run: its tables as Markdown, and all measurements."""
 
     text: str
     document: dict[str, Any]
     data: Path
-    """Where the data sets are: a folder of this machine, which no document names."""
+    """The folder of the data sets on this machine, which no stored document may name."""
     chart: Chart | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark of a name: `measure` makes what is missing, measures, and tells."""
+    """A named benchmark. `measure` creates missing data, measures, and returns the outcome."""
 
     name: str
     summary: str
     description: str | None
     quick: str
-    """What is less with --quick."""
+    """The help text of --quick: how it measures less."""
     measure: Callable[[argparse.Namespace], Outcome]
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
 
@@ -57,7 +57,7 @@ class Benchmark:
         parser.set_defaults(run=self.run)
 
     def run(self, options: argparse.Namespace) -> int:
-        """Measure, print, and keep what was measured."""
+        """Measure, print the tables, and store the JSON and the chart."""
         outcome = self.measure(options)
         print(outcome.text)
         folder = outputs(options)
@@ -69,7 +69,7 @@ class Benchmark:
         return 0
 
     def default_options(self) -> argparse.Namespace:
-        """The options as they are when none is given."""
+        """Return the options of a command line without arguments."""
         parser = argparse.ArgumentParser()
         add_common_options(parser, self.quick)
         self.add_options(parser)
@@ -77,9 +77,11 @@ class Benchmark:
 
 
 def add_common_options(parser: argparse.ArgumentParser, quick: str) -> None:
-    """What every benchmark takes."""
+    """Add the options that every benchmark has."""
     parser.add_argument("--quick", action="store_true", help=quick)
-    parser.add_argument("--repeats", type=_positive, metavar="N", help="measurements of each kind")
+    parser.add_argument(
+        "--repeats", type=_positive, metavar="N", help="number of repeats of each measurement"
+    )
     parser.add_argument(
         "--data", type=Path, default=harness.data_folder(), help="folder of the data sets"
     )
@@ -87,12 +89,12 @@ def add_common_options(parser: argparse.ArgumentParser, quick: str) -> None:
         "--out",
         type=Path,
         metavar="DIR",
-        help="folder of the JSON and the chart (docs/benchmarks; with --quick DATA/quick)",
+        help="folder for JSON and chart (default: docs/benchmarks; with --quick DATA/quick)",
     )
 
 
 def outputs(options: argparse.Namespace) -> Path:
-    """Where JSON and charts go: what --quick measured is not for the documentation."""
+    """Return the folder for JSON and charts. Results of --quick do not go into docs/."""
     if options.out is not None:
         return Path(options.out)
     return Path(options.data) / "quick" if options.quick else OUTPUTS

@@ -1,8 +1,8 @@
-"""The same work with the code of two trees, in turn: is this one slower than the one before?
+"""The same work with the code of two trees, in turn: is this tree slower than the one before?
 
 BEFORE is the folder of another checkout of this project, or a git revision of this repository, for
-which a temporary worktree is made. The data is made once, by this tree. Both libraries are
-measured by the code of this tree, which uses only their public names.
+which a temporary worktree is made. This tree creates the data once. The code of this tree measures
+both libraries, and uses only their public names.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ SIDES = (BEFORE, AFTER)
 PACKAGES = ("numpy", "isal", "libaio", "torch")
 
 ALLOWED = 0.05
-"""The part of its speed by which a line may differ, beyond its own spread."""
+"""Difference in speed, beyond its own spread, that a line may have."""
 
 FOOTNOTES = f"""
-before, after: records, files or samples per second, medians of all repeats. × is the median of each
-repeat's own ratio, so below 1.00 this tree is slower; of CPU, above 1.00 it needs more.
-spread: half of the range in which the middle half of the measurements lie, as a part of their
-median. slower (faster): × is further from 1 than {ALLOWED:.0%} and the larger of both spreads.
-CPU: processor time for each record, file or sample; of the reading process, of the mount's daemon
-(on two cores it polls while it waits), and of the loader's process with its workers.
-Every repeat measures all lines, first with one tree and then with the other, and the next repeat
-the other way round. Each measurement is a fresh process.
+- before, after: records, files or samples per second, medians of all repeats.
+- ×: the median of each repeat's own ratio. Below 1.00 this tree is slower. × CPU above 1.00: this
+  tree needs more processor time.
+- spread: half of the interquartile range of the measurements, divided by their median.
+- slower (faster): × differs from 1 by more than {ALLOWED:.0%} and by more than the larger spread.
+- CPU: processor time for each record, file or sample: of the reading process, of the mount's daemon
+  (on two cores it polls while it waits), or of the loader's process with its workers.
+- Every repeat measures all lines with one tree and then with the other; the next repeat starts with
+  the other tree. Each measurement is a fresh process.
 """
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    """Create what is missing, measure both trees, and report."""
+    """Create the data that is missing, measure both trees, and report."""
     plan = QUICK if options.quick else FULL
     plan = replace(plan, repeats=options.repeats or plan.repeats)
     data: Path = options.data.resolve()
@@ -68,20 +69,24 @@ def measure(options: argparse.Namespace) -> Outcome:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", metavar="BEFORE", help="folder of a checkout, or a git revision")
+    parser.add_argument(
+        "before",
+        metavar="BEFORE",
+        help="folder of another checkout, or a git revision, to compare with",
+    )
     parser.add_argument(
         "--only",
         nargs="+",
         choices=GROUPS,
         default=tuple(GROUPS),
         metavar="NAME",
-        help=f"the work of these benchmarks ({', '.join(GROUPS)})",
+        help=f"measure only these benchmarks ({', '.join(GROUPS)})",
     )
 
 
 BENCHMARK = Benchmark(
     "compare",
-    summary="this tree against another one of this project",
+    summary="this tree against another tree of this project",
     description=__doc__,
     quick=f"a tenth of the data, {QUICK.repeats} repeats",
     measure=measure,
@@ -90,7 +95,7 @@ BENCHMARK = Benchmark(
 
 
 def figures(results: Results, line: str) -> dict[str, Any]:
-    """Return what the table says of a line: its ratios, spreads and verdict."""
+    """Return the figures of a line of the table: its ratios, spreads and verdict."""
     ratio = results.ratio(line, AFTER, BEFORE, SPEED)
     spreads = {side: spread(_speeds(results, line, side)) for side in SIDES}
     return {
@@ -102,7 +107,7 @@ def figures(results: Results, line: str) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """Return half of the interquartile range as a part of the median; None for one value."""
+    """Return half of the interquartile range divided by the median; None for one value."""
     if len(values) < 2:
         return None
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -150,7 +155,7 @@ def _row(results: Results, line: str) -> list[str]:
 
 
 def _label(results: Results, line: str) -> str:
-    """Return a line's name, and how its measurements failed where they did."""
+    """Return the name of a line, and the reason if its measurements failed."""
     failures = ((side, results.failure(line, side)) for side in SIDES)
     told = [f"{side} {why[: report.LONGEST_FAILURE]}" for side, why in failures if why]
     return ", ".join([line, *told])

@@ -44,16 +44,16 @@ BEFORE = "before"
 AFTER = "after"
 
 NAMES = 256
-"""Files of a packed folder that are read at once."""
+"""Files of a packed folder in one batch."""
 MOST_NAMES = 200_000
-"""Names of a packed folder that are drawn: more than a budget's time is enough for when cold."""
+"""Names of a packed folder that are drawn: more than a cold measurement reads in its time."""
 REHEARSED = 8
 """Batches that the workers of a loader load before the clock starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured: a `share` of the records of `read`, `reads` files of a mount."""
+    """The amount that is measured: a `share` of the records of `read`, `reads` files of a mount."""
 
     repeats: int
     budget: float
@@ -64,7 +64,7 @@ class Plan:
     pictures: PictureSet
 
 
-# An even number of repeats: each side comes first equally often.
+# An even number of repeats lets each tree come first equally often.
 FULL = Plan(
     repeats=8,
     budget=1.0,
@@ -87,7 +87,7 @@ QUICK = Plan(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the table: a function of `compare_worker`, its arguments in each repeat."""
+    """A line of the table: a function of `compare_worker`, and its arguments in each repeat."""
 
     name: str
     function: Callable[..., Values]
@@ -95,10 +95,10 @@ class Line:
 
 
 def prepare(only: Sequence[str], plan: Plan, data: Path) -> list[Line]:
-    """Make the data that is missing, with the code of this tree; both trees read it."""
+    """Create the missing data with the code of this tree; both trees read it."""
     states = rounds.states()
     found = [line for name in only for line in GROUPS[name](plan, data, states)]
-    # Warm first: files that a cold line dropped from the page cache are read back only once.
+    # Warm lines come first, so that files dropped from the page cache are read back only once.
     return sorted(found, key=lambda line: "cold" in line.name)
 
 
@@ -112,7 +112,7 @@ def samples(lines: Sequence[Line], sides: Mapping[str, Path], repeats: int) -> I
 
 
 def in_turn(sides: Sequence[str], repeat: int) -> list[str]:
-    """Return A B, then B A, then A B: neither side always comes after the other."""
+    """Return A B, then B A, then A B, so that neither tree always comes second."""
     return list(reversed(sides)) if repeat % 2 else list(sides)
 
 
@@ -121,7 +121,7 @@ def _sample(line: Line, side: str, tree: Path, repeat: int) -> Sample:
     try:
         values = harness.call_fresh(line.function, MEASURE_TIMEOUT, tree=str(tree), **arguments)
     except harness.MeasurementError as error:
-        # The message goes into the JSON, which names no folder of this machine.
+        # The message goes into the JSON, which must not name folders of this machine.
         return Sample(line.name, side, repeat, error=str(error).replace(str(tree), side))
     finally:
         if "point" in arguments:
@@ -196,7 +196,10 @@ def _mounted(plan: Plan, data: Path, cores: int, clients: int, repeat: int) -> A
 
 
 def _loader(plan: Plan, data: Path, states: Sequence[str]) -> Iterator[Line]:
-    for layout in (loader_archives.FOLDER, loader_archives.PACKED):  # packed from the folder
+    for layout in (
+        loader_archives.FOLDER,
+        loader_archives.PACKED,
+    ):  # packed from the folder, so it comes second
         _create(loader_archives.create, data, layout=layout, **asdict(plan.pictures))
     for state in states:
         name = f"loader, {loader_cases.FULL.workers} workers, {state}"
@@ -229,4 +232,4 @@ GROUPS: dict[str, Callable[[Plan, Path, Sequence[str]], Iterator[Line]]] = {
     "folder": _folder,
     "loader": _loader,
 }
-"""The lines of each benchmark that `compare` takes its work from."""
+"""The lines of each benchmark whose work `compare` repeats."""

@@ -1,4 +1,4 @@
-"""The trees that `compare` measures: a folder as it is, or a git revision in a temporary folder."""
+"""The trees that `compare` measures: an existing folder, or a git revision in a temporary one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from .compare_worker import PACKAGES
 
 
 class NoCheckoutError(Exception):
-    """There is no tree to compare with; the message says why in one line."""
+    """Raised when there is no tree to compare with; the message is one line."""
 
 
 @contextmanager
 def checked_out(before: str) -> Iterator[Path]:
-    """Give the folder of a tree until the block ends; a folder's name goes before a revision's."""
+    """Provide the folder of a tree until the block ends.
+
+    If `before` names both a folder and a revision, the folder is used.
+    """
     if Path(before).is_dir():
         yield _with_packages(before, Path(before).resolve())
         return
@@ -28,7 +31,7 @@ def checked_out(before: str) -> Iterator[Path]:
             harness.ROOT, "rev-parse", "--verify", "--end-of-options", before + "^{commit}"
         )
     except NoCheckoutError as error:
-        raise NoCheckoutError(f"{before} is neither a folder nor a git revision: {error}") from None
+        raise NoCheckoutError(f"{before}: neither a folder nor a git revision: {error}") from None
     with tempfile.TemporaryDirectory(prefix="ffrecord-before-") as temporary:
         tree = Path(temporary).resolve() / "tree"
         _git(harness.ROOT, "worktree", "add", "--detach", str(tree), commit)
@@ -39,17 +42,18 @@ def checked_out(before: str) -> Iterator[Path]:
 
 
 def revision(tree: Path) -> str:
-    """Return the short name of a tree's commit, with "-dirty" where files were changed since."""
+    """Return the short name of a tree's commit, with "-dirty" if files have changed since."""
     if not (tree / ".git").exists():
         return "no git revision"
     return _git(tree, "describe", "--always", "--dirty", "--exclude=*")
 
 
 def compile_packages(tree: Path) -> None:
-    """Write the bytecode of a tree's packages, as far as it is missing.
+    """Write the missing bytecode of a tree's packages.
 
-    A process that has to compile the modules is slower afterwards too: a loader's epoch took 1.7
-    times the processor time. PYTHONDONTWRITEBYTECODE would leave a fresh checkout like that.
+    A process that has to compile the modules is slower afterwards too: an epoch of a loader took
+    1.7 times the processor time. PYTHONDONTWRITEBYTECODE would leave a fresh checkout
+    like that.
     """
     for package in PACKAGES:
         compileall.compile_dir(tree / package, quiet=2)
@@ -59,7 +63,7 @@ def _with_packages(name: str, tree: Path) -> Path:
     for package in PACKAGES:
         if not (tree / package / "__init__.py").is_file():
             raise NoCheckoutError(
-                f"{name} is not a checkout of this project: it has no {package}/__init__.py"
+                f"{name}: not a checkout of this project, because {package}/__init__.py is missing"
             )
     return tree
 
@@ -70,7 +74,9 @@ def _git(folder: Path, *arguments: str) -> str:
             ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False
         )
     except FileNotFoundError:
-        raise NoCheckoutError("git is not installed") from None
+        raise NoCheckoutError(
+            "git is not installed; pass the folder of a checkout instead"
+        ) from None
     if done.returncode:
         words = done.stderr.strip().splitlines()
         raise NoCheckoutError(words[-1] if words else f"git {arguments[0]} failed")

@@ -1,8 +1,8 @@
 """One measurement of `compare`, inside its fresh process: the same code for both trees.
 
-The library comes from the tree that is given, this module from the tree that runs the benchmark.
-So only the public names of `ffrecord` are used here, and neither this module nor those that it
-imports may import `ffrecord` before `use` has said where from.
+The library comes from the given tree, this module from the tree that runs the benchmark. Only the
+public names of `ffrecord` are used here. Neither this module nor its imports may import
+`ffrecord` before `use` has set the tree.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Values = dict[str, float]
 
 
 class WrongTreeError(Exception):
-    """A package was imported from another tree than the one to measure."""
+    """Raised when a package was imported from another tree than the measured one."""
 
 
 class WrongDataError(Exception):
-    """The bytes that were read are not those that were written."""
+    """Raised when the bytes that were read differ from those that were written."""
 
 
 def use(tree: str) -> dict[str, str]:
-    """Take the packages from a tree, here and in every process started from here.
+    """Import the packages from a tree, here and in every process started from here.
 
     Returns the file of each package.
     """
@@ -55,8 +55,8 @@ def use(tree: str) -> dict[str, str]:
 def command(tree: str) -> list[str]:
     """Return the `ffrecord` command of a tree.
 
-    `python -m` looks into its working directory first, and `mounters` starts commands in this
-    tree: `env` goes to the other one.
+    `python -m` looks into its working folder first, and `mounters` starts commands in this tree.
+    `env` therefore changes to the other tree.
     """
     return ["env", f"--chdir={tree}", f"PYTHONPATH={tree}", *packers.FFRECORD]
 
@@ -73,8 +73,8 @@ def read(
 ) -> Values:
     """Read batches for `budget` seconds: records by number, or files of a packed folder by name.
 
-    `sizes` are the bytes of each batch. The last batches are read first and not timed: the code
-    is loaded and the file is open when the clock starts. Cold: no batch is read twice.
+    `sizes` are the bytes of each batch. The last batches are read first, without the clock, so that
+    the code is loaded and the file is open. Cold: no batch is read twice.
     """
     use(tree)
     from ffrecord import FileReader, PackedFolder
@@ -105,10 +105,10 @@ def read_mounted(
     size: int,
     clients: int,
 ) -> Values:
-    """Read files through a fresh mount, on some of the cores; the processor time is the daemon's.
+    """Read files through a fresh mount on some of the cores; CPU time is the daemon's.
 
-    Without `clients`, one process reads while the archive is in the page cache. With them, so
-    many read at once, and no cache has anything.
+    Without `clients`, one process reads while the archive is in the page cache. With `clients`,
+    that many processes read at once, and all caches are empty.
     """
     use(tree)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
@@ -146,13 +146,13 @@ def load(
     workers: int,
     cold: bool,
 ) -> Values:
-    """Load an epoch in the order given; `checksums` are those of its samples.
+    """Load an epoch in the given order; `checksums` are those of its samples.
 
-    Before the clock starts the workers load the samples of `rehearsed`.
+    Before the clock starts, the workers load the samples of `rehearsed`.
 
-    What was imported is kept from the garbage collector. One full collection after the fork
-    copies 10,000 pages of the process, a fifth of the time of an epoch, and a few objects more or
-    less decide whether one comes before the clock starts or after.
+    Imported objects are frozen, out of reach of the garbage collector. One full collection after
+    the fork copies 10,000 pages of the process, which takes a fifth of an epoch. A few objects
+    more or less decide whether it happens before or after the clock starts.
     """
     use(tree)
     from ffrecord.torch import DataLoader, PackedFolderDataset
@@ -170,7 +170,7 @@ def load(
     gc.collect()
     gc.freeze()
     batches.exhaust(loader)
-    sampler[:] = order  # the loader asks it again for every epoch
+    sampler[:] = order  # the loader asks the sampler again for every epoch
     if cold:
         harness.drop_caches()
     everyone = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
@@ -180,12 +180,12 @@ def load(
     for found, _ in loader:
         seen += found.tolist()
     seconds, used = time.perf_counter() - began, _cpu_seconds(running) - used
-    _expect("samples in the order asked for", seen == list(checksums), True)
+    _expect("samples in the requested order", seen == list(checksums), True)
     return _values(len(order), seconds, used)
 
 
 def _decode(data: Any) -> int:
-    """Stand for the decoding of a sample: use every byte, give a small result to compare."""
+    """Simulate decoding a sample: use every byte, and return a small result to compare."""
     return zlib.crc32(data)
 
 

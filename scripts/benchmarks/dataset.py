@@ -49,14 +49,14 @@ GOALS = (
 
 
 FOOTNOTES = f"""
-Ratios are medians of each repeat's own ratio. Bytes are those of the files.
-Sizes that differ by less than a hundredth count as equal.
-': {SMALL_FIELD}': that field alone is asked for, an int.
+- Ratios are medians of each repeat's own ratio.
+- Bytes are the size of the files. Sizes that differ by less than a hundredth count as equal.
+- ": {SMALL_FIELD}": only that field, an int, is read.
 """
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    """Create what is missing, measure, and report."""
+    """Create the data that is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
     plan = replace(plan, repeats=options.repeats or plan.repeats)
     data: Path = options.data.resolve()
@@ -85,7 +85,7 @@ def _text(results: Results, plan: Plan) -> str:
 
 
 def _table(results: Results) -> str:
-    """Size and rate of every contestant."""
+    """Return the table of sizes and rates of all contestants."""
     states = _states(results)
     header = ["contestant", "bytes a sample"]
     for state in states:
@@ -105,7 +105,7 @@ def _row(results: Results, name: str, states: Sequence[str]) -> list[str]:
 
 
 def _document(results: Results, plan: Plan, data: Path) -> dict[str, Any]:
-    """Everything a reader needs to check the tables or to run this again."""
+    """Return everything that is needed to check the tables or to run the benchmark again."""
     parameters = {
         **asdict(plan), "batch": BATCH, "fields": FIELDS, "seed": SEED,
         "formats": [peer.layout for peer in dataset_peers.formats()],

@@ -1,4 +1,4 @@
-"""What `dataset` measures, and the loop over it in the parent process."""
+"""The cases of `dataset`, and the loop over them in the parent process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .rounds import Contestant, Values
 
 BATCH = 64
 SIZE = "size"
-"""The case that has each contestant's bytes on disk."""
+"""The case that holds each contestant's bytes on disk."""
 
 CREATE_TIMEOUT = 900.0
 MEASURE_TIMEOUT = 300.0
@@ -24,7 +24,7 @@ MEASURE_TIMEOUT = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A contestant that reads all fields, or the small one alone."""
+    """A contestant that reads all fields, or only the small one."""
 
     peer: Peer
     masked: bool = False
@@ -36,7 +36,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured: a measurement ends after `budget` seconds or `most_batches`."""
+    """The amount that is measured. A measurement ends after `budget` seconds or `most_batches`."""
 
     repeats: int
     budget: float
@@ -49,7 +49,7 @@ QUICK = Plan(repeats=3, budget=0.5, most_batches=1000, count=2_000)
 
 
 def masked(peer: Peer) -> str:
-    """The name under which a contestant reads the small field alone."""
+    """Return the name of a contestant that reads only the small field."""
     return f"{peer.name}: {SMALL_FIELD}"
 
 
@@ -60,7 +60,7 @@ ENTRIES = (
 
 
 def samples(plan: Plan, data: Path) -> Iterator[Sample]:
-    """Make the files that are missing and measure everything."""
+    """Create missing files and measure every case."""
     stored = SampleSet(plan.count)
     sizes = list(_create(stored, data))
     yield from sizes
@@ -77,7 +77,7 @@ def samples(plan: Plan, data: Path) -> Iterator[Sample]:
 
 
 def _create(stored: SampleSet, data: Path) -> Iterator[Sample]:
-    """Make every layout, whole and for rehearsals; what each contestant takes on disk."""
+    """Create every layout, in full and for rehearsals; yield the size of each on disk."""
     for layout in dataset_peers.formats():
         rounds.say(f"{stored.count:,} samples: files of {layout.layout}")
         sharing = [peer.name for peer in CONTESTANTS if peer.layout == layout.layout]
@@ -86,7 +86,7 @@ def _create(stored: SampleSet, data: Path) -> Iterator[Sample]:
             for some in (rehearsal(stored, BATCH), stored):
                 values = harness.call_fresh(create, CREATE_TIMEOUT, count=some.count, **arguments)
         except harness.ChildError as error:
-            reason = f"could not be written: {error}"
+            reason = f"writing failed: {error}"
             yield from (Sample(SIZE, name, 0, error=reason) for name in sharing)
         else:
             values["bytes_each"] = values["bytes"] / stored.count

@@ -1,6 +1,6 @@
 """The contestants of `dataset`: write samples to a folder, open it, read batches by index.
 
-Each gives the same: a list of dicts, in the order asked for, with an int, a str, two numpy arrays
+All return the same: a list of dicts in the requested order, with an int, a str, two numpy arrays
 and bytes. Libraries are imported where they are used, and readers are not closed, as in `peers`.
 """
 
@@ -22,7 +22,7 @@ Samples: TypeAlias = list[Sample]
 Read: TypeAlias = Callable[[list[int]], Samples]
 Stream: TypeAlias = Callable[[Iterable[list[int]]], Iterator[Samples]]
 Column: TypeAlias = Callable[[Any], Sequence[Any]]
-"""From ascending row numbers, an array of them, to the values of a field."""
+"""A function from an array of ascending row numbers to the values of a field."""
 
 PER_WRITE = 100
 
@@ -32,7 +32,7 @@ class Peer(ABC):
 
     name: str
     layout: str
-    """The format's name: contestants that share it read the same files."""
+    """The format's name. Contestants with the same layout read the same files."""
 
     file: str = "samples"
 
@@ -50,7 +50,7 @@ class Peer(ABC):
 
 
 class Ours(Peer):
-    """`DatasetReader.read`, as it comes: one batch over all files, checksums verified."""
+    """`DatasetReader.read` with defaults: one batch over all files, checksums verified."""
 
     def __init__(self, name: str, compression: str = "") -> None:
         self.name = name
@@ -88,10 +88,10 @@ class OursAhead(Ours):
 
 
 class Granular(Peer):
-    """One bag for each field, read sample by sample: it has no batches of random samples.
+    """One bag for each field, read sample by sample: granular has no batches of random samples.
 
-    `parallel` reads the fields of a sample in as many threads. Its `Loader` is no contestant: it
-    wants values of one shape, and hands out arrays only.
+    `parallel` reads the fields of a sample in one thread each. granular's `Loader` does not take
+    part: it requires values of one shape, and returns only arrays.
     """
 
     layout = "granular"
@@ -122,14 +122,17 @@ class Granular(Peer):
 
 
 class Hdf5(Peer):
-    """One row per sample in a dataset for each field, one chunk per row where there are chunks.
+    """One row per sample in a dataset for each field; compressed fields have one chunk per row.
 
-    A chunk is read and unpacked whole, so one row is the best chunk for random rows. What is not
-    compressed needs no chunks and is contiguous. Fields of variable size are rows of
-    variable length, which HDF5 does not compress (so ours are not compressed either); with `flat`
-    they lie end to end in one dataset, with their offsets in another. Contiguous rows come as one
-    selection per batch, in ascending order as h5py needs it; chunks one by one, because a selection
-    of 64 rows of masks took 20 times as long.
+    A chunk is read and decompressed as a whole, so one row is the best chunk for random rows.
+    Uncompressed fields need no chunks and are contiguous.
+
+    Fields of variable size are rows of variable length, which HDF5 does not compress (so ours are
+    not compressed either). With `flat` they lie end to end in one dataset, with their offsets in
+    another.
+
+    Contiguous rows are read as one selection per batch, in ascending order as h5py requires. Chunks
+    are read one by one, because a selection of 64 rows of masks took 20 times as long.
     """
 
     file = "samples.h5"
@@ -143,7 +146,7 @@ class Hdf5(Peer):
     def write(self, path: Path, samples: SampleSet) -> None:
         import h5py
 
-        # The newer format: its files were a little smaller than those of h5py's default.
+        # The newer format: its files were a little smaller than with h5py's default.
         with h5py.File(path, "w", libver="latest") as file:
             self._create(file, samples)
             rows = iter(samples)
@@ -185,7 +188,7 @@ class Hdf5(Peer):
                 name, (count, *shape), dtype, chunks=chunks, compression=self._compression
             )
         if self._flat:
-            # Contiguous datasets cannot grow: sizes come first.
+            # Contiguous datasets cannot grow, so their sizes come first.
             for name in ("caption", "jpeg"):
                 sizes = [len(_raw(sample[name])) for sample in samples]
                 offsets = np.cumsum([0, *sizes])
@@ -208,7 +211,7 @@ class Hdf5(Peer):
     def _column(self, file: Any, name: str) -> Column:
         data = file[name]
         if self._flat and name in ("caption", "jpeg"):
-            # Python integers take h5py's fast path for slices, numpy's do not.
+            # h5py has a fast path for slices with Python integers, not with numpy's.
             ends = file[f"{name} offsets"][:].tolist()
             decode = _text if name == "caption" else bytes
             return lambda rows: [
@@ -230,7 +233,7 @@ OURS = Ours("ours, none")
 OURS_AHEAD = OursAhead("ours, none, read_async")
 OURS_LZ4 = Ours("ours, lz4", "+lz4")
 # Rates are compared at equal or smaller size: at the default level, 3, files were 0.7 % larger than
-# those of HDF5 with gzip at its default.
+# HDF5's with gzip at its default.
 OURS_ZSTD = Ours("ours, zstd:6", "+zstd:6")
 GRANULAR = Granular("granular", parallel=False)
 GRANULAR_PARALLEL = Granular("granular, parallel", parallel=True)
@@ -255,7 +258,7 @@ PEERS: dict[str, Peer] = {peer.name: peer for peer in CONTESTANTS}
 
 
 def formats() -> Iterator[Peer]:
-    """One contestant for each layout on disk."""
+    """Yield one contestant for each layout on disk."""
     yield from {peer.layout: peer for peer in CONTESTANTS}.values()
 
 

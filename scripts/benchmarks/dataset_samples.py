@@ -1,7 +1,7 @@
 """The samples that every contestant of `dataset` stores: five fields of mixed size.
 
-Sample i depends only on i, so that a child process can check what it read without a second copy of
-the data. A digest over decoded values says whether two contestants gave the same.
+Sample i depends only on i, so that a child process can check its samples without a second copy of
+the data. A digest over decoded values shows whether two contestants returned the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Sample: TypeAlias = dict[str, Any]
 
 SEED = 20260501
 LABELS = 100
-"""Classes; granular's `int` does not take 128."""
+"""Number of classes; granular's `int` does not accept 128."""
 WORDS = ("a", "the", "of", "with", "bicycle", "café", "grass", "in front", "two", "behind", "river")
 CAPTION_WORDS = 19
 FEATURES = 512
@@ -33,12 +33,12 @@ FIELDS = ("label", "caption", "features", "jpeg", "mask")
 SMALL_FIELD = "label"
 
 RECIPE = "1"
-"""Goes into the `done` marker; raise it when the values change, and all files are made again."""
+"""Part of the `done` marker. Raise it when the values change; then all files are made again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleSet:
-    """`count` samples; those of a smaller set are the first ones of a larger."""
+    """`count` samples. A smaller set has the first samples of a larger one."""
 
     count: int
 
@@ -46,25 +46,25 @@ class SampleSet:
         return map(sample, range(self.count))
 
     def folder(self, root: Path, layout: str) -> Path:
-        """Where the files of one layout (a contestant's format) of this set live."""
+        """Return the folder of one layout (a contestant's format) of this set."""
         return root / f"dataset-x{self.count}" / layout
 
 
 def sample(index: int) -> Sample:
-    """About 72 kB: a class, a sentence, sparse features, a photo, and what is where in it."""
+    """Return a sample of about 72 kB: class, sentence, sparse features, photo, and mask."""
     random = np.random.default_rng([SEED, index])
     return {
         "label": int(random.integers(LABELS)),
         "caption": " ".join(random.choice(WORDS, CAPTION_WORDS).tolist()),
         "features": _features(random),
-        # Random bytes: a JPEG cannot be compressed again.
+        # Random bytes stand for a JPEG, which cannot be compressed again.
         "jpeg": random.bytes(int(random.lognormal(np.log(JPEG_BYTES), JPEG_SIGMA))),
         "mask": _mask(random),
     }
 
 
 def digest(samples: Iterable[Mapping[str, Any]], crc: int = 0) -> int:
-    """A checksum over the values and their types, whoever decoded them."""
+    """Return a checksum over the values and their types."""
     for each in samples:
         for name in FIELDS:
             if name in each:
@@ -81,7 +81,7 @@ def _features(random: np.random.Generator) -> npt.NDArray[np.float32]:
 
 
 def _mask(random: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """Regions of one class each over a gradient; in every third one classes are mixed."""
+    """Return regions of one class each over a gradient; every third region mixes classes."""
     mask = np.empty((SIDE, SIDE), np.uint8)
     mask[:] = np.arange(SIDE) // 8
     corners = random.integers(0, SIDE - 16, (REGIONS, 2)).tolist()

@@ -1,7 +1,7 @@
 """Making a contestant's files, and one measurement of reading them, each in a fresh process.
 
-Cold and warm are as in `read_worker`. What was written is read back whole before it counts as
-made, and the last batch of every measurement is compared with what was stored.
+Cold and warm are as in `read_worker`. New files are read back as a whole before they count as made.
+The last batch of every measurement is compared with the stored samples.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ REHEARSAL_BATCHES = 2
 
 
 class WrongSamplesError(Exception):
-    """A contestant returned something else than was written."""
+    """Raised when a contestant returns other samples than were written."""
 
 
 def create(*, peer: str, root: str, count: int, batch: int) -> dict[str, int]:
-    """Write the samples in a contestant's format unless that was done.
+    """Write the samples in a contestant's format unless they exist.
 
-    Returns what they take on disk, and the digest of all values as they were read back.
+    Returns their size on disk, and the digest of all values as they were read back.
     """
     contestant, samples = PEERS[peer], SampleSet(count)
     folder = samples.folder(Path(root), contestant.layout)
@@ -51,7 +51,7 @@ def measure(
     budget: float,
     most_batches: int,
 ) -> dict[str, float]:
-    """Samples per second of one contestant."""
+    """Return the samples per second of one contestant."""
     contestant, samples = PEERS[peer], SampleSet(count)
     folder = samples.folder(Path(root), contestant.layout)
     order = batches.shuffled(count, batch, seed).tolist()
@@ -73,19 +73,19 @@ def measure(
 
 
 def rehearsal(samples: SampleSet, batch: int) -> SampleSet:
-    """The small set on which a contestant's code is warmed before a cold measurement."""
+    """Return the small set on which a contestant's code is warmed before a cold measurement."""
     return SampleSet(min(samples.count, REHEARSAL_BATCHES * batch))
 
 
 def _read_back(contestant: Peer, folder: Path, samples: SampleSet, batch: int) -> int:
-    """The digest of everything, if it is that of what was stored."""
+    """Read everything back, and return its digest if it matches the stored samples."""
     read = contestant.open(folder / contestant.file, None)
     found = due = 0
     for first in range(0, samples.count, batch):
         indices = list(range(first, min(first + batch, samples.count)))
         found, due = digest(read(indices), found), digest(map(sample, indices), due)
         if found != due:
-            raise WrongSamplesError(f"samples from {first} on are not what was written")
+            raise WrongSamplesError(f"samples from {first} on differ from the written ones")
     return found
 
 
@@ -97,10 +97,10 @@ def _check(last: Samples, indices: list[int], fields: Sequence[str] | None) -> N
     if [each.keys() for each in last] != [each.keys() for each in due] or digest(last) != digest(
         due
     ):
-        raise WrongSamplesError(f"samples {indices[:3]}… are not what was written")
+        raise WrongSamplesError(f"samples {indices[:3]}… differ from the written ones")
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder."""
+    """Return the bytes of a file, or of all files below a folder."""
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
     return sum(each.stat().st_size for each in files)

@@ -1,7 +1,7 @@
 """The records that every contestant stores, and their creation on disk.
 
 Record i of a set depends only on the set's mean size and on i, so that a child process can check
-what it read without a second copy of the data. Bytes are random: no contestant gains by
+its records without a second copy of the data. Bytes are random: no contestant gains by
 compressing, and no disk by deduplicating.
 """
 
@@ -19,13 +19,13 @@ from . import harness, peers
 
 SEED = 20240601
 SIGMA = 0.35
-"""Spread of the log-normal sizes: about that of JPEG files of one camera."""
+"""Spread of the log-normal sizes, similar to JPEG files of one camera."""
 
 CHUNK = 64
-"""Records drawn from one generator: few enough to redraw one record, enough to be fast."""
+"""Records drawn from one generator: few enough to draw one record again, enough to be fast."""
 
 RECIPE = "1"
-"""Goes into the `done` marker; raise it when the bytes change, and all files are made again."""
+"""Part of the `done` marker. Raise it when the bytes change; then all files are made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,33 +37,34 @@ class RecordSet:
     count: int
 
     def lengths(self) -> npt.NDArray[np.int64]:
-        """The size of every record; those of a shorter set are a prefix of a longer one's."""
+        """Return the size of every record. A shorter set has the first records of a longer one."""
         generator = np.random.default_rng([SEED, self.mean])
         location = np.log(self.mean) - SIGMA**2 / 2
         sizes = generator.lognormal(location, SIGMA, self.count)
         return np.maximum(1, np.rint(sizes)).astype(np.int64)
 
     def records(self) -> Iterator[bytes]:
-        """All records, in order."""
+        """Yield all records in order."""
         lengths = self.lengths()
         for first in range(0, self.count, CHUNK):
             yield from self._chunk(first, lengths)
 
     def record(self, index: int) -> bytes:
-        """One record, to compare with what a contestant returned."""
+        """Return one record, to compare with a contestant's."""
         first = index - index % CHUNK
         return self._chunk(first, self.lengths())[index - first]
 
     def first(self, count: int) -> RecordSet:
-        """The set of its first `count` records, or the set itself when it has fewer."""
+        """Return the set of its first `count` records, or the set itself if it has fewer."""
         return replace(self, count=min(count, self.count))
 
     def folder(self, root: Path, layout: str) -> Path:
-        """Where the files of one layout (a peer's file format) of this set live."""
+        """Return the folder of one layout (a peer's file format) of this set."""
         return root / f"{self.name}-x{self.count}" / layout
 
     def _chunk(self, first: int, lengths: npt.NDArray[np.int64]) -> list[bytes]:
-        # Fewer bytes of a generator are a prefix of more: a shorter set has the same records.
+        # A shorter draw from a generator is a prefix of a longer one, so a shorter set has the same
+        # records.
         sizes = lengths[first : first + CHUNK]
         generator = np.random.default_rng([SEED, self.mean, first])
         ends = np.cumsum(sizes).tolist()
@@ -72,12 +73,12 @@ class RecordSet:
 
 
 def stored(peer: peers.Peer, records: RecordSet) -> RecordSet:
-    """What a peer keeps of a set: everything, but for one file per record."""
+    """Return the records that a peer stores: all, except for one file per record."""
     return records.first(peer.capacity(records.count))
 
 
 def create(peer: str, root: str, name: str, mean: int, count: int) -> None:
-    """Write a set in a peer's format unless that was done; called in a fresh process."""
+    """Write a set in a peer's format unless it exists; called in a fresh process."""
     contestant = peers.PEERS[peer]
     records = RecordSet(name, mean, count)
     folder = records.folder(Path(root), contestant.layout)
@@ -89,9 +90,9 @@ def create(peer: str, root: str, name: str, mean: int, count: int) -> None:
 
 
 def make_once(folder: Path, recipe: str, write: Callable[[], None]) -> None:
-    """Fill a folder unless that was done by the same recipe.
+    """Fill a folder unless the same recipe has filled it before.
 
-    The marker comes last: what an interrupted run left behind is removed and made again.
+    The marker is written last: the files of an interrupted run are removed and made again.
     """
     marker = folder / "done"
     if marker.exists() and marker.read_text() == recipe:

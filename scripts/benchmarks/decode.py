@@ -1,6 +1,6 @@
-"""The work that stands for decoding: of a fixed cost, whatever is decoded.
+"""Work of a fixed cost that stands for decoding.
 
-A real decoder takes milliseconds, more for larger pictures, and would hide what reading costs.
+A real decoder takes milliseconds, more for larger pictures, and would hide the cost of reading.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from ffrecord.format.checksum import crc32
 
 TRIED = 500
 TRIES = 4000
-"""Half a second of tries, each short enough that some are not disturbed."""
+"""Half a second of tries, each so short that some are not disturbed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Uses every byte once, then computes for a while, `loops` times the same.
+    """Uses every byte once, then computes `loops` times the same.
 
-    Like Pillow's decoders it lets other threads run meanwhile. What it computes needs next to no
-    memory, so that it costs the same wherever the bytes came from.
+    Like Pillow's decoders, it releases the GIL. The computation needs next to no memory, so that
+    its cost does not depend on the source of the bytes.
     """
 
     loops: int
 
     def __call__(self, data: bytes | Bytes) -> int:
-        """A small result: the CRC-32, by which is known that these were the right bytes."""
+        """Return the CRC-32 of the bytes, which shows that they were the right ones."""
         checksum: int = crc32(data)
         spend(self.loops)
         return checksum
 
 
 def spend(loops: int) -> None:
-    """Compute, without the GIL."""
+    """Compute without the GIL."""
     hashlib.pbkdf2_hmac("sha256", b"", b"", loops)
 
 
 def calibrate(microseconds: float) -> int:
-    """How many loops take so long on this machine; called in a fresh process."""
+    """Return the number of loops that take this long on this machine; called in a fresh process."""
     taken = []
     for _ in range(TRIES):
         began = time.perf_counter()

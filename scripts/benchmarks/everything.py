@@ -1,4 +1,4 @@
-"""All benchmarks in one run, from nothing: what is in the documentation comes from here."""
+"""Run all benchmarks, without existing data, and write the tables of the documentation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BENCHMARKS = tuple(
     module.BENCHMARK for module in (read, pack, folder, mount, loader, dataset, profile_read)
 )
 APART = (compare.BENCHMARK,)
-"""Those that `all` leaves out: they need to be told more."""
+"""Benchmarks that `all` leaves out, because they need arguments."""
 REPEATS = 3
-"""What fits into half an hour on two cores. Odd: a median is then a measurement."""
+"""Repeats that fit into half an hour on two cores. Odd, so that a median is a measurement."""
 QUICK_REPEATS = 1
 
 
@@ -26,30 +26,35 @@ def add_commands(commands: Commands) -> None:
     """Register every benchmark, `all` and `pages`."""
     for benchmark in (*BENCHMARKS, *APART):
         benchmark.add_command(commands)
-    parser = commands.add_parser("all", help="all of them, and the pages", description=__doc__)
+    parser = commands.add_parser(
+        "all", help="all benchmarks except compare, then the pages", description=__doc__
+    )
     add_common_options(parser, "small amounts, once: does everything work?")
     parser.set_defaults(run=run)
     parser = commands.add_parser(
-        "pages", help="tables of README and docs from the JSON", description=pages.__doc__
+        "pages",
+        help="write the tables of README and docs from the JSON",
+        description=pages.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=lambda options: pages.update(OUTPUTS))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run all, one after the other; then the documentation, if it is for that."""
+    """Run all benchmarks; then write the pages, unless the results go elsewhere."""
     began = time.monotonic()
     for benchmark in BENCHMARKS:
         rounds.say(f"== {benchmark.name}: {benchmark.summary}")
         print(f"\n## scripts/bench {benchmark.name}\n")
         benchmark.run(_options(benchmark, options))
-        rounds.say(f"== {benchmark.name} is done after {time.monotonic() - began:.0f} s in all")
+        rounds.say(f"== {benchmark.name} is done after {time.monotonic() - began:.0f} s in total")
     if outputs(options) == OUTPUTS:
         pages.update(OUTPUTS)
     return 0
 
 
 def _options(benchmark: Benchmark, given: argparse.Namespace) -> argparse.Namespace:
-    """The options of one benchmark: its own as they are by default, the common ones as given."""
+    """Return the options of one benchmark: the common ones as given, its own by default."""
     repeats = QUICK_REPEATS if given.quick else REPEATS
     common = {"quick": given.quick, "data": given.data, "out": outputs(given)}
     own = vars(benchmark.default_options())

@@ -1,4 +1,4 @@
-"""Random O_DIRECT reads, as fio measures them: the limit of a disk, or of a mount."""
+"""Random O_DIRECT reads, measured by fio: the limit of a disk or of a mount."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from .harness import MeasurementError
 ALIGNMENT = 4096
 QUEUE_DEPTH = 64
 STARTUP = 60
-"""Seconds beyond its run time after which fio is taken to hang."""
+"""Seconds beyond its run time after which fio counts as hanging."""
 
 
 class FioError(MeasurementError):
-    """fio is missing or ended with an error."""
+    """Raised when fio is missing or fails."""
 
 
 def block_size(record_size: int) -> int:
-    """The smallest aligned block that holds a record of this size.
+    """Return the smallest aligned block that holds a record of this size.
 
-    Reads of unaligned records move more than this, and fio's bytes/s count the padding: a reader
-    that matches fio in reads per second gets record_size / block_size of its bytes.
+    Reads of unaligned records transfer more than this, and fio's bytes/s count the padding. A
+    reader with the same reads per second as fio gets record_size / block_size of its bytes.
     """
     return -(-record_size // ALIGNMENT) * ALIGNMENT
 
 
 def random_read(path: Path, block: int, seconds: int, depth: int = QUEUE_DEPTH) -> dict[str, float]:
-    """Reads and bytes per second of O_DIRECT libaio random reads, `depth` of them at a time."""
+    """Return reads and bytes per second of random O_DIRECT reads, `depth` of them at a time."""
     if shutil.which("fio") is None:
         raise FioError("fio is not installed")
     command = [

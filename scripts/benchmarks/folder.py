@@ -1,4 +1,4 @@
-"""Opening a packed folder of a million files against a thousand, and reading it by names."""
+"""A packed folder of a million files against one of a thousand: opening, and reading by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .folder_cases import ARCHIVES, FULL, MILLION, OPEN, QUICK, READ, THOUSAND, 
 from .results import Limit, Results
 
 PACKAGES = ("ffrecord", "numpy", "isal", "libaio")
-# Metrics and the heads of their columns.
+# Metrics and the headings of their columns.
 OPEN_COLUMNS = {
     "ms": "ms",
     "private_mb_before": "private MB before",
@@ -36,17 +36,19 @@ GOALS = (
     *(Limit(case(s, READ), MILLION, "slowdown", 1.3) for s in STATES),
 )
 FOOTNOTES = """
-open: PackedFolder(path) and the stat of one name, modules loaded before. Private memory is
-Private_Clean + Private_Dirty of smaps_rollup, of the whole process, the interpreter included.
-"shared" are its shared mappings of memory: where the index is. Not private, but memory too, one
-copy for all forked workers. The peak counts resident pages, those mapped from files included.
-pickle: the original's way. The index record's pickle is read and loaded, and one name looked up.
-read: batch by batch in turns, in one process; both read the same batches, all of fresh names.
+- open: PackedFolder(path) and the stat of one name, with modules loaded before.
+- private MB: Private_Clean + Private_Dirty of smaps_rollup, of the whole process with the
+  interpreter.
+- shared MB: shared mappings of memory, which hold the index. All forked workers share one copy.
+- peak MB: resident pages, including pages mapped from files.
+- pickle: the original's way. The pickle of the index record is loaded, and one name is looked up.
+- read: both readers take turns batch by batch in one process. They read the same batches, all of
+  new names.
 """
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    """Create what is missing, measure, and report."""
+    """Create the data that is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
     plan = replace(plan, repeats=options.repeats or plan.repeats)
     data: Path = options.data.resolve()
@@ -96,7 +98,7 @@ def _read_table(results: Results, cases: Sequence[str]) -> str:
 
 
 def _document(results: Results, goals: Sequence[Limit], plan: Plan, data: Path) -> dict[str, Any]:
-    """Everything a reader needs to check the tables or to run this again."""
+    """Return everything that is needed to check the tables or to run the benchmark again."""
     parameters = {
         **asdict(plan),
         "archives": {name: asdict(archive) for name, archive in ARCHIVES.items()},

@@ -1,7 +1,7 @@
 """Packed folders of a thousand and of a million files, made without making the files.
 
-The records and the index are what `pack_folder` would write for such a tree; only the walk over
-real files is left out, which takes minutes and half a disk of inodes.
+The records and the index are the same as `pack_folder` would write for such a tree. Only the walk
+over real files is left out, which would take minutes and half of a disk's inodes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from . import datasets
 from .datasets import RecordSet
 
 RECIPE = f"1/{index_layout.VERSION}"
-"""Raise the first number when the bytes change, and all archives are made again."""
+"""Raise the first number when the bytes change; then all archives are made again."""
 
 MEAN = 1_000
 OWNER = 1_000
 FIRST_MTIME = 1_700_000_000_000_000_000
-"""Nanoseconds; each file is a millisecond and a bit newer than the one before."""
+"""Nanoseconds; each file is about a millisecond newer than the one before."""
 STEP_MTIME = 1_000_003
 
 
 @dataclass(frozen=True, slots=True)
 class FolderArchive:
-    """`folders` × `per_folder` files, named as those of ImageNet are."""
+    """`folders` × `per_folder` files, with names like those of ImageNet."""
 
     folders: int
     per_folder: int
@@ -42,23 +42,23 @@ class FolderArchive:
 
     @property
     def records(self) -> RecordSet:
-        """The contents of the files, in the order of their paths."""
+        """Return the contents of the files, in the order of their paths."""
         return RecordSet("folder", MEAN, self.count)
 
     def path(self, record: int) -> str:
-        """The path in the archive of the file with this record."""
+        """Return the path of the file whose content is this record."""
         folder, number = divmod(record, self.per_folder)
         return f"{self._folder_name(folder)}/{self._file_name(folder, number)}"
 
     def place(self, root: Path) -> Path:
-        """Where the archive and its marker are."""
+        """Return the folder of the archive and its marker."""
         return self.records.folder(root, "packed")
 
     def file(self, root: Path) -> Path:
         return self.place(root) / "packed.ffr"
 
     def tree(self) -> Tree:
-        """What a scan of the files would find."""
+        """Return the tree that a scan of the files would find."""
         tree = Tree()
         lengths = self.records.lengths().tolist()
         root = tree.add_inode(stat.S_IFDIR | 0o755, OWNER, OWNER, FIRST_MTIME)
@@ -70,7 +70,7 @@ class FolderArchive:
             mtime = FIRST_MTIME + record * STEP_MTIME
             inode = tree.add_inode(stat.S_IFREG | 0o644, OWNER, OWNER, mtime, length)
             tree.record[inode] = record
-            # The root is inode 0, and the folders follow it.
+            # The root is inode 0; the folders follow it.
             tree.add_entry(1 + folder, self._file_name(folder, number).encode(), inode)
         return tree
 
@@ -82,7 +82,7 @@ class FolderArchive:
 
 
 def create(root: str, folders: int, per_folder: int) -> None:
-    """Write an archive unless that was done; called in a fresh process."""
+    """Write an archive unless it exists; called in a fresh process."""
     archive = FolderArchive(folders, per_folder)
     place, file = archive.place(Path(root)), archive.file(Path(root))
     datasets.make_once(place, f"{RECIPE}/{per_folder}", lambda: _write(archive, file))
@@ -95,7 +95,7 @@ def _write(archive: FolderArchive, file: Path) -> None:
 
 
 def _index(tree: Tree) -> bytes:
-    """The last record, as `pack_folder` puts it together."""
+    """Return the last record as `pack_folder` writes it."""
     image = build(tree)
-    before = b"".join(legacy.pickled(tree, lambda entry: None))  # it has no symlinks
+    before = b"".join(legacy.pickled(tree, lambda entry: None))  # the tree has no symlinks
     return before + image[:] + index_layout.trailer(image, crc32(image))

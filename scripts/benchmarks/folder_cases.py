@@ -1,4 +1,4 @@
-"""What `folder` measures, and the loop over it in the parent process."""
+"""The cases of `folder`, and the loop over them in the parent process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READ = "read"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured: `batches` by name and as many by number."""
+    """The amount that is measured: `batches` by name, and the same number by record number."""
 
     repeats: int
     batches: int
@@ -39,12 +39,12 @@ QUICK = Plan(repeats=3, batches=200)
 
 
 def case(state: str, what: str) -> str:
-    """The name of a table."""
+    """Return the name of a case."""
     return f"{state} {what}"
 
 
 def samples(plan: Plan, data: Path) -> Iterator[Sample]:
-    """Make the archives that are missing and measure everything."""
+    """Create missing archives and measure every case."""
     for name, archive in ARCHIVES.items():
         rounds.say(f"archive of {name}")
         harness.call_fresh(

@@ -1,7 +1,7 @@
 """One measurement of a packed folder, inside its fresh process.
 
 Modules are loaded before the clock starts. Cold: caches are dropped just before. Warm: the archive
-is read through.
+is read once.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Values = dict[str, float]
 
 
 class WrongFileError(Exception):
-    """What was found or read is not what was written."""
+    """Raised when a file differs from the written one."""
 
 
 def open_and_stat(*, root: str, folders: int, per_folder: int, cold: bool, seed: int) -> Values:
-    """Open an archive and look at one of its files."""
+    """Open an archive and look up one of its files."""
     archive = FolderArchive(folders, per_folder)
     record = _any_record(archive, seed)
     name, file = archive.path(record), archive.file(Path(root))
@@ -45,9 +45,9 @@ def open_and_stat(*, root: str, folders: int, per_folder: int, cold: bool, seed:
 
 
 def unpickle(*, root: str, folders: int, per_folder: int, cold: bool, seed: int) -> Values:
-    """The original's way: all names as nested dictionaries out of a pickle, and a look into them.
+    """Measure the original's way: unpickle all names as nested dictionaries, and look up one name.
 
-    Of the index record only the pickle is read: the original's has nothing else.
+    Only the pickle of the index record is read, because the original's index has nothing else.
     """
     archive = FolderArchive(folders, per_folder)
     record = _any_record(archive, seed)
@@ -65,11 +65,11 @@ def unpickle(*, root: str, folders: int, per_folder: int, cold: bool, seed: int)
 def read(
     *, root: str, folders: int, per_folder: int, cold: bool, seed: int, batches: int, batch: int
 ) -> Values:
-    """Batches by name against the same batches by record number, turn by turn.
+    """Read batches by name and the same batches by record number, in turn.
 
-    There are two passes over the same batches, which all differ; who reads a batch in the first
-    leaves it to the other in the second. So both read the same, and neither finds what the other
-    has just brought into a cache.
+    There are two passes over the batches, and no two batches are the same. One reader reads a batch
+    in the first pass, the other reads it in the second. Both read the same batches, and neither
+    profits from a cache that the other has just filled.
     """
     archive = FolderArchive(folders, per_folder)
     file = archive.file(Path(root))
@@ -108,7 +108,7 @@ def _prepare(file: Path, cold: bool) -> None:
 
 
 def _used(seconds: float, before: int) -> Values:
-    """Time, and the memory of this process, in which all that was opened still is."""
+    """Return the time, and the memory of this process while everything is still open."""
     return {
         "ms": seconds * 1e3,
         "private_mb_before": before / MB,
@@ -119,7 +119,7 @@ def _used(seconds: float, before: int) -> Values:
 
 
 def _pickled_index(reader: FileReader) -> memoryview:
-    """What stands before our own index in the last record, without the magic number."""
+    """Return the pickle before our own index in the last record, without the magic number."""
     record = reader.n - 1
     size = reader.record_size(record)
     end = np.empty(index_layout.TRAILER.size, np.uint8)
@@ -133,4 +133,4 @@ def _pickled_index(reader: FileReader) -> memoryview:
 
 def _expect(name: str, found: object, written: object) -> None:
     if found != written:
-        raise WrongFileError(f"{name} is not what was written")
+        raise WrongFileError(f"{name} differs from the written file")

@@ -1,7 +1,7 @@
-"""What makes a measurement fair: fresh processes, caches in a known state, interleaving.
+"""Fair measurements: fresh processes, caches in a known state, interleaved contestants.
 
-Every measurement runs in a process of its own: no contestant inherits another's heap, page tables
-or threads, and one that crashes costs its own sample and nothing else.
+Every measurement runs in its own process. No contestant inherits another's heap, page tables or
+threads, and a crash costs only one measurement.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 
 def data_folder() -> Path:
-    """Where data sets are kept between runs, unless told otherwise."""
+    """Return the folder that keeps data sets between runs, by default."""
     return Path(os.environ.get("FFRECORD_BENCH_DIR") or ROOT / "bench-data")
 
 
 class MeasurementError(Exception):
-    """A measurement ended without a result; the message says why in one line."""
+    """Raised when a measurement ends without a result; the message is one line."""
 
 
 class ChildError(MeasurementError):
-    """A fresh process ended without a result; the message is its last words in one line."""
+    """Raised when a fresh process ends without a result; the message is its last line of output."""
 
 
 def call_fresh(function: Callable[..., Any], timeout: float, **arguments: Any) -> Any:
     """Call a module-level function of this package in a new interpreter.
 
-    Arguments and result travel as JSON. A plain command line, unlike multiprocessing, leaves the
-    child nothing of the parent: neither open files nor imported modules.
+    Arguments and result are passed as JSON. Unlike multiprocessing, a plain command line gives the
+    child neither open files nor imported modules of the parent.
     """
     command = [sys.executable, "-m", f"{__package__}.worker", _address(function)]
     try:
@@ -60,18 +60,18 @@ def call_fresh(function: Callable[..., Any], timeout: float, **arguments: Any) -
 
 
 def sync() -> None:
-    """Write dirty pages back: drop_caches leaves those alone, and they disturb the disk."""
+    """Write dirty pages back: drop_caches skips them, and they disturb the disk."""
     os.sync()
 
 
 def drop_caches() -> None:
-    """Empty the page cache, and the kernel's directory entries and inodes."""
+    """Empty the page cache, and the kernel's caches of names and inodes."""
     sync()
     DROP_CACHES.write_text("3")
 
 
 def can_drop_caches() -> bool:
-    """Whether cold measurements are possible. Opening says so without dropping anything."""
+    """Return True if caches can be dropped. Opening the file shows this without dropping them."""
     try:
         os.close(os.open(DROP_CACHES, os.O_WRONLY))
     except OSError:
@@ -80,7 +80,7 @@ def can_drop_caches() -> bool:
 
 
 def read_through(folder: Path) -> None:
-    """Bring every file below a folder into the page cache by reading it, as `cat` would."""
+    """Read every file below a folder, to bring it into the page cache."""
     buffer = bytearray(1 << 20)
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -90,9 +90,9 @@ def read_through(folder: Path) -> None:
 
 
 def rotated(items: Sequence[T], by: int) -> list[T]:
-    """The items starting at another one in each repeat, so that none always follows the same.
+    """Return the items from another start in each repeat, so that none always follows the same one.
 
-    Every other time backwards: going round alone would leave each one behind the same neighbour.
+    Every other repeat is reversed: rotation alone would keep each item behind the same neighbour.
     """
     start = by % len(items)
     turned = [*items[start:], *items[:start]]

@@ -1,4 +1,4 @@
-"""An epoch of a training loop's loader, warm and cold, against other loaders and formats."""
+"""An epoch of a training loop, warm and cold, with our loader, other loaders and other formats."""
 
 from __future__ import annotations
 
@@ -31,20 +31,23 @@ STATES = {"cold": "Cold: caches dropped", "warm": "Warm: everything in the page 
 GOALS = tuple(Goal(state, OURS, rival.name, SPEED, 1.0) for state in STATES for rival in RIVALS)
 
 FOOTNOTES = f"""
-An epoch, from the moment it is asked for to its last batch; workers have been started and have
-loaded some batches before. "first batch" is its part until there is one. Ratios are medians of
-each repeat's own ratio of speeds. CPU is that of the workers, and of the mount's daemon, for one
-sample; decoding is part of it.
-Every sample's CRC-32 is compared with that of the file when it was made; all but WebDataset's have
-to come in the random order asked for. {loaders.WEBDATASET.name} shuffles its shards, and samples in
-a buffer of {loaders.SHUFFLE_BUFFER:,}: its order is not fully random, and it reads sequentially.
-{loaders.MOUNTED.name} and {loaders.PLAIN_FOLDER.name}: the same code, open and read of each file.
-Warm, {loaders.MOUNTED.name}: the files have been read through the mount, so the kernel has them.
+- The clock runs from the request for an epoch to its last batch. Workers have been started and have
+  loaded some batches before.
+- first batch: the time from the request to the first batch.
+- Ratios are medians of each repeat's own ratio of speeds.
+- CPU: processor time of the workers, and of the mount's daemon, for one sample, with decoding.
+- Every sample's CRC-32 is compared with that of the written file. All samples except WebDataset's
+  must come in the requested random order.
+- {loaders.WEBDATASET.name} shuffles its shards, and samples in a buffer of
+  {loaders.SHUFFLE_BUFFER:,}. Its order is not fully random, and it reads sequentially.
+- {loaders.MOUNTED.name} and {loaders.PLAIN_FOLDER.name}: the same code, which opens and reads each
+  file.
+- {loaders.MOUNTED.name}, warm: the kernel has the files, because they were read through the mount.
 """
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    """Create what is missing, measure, and report."""
+    """Create the data that is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
     repeats = options.repeats or plan.repeats
     plan = replace(plan, repeats=repeats, decode_us=options.decode_us)
@@ -64,7 +67,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=FULL.decode_us,
         metavar="N",
-        help="microseconds that decoding a sample takes (%(default)g)",
+        help="microseconds to decode a sample (default: %(default)g)",
     )
 
 
@@ -116,7 +119,7 @@ def _row(results: Results, state: str, name: str) -> list[str]:
 def _document(
     results: Results, measured: Run, goals: Sequence[Goal], load: float
 ) -> dict[str, Any]:
-    """Everything a reader needs to check the tables or to run this again."""
+    """Return everything that is needed to check the tables or to run the benchmark again."""
     described = machine.describe(measured.data, PACKAGES)
     parameters = {
         **asdict(measured.plan),

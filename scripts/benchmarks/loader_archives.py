@@ -1,4 +1,4 @@
-"""What the contestants of `loader` read: the same pictures in every layout."""
+"""The files that the contestants of `loader` read: the same pictures in every layout."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SHARDS = "webdataset"
 ARRAY_RECORD = "array_record"
 
 RECIPE = f"1/{pictures.RECIPE}/{index_layout.VERSION}"
-"""Raise the first number when a layout's bytes change, and all are made again."""
+"""Raise the first number when a layout's bytes change; then all are made again."""
 
 SHARD_BYTES = 100_000_000
-"""A tar file of WebDataset's; its documentation speaks of some 100 MB to 1 GB."""
+"""Size of a tar file of WebDataset; its documentation recommends about 100 MB to 1 GB."""
 
 
 def source(layout: str, taken: PictureSet, root: Path) -> Path:
-    """What is opened: a file, or a folder of files."""
+    """Return the path that a contestant opens: a file, or a folder of files."""
     if layout == FOLDER:
         return taken.top(root)
     names = {PACKED: packers.OURS.result, SHARDS: "shards", ARRAY_RECORD: peers.ARRAY_RECORD.file}
@@ -31,7 +31,7 @@ def source(layout: str, taken: PictureSet, root: Path) -> Path:
 
 
 def create(layout: str, root: str, mean: int, count: int, per_class: int) -> None:
-    """Make a layout unless that was done; called in a fresh process, the folder's first."""
+    """Make a layout unless it exists; called in a fresh process, for the folder first."""
     taken, data = PictureSet(mean, count, per_class), Path(root)
     out = source(layout, taken, data)
     makers: dict[str, Callable[[], None]] = {
@@ -44,13 +44,13 @@ def create(layout: str, root: str, mean: int, count: int, per_class: int) -> Non
 
 
 def _write_shards(taken: PictureSet, root: Path, out: Path) -> None:
-    """Shuffled once, as WebDataset asks for: otherwise a shard would have few of the classes."""
+    """Write shuffled shards, as WebDataset requires: otherwise a shard would have few classes."""
     import webdataset
 
     out.mkdir()
     checksums = taken.checksums(root)
     order = sorted(range(taken.count), key=lambda number: int(checksums[number]))
-    # An even number of them, so that two workers have the same to do.
+    # An even number of shards gives two workers the same amount of work.
     shards = 2 * max(1, round(taken.mean * taken.count / SHARD_BYTES / 2))
     for shard in range(shards):
         with webdataset.TarWriter(str(out / f"{shard:04d}.tar")) as writer:

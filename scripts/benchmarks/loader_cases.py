@@ -1,4 +1,4 @@
-"""What `loader` measures, and the loop over it in the parent process."""
+"""The cases of `loader`, and the loop over them in the parent process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CREATE_TIMEOUT = 1800.0
 MEASURE_TIMEOUT = 300.0
 
 LAYOUTS = (
-    loader_archives.FOLDER,  # first: the others are made of it
+    loader_archives.FOLDER,  # first, because the others are made from it
     loader_archives.PACKED,
     loader_archives.SHARDS,
     loader_archives.ARRAY_RECORD,
@@ -26,7 +26,7 @@ LAYOUTS = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured, and what a sample costs to decode."""
+    """The amount that is measured, and the cost of decoding a sample."""
 
     repeats: int
     pictures: PictureSet
@@ -41,14 +41,14 @@ QUICK = Plan(repeats=2, pictures=PictureSet(110_000, 2_000, 100))
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A plan, where its data is, and what was found out before the first measurement."""
+    """A plan, the folder of its data, and facts found before the first measurement."""
 
     plan: Plan
     data: Path
     loops: int
-    """What a sample's decoding takes, counted in loops."""
+    """Loops of work that stand for decoding a sample."""
     unwritten: dict[str, str]
-    """The layouts that could not be made, and why."""
+    """Layouts that could not be made, with the reason."""
 
     @property
     def point(self) -> Path:
@@ -56,7 +56,7 @@ class Run:
 
 
 def prepare(plan: Plan, data: Path) -> Run:
-    """Make what is missing; find out how fast this machine decodes."""
+    """Create missing data, and measure how fast this machine decodes."""
     unwritten = {}
     for layout in LAYOUTS:
         rounds.say(f"{plan.pictures.count:,} pictures: {layout}")
@@ -64,13 +64,13 @@ def prepare(plan: Plan, data: Path) -> Run:
         try:
             harness.call_fresh(loader_archives.create, CREATE_TIMEOUT, **arguments)
         except harness.MeasurementError as error:
-            unwritten[layout] = f"could not be written: {error}"
+            unwritten[layout] = f"writing failed: {error}"
     loops: int = harness.call_fresh(decode.calibrate, MEASURE_TIMEOUT, microseconds=plan.decode_us)
     return Run(plan, data, loops, unwritten)
 
 
 def samples(run: Run) -> Iterator[Sample]:
-    """Measure everything; a case is a state."""
+    """Measure every case; a case is cold or warm."""
     for state in rounds.states():
         contestants = [
             (contestant.name, partial(_measure, run, state, contestant))
@@ -97,5 +97,5 @@ def _measure(run: Run, state: str, contestant: Contestant, repeat: int) -> Value
             seed=repeat,
         )
     finally:
-        mounters.clear(run.point)  # a process that was killed for its time could not
+        mounters.clear(run.point)  # a process that ran out of time was killed and could not unmount
     return values

@@ -1,11 +1,12 @@
 """One epoch of a loader, inside its fresh process.
 
-Warm: what is to be read was read before, through the mount where there is one. Then, in both
-states, a few batches are loaded that do not count (WebDataset, which cannot be given a number of
-them, loads an epoch): workers have started, everything is imported and open. Cold: now caches
-are dropped. Then the clock starts, and an epoch is asked for.
+1. Warm: the data is read once, through the mount if there is one.
+2. A few batches are loaded that do not count: workers have started, everything is imported and
+   open. (WebDataset cannot load a given number of batches, so it loads an epoch.)
+3. Cold: caches are dropped.
+4. The clock starts, and an epoch is requested.
 
-The consumer does nothing but take the batches.
+The consumer only takes the batches.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Values = dict[str, float]
 
 
 class WrongSamplesError(Exception):
-    """A contestant did not load every sample once, or not in the order asked for."""
+    """Raised when a contestant does not load every sample once, or not in the requested order."""
 
 
 def measure(
@@ -49,7 +50,7 @@ def measure(
     cold: bool,
     seed: int,
 ) -> Values:
-    """Samples per second of an epoch, and what else there is to know of it."""
+    """Return the samples per second of an epoch, and the other figures of the table."""
     taken, data, chosen = PictureSet(mean, count, per_class), Path(root), CONTESTANTS[contestant]
     random = np.random.default_rng(seed)
     order = random.permutation(count)
@@ -74,7 +75,7 @@ def measure(
 
 
 def _clock(loader: Loaded, count: int, mark: str) -> tuple[Values, npt.NDArray[np.int64]]:
-    """An epoch from its begin to its last batch, and the checksums that were handed out."""
+    """Time an epoch from its request to its last batch; return also the received checksums."""
     seen: list[int] = []
     first = 0.0
     before = _cpu_seconds(mark)
@@ -94,7 +95,10 @@ def _clock(loader: Loaded, count: int, mark: str) -> tuple[Values, npt.NDArray[n
 
 
 def _cpu_seconds(mark: str) -> float:
-    """What the workers have computed, and the daemon of a mount, whose mark is its mount point."""
+    """Return the processor seconds of the workers and of a mount's daemon.
+
+    The mark of the daemon is its mountpoint.
+    """
     workers = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
     return sum(map(processes.cpu_seconds, [*workers, *processes.marked(mark)]))
 

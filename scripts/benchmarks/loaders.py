@@ -1,8 +1,8 @@
-"""The contestants of `loader`: ways to get batches of decoded samples out of worker processes.
+"""The contestants of `loader`: ways to get batches of decoded samples from worker processes.
 
-All of them are given the same decoder, batch size and number of workers, and hand out the same
-small results: (what the decoder returns, class) of every sample, as two tensors. Workers stay
-from one epoch to the next. Libraries, torch too, are imported where they are used.
+All get the same decoder, batch size and number of workers. All return the same small results:
+(result of the decoder, class) of every sample, as two tensors. Workers live from one epoch to the
+next. Libraries, including torch, are imported where they are used.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     Loaded = Iterable[Sequence[torch.Tensor]]
 
 SHUFFLE_BUFFER = 1000
-"""Samples that WebDataset keeps to draw from: its default, and what its documentation takes."""
+"""Samples in WebDataset's shuffle buffer: its default, also used in its documentation."""
 SHARD_BUFFER = 100
 
 
 class Orders:
-    """A sampler: an order for each epoch, one after another."""
+    """A sampler with a given order for each epoch."""
 
     def __init__(self, orders: Iterable[Sequence[int]]) -> None:
         self._orders = iter(orders)
@@ -40,17 +40,17 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What every contestant is given."""
+    """The arguments that every contestant gets."""
 
     decode: Decoder
     orders: Orders
     labels: Sequence[int]
-    """The class of every sample, for those that do not store it."""
+    """The class of every sample, for contestants that do not store it."""
     batch: int
     workers: int
 
     def options(self) -> dict[str, Any]:
-        """The arguments that torch's DataLoader, and all that follow it, take."""
+        """Return the arguments of torch's DataLoader, which others take too."""
         return {
             "batch_size": self.batch,
             "num_workers": self.workers,
@@ -64,20 +64,20 @@ class Contestant(ABC):
 
     layout: str
     ordered = True
-    """Whether samples come in the order that was asked for."""
+    """True if samples come in the requested order."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     @contextmanager
     def opened(self, source: Path, point: Path, witness: str) -> Iterator[Path]:
-        """Where the samples are read from; `point` is free to mount something there."""
+        """Provide the path to read from; a contestant may mount its archive at `point`."""
         del point, witness
         yield source
 
     @abstractmethod
     def loader(self, source: Path, task: Task) -> Loaded:
-        """One iteration over it is an epoch."""
+        """Return a loader; one iteration over it is an epoch."""
 
 
 class PlainFolder(Contestant):
@@ -90,7 +90,7 @@ class PlainFolder(Contestant):
 
 
 class Mounted(PlainFolder):
-    """The same code, on the mounted archive."""
+    """The same code on the mounted archive."""
 
     layout = loader_archives.PACKED
 
@@ -101,7 +101,7 @@ class Mounted(PlainFolder):
 
 
 class WebDataset(Contestant):
-    """Tar files in a shuffled order, and a shuffle buffer: not every order is possible."""
+    """Tar files in a shuffled order, with a shuffle buffer: not every order is possible."""
 
     layout = loader_archives.SHARDS
     ordered = False
@@ -154,7 +154,7 @@ class Ours(Contestant):
 
 
 class ImageFolder:
-    """Finds and reads files as torchvision's class of this name does."""
+    """Finds and reads files as torchvision's class of the same name does."""
 
     def __init__(self, top: Path, decode: Decoder) -> None:
         self.decode = decode
@@ -176,7 +176,7 @@ class ImageFolder:
 
 
 class ArrayRecordPictures:
-    """Records of array_record, decoded; classes are kept beside them."""
+    """Records of array_record, decoded, with the classes in a separate list."""
 
     def __init__(self, file: Path, task: Task) -> None:
         from array_record.python.array_record_data_source import ArrayRecordDataSource
@@ -194,7 +194,7 @@ class ArrayRecordPictures:
 
 
 def _torchs(dataset: Any, task: Task) -> Loaded:
-    """torch's own DataLoader."""
+    """Return torch's own DataLoader."""
     from torch.utils.data import DataLoader
 
     return DataLoader(dataset, **task.options())

@@ -1,4 +1,4 @@
-"""What a benchmark ran on, for its JSON: enough to compare, nothing that names the machine."""
+"""The machine of a benchmark, for its JSON: enough to compare, nothing that identifies it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ffrecord.cli.machine import file_system
 
 
 def describe(data: Path, packages: Sequence[str]) -> dict[str, object]:
-    """CPU, memory, kernel, file system of the data, versions, and the date."""
+    """Return CPU, memory, kernel, file system of the data, versions, and the date."""
     return {
         "cpu": _field("/proc/cpuinfo", "model name"),
         "cores": len(os.sched_getaffinity(0)),

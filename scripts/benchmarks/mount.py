@@ -49,7 +49,7 @@ SOURCE = mounters.SOURCE.name
 REFERENCES = (SQUASHFUSE, RATARMOUNT, SOURCE)
 
 TICK_MS = 10
-"""One tick of the clock by which processor time is usually counted."""
+"""One tick of the clock that usually counts processor time."""
 FLAT_MB = 1
 GOALS: tuple[Goal | Limit, ...] = (
     Goal(PINNED, OURS, SQUASHFUSE, FILES, 2),
@@ -60,7 +60,7 @@ GOALS: tuple[Goal | Limit, ...] = (
     Goal(LISTED_UNPINNED, OURS, SQUASHFUSE, FILES, 3),
     Goal(PINNED, OURS, SOURCE, AGAIN, 0.9),
     Goal(UNPINNED, OURS, SOURCE, AGAIN, 0.9),
-    # Of times: at most 1.5 times as long.
+    # In times: at most 1.5 times as long.
     Goal(WALK_PINNED, OURS, SQUASHFUSE, ENTRIES, 1 / 1.5),
     Goal(WALK_UNPINNED, OURS, SQUASHFUSE, ENTRIES, 1 / 1.5),
     Goal(COLD, OURS, SQUASHFUSE, FILES, 1.5),
@@ -73,7 +73,7 @@ GOALS: tuple[Goal | Limit, ...] = (
     Limit(IDLE, OURS, "cpu_ms", TICK_MS),
 )
 
-# Per case: metrics, the heads of their columns, what they are multiplied with, and digits.
+# For each case: metrics, headings of their columns, factors, and digits.
 Columns = dict[str, tuple[str, float, int]]
 READ_COLUMNS: Columns = {
     FILES: ("files/s", 1, 0),
@@ -117,32 +117,32 @@ COLUMNS: dict[str, Columns] = {
 METRICS = tuple(dict.fromkeys(metric for columns in COLUMNS.values() for metric in columns))
 
 FOOTNOTES = f"""
-Every measurement: a fresh mount, its archive in the page cache (but for the cold one), a client in
-a fresh process that times only its own reading. Ratios are of the first column, medians of each
-repeat's own.
-{SOURCE}: the files that were packed, on the disk's own file system, in the page cache as well.
-one core: client and daemon share it. two cores: they may run where they like on two.
-again: the same files by the same client once more, as often as half a second allows.
-client, daemon: processor time of each, the kernel's part too, for a file that is read first.
-listed: os.walk goes through all folders, which is not in files/s; then files are read, as above.
-cold: caches are dropped after mounting, when all clients wait to begin. In the order of names: one
-client reads neighbours one after another, as tar and grep -r do.
-O_DIRECT: fio reads 4 KiB pages of the large file at random by libaio, {DEPTH} at a time. What is
-mounted comes out of the page cache of the archive, the source folder from the disk.
-mounting many files: from the start of the command line until a stat of a file in it succeeds.
-memory: PSS of all processes that serve the mount. Read once: a walk over all names and a sample of
-the files; twice: the same again with other files. Caches are dropped before each, so that the
-daemon is asked for everything. "shared" are its shared mappings of memory, in PSS only as far as
-their pages are mapped now.
-idle: processor time of all processes that serve the mount, while nobody uses it.
-Archives: tar cf; mksquashfs {" ".join(packers.SQUASHFS_OPTIONS)}; zip -0 -r. ratarmount has its
-index from a mount before.
-Goals are for the full amounts: --quick only shows whether everything works.
+- Every measurement has a fresh mount, with its archive in the page cache unless it is cold. The
+  client is a fresh process that times only its own reading.
+- Ratios are those of the first column: medians of each repeat's own ratio.
+- {SOURCE}: the packed files on the disk's own file system, also in the page cache.
+- one core: client and daemon share it. two cores: both may run on either.
+- again: the same client reads the same files again, as often as half a second allows.
+- client, daemon: processor time for a file at its first read, including the kernel's part.
+- listed: os.walk lists all folders, which does not count for files/s. Then files are read as above.
+- cold: caches are dropped after mounting, when all clients wait for the start. In the order of
+  names: one client reads neighbours one after another, as tar and grep -r do.
+- O_DIRECT: fio reads random 4 KiB pages of the large file with libaio, {DEPTH} at a time. Mounts
+  read them from the page cache of the archive, the source folder from the disk.
+- mounting many files: time from the start of the command until a stat of a file in it succeeds.
+- memory: PSS of all processes that serve the mount. Read once: after a walk over all names and a
+  sample of the files. Read twice: after the same with other files. Caches are dropped before each,
+  so that the kernel asks the daemon for everything. shared MB: shared mappings of memory, which PSS
+  counts only as far as their pages are mapped.
+- idle: processor time of all processes that serve the mount, while no client uses it.
+- Archives: tar cf; mksquashfs {" ".join(packers.SQUASHFS_OPTIONS)}; zip -0 -r. ratarmount has its
+  index from an earlier mount.
+- Goals are for the full amounts: --quick only shows that everything works.
 """
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    """Create what is missing, measure, and report."""
+    """Create the data that is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
     plan = replace(plan, repeats=options.repeats or plan.repeats)
     load = rounds.load_before()
@@ -174,7 +174,7 @@ def _text(results: Results, measured: Run) -> str:
 
 
 def _amount(name: str, plan: Plan) -> str:
-    """What a case read."""
+    """Return the amount that a case reads, as text."""
     if name == LARGE:
         return f"{plan.large.payload / 1e6:,.0f} MB"
     if name == DIRECT:
@@ -212,12 +212,12 @@ def _row(results: Results, name: str, mounter: str, references: Sequence[str]) -
 
 
 def _is_speed(columns: Columns) -> bool:
-    """Whether the first column is one to compare with others by a ratio."""
+    """Return True if ratios of the first column make sense."""
     return next(iter(columns)) in (FILES, ENTRIES, BYTES, READS)
 
 
 def _document(results: Results, measured: Run, load: float) -> dict[str, Any]:
-    """Everything a reader needs to check the tables or to run this again."""
+    """Return everything that is needed to check the tables or to run the benchmark again."""
     described = machine.describe(measured.data, PACKAGES)
     parameters = {**asdict(measured.plan), "sigma": datasets.SIGMA, "seed": datasets.SEED}
     return {
@@ -229,7 +229,7 @@ def _document(results: Results, measured: Run, load: float) -> dict[str, Any]:
 
 
 def _panels(results: Results, plan: Plan) -> list[plot.Panel]:
-    """What can be compared as a speed."""
+    """Return the charts of all speeds."""
     read = [(PINNED, FILES), (UNPINNED, FILES), (COLD, FILES), (IN_ORDER, FILES), (PINNED, AGAIN)]
     walk = [(WALK_PINNED, ENTRIES), (WALK_UNPINNED, ENTRIES)]
     return [

@@ -1,4 +1,4 @@
-"""The archives that the contestants of `mount` are given, all of the same trees."""
+"""The archives of the contestants of `mount`, all made from the same trees."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .mounters import MOUNTERS, SOURCE, Mounter
 from .trees import FileTree
 
 RECIPE = f"1/{trees.RECIPE}/{index_layout.VERSION}"
-"""Raise the first number when an archive's bytes change, and all are made again."""
+"""Raise the first number when an archive's bytes change; then all are made again."""
 
 
 def file(mounter: Mounter, tree: FileTree, root: Path) -> Path:
-    """What a contestant mounts: an archive in a folder of its own, or the tree itself."""
+    """Return the path that a contestant mounts: an archive in its own folder, or the tree."""
     if mounter is SOURCE:
         return tree.top(root)
     result = mounter.packer.result
@@ -23,7 +23,7 @@ def file(mounter: Mounter, tree: FileTree, root: Path) -> Path:
 
 
 def create(mounter: str, root: str, name: str, mean: int, count: int, per_folder: int) -> None:
-    """Pack a tree for a contestant unless that was done; called in a fresh process."""
+    """Pack a tree for a contestant unless the archive exists; called in a fresh process."""
     contestant = MOUNTERS[mounter]
     if contestant is SOURCE:
         return

@@ -1,4 +1,4 @@
-"""What `mount` measures, and the loop over it in the parent process."""
+"""The cases of `mount`, and the loop over them in the parent process."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ONE_CORE = 1
 TWO_CORES = 2
 CLIENTS = 8
 ROUNDS = 2
-"""How often all names and some files are read to see whether memory grows."""
+"""Rounds over all names and some files, to see whether memory grows."""
 DEPTH = 16
-"""Reads of O_DIRECT that are under way at a time."""
+"""Number of O_DIRECT reads in flight."""
 IDLE_FILES = 100
-"""Files read before a mount is left alone."""
+"""Files that are read before a mount becomes idle."""
 
 PINNED = "small files, one core"
 UNPINNED = "small files, two cores"
@@ -47,16 +47,19 @@ COLD = "cold, 8 clients"
 IN_ORDER = "cold, in the order of names"
 
 RIVALS = (mounters.OURS, mounters.SQUASHFUSE, mounters.RATARMOUNT, mounters.SOURCE)
-"""Those that goals are about. What takes long is measured with them alone."""
+"""The contestants that have goals. Slow cases measure only these."""
 DIRECT_READERS = (mounters.OURS, mounters.OURS_FUSEPY, mounters.SQUASHFUSE, mounters.SOURCE)
 OWN = (mounters.OURS, mounters.OURS_FUSEPY)
-"""Who can read an archive that was made without its files."""
+"""The contestants that can read an archive that was made without its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured: `reads` random ones of the small files, in `sampled` of the many;
-    seconds of rest (`idle`) and of O_DIRECT reads (`direct`)."""
+    """The amount that is measured.
+
+    `reads` are random files of the small ones, `sampled` of the many. `idle` and `direct` are the
+    seconds of rest and of O_DIRECT reads.
+    """
 
     repeats: int
     small: FileTree
@@ -92,13 +95,13 @@ QUICK = Plan(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A plan, where its data is, and who takes part."""
+    """A plan, the folder of its data, and the contestants."""
 
     plan: Plan
     data: Path
     taking_part: tuple[Mounter, ...]
     skipped: dict[str, str]
-    """Who does not, and why."""
+    """Contestants that do not take part, with the reason."""
 
     @property
     def point(self) -> Path:
@@ -106,7 +109,7 @@ class Run:
 
 
 def prepare(plan: Plan, data: Path) -> Run:
-    """Make the trees and archives that are missing; find out who can mount them."""
+    """Create missing trees and archives, and find the contestants that can mount them."""
     for tree in (plan.small, plan.large):
         rounds.say(f"{tree.name}: {tree.count:,} of {tree.mean:,} bytes")
         harness.call_fresh(trees.create, CREATE_TIMEOUT, root=str(data), **asdict(tree))
@@ -123,7 +126,7 @@ def prepare(plan: Plan, data: Path) -> Run:
 
 
 def samples(run: Run) -> Iterator[Sample]:
-    """Measure everything; what needs an empty page cache comes last."""
+    """Measure every case. Cases that need an empty page cache come last."""
     plan = run.plan
     small, everyone = plan.small, run.taking_part
     for name, cores in ((PINNED, ONE_CORE), (UNPINNED, TWO_CORES)):
@@ -153,10 +156,10 @@ def samples(run: Run) -> Iterator[Sample]:
 
 
 def _reason_not_to(mounter: Mounter, run: Run) -> str | None:
-    """Why someone cannot take part.
+    """Return the reason why a contestant cannot take part; None if it can.
 
-    The trial also lets a contestant build what it keeps between mounts, as ratarmount does its
-    index.
+    The trial also lets a contestant build the files that it keeps between mounts, such as
+    ratarmount's index.
     """
     for tree in (run.plan.small, run.plan.large):
         witness = tree.path(0)
@@ -177,7 +180,7 @@ def _reason_not_to(mounter: Mounter, run: Run) -> str | None:
             )
             harness.call_fresh(mount_worker.try_out, MEASURE_TIMEOUT, **arguments)
         except harness.MeasurementError as error:
-            return str(error).replace(str(harness.ROOT), ".")  # it goes into the JSON
+            return str(error).replace(str(harness.ROOT), ".")  # the message goes into the JSON
         finally:
             mounters.clear(run.point)
     return None
@@ -190,7 +193,7 @@ def _interleaved(
     measure: Callable[[Mounter, int], Values],
     repeats: int | None = None,
 ) -> Iterator[Sample]:
-    """A case with those of `mounting` that take part."""
+    """Measure a case with those contestants of `mounting` that take part."""
     contestants: list[Contestant] = [
         (mounter.name, partial(measure, mounter))
         for mounter in mounting
@@ -217,7 +220,7 @@ def _read(
 
 
 def _read_in_order(run: Run, mounter: Mounter, repeat: int) -> Values:
-    """Some files that are neighbours, as a program reads them that goes through a folder."""
+    """Read neighbouring files in order, as a program does that goes through a folder."""
     tree, reads = run.plan.small, run.plan.reads
     first = repeat * reads % (tree.count - reads + 1)
     names = [tree.path(number) for number in range(first, first + reads)]
@@ -274,7 +277,7 @@ def _measure(
     repeat: int,
     **more: Any,
 ) -> Values:
-    del repeat  # what depends on it is in `more`
+    del repeat  # arguments that depend on the repeat are in `more`
     if isinstance(packed, FolderArchive):
         archive = packed.file(run.data)
     else:
@@ -290,5 +293,5 @@ def _measure(
             **more,
         )
     finally:
-        mounters.clear(run.point)  # a process that was killed for its time could not
+        mounters.clear(run.point)  # a process that ran out of time was killed and could not unmount
     return values

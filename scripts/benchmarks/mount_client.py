@@ -1,6 +1,6 @@
-"""What the clients of `mount` do, the same for every contestant; called in a fresh process.
+"""The work of the clients of `mount`, the same for every contestant; called in a fresh process.
 
-Only the standard library: a client is a program that knows nothing of archives.
+It uses only the standard library: a client is a program that knows nothing of archives.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from . import harness, processes
 Values = dict[str, float]
 
 MOST = 1 << 16
-"""Bytes asked for by the one read of a small file; none is larger."""
+"""Bytes requested by the only read of a small file; no small file is larger."""
 PIECE = 1 << 20
-"""Bytes asked for by each read of a large file."""
+"""Bytes requested by each read of a large file."""
 AGAIN = 0.5
-"""Seconds for which files are read again: one time over them is too short to be told from noise."""
+"""Seconds of reading files again: one pass over them would be too short beside the noise."""
 PATIENCE = 120.0
-"""Seconds that forked clients wait for each other before they give up."""
+"""Seconds that forked clients wait for each other."""
 
 
 class ClientError(Exception):
-    """A forked client ended without a result."""
+    """Raised when a forked client ends without a result."""
 
 
 def read_twice(*, top: str, names: Sequence[str], daemon: Sequence[int]) -> Values:
-    """All files one after another, and again and again when the kernel has their pages.
+    """Read all files one after another, then repeatedly while the kernel has their pages.
 
-    Processor time is that of the first time, of this process and of those that serve the mount.
+    Processor time is measured in the first pass, for this process and those that serve the mount.
     """
     paths = [f"{top}/{name}" for name in names]
     used, began = _cpu(daemon), time.perf_counter()
@@ -55,7 +55,7 @@ def read_twice(*, top: str, names: Sequence[str], daemon: Sequence[int]) -> Valu
 
 
 def list_and_read(*, top: str, names: Sequence[str]) -> Values:
-    """All folders are listed, then files read: what a loader does that is given a folder."""
+    """List all folders, then read files, as a loader does that is given a folder."""
     began = time.perf_counter()
     for _ in os.walk(top):
         pass
@@ -66,7 +66,7 @@ def list_and_read(*, top: str, names: Sequence[str]) -> Values:
 
 
 def read_together(*, top: str, names: Sequence[str], clients: int) -> Values:
-    """Several processes, each with its share of the files; caches are dropped as they start."""
+    """Read with several processes, each with its share of the files; drop caches at the start."""
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(clients + 1)
     sizes: SimpleQueue[int] = context.SimpleQueue()
@@ -77,7 +77,7 @@ def read_together(*, top: str, names: Sequence[str], clients: int) -> Values:
     ]
     for child in children:
         child.start()
-    barrier.wait(PATIENCE)  # all are there
+    barrier.wait(PATIENCE)  # wait until all are ready
     harness.drop_caches()
     barrier.wait(PATIENCE)
     began = time.perf_counter()
@@ -90,7 +90,7 @@ def read_together(*, top: str, names: Sequence[str], clients: int) -> Values:
 
 
 def walk(*, top: str) -> Values:
-    """Every entry below a folder and its attributes, like `find -ls`."""
+    """Visit every entry below a folder with its attributes, like `find -ls`."""
     entries, folders = 0, [top]
     began = time.perf_counter()
     while folders:
@@ -104,7 +104,7 @@ def walk(*, top: str) -> Values:
 
 
 def read_large(*, top: str, name: str) -> Values:
-    """One file from its begin to its end."""
+    """Read one file from start to end."""
     buffer, size = bytearray(PIECE), 0
     used, began = time.process_time(), time.perf_counter()
     fd = os.open(f"{top}/{name}", os.O_RDONLY)
@@ -116,7 +116,7 @@ def read_large(*, top: str, name: str) -> Values:
 
 
 def _cpu(daemon: Sequence[int]) -> tuple[float, float]:
-    """Seconds that this process has run, and those that serve the mount."""
+    """Return the processor seconds of this process, and of those that serve the mount."""
     return time.process_time(), sum(map(processes.cpu_seconds, daemon))
 
 
@@ -127,7 +127,7 @@ def _client(paths: Sequence[str], barrier: Barrier, sizes: SimpleQueue[int]) -> 
 
 
 def _read_all(paths: Sequence[str]) -> int:
-    """Open, read and close each file; their bytes together."""
+    """Open, read and close each file; return the sum of their bytes."""
     size = 0
     for path in paths:
         fd = os.open(path, os.O_RDONLY)

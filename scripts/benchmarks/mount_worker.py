@@ -1,7 +1,7 @@
 """One measurement of a mount, inside its fresh process.
 
-The archive is read through, mounted, and used by a client in another fresh process, which times
-only its reading. Daemon and client inherit the cores that this process chose.
+The archive is read once, mounted, and used by a client in another fresh process, which times only
+its reading. Daemon and client inherit the cores that this process has chosen.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ CLIENT_TIMEOUT = 600.0
 SETTLE = 0.5
 """Seconds after the last request before a mount counts as idle."""
 COMPARED = 1 << 20
-"""Bytes of a file that are compared to see whether a mount works."""
+"""Bytes of a file that are compared to check that a mount works."""
 MB = 1e6
 
 Values = dict[str, float]
 
 
 class WrongFilesError(Exception):
-    """What a client found or read is not what was packed."""
+    """Raised when a client finds or reads something else than was packed."""
 
 
 class NoDaemonError(Exception):
-    """Nobody serves a mount: what its processes use would be counted as nothing."""
+    """Raised when no process serves a mount, because its memory and CPU would be counted as 0."""
 
 
 def try_out(*, mounter: str, archive: str, point: str, witness: str, source: str) -> None:
-    """Mount once and compare a file's begin: whoever fails here does not take part."""
+    """Mount once and compare the start of a file. A contestant that fails is left out."""
     with MOUNTERS[mounter].mounted(Path(archive), Path(point), witness) as mount:
         with open(mount.top / witness, "rb") as file, open(source, "rb") as packed:
             same = file.read(COMPARED) == packed.read(COMPARED)
-        _expect(f"{witness} is the same", same, True)
+        _expect(f"start of {witness} is equal", same, True)
 
 
 def read_small(
     *, mounter: str, archive: str, point: str, cores: int, names: Sequence[str], size: int
 ) -> Values:
-    """One client reads files in the order given, and all of them again."""
+    """Let one client read files in the given order, and all of them again."""
     with _warm(mounter, archive, point, cores, names[0]) as mount:
         daemon = processes.marked(mount.mark)
         took = _client(mount_client.read_twice, top=str(mount.top), names=names, daemon=daemon)
@@ -63,7 +63,7 @@ def read_small(
 def read_listed(
     *, mounter: str, archive: str, point: str, cores: int, names: Sequence[str], size: int
 ) -> Values:
-    """One client lists everything, then reads files in the order given."""
+    """Let one client list everything, then read files in the given order."""
     with _warm(mounter, archive, point, cores, names[0]) as mount:
         took = _client(mount_client.list_and_read, top=str(mount.top), names=names)
         _expect("bytes", took["size"], size)
@@ -75,7 +75,7 @@ def read_listed(
 
 
 def walk(*, mounter: str, archive: str, point: str, cores: int, name: str, entries: int) -> Values:
-    """One client looks at every entry."""
+    """Let one client visit every entry."""
     with _warm(mounter, archive, point, cores, name) as mount:
         took = _client(mount_client.walk, top=str(mount.top))
         _expect("entries", took["entries"], entries)
@@ -89,7 +89,7 @@ def walk(*, mounter: str, archive: str, point: str, cores: int, name: str, entri
 def read_large(
     *, mounter: str, archive: str, point: str, cores: int, name: str, size: int
 ) -> Values:
-    """One client reads one file."""
+    """Let one client read one file."""
     with _warm(mounter, archive, point, cores, name) as mount:
         took = _client(mount_client.read_large, top=str(mount.top), name=name)
         _expect("bytes", took["size"], size)
@@ -104,7 +104,7 @@ def read_large(
 def read_direct(
     *, mounter: str, archive: str, point: str, cores: int, name: str, seconds: int, depth: int
 ) -> Values:
-    """fio reads pages of one file at random, `depth` of them at a time, past the page cache."""
+    """Let fio read random pages of one file past the page cache, `depth` of them at a time."""
     with _warm(mounter, archive, point, cores, name) as mount:
         rates = fio.random_read(mount.top / name, fio.ALIGNMENT, seconds, depth)
         return {"reads_per_s": rates["records_per_s"], "mount_s": mount.seconds}
@@ -120,7 +120,7 @@ def read_cold(
     size: int,
     clients: int,
 ) -> Values:
-    """Several clients, nothing in any cache when they begin."""
+    """Let several clients read, with all caches empty at the start."""
     _keep_to(cores)
     harness.drop_caches()
     with MOUNTERS[mounter].mounted(Path(archive), Path(point), names[0]) as mount:
@@ -132,7 +132,7 @@ def read_cold(
 def idle(
     *, mounter: str, archive: str, point: str, cores: int, names: Sequence[str], seconds: float
 ) -> Values:
-    """The processor time that a mount takes after it was used."""
+    """Return the processor time of a mount while it is idle after use."""
     with _warm(mounter, archive, point, cores, names[0]) as mount:
         daemon = _pids(mount)
         _client(mount_client.read_twice, top=str(mount.top), names=names, daemon=daemon)
@@ -143,7 +143,7 @@ def idle(
 
 
 def mount_many(*, mounter: str, archive: str, point: str, cores: int, name: str) -> Values:
-    """The time until a file can be seen; how much of it is Python's own; the memory then."""
+    """Return the time until a file is visible, Python's own part of it, and the memory then."""
     python = _python_seconds()
     with _warm(mounter, archive, point, cores, name) as mount:
         return {
@@ -165,10 +165,10 @@ def remember(
     entries: int,
     clients: int,
 ) -> Values:
-    """The memory of a mount after each of several rounds.
+    """Return the memory of a mount after each of several rounds.
 
-    A round is a walk over all names and the reading of files that no round before has read, with
-    nothing cached at its begin: everything is asked of the daemon again.
+    A round is a walk over all names, and reading files that no earlier round has read. Caches are
+    dropped before each round, so that the kernel asks the daemon for everything again.
     """
     after = []
     with _warm(mounter, archive, point, cores, names[0][0]) as mount:
@@ -193,7 +193,7 @@ def remember(
 
 @contextmanager
 def _warm(mounter: str, archive: str, point: str, cores: int, witness: str) -> Iterator[Mounted]:
-    """A fresh mount of an archive that is in the page cache."""
+    """Provide a fresh mount of an archive that is in the page cache."""
     _keep_to(cores)
     contestant, path = MOUNTERS[mounter], Path(archive)
     harness.read_through(path if path.is_dir() else path.parent)
@@ -203,7 +203,7 @@ def _warm(mounter: str, archive: str, point: str, cores: int, witness: str) -> I
 
 
 def _keep_to(cores: int) -> None:
-    """Stay on some of the cores; whatever is started from here does as well."""
+    """Stay on some of the cores, together with all processes started from here."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
 
 

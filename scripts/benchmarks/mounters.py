@@ -1,6 +1,6 @@
 """The contestants of `mount`: ways to see a packed folder as files again.
 
-Each is a command line that mounts and returns, leaving a daemon behind.
+Each is a command line that mounts, returns and leaves a daemon behind.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from . import harness, packers, processes
 from .packers import FFRECORD, CommandError, Packer
 
 MOUNT_TIMEOUT = 120.0
-"""ratarmount makes its index when it mounts for the first time."""
+"""Seconds; ratarmount makes its index at the first mount."""
 UNMOUNT_TIMEOUT = 20.0
 PATIENCE = 5.0
-"""Seconds that a daemon has to end after its mount did."""
+"""Seconds in which a daemon must end after its mount."""
 POLL = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """Where the files are, how long that took, and the mark of the processes that serve them."""
+    """The folder of the files, the seconds of mounting, and the mark of the serving processes."""
 
     top: Path
     seconds: float
@@ -37,7 +37,7 @@ class Mounted:
 
 @dataclass(frozen=True, slots=True)
 class Mounter:
-    """A way to mount what a packer made. {archive} and {point} stand for the two paths."""
+    """A way to mount the result of a packer. {archive} and {point} stand for the two paths."""
 
     name: str
     packer: Packer
@@ -46,9 +46,9 @@ class Mounter:
 
     @contextmanager
     def mounted(self, archive: Path, point: Path, witness: str) -> Iterator[Mounted]:
-        """Mount until the block ends; `witness` is a file that tells when the mount answers."""
+        """Mount until the block ends. The mount is ready when it has the file `witness`."""
         point.mkdir(parents=True, exist_ok=True)
-        clear(point)  # of a run that was killed
+        clear(point)  # left by a killed run
         try:
             began = time.perf_counter()
             _run(_filled(self.command, archive, point), str(point), MOUNT_TIMEOUT)
@@ -60,7 +60,7 @@ class Mounter:
 
 
 class SourceFolder(Mounter):
-    """The files that were packed, where they are: nothing is mounted."""
+    """The packed files themselves: nothing is mounted."""
 
     __slots__ = ()
 
@@ -70,21 +70,21 @@ class SourceFolder(Mounter):
 
 
 def clear(point: Path) -> None:
-    """Whatever happened: nothing stays mounted there, and none of its processes alive.
+    """Make sure that nothing stays mounted at `point`, and no process of it alive.
 
-    Who is asked to leave has left. When something is mounted still, its daemon goes first: one
-    that hangs would make whoever unmounts wait.
+    If something is still mounted, its daemon is killed before unmounting, because a daemon that
+    hangs would block the unmounting.
     """
     mark = str(point)
     processes.end(mark, 0 if _is_mounted(point) else PATIENCE)
     while _is_mounted(point):
         commands = (["fusermount3", "-u", mark], ["umount", mark], ["umount", "-l", mark])
         if not any(_succeeds(command) for command in commands):
-            raise CommandError(f"{point} cannot be unmounted")
+            raise CommandError(f"{point}: unmounting failed")
 
 
 def versions() -> dict[str, str]:
-    """The line in which each program says its version."""
+    """Return the version line of each program."""
     asked = {
         "squashfuse": ["squashfuse_ll", "--help"],
         "mksquashfs": ["mksquashfs", "-version"],
@@ -103,9 +103,9 @@ def _filled(command: Sequence[str], archive: Path, point: Path) -> list[str]:
 def _run(command: Sequence[str], mark: str, timeout: float) -> None:
     """Run a command that may leave a daemon behind.
 
-    What it prints goes to a file: a daemon that keeps a pipe open would never let it end.
+    Its output goes to a file, because a daemon that keeps a pipe open would block the reader.
     """
-    # mfusepy would rather take libfuse 2, which is slower, where both are installed.
+    # Where both are installed, mfusepy prefers libfuse 2, which is slower.
     environment = {**os.environ, processes.MARK: mark, "FUSE_LIBRARY_NAME": "fuse3"}
     with tempfile.TemporaryFile("w+") as output:
         try:
@@ -122,7 +122,7 @@ def _run(command: Sequence[str], mark: str, timeout: float) -> None:
         except FileNotFoundError:
             raise CommandError(f"{command[0]} is not installed") from None
         except subprocess.TimeoutExpired:
-            raise CommandError(f"{command[0]}: no end after {timeout:.0f} s") from None
+            raise CommandError(f"{command[0]}: still running after {timeout:.0f} s") from None
         if status:
             output.seek(0)
             words = output.read().strip().splitlines()
@@ -142,7 +142,7 @@ def _wait_for(file: Path) -> None:
 
 
 def _is_mounted(point: Path) -> bool:
-    """As the kernel lists it: a stat of a mount whose daemon died fails, or never ends."""
+    """Ask the kernel's list of mounts: a stat in a mount with a dead daemon fails or hangs."""
     escaped = str(point).replace("\\", r"\134").replace(" ", r"\040")
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return any(line.split()[4] == escaped for line in lines)
@@ -158,7 +158,7 @@ def _succeeds(command: Sequence[str]) -> bool:
 
 def _version(program: str, command: Sequence[str]) -> str:
     try:
-        # Some say it on the other stream, after other lines, or with an exit status.
+        # Some programs print it to standard error, after other lines, or with an exit status.
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return "not found"

@@ -21,8 +21,9 @@ PACKAGES = ("ffrecord", "numpy", "isal")
 
 OURS, TAR, CP = packers.OURS.name, packers.TAR.name, packers.CP.name
 CP_DURABLE = packers.CP_DURABLE.name
-# Of times: no longer than tar, at most 1.5 times as long, at most 1.2 times as long as cp. What cp
-# leaves in the page cache, ours has on the disk: with fsync it does the same work.
+# Thresholds are ratios of speeds. They stand for these times: no longer than tar (cold), at most
+# 1.5 times as long as tar (warm), at most 1.2 times as long as cp. cp leaves the data in the page
+# cache; only with fsync does it do the same work as ours.
 MARKS = (
     (f"cold {SMALL}", TAR, 1.0),
     (f"warm {SMALL}", TAR, 1 / 1.5),
@@ -37,19 +38,21 @@ GOALS = tuple(
     for name, over, threshold in MARKS
 )
 FOOTNOTES = f"""
-Seconds are wall time, speeds are payload by time, ratios are medians of each repeat's own ratio of
-speeds. {OURS}: the call of pack_folder, its modules already loaded. All others: a process from
-start to end; cold, its program is loaded from disk as well.
-Ours always ends with fsync of the file and its folder. Of the others those with "+ fsync" do; the
-rest is done when the data is in the page cache. {packers.DISK.name}: as many bytes, of no file,
-written with O_DIRECT and fsync; what is durable cannot be sooner.
-mksquashfs runs with {" ".join(packers.SQUASHFS_OPTIONS)}, on all cores; zip with -0 -r.
-Peak memory below 20 MB is that of the process that started the command.
+- Seconds are wall time. Speeds are payload divided by time. Ratios are medians of each repeat's own
+  ratio of speeds.
+- {OURS}: a call of pack_folder, with its modules already loaded. All others: a process from start
+  to end; cold, its program is loaded from disk too.
+- Ours always ends with fsync of the file and its folder. Of the others, only those with "+ fsync"
+  do; the rest end when the data is in the page cache.
+- {packers.DISK.name}: writes as many bytes with O_DIRECT and fsync, without reading any file. No
+  durable copy can be faster.
+- mksquashfs runs with {" ".join(packers.SQUASHFS_OPTIONS)}, on all cores; zip with -0 -r.
+- Peak memory below 20 MB is the memory of the process that started the command.
 """
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    """Create what is missing, measure, and report."""
+    """Create the data that is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
     plan = replace(plan, repeats=options.repeats or plan.repeats)
     data: Path = options.data.resolve()
@@ -106,7 +109,7 @@ def _row(results: Results, name: str, packer: str, references: Sequence[str]) ->
 
 
 def _document(results: Results, goals: Sequence[Goal], plan: Plan, data: Path) -> dict[str, Any]:
-    """Everything a reader needs to check the tables or to run this again."""
+    """Return everything that is needed to check the tables or to run the benchmark again."""
     metrics = (SPEED, SECONDS, MEMORY)
     return {
         "machine": {**machine.describe(data, PACKAGES), "programs": packers.versions()},

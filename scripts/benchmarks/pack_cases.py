@@ -1,4 +1,4 @@
-"""What `pack` measures, and the loop over it in the parent process."""
+"""The cases of `pack`, and the loop over them in the parent process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COPYING = (packers.CP, packers.CP_DURABLE, packers.DISK)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """The amount that is measured."""
 
     repeats: int
     trees: tuple[FileTree, ...]
@@ -44,16 +44,16 @@ QUICK = Plan(3, (FileTree(SMALL, 10_000, 5_000, 50), FileTree(LARGE, 25_000_000,
 
 
 def case(tree: FileTree, state: str) -> str:
-    """The name of a table."""
+    """Return the name of a case."""
     return f"{state} {tree.name}"
 
 
 def samples(plan: Plan, data: Path) -> Iterator[Sample]:
-    """Make the trees that are missing and measure everything."""
+    """Create missing trees and measure every case."""
     states = rounds.states()
     command_line = packers.has_command_line()
     if not command_line:
-        rounds.say(f"{packers.OURS_COMMAND.name} is skipped: there is no `ffrecord pack`")
+        rounds.say(f"{packers.OURS_COMMAND.name} is skipped: this version has no `ffrecord pack`")
     for tree in plan.trees:
         rounds.say(f"{tree.name}: {tree.count:,} files")
         harness.call_fresh(trees.create, CREATE_TIMEOUT, root=str(data), **asdict(tree))
@@ -63,7 +63,7 @@ def samples(plan: Plan, data: Path) -> Iterator[Sample]:
 
 
 def _contestants(tree: FileTree, state: str, data: Path, command_line: bool) -> list[Contestant]:
-    """All who take part in a case."""
+    """Return all contestants of a case."""
     taking_part = [*EVERYWHERE, *(COPYING if tree.name == LARGE else ())]
     return [
         (packer.name, partial(_measure, packer, tree, state, data))
@@ -73,7 +73,7 @@ def _contestants(tree: FileTree, state: str, data: Path, command_line: bool) -> 
 
 
 def _measure(packer: Packer, tree: FileTree, state: str, data: Path, repeat: int) -> Values:
-    del repeat  # it is the same work each time
+    del repeat  # the work is the same in each repeat
     values: Values = harness.call_fresh(
         measure,
         MEASURE_TIMEOUT,

@@ -1,7 +1,7 @@
 """One measurement of packing, inside its fresh process.
 
-Dirty pages of whatever came before are written back first. Cold: caches are dropped, and the
-clock starts. Warm: the folder is read through, and the clock starts.
+Dirty pages of earlier work are written back first. Then the caches are dropped (cold), or the
+folder is read once (warm), and the clock starts.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .packers import PACKERS
 
 
 class WrongResultError(Exception):
-    """A contestant's result is smaller than what it was to pack."""
+    """Raised when a contestant's result is smaller than the packed files."""
 
 
 def measure(*, packer: str, folder: str, out: str, payload: int, cold: bool) -> dict[str, float]:
-    """Seconds, payload bytes per second and peak memory of one contestant."""
+    """Return the seconds, payload bytes per second and peak memory of one contestant."""
     contestant = PACKERS[packer]
     place = Path(out)
-    shutil.rmtree(place, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(place, ignore_errors=True)  # left by a killed run
     place.mkdir()
     result = place / contestant.result
     try:
@@ -57,7 +57,7 @@ def _files(result: Path) -> list[Path]:
 
 
 def _fsync(result: Path) -> None:
-    """Bring a file, or a folder and all that is in it, to the disk; and its name."""
+    """Sync a file, or a folder and everything in it, and the folder that has its name."""
     for path in [*_files(result), result.parent]:
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -69,4 +69,6 @@ def _fsync(result: Path) -> None:
 def _check(result: Path, payload: int) -> None:
     size = sum(path.stat().st_size for path in _files(result))
     if size < payload:
-        raise WrongResultError(f"{result.name} has {size:,} bytes where {payload:,} were packed")
+        raise WrongResultError(
+            f"{result.name}: {size:,} bytes, but the packed files have {payload:,}"
+        )

@@ -1,7 +1,7 @@
 """The contestants of `pack`: ways to make one file, or one copy, of a folder.
 
-Nothing large is imported here: the commands are started from a process that has only this, and
-the peak memory of a process begins with that of the one that started it.
+This module imports nothing large. Commands are started from a process that has loaded only this
+module, because the peak memory of a process begins with the memory of its parent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from . import harness, memory
 
 
 class CommandError(Exception):
-    """A command ended with an error; the message is its last line."""
+    """Raised when a command fails; the message is the last line of its output."""
 
 
 class Packer(ABC):
@@ -29,17 +29,17 @@ class Packer(ABC):
     def __init__(self, name: str, result: str, *, durable: bool = False) -> None:
         self.name = name
         self.result = result
-        """What the result is called: zip insists on .zip."""
+        """The name of the result; zip requires the suffix .zip."""
         self.durable = durable
-        """The result is brought to the disk with fsync, as part of the measurement."""
+        """True if syncing the result is part of the measurement."""
 
     @abstractmethod
     def ready(self, folder: Path, out: Path) -> Callable[[], None]:
-        """Everything that is not to be measured; the function that is returned packs."""
+        """Prepare everything that is not measured, and return the function that packs."""
 
     @abstractmethod
     def peak_memory(self) -> int:
-        """The most memory that packing took, in bytes, once it is done."""
+        """Return the peak memory of packing in bytes. Call it afterwards."""
 
 
 class Library(Packer):
@@ -58,7 +58,7 @@ class Library(Packer):
 
 
 class Command(Packer):
-    """A program that is started, from its start to its end. {folder} is where it runs."""
+    """A program, measured from its start to its end. {folder} stands for its working folder."""
 
     def __init__(
         self, name: str, result: str, command: Sequence[str], *, durable: bool = False
@@ -75,14 +75,14 @@ class Command(Packer):
         return pack
 
     def peak_memory(self) -> int:
-        # The process that measures has no other children.
+        # The measuring process has no other children.
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
 
 class DiskAlone(Packer):
-    """As many bytes as a folder has, written past the page cache and brought to the disk.
+    """Writes as many bytes as a folder has, past the page cache, and syncs them.
 
-    Nothing is read and nothing computed: no durable copy of the folder can be sooner.
+    It reads and computes nothing: no durable copy of the folder can be faster.
     """
 
     PIECE = 4 << 20
@@ -90,12 +90,12 @@ class DiskAlone(Packer):
 
     def ready(self, folder: Path, out: Path) -> Callable[[], None]:
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        piece = mmap.mmap(-1, self.PIECE)  # begins with a page, as O_DIRECT wants it
+        piece = mmap.mmap(-1, self.PIECE)  # page-aligned, as O_DIRECT requires
         piece.write(os.urandom(self.PIECE))
 
         def write(fd: int, offset: int) -> None:
             if os.pwrite(fd, piece, offset) != self.PIECE:
-                raise CommandError("a write was cut short")
+                raise CommandError("a write to disk was short")
 
         def pack() -> None:
             fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)
@@ -116,7 +116,7 @@ class DiskAlone(Packer):
 
 
 def run(command: Sequence[str], folder: Path) -> str:
-    """Run a command in a folder; what it printed."""
+    """Run a command in a folder, and return its output."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         words = (done.stderr or done.stdout).strip().splitlines()
@@ -125,7 +125,7 @@ def run(command: Sequence[str], folder: Path) -> str:
 
 
 def has_command_line() -> bool:
-    """Whether this version of ours has the `pack` command."""
+    """Return True if this version of FFRecord has the `pack` command."""
     try:
         run([*FFRECORD, "pack", "--help"], harness.ROOT)
     except CommandError:
@@ -134,7 +134,7 @@ def has_command_line() -> bool:
 
 
 def versions() -> dict[str, str]:
-    """The line in which each program says its version."""
+    """Return the version line of each program."""
     asked = {
         "tar": ("--version", 0),
         "cp": ("--version", 0),
@@ -163,8 +163,8 @@ TAR_DURABLE = Command("tar + fsync", "packed.tar", _TAR, durable=True)
 CP = Command("cp -r", "packed", _CP)
 CP_DURABLE = Command("cp -r + fsync", "packed", _CP, durable=True)
 DISK = DiskAlone("the disk alone", "packed.raw")
-# Nothing is compressed, and, as with ours, nothing is searched for duplicates. Like ours, and
-# unlike tar and zip as they are called here, it keeps extended attributes.
+# No compression and, like ours, no search for duplicates. Like ours, and unlike tar and zip as
+# they are called here, it keeps extended attributes.
 SQUASHFS_OPTIONS = ("-noI", "-noD", "-noF", "-noX", "-no-duplicates")
 SQUASHFS = Command(
     "mksquashfs",

@@ -1,10 +1,13 @@
-"""Puts what was measured into README.md and docs/benchmarks.md.
+"""Write the measured tables into README.md, docs/benchmarks.md and docs/benchmarks/*.md.
 
-A part between `<!-- scripts/bench read -->` and `<!-- end -->` is what that benchmark printed;
-between `<!-- scripts/bench read: summary -->` and `<!-- end -->` it is the short table of
-`summary`, and after `<!-- scripts/bench read: machine -->` the machine that it ran on.
-`<!-- scripts/bench all: headline -->` begins the README's own table, which `headline` makes.
-Nobody copies figures by hand, and a test says when a page and its JSON differ.
+A part of a page that begins with one of these marks and ends with `<!-- end -->` is generated:
+
+    <!-- scripts/bench read -->            the output of that benchmark
+    <!-- scripts/bench read: summary -->   the short table that `summary` makes of it
+    <!-- scripts/bench read: machine -->   the machine on which the benchmark ran
+    <!-- scripts/bench all: headline -->   the README's table, which `headline` makes
+
+No figure is copied by hand. A test fails when a page and its JSON differ.
 """
 
 from __future__ import annotations
@@ -16,7 +19,12 @@ from typing import Any
 
 from . import harness, headline, summary
 
-PAGES = (harness.ROOT / "README.md", harness.ROOT / "docs" / "benchmarks.md")
+DOCS = harness.ROOT / "docs"
+PAGES = (
+    harness.ROOT / "README.md",
+    DOCS / "benchmarks.md",
+    *sorted((DOCS / "benchmarks").glob("*.md")),
+)
 PART = re.compile(
     r"(?P<begin><!-- scripts/bench (?P<name>\w+)(?P<form>: summary|: machine|: headline)? -->\n)"
     r".*?(?P<end><!-- end -->)",
@@ -25,14 +33,14 @@ PART = re.compile(
 
 
 def update(results: Path) -> int:
-    """Write the pages again from the JSON in a folder."""
+    """Write the tables of all pages again from the JSON files in the folder `results`."""
     for page in PAGES:
         page.write_text(rendered(page.read_text("utf-8"), results), "utf-8")
     return 0
 
 
 def rendered(text: str, results: Path) -> str:
-    """A page with all its parts as the JSON files have them."""
+    """Return the text of a page with every generated part made from the JSON files."""
 
     def part(match: re.Match[str]) -> str:
         if match["form"] == ": headline":
@@ -49,7 +57,7 @@ def rendered(text: str, results: Path) -> str:
 
 
 def machine_line(machine: dict[str, Any]) -> str:
-    """Say in one line what a benchmark ran on; versions of packages are in the JSON."""
+    """Describe a machine in one line. The versions of packages are only in the JSON."""
     kernel = ".".join(machine["kernel"].split(".")[:2])
     gibibytes = round(int(machine["memory"].split()[0]) / (1 << 20))
     return (

@@ -1,7 +1,8 @@
-"""The contestants, all of one shape: write a file, open it, read batches by index.
+"""The contestants of `read`, all with the same interface: write a file, open it, read batches.
 
-Each library is imported where it is used: a fresh process then loads the one that it measures, and
-a missing one fails alone. Readers are not closed; the process that opened them ends.
+Each library is imported where it is used. A fresh process then loads only the library that it
+measures, and a missing library affects only its own contestant. Readers are not closed, because
+their process ends.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Peer(ABC):
 
     name: str
     layout: str
-    """The format's name: contestants that share it read the same files."""
+    """The format's name. Contestants with the same layout read the same files."""
     file: str
     sequential: ClassVar[bool] = False
-    """True where records come in file order only, whatever the indices say."""
+    """True if records come only in file order, regardless of the indices."""
 
     @abstractmethod
     def write(self, path: Path, records: Iterable[bytes], count: int) -> None:
@@ -40,7 +41,7 @@ class Peer(ABC):
 
     @abstractmethod
     def open(self, path: Path) -> Read:
-        """Open for random access: a function from indices to records in the same order."""
+        """Open for random access: return a function from indices to records in the same order."""
 
     def stream(self, path: Path) -> Stream:
         """Open for a training loop: batches of indices in, batches of records out."""
@@ -48,7 +49,7 @@ class Peer(ABC):
         return lambda batches: map(read, batches)
 
     def capacity(self, count: int) -> int:
-        """How many of `count` records are stored: all, unless that takes too long."""
+        """Return how many of `count` records are stored: all, unless that takes too long."""
         return count
 
 
@@ -86,10 +87,10 @@ class OursAhead(Ours):
 
 
 class ArrayRecord(Peer):
-    """One record per chunk, uncompressed: what its documentation gives for random access.
+    """One record per chunk, uncompressed, as its documentation recommends for random access.
 
-    `readahead_buffer_size:0` is what its own data source opens files with; the default is for
-    sequential reads and slower here.
+    Its own data source opens files with `readahead_buffer_size:0`; the default is for sequential
+    reads and slower here.
     """
 
     name = "array_record"
@@ -121,7 +122,7 @@ class Lmdb(Peer):
 
     PER_TRANSACTION = 10_000
     MAP_SIZE = 1 << 40
-    """Address space, not disk: the file grows as it is written."""
+    """Bytes of address space, not of disk: the file grows as it is written."""
 
     def write(self, path: Path, records: Iterable[bytes], count: int) -> None:
         import lmdb
@@ -137,7 +138,7 @@ class Lmdb(Peer):
     def open(self, path: Path) -> Read:
         import lmdb
 
-        # readahead stays on, LMDB's default.
+        # readahead stays on, which is LMDB's default.
         environment = lmdb.open(str(path), subdir=False, readonly=True, lock=False)
         get: Callable[[bytes], Any] = environment.begin().get
         return lambda indices: [get(index.to_bytes(8, "big")) for index in indices]
@@ -146,9 +147,9 @@ class Lmdb(Peer):
 class Hdf5(Peer):
     """All records end to end in one contiguous uint8 dataset, and their offsets in another.
 
-    That is the usual way around variable-length datasets, whose heap makes them slower to read
-    (0.7 times at 1 kB as one selection per batch, 0.1 times record by record). Within a batch
-    records are read in file order, as h5py needs for selections and as suits a disk.
+    This is the usual way to avoid variable-length datasets, whose heap makes them slower to read
+    (0.7 times at 1 kB as one selection per batch, 0.1 times record by record). Within a batch,
+    records are read in file order, as h5py requires for selections and as suits a disk.
     """
 
     name = "h5py (flat + offsets)"
@@ -162,7 +163,7 @@ class Hdf5(Peer):
 
         offsets = np.zeros(count + 1, np.int64)
         with h5py.File(path, "w") as file:
-            # Contiguous datasets cannot grow, and chunked ones are slower: sizes come first.
+            # Contiguous datasets cannot grow, and chunked ones are slower: so the sizes come first.
             blobs = path.with_suffix(".part")
             offsets[1:] = np.cumsum(_spool(records, blobs))
             data = file.create_dataset("data", (int(offsets[-1]),), np.uint8)
@@ -176,7 +177,7 @@ class Hdf5(Peer):
 
         file = h5py.File(path, "r")
         data = file["data"]
-        # Python integers take h5py's fast path for slices, numpy's do not.
+        # h5py has a fast path for slices with Python integers, not with numpy's.
         offsets: list[int] = file["offsets"][:].tolist()
 
         def read(indices: list[int]) -> Batch:
@@ -214,7 +215,7 @@ class Granular(Peer):
 
 
 class WebDataset(Peer):
-    """A tar file through webdataset, which reads in order only: no shuffling at all."""
+    """A tar file through webdataset, which only reads in order; no shuffling."""
 
     name = "WebDataset (sequential)"
     layout = "webdataset"
@@ -237,7 +238,7 @@ class WebDataset(Peer):
         samples = webdataset.WebDataset(str(path), shardshuffle=False)
 
         def in_order(batches: Iterable[list[int]]) -> Iterator[Batch]:
-            # An iterator of its own: a second pass starts where a caller's first one did.
+            # Its own iterator: a second pass starts where the first pass of a caller started.
             records = (sample["bin"] for sample in samples)
             for indices in batches:
                 yield list(itertools.islice(records, len(indices)))
@@ -246,7 +247,7 @@ class WebDataset(Peer):
 
 
 class PlainFiles(Peer):
-    """One file per record, a thousand to a folder."""
+    """One file per record, a thousand in each folder."""
 
     name = "plain files"
     layout = "files"
@@ -255,7 +256,7 @@ class PlainFiles(Peer):
     PER_FOLDER = 1000
     MOST = 200_000
     INSTEAD = 50_000
-    """Above MOST files only the first INSTEAD are made, so that creation takes seconds."""
+    """Above MOST files, only the first INSTEAD are made, so that creation takes seconds."""
 
     def write(self, path: Path, records: Iterable[bytes], count: int) -> None:
         for index, record in enumerate(records):
@@ -306,13 +307,13 @@ PEERS: dict[str, Peer] = {peer.name: peer for peer in CONTESTANTS}
 
 
 def _spool(records: Iterable[bytes], path: Path) -> list[int]:
-    """Write records end to end; their sizes."""
+    """Write records end to end, and return their sizes."""
     with path.open("wb") as file:
         return [file.write(record) for record in records]
 
 
 def _blocks(path: Path, size: int = 64 << 20) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-    """A file in large pieces, with the offset of each."""
+    """Yield a file in large pieces, with the offset of each."""
     with path.open("rb") as file:
         start = 0
         while block := file.read(size):

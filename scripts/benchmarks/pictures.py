@@ -1,7 +1,7 @@
-"""Folders of JPEG files, made on the spot, and what is in them.
+"""Folders of JPEG files with generated pictures.
 
-The pixels are noise: files of a chosen size from few of them, that nobody can compress further.
-Sizes are about log-normal, as those of `datasets`.
+The pixels are noise: few pixels give a file of the wanted size, and no one can compress it further.
+Sizes are about log-normal, as in `datasets`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ffrecord.format.checksum import crc32
 from . import datasets
 
 RECIPE = "1"
-"""Raise it when the bytes change, and all files are made again."""
+"""Raise the number when the bytes change; then all files are made again."""
 
 QUALITY = 90
 BYTES_PER_PIXEL = 0.905
-"""What noise takes as a JPEG of that quality."""
+"""Bytes that noise takes as a JPEG of that quality."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,40 +35,40 @@ class PictureSet:
     per_class: int
 
     def path(self, number: int) -> str:
-        """The path of a picture below the top; sorted, they are in the order of the numbers."""
+        """Return the path of a picture below the top. Paths sort in the order of the numbers."""
         return f"{self.label(number):04d}/{number:06d}.jpg"
 
     def label(self, number: int) -> int:
-        """The class of a picture."""
+        """Return the class of a picture."""
         return number // self.per_class
 
     def labels(self) -> list[int]:
-        """The class of every picture."""
+        """Return the class of every picture."""
         return [self.label(number) for number in range(self.count)]
 
     def place(self, root: Path) -> Path:
-        """Where everything is that is made of this set."""
+        """Return the folder of everything that is made from this set."""
         return root / f"pictures-{self.count}x{self.mean}"
 
     def top(self, root: Path) -> Path:
-        """The folder of the classes."""
+        """Return the folder of the classes."""
         return self.place(root) / "folder" / "pictures"
 
     def checksums(self, root: Path) -> npt.NDArray[np.int64]:
-        """The CRC-32 of every file, taken before it was written."""
+        """Return the CRC-32 of every file, computed before it was written."""
         checksums: npt.NDArray[np.int64] = np.load(self._checksums(root))
         return checksums
 
     def files(self, root: Path) -> Iterator[bytes]:
-        """The contents of all files, in order."""
+        """Yield the contents of all files in order."""
         return ((self.top(root) / self.path(number)).read_bytes() for number in range(self.count))
 
     def payload(self, root: Path) -> int:
-        """The bytes of all files."""
+        """Return the bytes of all files."""
         return sum(file.stat().st_size for file in self.top(root).glob("*/*.jpg"))
 
     def write(self, root: Path) -> None:
-        """Make the files."""
+        """Write the files."""
         checksums = np.empty(self.count, np.int64)
         for number, data in enumerate(self._made()):
             file = self.top(root) / self.path(number)

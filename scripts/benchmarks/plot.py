@@ -17,7 +17,7 @@ GROUP_WIDTH = 0.86
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart: a group of bars per entry of `groups`, in each a bar for every series."""
+    """One chart: a group of bars for each entry of `groups`, with one bar for every series."""
 
     title: str
     groups: Sequence[str]
@@ -25,10 +25,10 @@ class Panel:
 
 
 def grouped_bars(panels: Sequence[Panel], title: str, unit: str, ours: str, path: Path) -> None:
-    """Draw the panels below each other, log scale, and save them.
+    """Draw the panels below each other with log scales, and save them.
 
-    Series whose name begins with `ours` take warm colours, the others cool ones, so that they
-    stand out among many peers.
+    Series whose name begins with `ours` have warm colours, the others cool ones, so that ours stand
+    out among many peers.
     """
     import matplotlib
 
@@ -52,7 +52,7 @@ def _draw(panel: Panel, axis: Axes, colours: Colours) -> None:
     width = GROUP_WIDTH / len(panel.series)
     for place, (name, values) in enumerate(panel.series.items()):
         shift = (place + 0.5) * width - GROUP_WIDTH / 2
-        # A bar of no height is nan: zero has no place on a log scale.
+        # A missing value is nan, because zero has no place on a log scale.
         heights = [float("nan") if value is None else value for value in values]
         lefts = [group + shift for group in range(len(heights))]
         bars = axis.bar(lefts, heights, width, color=colours[name], label=name)

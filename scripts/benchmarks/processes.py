@@ -1,7 +1,6 @@
-"""Processes that left their parent: found by a mark in their environment, and what they use.
+"""Processes that left their parent: found by a mark in their environment.
 
-A daemon forks, starts a session and changes its parent, but keeps the environment it was started
-with.
+A daemon forks, starts a session and changes its parent, but it keeps its environment.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ MARK = "FFRECORD_BENCH_MARK"
 POLL = 0.02
 
 CPU_CLOCK = 2
-"""The kernel's number for a process's clock of processor time; clock_getcpuclockid(3) gives it."""
+"""The kernel's number of a process's CPU clock, as in clock_getcpuclockid(3)."""
 
 
 def marked(mark: str) -> list[int]:
-    """The ids of all living processes that were started with this mark, or forked from one."""
+    """Return the pids of all living processes that have this mark in their environment."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for folder in Path("/proc").iterdir():
@@ -30,7 +29,7 @@ def marked(mark: str) -> list[int]:
             continue
         try:
             environment = (folder / "environ").read_bytes()
-        except OSError:  # it ended, or is not ours to look at
+        except OSError:  # it ended, or it belongs to another user
             continue
         if wanted in environment.split(b"\0"):
             found.append(int(folder.name))
@@ -38,21 +37,21 @@ def marked(mark: str) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The time that all threads of a process have run, those that ended since included."""
+    """Return the processor time of all threads of a process, including those that have ended."""
     return time.clock_gettime((~pid << 3) | CPU_CLOCK)
 
 
 def end(mark: str, patience: float) -> None:
-    """Wait until no process with this mark is left; kill what is after `patience` seconds."""
+    """Wait until no process with this mark is left; kill the rest after `patience` seconds."""
     deadline = time.monotonic() + patience
     while found := marked(mark):
         if time.monotonic() >= deadline:
-            kill(found)  # and look again: one of them may have started another before it died
+            kill(found)  # then look again: a process may have started another before it died
         time.sleep(POLL)
 
 
 def kill(pids: Iterable[int]) -> None:
-    """End processes that may have ended already."""
+    """Kill processes, some of which may have ended already."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

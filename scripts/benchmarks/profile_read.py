@@ -1,8 +1,8 @@
-"""Where the time of a `read` goes.
+"""A profile of `read`: the time spent in each part.
 
-Warm: samples of `perf`, by what was running. The interpreter's share is an upper bound for Python
-bytecode: it counts everything that the interpreter does, memory allocation and calls into C
-included. Cold: the clock around the system calls of one plain read.
+Warm: the samples of `perf`, by library. The interpreter's share is an upper bound for Python
+bytecode, because it includes memory allocation and calls into C. Cold: a clock around the system
+calls of one plain read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTS = {
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    """One column per record size."""
+    """Measure every record size; each is one column."""
     data: Path = options.data.resolve()
     sizes = [size.scaled(QUICK.share if options.quick else 1.0) for size in SIZES]
     document: dict[str, Any] = {
@@ -84,7 +84,7 @@ def _cold_steps(size: Size, data: Path) -> dict[str, float]:
 
 
 def cold_steps(file: str, batch: int) -> dict[str, float]:
-    """Medians over batches of the time before, in and between the system calls of a read."""
+    """Return medians of the time before, in and between the system calls of a read."""
     import numpy as np
 
     from ffrecord import FileReader
@@ -132,7 +132,7 @@ def cold_steps(file: str, batch: int) -> dict[str, float]:
 
 
 def _profile(size: Size, data: Path) -> Counter[str]:
-    """Percent of the samples in each part, while a process reads batches."""
+    """Return the percentage of samples in each part while a process reads batches."""
     harness.call_fresh(
         datasets.create, 1800.0, peer=peers.OURS.name, root=str(data), **_arguments(size)
     )
@@ -143,7 +143,7 @@ def _profile(size: Size, data: Path) -> Counter[str]:
         subprocess.Popen(command, stdout=subprocess.PIPE, cwd=harness.ROOT) as child,
     ):
         assert child.stdout is not None
-        child.stdout.readline()  # it is warm now
+        child.stdout.readline()  # the process is warm now
         perf = ["perf", "record", "-q", "-F", "4999", "-e", "cpu-clock", "-p", str(child.pid)]
         subprocess.run([*perf, "-o", samples.name, "sleep", str(SECONDS / 2)], check=True)
         return _shares(samples.name)

@@ -30,7 +30,7 @@ PACKAGES = (
 
 ALL_SIZES = ("110kB", "10kB", "1kB")
 DISK_BOUND = ("110kB", "10kB")
-"""Smaller records than fio's 4096-byte blocks cannot come near its bytes/s."""
+"""Sizes that can come near fio's bytes/s: records smaller than its 4096-byte blocks cannot."""
 
 GOALS = (
     *(Goal(f"cold {size}", OURS, FIO, BYTES, 0.7) for size in DISK_BOUND),
@@ -45,7 +45,7 @@ GOALS = (
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    """Create what is missing, measure, and report."""
+    """Create the data that is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
     plan = replace(plan, repeats=options.repeats or plan.repeats)
     sizes = [size.scaled(plan.share) for size in SIZES if size.name in options.only_size]
@@ -72,7 +72,7 @@ BENCHMARK = Benchmark(
 
 
 def _cases(results: Results, sizes: Sequence[Size]) -> list[tuple[Size, str]]:
-    """Size and state of every case that was measured."""
+    """Return size and state of every measured case."""
     measured = results.cases()
     cases = [(size, state) for state in ("cold", "warm") for size in sizes]
     return [(size, state) for size, state in cases if size.case(state) in measured]
@@ -108,21 +108,21 @@ def _row(results: Results, case: str, name: str) -> list[str]:
 
 
 def _footnotes(results: Results, sizes: Sequence[Size]) -> Iterator[str]:
-    """What a reader of the tables has to know to read them right."""
-    yield "Ratios are medians of each repeat's own ratio. MB/s count payload."
+    """Yield the notes that explain the tables."""
+    yield "- Ratios are medians of each repeat's own ratio. MB/s count payload."
     if any(FIO in results.contestants(case) for case in results.cases()):
-        yield "fio's records/s are reads of the mean size rounded up to 4096 bytes."
+        yield "- fio's records/s are reads of the mean size, rounded up to 4096 bytes."
     files = peers.PLAIN_FILES
     for size in sizes:
         kept = datasets.stored(files, size.records).count
         if kept < size.records.count:
-            yield f"{files.name}, {size.name}: only the first {kept:,} records are files."
+            yield f"- {files.name}, {size.name}: only the first {kept:,} records exist as files."
 
 
 def _document(
     results: Results, sizes: Sequence[Size], goals: Sequence[Goal], plan: Plan, data: Path
 ) -> dict[str, Any]:
-    """Everything a reader needs to check the tables or to run this again."""
+    """Return everything that is needed to check the tables or to run the benchmark again."""
     parameters = {
         **asdict(plan),
         "sizes": [{**asdict(size.records), "batch": size.batch} for size in sizes],

@@ -1,4 +1,4 @@
-"""What `read` measures, and the loop over it in the parent process."""
+"""The cases of `read`, and the loop over them in the parent process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEASURE_TIMEOUT = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A set of records and the batch size it is read with."""
+    """A set of records, and the size of the batches."""
 
     records: RecordSet
     batch: int
@@ -31,17 +31,17 @@ class Size:
         return self.records.name
 
     def scaled(self, share: float) -> Size:
-        """The same with a part of the records."""
+        """Return this size with a share of the records."""
         return Size(self.records.first(int(self.records.count * share)), self.batch)
 
     def case(self, state: str) -> str:
-        """The name of a table: state and size."""
+        """Return the name of a case: state and size."""
         return f"{state} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured: a measurement ends after `budget` seconds or `most_batches`."""
+    """The amount that is measured. A measurement ends after `budget` seconds or `most_batches`."""
 
     repeats: int
     budget: float
@@ -60,7 +60,7 @@ QUICK = Plan(repeats=3, budget=0.5, most_batches=1000, fio_seconds=1, share=0.1)
 
 
 def samples(sizes: Sequence[Size], plan: Plan, data: Path) -> Iterator[Sample]:
-    """Make the files that are missing and measure everything."""
+    """Create missing files and measure every case."""
     states = rounds.states()
     for size in sizes:
         unwritten = _create(size, data)
@@ -70,7 +70,7 @@ def samples(sizes: Sequence[Size], plan: Plan, data: Path) -> Iterator[Sample]:
 
 
 def _create(size: Size, data: Path) -> dict[str, str]:
-    """Make every layout of a set and of its rehearsal; what went wrong, by layout."""
+    """Create every layout of a set and of its rehearsal; return the failures by layout."""
     unwritten: dict[str, str] = {}
     for peer in {peer.layout: peer for peer in peers.CONTESTANTS}.values():
         rounds.say(f"{size.name}: files of {peer.layout}")
@@ -79,14 +79,14 @@ def _create(size: Size, data: Path) -> dict[str, str]:
             try:
                 harness.call_fresh(datasets.create, CREATE_TIMEOUT, **arguments)
             except harness.ChildError as error:
-                unwritten[peer.layout] = f"could not be written: {error}"
+                unwritten[peer.layout] = f"writing failed: {error}"
     return unwritten
 
 
 def _contestants(
     size: Size, state: str, plan: Plan, data: Path, unwritten: dict[str, str]
 ) -> list[Contestant]:
-    """All who take part in a case."""
+    """Return all contestants of a case."""
     contestants: list[Contestant] = []
     for peer in peers.CONTESTANTS:
         if peer.layout in unwritten:
@@ -117,8 +117,8 @@ def _measure(
 
 
 def _disk_limit(size: Size, plan: Plan, data: Path, repeat: int) -> Values:
-    """fio on our own file: the same disk, the same extents."""
-    del repeat  # fio draws new offsets by itself
+    """Measure fio on our own file: the same disk, the same extents."""
+    del repeat  # fio draws its own random offsets
     file = size.records.folder(data, peers.OURS.layout) / peers.OURS.file
     return fio.random_read(file, fio.block_size(size.records.mean), plan.fio_seconds)
 

@@ -1,9 +1,10 @@
 """One measurement of batched reading, inside its fresh process.
 
-Cold: the code is warmed on a small file of the same format (otherwise the first batch would pay
-for pages of libraries that drop_caches took away), the file is opened, caches are dropped, and the
-clock starts; no record is read twice. Warm: the file is read through, a few batches are not
-counted, then the clock starts.
+Cold: the code is warmed on a small file of the same format; otherwise the first batch would pay
+for pages of libraries that drop_caches took away. Then the file is opened, caches are dropped,
+and the clock starts. No record is read twice.
+
+Warm: the file is read once, a few batches are not counted, then the clock starts.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ REHEARSAL_BATCHES = 2
 
 
 class WrongRecordsError(Exception):
-    """A contestant returned something else than was written."""
+    """Raised when a contestant returns other records than were written."""
 
 
 def measure(
@@ -38,7 +39,7 @@ def measure(
     budget: float,
     most_batches: int,
 ) -> dict[str, float]:
-    """Records and payload bytes per second of one contestant."""
+    """Return the records and payload bytes per second of one contestant."""
     contestant = peers.PEERS[peer]
     whole = RecordSet(name, mean, count)
     records = stored(contestant, whole)
@@ -53,7 +54,7 @@ def measure(
         harness.read_through(records.folder(Path(root), contestant.layout))
         stream = contestant.stream(_file(contestant, records, Path(root)))
         batches.exhaust(stream(each[:UNTIMED_BATCHES]))
-        # In file order there is one pass: a second one would begin in the middle of a batch.
+        # A sequential contestant makes one pass: a second one would begin in the middle of a batch.
         timed = iter(each) if contestant.sequential else itertools.cycle(each)
     done, seconds, last = batches.clock(stream(itertools.islice(timed, most_batches)), budget)
     _check(last, each[(done - 1) % len(each)], records)
@@ -61,12 +62,12 @@ def measure(
 
 
 def rehearsal(records: RecordSet, batch: int) -> RecordSet:
-    """The small set on which a contestant's code is warmed before a cold measurement."""
+    """Return the small set on which a contestant's code is warmed before a cold measurement."""
     return records.first(REHEARSAL_BATCHES * batch)
 
 
 def _order(contestant: peers.Peer, count: int, batch: int, seed: int) -> npt.NDArray[np.int64]:
-    """Every record at most once, in whole batches: one batch per row."""
+    """Return whole batches, one per row, with every record at most once."""
     if contestant.sequential:
         return batches.whole_batches(np.arange(count), batch)
     return batches.shuffled(count, batch, seed)
@@ -82,10 +83,10 @@ def _file(contestant: peers.Peer, records: RecordSet, root: Path) -> Path:
 
 
 def _check(batch: peers.Batch, indices: list[int], records: RecordSet) -> None:
-    """Compare a batch with what was written: every size, and the bytes of its first record."""
+    """Compare every size of a batch, and the bytes of its first record, with the written data."""
     sizes = records.lengths()[indices].tolist()
     if [len(record) for record in batch] != sizes or bytes(batch[0]) != records.record(indices[0]):
-        raise WrongRecordsError(f"records {indices[:3]}… are not what was written")
+        raise WrongRecordsError(f"records {indices[:3]}… differ from the written ones")
 
 
 def _rates(read: npt.NDArray[np.int64], seconds: float, records: RecordSet) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Results as markdown for a terminal and as JSON for the record."""
+"""Results as Markdown for people and as JSON for storage."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from typing import Any
 from .results import Goal, Limit, Results
 
 LONGEST_FAILURE = 90
-"""Characters of a failure that a table shows; the JSON has all of it."""
+"""Characters of an error message that a table shows; the JSON has the whole message."""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A markdown table with aligned columns; all but the first are right-aligned."""
+    """Return a Markdown table with aligned columns; all but the first are right-aligned."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     return "\n".join(_line(cells, widths) for cells in (header, rule, *rows))
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """A value for a cell; a dash where there is none."""
+    """Format a value for a cell; a dash if it is None."""
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
 def scaled(value: float | None, by: float, digits: int = 0) -> str:
-    """A value for a cell in another unit: bytes as MB, seconds as ms."""
+    """Format a value for a cell in another unit: bytes as MB, seconds as ms."""
     return number(None if value is None else value * by, digits)
 
 
 def contestant(results: Results, case: str, name: str) -> str:
-    """The first cell of a row: who it is, and what went wrong."""
+    """Return the first cell of a row: the contestant, and its error if it failed."""
     failure = results.failure(case, name)
     return f"{name} {failure[:LONGEST_FAILURE]}" if failure else name
 
 
 def page(*parts: str) -> str:
-    """Parts of a report below each other, with a line between them."""
+    """Join the parts of a report with an empty line between them."""
     return "\n\n".join(part.strip("\n") for part in parts)
 
 
 def section(title: str, body: str) -> str:
-    """A part with a heading."""
+    """Return a part with a heading."""
     return f"### {title}\n\n{body}"
 
 
 def goals(results: Results, those: Sequence[Goal | Limit]) -> str:
-    """The section that says of each goal its value, and whether it is met."""
+    """Return the section with the value and the verdict of each goal."""
     rows = [[str(goal), number(goal.value(results), 2), goal.verdict(results)] for goal in those]
     return section("Goals", table(["goal", "value", "verdict"], rows))
 
@@ -59,7 +59,7 @@ def as_document(
     references: Sequence[str],
     metrics: Sequence[str],
 ) -> dict[str, Any]:
-    """All that was measured: medians, ratios to each of `references`, goals, raw samples."""
+    """Return all results: medians, ratios to each of `references`, goals, single measurements."""
     return {
         "medians": _medians(results, metrics),
         "ratios": {name: _ratios(results, name, metrics) for name in references},
@@ -69,7 +69,7 @@ def as_document(
 
 
 def save_json(document: dict[str, Any], path: Path, private: Path) -> None:
-    """Write a document; `private`, a folder of this machine, is left out of error messages."""
+    """Write a document. The folder `private` of this machine is removed from error messages."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(document, indent=1, ensure_ascii=False)
     path.write_text(text.replace(str(private), "DATA") + "\n", encoding="utf-8")

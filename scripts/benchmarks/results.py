@@ -1,7 +1,7 @@
-"""Samples, their medians and ratios, and the goals they are held to.
+"""Samples, their medians and ratios, and the goals for them.
 
-A machine drifts over a run: clocks, neighbours on the same disk. Ratios are therefore taken within
-a repeat, where both sides ran close together, and the median is over those ratios.
+The speed of a machine drifts during a run. Ratios are therefore computed within a repeat, in which
+both sides ran close together, and the median is taken over those ratios.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement: its values, or the error that it ended with."""
+    """One measurement: its values, or its error message."""
 
     case: str
     contestant: str
@@ -24,7 +24,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """In a case, one contestant's metric should be at least `threshold` times another's."""
+    """A goal for a case: one contestant's metric is at least `threshold` times another's."""
 
     case: str
     contestant: str
@@ -33,16 +33,16 @@ class Goal:
     threshold: float
 
     def __str__(self) -> str:
-        """The goal as one line of a report."""
+        """Return the goal as one line of a report."""
         mark = f"{self.threshold:.3g} × {self.over}"
         return f"{self.case}: {self.contestant} ≥ {mark} ({self.metric})"
 
     def value(self, results: Results) -> float | None:
-        """What the threshold is compared with; None if it was not measured."""
+        """Return the value that is compared with the threshold; None if it was not measured."""
         return results.ratio(self.case, self.contestant, self.over, self.metric)
 
     def verdict(self, results: Results) -> str:
-        """PASS, below, or that there is nothing to judge."""
+        """Return "PASS" or "below", or that the goal was not measured."""
         value = self.value(results)
         if value is None:
             return "not measured"
@@ -51,9 +51,9 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """In a case, one contestant's metric should be at most `most`.
+    """A limit for a case: one contestant's metric is at most `most`.
 
-    With `over`: what it has more than `factor` times another's should be.
+    With `over`, `factor` times the metric of another contestant is subtracted first.
     """
 
     case: str
@@ -64,18 +64,18 @@ class Limit:
     over: str | None = None
 
     def __str__(self) -> str:
-        """The limit as one line of a report."""
+        """Return the limit as one line of a report."""
         beyond = "" if self.over is None else f" − {self.factor:g} × {self.over}"
         return f"{self.case}: {self.contestant}{beyond} ≤ {self.most:g} ({self.metric})"
 
     def value(self, results: Results) -> float | None:
-        """What is compared with `most`; None if it was not measured."""
+        """Return the value that is compared with `most`; None if it was not measured."""
         if self.over is None:
             return results.median(self.case, self.contestant, self.metric)
         return results.excess(self.case, self.contestant, self.over, self.metric, self.factor)
 
     def verdict(self, results: Results) -> str:
-        """PASS, above, or that there is nothing to judge."""
+        """Return "PASS" or "above", or that the limit was not measured."""
         value = self.value(results)
         if value is None:
             return "not measured"
@@ -89,21 +89,21 @@ class Results:
         self.samples: Sequence[Sample] = tuple(samples)
 
     def cases(self) -> list[str]:
-        """The cases measured, in order of appearance."""
+        """Return the measured cases, in order of appearance."""
         return list(dict.fromkeys(sample.case for sample in self.samples))
 
     def contestants(self, case: str) -> list[str]:
-        """Who took part in a case, in the order of the first repeat."""
+        """Return the contestants of a case, in the order of the first repeat."""
         return list(dict.fromkeys(s.contestant for s in self.samples if s.case == case))
 
     def median(self, case: str, contestant: str, metric: str) -> float | None:
-        """The median over the repeats that worked; None if none did."""
+        """Return the median over successful repeats; None if there are none."""
         return _median(self._by_repeat(case, contestant, metric).values())
 
     def ratio(self, case: str, contestant: str, over: str, metric: str) -> float | None:
-        """The median of each repeat's own ratio; None if no repeat has both sides.
+        """Return the median of each repeat's own ratio; None if no repeat has both sides.
 
-        Nothing is a multiple of zero: such a repeat has no ratio.
+        A repeat with a zero as the divisor has no ratio.
         """
         above = self._by_repeat(case, contestant, metric)
         below = self._by_repeat(case, over, metric)
@@ -113,14 +113,14 @@ class Results:
     def excess(
         self, case: str, contestant: str, over: str, metric: str, factor: float
     ) -> float | None:
-        """The median of what each repeat has beyond `factor` times another's."""
+        """Return the median of each repeat's own excess over `factor` times another contestant."""
         larger = self._by_repeat(case, contestant, metric)
         smaller = self._by_repeat(case, over, metric)
         repeats = larger.keys() & smaller.keys()
         return _median(larger[repeat] - factor * smaller[repeat] for repeat in repeats)
 
     def failure(self, case: str, contestant: str) -> str | None:
-        """How many repeats of a contestant failed and why the first did; None if all worked."""
+        """Return how many repeats failed and the first error; None if all succeeded."""
         repeats = self._of(case, contestant)
         errors = [sample.error for sample in repeats if sample.error is not None]
         return f"failed {len(errors)} of {len(repeats)}: {errors[0]}" if errors else None

@@ -1,6 +1,6 @@
-"""The loop that every benchmark makes in the parent process.
+"""The loop that every benchmark runs in the parent process.
 
-Each repeat measures all contestants one after another, beginning with another one each time.
+Each repeat measures all contestants one after another, and starts with another one each time.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from .results import Sample
 
 Values = dict[str, float]
 Contestant = tuple[str, Callable[[int], Values]]
-"""A name, and its measurement as a function of the repeat."""
+"""A name, and a function from the repeat to its measurement."""
 
 BUSY = 0.5
-"""A load above which others disturb the measurements."""
+"""Load of the machine above which other programs disturb the measurements."""
 
 
 def states() -> list[str]:
-    """Warm, and cold where that is possible.
+    """Return "warm", and "cold" if caches can be dropped.
 
-    Warm comes first: dropping caches undoes the warming of every file.
+    Warm comes first, because dropping caches undoes the warming of every file.
     """
     if harness.can_drop_caches():
         return ["warm", "cold"]
@@ -32,7 +32,7 @@ def states() -> list[str]:
 
 
 def interleaved(case: str, contestants: Sequence[Contestant], repeats: int) -> Iterator[Sample]:
-    """All contestants once in every repeat."""
+    """Measure all contestants once in every repeat."""
     for repeat in range(repeats):
         say(f"{case}: repeat {repeat + 1} of {repeats}")
         for name, take in harness.rotated(contestants, repeat):
@@ -40,18 +40,18 @@ def interleaved(case: str, contestants: Sequence[Contestant], repeats: int) -> I
 
 
 def load_before() -> float:
-    """How many processes wanted to run in the last minute.
+    """Return the load of the last minute, and warn if it is high.
 
-    Contestants are several processes: if others take a core, they share what is left.
+    Contestants are several processes: if other programs take a core, they share the rest.
     """
     load = os.getloadavg()[0]
     if load > BUSY:
-        say(f"the machine is busy (load {load:.1f}): figures of two cores will be off")
+        say(f"the machine is busy (load {load:.1f}): figures for two cores will be wrong")
     return load
 
 
 def say(text: str) -> None:
-    """Tell whoever waits what is going on."""
+    """Print a line of progress to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The README's short tables: a few figures of each benchmark, taken from its JSON."""
+"""The short tables of README.md and docs/benchmarks.md: a few figures of each benchmark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Where a figure of a document is: a median, or with `over` a ratio to another contestant."""
+    """The place of a figure in a document: a median, or with `over` a ratio to a contestant."""
 
     case: str
     contestant: str
@@ -23,7 +23,7 @@ class Figure:
     over: str | None = None
 
     def cell(self, document: Document) -> str:
-        """The figure as a table shows it."""
+        """Return the figure as a cell of a table."""
         medians = document["medians"] if self.over is None else document["ratios"][self.over]
         value = medians.get(self.case, {}).get(self.contestant, {}).get(self.metric)
         return report.scaled(value, self.factor, self.digits)
@@ -33,7 +33,7 @@ Row = tuple[str, list[Figure]]
 
 
 def of(document: Document) -> str:
-    """The short table of a benchmark."""
+    """Return the short table of a benchmark."""
     header, rows = TABLES[document["benchmark"]]()
     cells = [[label, *(figure.cell(document) for figure in figures)] for label, figures in rows]
     return report.table(header, cells)
@@ -52,7 +52,7 @@ def _read() -> tuple[list[str], list[Row]]:
     rows = [
         row("cold, `read`, records/s", "cold", "ours"),
         row("cold, `read_async`, records/s", "cold", "ours, read_async"),
-        row("… × what fio reads from the same disk (bytes)", "cold", "ours, read_async", fio),
+        row("… × fio on the same disk (bytes)", "cold", "ours, read_async", fio),
         row("array_record, × ours cold", "cold", "array_record", "ours"),
         row("plain files, × ours cold", "cold", "plain files", "ours"),
         row("warm, `read`, records/s", "warm", "ours"),
@@ -108,7 +108,7 @@ def _mount() -> tuple[list[str], list[Row]]:
         row("files/s, on two cores", two, "files_per_s"),
         row("files/s, on two cores, all folders listed before", listed, "files_per_s"),
         row("files/s, cold disk, 8 clients", "cold, 8 clients", "files_per_s"),
-        row("files/s, cold disk, one after the other", ordered, "files_per_s"),
+        row("files/s, cold disk, in the order of names", ordered, "files_per_s"),
         row("files/s, read again", two, "again_files_per_s"),
         row("walk with stat of 50,000, s", "walk, two cores", "seconds", 1, 2),
         row("one 2 GB file, MB/s", "large file", "bytes_per_s", 1e-6),

@@ -1,7 +1,7 @@
 """Folders of files to pack, and their creation on disk.
 
-Sizes are log-normal and bytes are random, as those of `datasets`: no contestant gains by
-compressing or by finding duplicates.
+Sizes are log-normal and bytes are random, as in `datasets`: no contestant gains by compressing or
+by finding duplicates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from . import datasets
 
 RECIPE = "1"
-"""Raise it when the bytes change, and all files are made again."""
+"""Raise the number when the bytes change; then all files are made again."""
 
 PIECE = 16 << 20
 """Bytes of a file that are drawn at once."""
@@ -35,26 +35,26 @@ class FileTree:
         return int(self.sizes().sum())
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """The size of every file: log-normal, and `mean` × `count` together (but for rounding)."""
+        """Return the size of every file: log-normal, `mean` × `count` in total before rounding."""
         drawn = datasets.RecordSet(self.name, self.mean, self.count).lengths()
         sizes: npt.NDArray[np.int64] = drawn * (self.mean * self.count) // drawn.sum()
         return sizes
 
     def path(self, number: int) -> str:
-        """The path of a file below the top."""
+        """Return the path of a file below the top."""
         return f"{number // self.per_folder:03d}/{number:06d}.bin"
 
     def place(self, root: Path) -> Path:
-        """Where the tree and its marker are."""
+        """Return the folder of the tree and its marker."""
         return root / f"tree-{self.count}x{self.mean}"
 
     def top(self, root: Path) -> Path:
-        """The folder to pack."""
+        """Return the folder to pack."""
         return self.place(root) / "files"
 
 
 def create(root: str, name: str, mean: int, count: int, per_folder: int) -> None:
-    """Write a tree unless that was done; called in a fresh process."""
+    """Write a tree unless it exists; called in a fresh process."""
     tree = FileTree(name, mean, count, per_folder)
     place, top = tree.place(Path(root)), tree.top(Path(root))
     datasets.make_once(place, f"{RECIPE}/{per_folder}", lambda: _write(tree, top))

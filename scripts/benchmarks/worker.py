@@ -1,7 +1,7 @@
 """The entry point of a fresh process: `python -m scripts.benchmarks.worker MODULE:FUNCTION`.
 
-Arguments come as a JSON object on standard input, the result is the last line of standard output
-(libraries may print before it).
+Arguments are a JSON object on standard input. The result is the last line of standard output,
+because libraries may print before it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 
 def main() -> None:
-    """Call the named function once. An exception ends as a traceback that the parent shortens."""
+    """Call the named function once. The parent shortens the traceback of an exception."""
     module, _, function = sys.argv[1].partition(":")
     result = getattr(importlib.import_module(module), function)(**json.load(sys.stdin))
     print("\n" + json.dumps(result))

@@ -1,4 +1,4 @@
-"""`scripts/soak`: many readers at once, disturbed at random; is every byte right, and nothing lost?
+"""`scripts/soak`: read with many readers at once while workers and readers are killed at random.
 
     contents ──▶ stage: files, packed and mounted
         │              │
@@ -6,5 +6,5 @@
                        ▲                                          ▲
                  disturbances: kills, stops, dropped caches   trends: descriptors, memory
 
-What a read must return is computed from the seed, never read from the archive.
+The expected data of a read is computed from the seed, never read from the archive.
 """

@@ -1,4 +1,7 @@
-"""`scripts/soak MINUTES`: exit code 0 if every read was right, nothing grew and nothing is left."""
+"""Run a soak: read an archive for minutes while workers and readers are killed.
+
+The exit code is 0 if every read was right, no memory grew and no process or mount is left.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +24,38 @@ FEWEST_READERS = 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
-    parser.add_argument("minutes", type=_minutes, help="how long; may have decimals")
-    parser.add_argument("--seed", type=int, help="of contents, reads and disturbances")
-    parser.add_argument("--readers", type=_readers, default=12, metavar="N", help="12 if left out")
-    parser.add_argument("--workers", type=int, default=WORKERS, metavar="N", help="of the mount")
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write all figures and samples there"
+        "minutes", type=_minutes, help="duration of the soak in minutes; may have decimals"
+    )
+    parser.add_argument("--seed", type=int, help="seed of contents, reads and disturbances")
+    parser.add_argument(
+        "--readers",
+        type=_readers,
+        default=12,
+        metavar="N",
+        help="number of readers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=WORKERS,
+        metavar="N",
+        help="workers of the mount (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write all figures and samples to FILE"
     )
     parser.add_argument(
         "--patience", type=float, default=PATIENCE, metavar="SECONDS",
-        help="what takes longer hangs; more than %(default)s on a machine that is busy",
+        help="longer operations count as hanging (default: %(default)s; raise it if busy)",
     )  # fmt: skip
     given = parser.parse_args(arguments)
     if os.geteuid() != 0:
-        print("not root: pages are dropped file by file, names not at all", file=sys.stderr)
-    # As Ctrl-C: what was started is ended, what was mounted is unmounted.
+        print(
+            "not root: pages are dropped file by file, and cached names are not dropped",
+            file=sys.stderr,
+        )
+    # Like Ctrl-C: started processes are ended, and mounts are unmounted.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = int(time.time()) if given.seed is None else given.seed
     order = Order(given.minutes * 60, seed, given.readers, given.workers, given.patience)
@@ -55,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _minutes(text: str) -> float:
     value = float(text)
     if not 0 < value <= 60 * 24 * 7:
-        raise argparse.ArgumentTypeError("more than 0, and no more than a week")
+        raise argparse.ArgumentTypeError("must be more than 0 and at most a week (10080 minutes)")
     return value
 
 

@@ -1,8 +1,9 @@
-"""The bytes of every file and record, as a function of its number and an offset; nothing is stored.
+"""The bytes of every file and record, computed from its number and an offset; nothing is stored.
 
-Two random tables whose lengths are prime, one exclusive-or'ed onto the other: together they repeat
-after 5 × 10¹¹ bytes, and each number begins elsewhere. So a byte from another file, or from
-another place in the same one, is a wrong byte. Quick enough to check every read.
+The bytes are the exclusive-or of two random tables whose lengths are prime. Together the tables
+repeat after 5 × 10¹¹ bytes, and each number starts at another place. A byte from another file, or
+from another place in the same file, is therefore a wrong byte. This is fast enough to check every
+read.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 KIB, MIB = 1 << 10, 1 << 20
 PERIODS = (1_048_583, 524_309)
 STEPS = (617_411, 104_729)
-"""How far the next number begins behind the last in each table."""
+"""Distance between the starts of two consecutive numbers, in each table."""
 PIECE = MIB
 
 
 class Contents:
-    """What is in each file. The same for the same seed, in every process."""
+    """The content of each file: the same in every process for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -36,7 +37,7 @@ class Contents:
         ]
 
     def bytes(self, number: int, offset: int, length: int) -> Bytes:
-        """`length` bytes of a file from `offset` on."""
+        """Return `length` bytes of a file, starting at `offset`."""
         found = np.empty(length, np.uint8)
         for at in range(0, length, PIECE):
             part = found[at : at + PIECE]
@@ -51,7 +52,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of the tree, or a record: its number gives its content."""
+    """A file of the tree, or a record. Its number determines its content."""
 
     number: int
     path: str
@@ -64,7 +65,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How much there is of everything."""
+    """The amount of data of one soak."""
 
     small: int
     middle: int
@@ -79,11 +80,11 @@ FOLDERS = 20
 RECORDS_FROM = 1_000_000
 DATAPOINTS_FROM = 2_000_000
 OTHERS_FROM = 3_000_000
-"""Numbers of what is written while others read."""
+"""First number of the files that are written while readers read."""
 
 
 class Plan:
-    """Which files, links and records there are. The same for the same seed and amount."""
+    """The files, links and records of a soak: the same for the same seed and amount."""
 
     def __init__(self, seed: int, amount: Amount) -> None:
         self.contents = Contents(seed)
@@ -105,7 +106,7 @@ class Plan:
 
     @cached_property
     def listings(self) -> dict[str, list[str]]:
-        """The names in each folder, sorted."""
+        """The sorted names in each folder."""
         found: dict[str, list[str]] = {}
         for path in [file.path for file in self.files] + list(self.links):
             folder, _, name = path.partition("/")
@@ -116,7 +117,7 @@ class Plan:
         return self.contents.bytes(file.number, 0, file.size)
 
     def datapoint(self, index: int) -> dict[str, object]:
-        """Typed fields that follow from the same bytes."""
+        """Return the typed fields of a datapoint, computed from the same bytes."""
         number = DATAPOINTS_FROM + index
         words = self.contents.bytes(number, 0, index % 7)
         return {
@@ -130,7 +131,7 @@ DATASET_SPEC = {"index": "int", "data": "bytes", "words": "utf8[]"}
 
 
 def _small_size(chance: random.Random) -> int:
-    """Empty and tiny ones too, and some of just over a block of 128 KiB."""
+    """Draw a size: some are empty or tiny, some just above a block of 128 KiB."""
     drawn = chance.random()
     if drawn < 0.03:
         return 0

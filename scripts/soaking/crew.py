@@ -1,8 +1,8 @@
-"""The processes of a soak: forked, killed, started again; none gets lost.
+"""The processes of a soak: forked, killed and started again, without losing any.
 
-This process becomes the parent of whatever its descendants leave behind (PR_SET_CHILD_SUBREAPER):
-the tools of a reader that was killed, daemons. So all that there is hangs below it, and what is
-there at the end was left behind.
+This process becomes the parent of every orphan of its descendants (PR_SET_CHILD_SUBREAPER), such
+as daemons and the tools of a killed reader. All processes of a soak are therefore descendants of
+this one, and a descendant that exists at the end was left behind.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ Work = Callable[[random.Random, Ledger, int], None]
 
 @dataclass(slots=True)
 class Actor:
-    """One of those who read or write: a row of the ledger, and a process, after others."""
+    """A reader or writer: a row of the ledger, and one process after another."""
 
     number: int
     name: str
     work: Work
-    spared: bool  # its memory is watched: it is never killed
-    fewest: int  # operations before there can be a verdict
+    spared: bool  # never killed, because its memory is watched
+    fewest: int  # operations that are needed for a verdict
     pid: int = 0
     starts: int = 0
 
 
 @dataclass(slots=True)
 class Crew:
-    """Everybody, and who is to be expected to die."""
+    """All actors, and the processes that were killed on purpose."""
 
     ledger: Ledger
     seed: int
@@ -57,21 +57,24 @@ class Crew:
         self.actors.append(Actor(len(self.actors), name, work, spared, fewest))
 
     def start(self, actor: Actor) -> None:
-        """In a session of its own: a terminal's Ctrl-C is for the one who waits for all."""
+        """Start the actor's process in a new session, out of reach of a terminal's Ctrl-C.
+
+        The process that waits for all actors handles Ctrl-C.
+        """
         actor.starts += 1
         chance = random.Random(f"{self.seed} {actor.name} {actor.starts}")
         actor.pid = fork(lambda: actor.work(chance, self.ledger, actor.number))
 
     def kill(self, actor: Actor) -> None:
-        """With all that it has started; another takes its place when it is reaped."""
+        """Kill an actor and all processes that it has started; `reap` starts it again."""
         self._killed.add(actor.pid)
         try:
             os.killpg(actor.pid, signal.SIGKILL)
-        except ProcessLookupError:  # just forked: it has no group yet
+        except ProcessLookupError:  # just forked: it has no process group yet
             send(actor.pid, signal.SIGKILL)
 
     def kill_one(self, chance: random.Random) -> None:
-        """In the middle of something, if one of them is soon."""
+        """Kill a random actor, in the middle of an operation if it starts one within 20 ms."""
         candidates = [actor for actor in self.actors if actor.pid and not actor.spared]
         if not candidates:
             return
@@ -84,7 +87,7 @@ class Crew:
         self.kill(victim)
 
     def reap(self) -> list[int]:
-        """Bury the dead, and start again whoever is needed; the pids of those unknown here."""
+        """Collect dead processes and restart their actors; return the pids that are not actors."""
         unknown = []
         for pid, status in dead_children():
             actor = next((actor for actor in self.actors if actor.pid == pid), None)
@@ -105,18 +108,25 @@ class Crew:
         elif status or not self.ledger.stopped:
             code = os.waitstatus_to_exitcode(status)
             doing = f" in {at[0]}" if at else ""
-            self._blame(actor, at[0] if at else self.ledger.kinds[0], f"it ended{doing}: {code}")
+            self._blame(
+                actor,
+                at[0] if at else self.ledger.kinds[0],
+                f"the process ended{doing} with exit code {code}",
+            )
 
     def kill_those_that_hang(self, patience: float) -> None:
-        """Kill each actor whose operation has taken more than so many seconds, and say so."""
+        """Kill and report each actor whose operation takes more than `patience` seconds."""
         for actor in self.actors:
             at = self.ledger.at_work(actor.number)
             if actor.pid and at is not None and at[1] > patience and actor.pid not in self._killed:
-                self._blame(actor, at[0], f"{at[0]} hangs: for {at[1]:.0f} s now")
+                self._blame(actor, at[0], f"{at[0]} hangs: it has run for {at[1]:.0f} s")
                 self.kill(actor)
 
     def finish(self, patience: float) -> bool:
-        """Let everybody end; whether all did. Those who hang are told of, and stay."""
+        """Let all actors end, and return True if all did.
+
+        Actors that hang are reported and keep running.
+        """
         self.ledger.stop()
         deadline = time.monotonic() + patience
         while any(actor.pid for actor in self.actors):
@@ -128,7 +138,7 @@ class Crew:
             if actor.pid:
                 at = self.ledger.at_work(actor.number)
                 kind, seconds = at or (self.ledger.kinds[0], patience)
-                self._blame(actor, kind, f"{kind} hangs at the end: for {seconds:.0f} s now")
+                self._blame(actor, kind, f"{kind} hangs at the end: it has run for {seconds:.0f} s")
         return not any(actor.pid for actor in self.actors)
 
     def _blame(self, actor: Actor, kind: str, what: str) -> None:
@@ -139,20 +149,26 @@ class Crew:
 
 
 def adopt_orphans() -> None:
-    """See above. Whoever is born does not die of a signal before it can handle it."""
+    """Become the parent of orphaned descendants, and ignore SIGUSR1.
+
+    Children inherit this, so that a signal storm cannot kill one before it installs its handler.
+    """
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
 
 def go_first() -> None:
-    """So that kills and samples come in time, where that is permitted; not for the children."""
+    """Raise the priority of this process, if permitted, so that kills and samples are on time.
+
+    Children do not keep the priority.
+    """
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, FIRST)
 
 
 def fork(work: Callable[[], None]) -> int:
-    """Do `work` in a child that dies when this process does; its pid."""
+    """Do `work` in a child that dies with this process, and return its pid."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -175,7 +191,7 @@ def fork(work: Callable[[], None]) -> int:
 
 
 def wait_for(pid: int) -> None:
-    """Raise unless a child ends well."""
+    """Wait for a child, and raise `RuntimeError` unless it succeeds."""
     _, status = os.waitpid(pid, 0)
     if status:
         raise RuntimeError(f"a child ended with {os.waitstatus_to_exitcode(status)}")
@@ -193,12 +209,12 @@ def dead_children() -> Iterator[tuple[int, int]]:
 
 
 def children(pid: int) -> list[int]:
-    """Those that live, in the order of their numbers."""
+    """Return the living children of a process, sorted by pid."""
     return [child for child, parent in sorted(_parents().items()) if parent == pid]
 
 
 def descendants(pid: int) -> list[int]:
-    """Children, their children and so on, that live."""
+    """Return all living descendants of a process: children, their children and so on."""
     parents = _parents()
     found, above = [], {pid}
     while above:
@@ -208,7 +224,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _parents() -> dict[int, int]:
-    """The parent of each process that lives."""
+    """Return the parent of every living process."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -219,7 +235,7 @@ def _parents() -> dict[int, int]:
 
 
 def _state(pid: int) -> list[str]:
-    """What /proc/PID/stat has after the name; nothing of a process that is gone."""
+    """Return the fields of /proc/PID/stat after the name; an empty list if the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -227,7 +243,7 @@ def _state(pid: int) -> list[str]:
 
 
 def send(pid: int, number: signal.Signals) -> bool:
-    """Signal a process that may have gone meanwhile; whether it was there."""
+    """Send a signal, and return False if the process no longer exists."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""What is done to those who read and to those who serve, each at intervals of its own."""
+"""Disturbances of readers and of the mount, each at its own interval."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ MOST_GREED = 4096
 
 @dataclass(slots=True)
 class Disturbance:
-    """Something that happens every so many seconds, give or take a half unless it is exact.
+    """An action that happens every `every` seconds, plus or minus a half unless it is `exact`.
 
-    What says False could not be done now, and is tried again soon.
+    If `happen` returns False, the action was not possible and is retried soon.
     """
 
     name: str
     every: float
     happen: Callable[[], bool | None]
     exact: bool = False
-    rare: bool = False  # happens in long soaks only
+    rare: bool = False  # only happens in long soaks
     due: float = 0.0
     count: int = 0
 
@@ -43,7 +43,7 @@ class Disturbance:
 
 
 class Disturber:
-    """Calls what is due; each call is short, so that kills come on time."""
+    """Performs the disturbances that are due. Each call is short, so that kills are on time."""
 
     def __init__(
         self, crew: Crew, served: Mounted, stage: Stage, chance: random.Random, seconds: float
@@ -52,7 +52,7 @@ class Disturber:
         self._served = served
         self._stage = stage
         self._chance = chance
-        # In a short soak all of it happens, too.
+        # Shorter intervals let every disturbance happen in a short soak too.
         hold = min(3.0, seconds / 15)
         self._hold = hold
         self._dropper = 0
@@ -89,7 +89,7 @@ class Disturber:
                 each.due += self._interval(each)
 
     def end(self) -> None:
-        """Undo what is not over yet."""
+        """Undo disturbances that are still in effect."""
         for _, action in self._later:
             action()
         self._later.clear()
@@ -104,9 +104,10 @@ class Disturber:
         self._later.append((moment, self._served.let_go_on))
 
     def _drop_caches(self) -> bool:
-        """Drop pages, names, or both; where only root may, the pages of the files that are read.
+        """Drop pages, names, or both. Without root, drop only the pages of the files that are read.
 
-        In a child: the kernel takes seconds for it if it knows many files, and kills come on time.
+        This is done in a child, because the kernel needs seconds if it knows many files, and kills
+        must be on time.
         """
         if self._dropper and os.path.exists(f"/proc/{self._dropper}"):
             return False
@@ -123,7 +124,7 @@ class Disturber:
         return True
 
     def _storm(self) -> None:
-        """Signals at one reader, as fast as they can be sent; each ends a system call early."""
+        """Send signals to one actor as fast as possible; each ends a system call early."""
         victim = self._chance.choice(self._crew.actors)
         for _ in range(STORM):
             if not victim.pid or not send(victim.pid, signal.SIGUSR1):
@@ -131,13 +132,13 @@ class Disturber:
             time.sleep(0.0002)
 
     def _use_up_aio(self) -> None:
-        """A process that takes all AIO contexts of the machine, and keeps them for a while."""
+        """Start a process that takes all AIO contexts of the machine and keeps them for a while."""
         pid = fork(_be_greedy)
         self._later.append((time.monotonic() + self._hold, lambda: send(pid, signal.SIGKILL)))
 
 
 def _be_greedy() -> None:
-    """Also what others, who are killed meanwhile, give back."""
+    """Take all AIO contexts for ever, also those that killed processes give back."""
     taken = []
     while True:
         for size in (MOST_GREED, 128, 1):

@@ -1,7 +1,7 @@
-"""What the readers have done, in memory that they share with whoever watches them.
+"""Counts of the readers' operations, in memory shared with the watching process.
 
-A reader may be killed at any moment: what it has counted stays. Each writes to its own rows only.
-What goes wrong is told in full, a line of JSON for each, in a file that all append to.
+A reader may be killed at any moment; its counts stay. Each reader writes only to its own rows.
+Problems are written in full, one line of JSON each, to a file that all readers append to.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PER_DOUBLING = 4
 OPERATIONS, BYTES, MISMATCHES, FAILURES, LONGEST, FIRST_BUCKET = range(6)
 NOT_AT_WORK = -1
 MOST_TOLD = 50
-"""Failures of one reader that are told in full; all are counted."""
+"""Problems of one reader that are written in full; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A read that went wrong."""
+    """An operation that went wrong."""
 
     seconds: float  # since the soak began
     reader: str
@@ -38,7 +38,7 @@ class Problem:
 
 
 class Ledger:
-    """Counts of every reader by kind of operation; made before the readers are forked."""
+    """The counts of every reader, by kind of operation; made before the readers are forked."""
 
     def __init__(self, readers: int, kinds: Sequence[str], failures: Path) -> None:
         self.kinds = list(kinds)
@@ -52,10 +52,10 @@ class Ledger:
         self._at_work[:, 0] = NOT_AT_WORK
         self._counts = numbers[1 + 2 * readers :].reshape(readers, len(kinds), columns)
 
-    # ---- those who watch -----------------------------------------------------------------
+    # ---- for the watching process -------------------------------------------------------
 
     def stop(self) -> None:
-        """Let every reader end after what it is at."""
+        """Let every reader end after its current operation."""
         self._stop[0] = 1
 
     def total(self, column: int) -> int:
@@ -68,11 +68,11 @@ class Ledger:
         return int(self._counts[reader, :, column].sum())
 
     def longest(self, kind: str) -> float:
-        """Seconds."""
+        """Return the longest time of an operation, in seconds."""
         return float(self._counts[:, self.kinds.index(kind), LONGEST].max()) / 1e6
 
     def percentile(self, kind: str, share: float) -> float:
-        """Seconds within which that share of the operations was done, to a fifth or so."""
+        """Return the seconds within which `share` of the operations ended, to about a fifth."""
         row: npt.NDArray[np.int64] = self._counts[:, self.kinds.index(kind), FIRST_BUCKET:].sum(0)
         if not row.sum():
             return 0.0
@@ -80,25 +80,25 @@ class Ledger:
         return float(2 ** ((bucket + 1) / PER_DOUBLING)) / 1e6
 
     def at_work(self, reader: int) -> tuple[str, float] | None:
-        """What a reader is doing, and for how many seconds; None between two operations."""
+        """Return a reader's current operation and its seconds so far; None between operations."""
         kind, since = self._at_work[reader].tolist()
         if kind == NOT_AT_WORK:
             return None
         return self.kinds[kind], time.monotonic() - since / 1e6
 
     def forget(self, reader: int) -> None:
-        """A reader was killed in the middle of something."""
+        """Clear the current operation of a reader that was killed."""
         self._at_work[reader, 0] = NOT_AT_WORK
 
     def problems(self) -> list[Problem]:
-        """In the order in which they happened."""
+        """Return all problems in the order in which they happened."""
         try:
             lines = self._failures.read_text().splitlines()
         except FileNotFoundError:
             return []
         return [Problem(**json.loads(line)) for line in lines]
 
-    # ---- readers -------------------------------------------------------------------------
+    # ---- for the readers -----------------------------------------------------------------
 
     @property
     def stopped(self) -> bool:
@@ -106,7 +106,7 @@ class Ledger:
 
     @contextmanager
     def timed(self, reader: int, kind: str) -> Iterator[None]:
-        """Note what is done, and how long it took if nothing is raised."""
+        """Note the current operation, and count its time if it succeeds."""
         number = self.kinds.index(kind)
         began = time.monotonic()
         self._at_work[reader] = number, int(began * 1e6)
@@ -125,7 +125,7 @@ class Ledger:
         self._counts[reader, self.kinds.index(kind), BYTES] += count
 
     def tell(self, reader: int, name: str, kind: str, column: int, what: str) -> None:
-        """Count a mismatch or a failure, and say what it was."""
+        """Count a mismatch or a failure, and write it to the file of problems."""
         self._counts[reader, self.kinds.index(kind), column] += 1
         if self.of_reader(reader, MISMATCHES) + self.of_reader(reader, FAILURES) > MOST_TOLD:
             return

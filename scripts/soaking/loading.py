@@ -1,4 +1,4 @@
-"""A DataLoader with workers over the record file, for a few batches."""
+"""A few batches of the record file, through a DataLoader with workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Sample = tuple[int, npt.NDArray[np.uint8]]
 
 
 class Records(Dataset[Sample]):
-    """Each record with its number."""
+    """Dataset of all records, each with its number."""
 
     def process(self, indices: list[int], data: list[npt.NDArray[np.uint8]]) -> list[Sample]:
         return [(index, record.copy()) for index, record in zip(indices, data, strict=True)]

@@ -1,4 +1,7 @@
-"""An operation asks for something and says what it must be. A role, a class, has several."""
+"""Operations of readers and writers, grouped in classes called roles.
+
+An operation does something and returns its answers, each with the expected result.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ from .ledger import FAILURES, MISMATCHES, Ledger
 from .stage import Stage
 
 TIMEOUT = 600.0
-"""Seconds for a program that is called: it hangs if it takes as long, also on a busy machine."""
+"""Seconds after which a called program counts as hanging, even on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was found. What is due is computed when the clock has stopped."""
+    """A result, and the function that computes the expected one after the clock has stopped."""
 
     what: str
     found: Any
@@ -35,7 +38,7 @@ Method = TypeVar("Method", bound=Callable[..., "Sequence[Answer]"])
 
 
 class Choice(NamedTuple):
-    """An operation, and how often it is chosen beside the others."""
+    """An operation and its weight in the random choice."""
 
     kind: str
     weight: float
@@ -43,7 +46,7 @@ class Choice(NamedTuple):
 
 
 def operation(kind: str, weight: float) -> Callable[[Method], Method]:
-    """Marks a method of a role as one."""
+    """Mark a method of a role as an operation."""
 
     def mark(method: Method) -> Method:
         method.chosen = (kind, weight)  # type: ignore[attr-defined]
@@ -53,12 +56,12 @@ def operation(kind: str, weight: float) -> Callable[[Method], Method]:
 
 
 def kinds(role: type) -> list[str]:
-    """Of all operations of a role."""
+    """Return the kinds of all operations of a role."""
     return [method.chosen[0] for method in vars(role).values() if hasattr(method, "chosen")]
 
 
 def choices(role: object) -> list[Choice]:
-    """The operations of one who has a role."""
+    """Return the operations of an actor with this role."""
     return [
         Choice(method.chosen[0], method.chosen[1], getattr(role, name))
         for name, method in vars(type(role)).items()
@@ -68,7 +71,7 @@ def choices(role: object) -> list[Choice]:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What every role needs."""
+    """The objects that every role needs."""
 
     name: str
     plan: Plan
@@ -76,7 +79,7 @@ class Setting:
     chance: random.Random
 
     def part(self, file: File, offset: int, length: int, found: Any) -> Answer:
-        """Bytes of a file, and those that are due, fewer where it ends."""
+        """Return found bytes of a file as an answer. Fewer bytes are due at the end of the file."""
         length = max(0, min(length, file.size - offset))
         what = f"{file.path} [{offset}, {offset + length})"
         return Answer(what, found, lambda: self.plan.contents.bytes(file.number, offset, length))
@@ -88,8 +91,8 @@ class Setting:
 def live(
     setting: Setting, choices: Sequence[Choice], pause: float, ledger: Ledger, number: int
 ) -> None:
-    """Do one operation after the other until told to stop."""
-    # A handler of Python's: every system call that the signal meets ends with EINTR.
+    """Do one operation after another until the ledger says stop."""
+    # With a Python handler, every system call that the signal interrupts returns EINTR.
     signal.signal(signal.SIGUSR1, lambda *_: None)
     weights = [choice.weight for choice in choices]
     while not ledger.stopped:
@@ -115,26 +118,26 @@ def _do(setting: Setting, choice: Choice, ledger: Ledger, number: int) -> None:
 
 
 def difference(answer: Answer) -> str:
-    """What is wrong with an answer; empty if nothing is."""
+    """Describe the error of an answer; return an empty string if it is right."""
     found, due = answer.found, answer.due()
     if not isinstance(due, np.ndarray):
-        return "" if found == due else f"{answer.what}: {found!r:.300} where {due!r:.300} is due"
+        return "" if found == due else f"{answer.what}: found {found!r:.300}, expected {due!r:.300}"
     found = np.frombuffer(found, np.uint8)
     if len(found) != len(due):
-        return f"{answer.what}: {len(found)} bytes where {len(due)} are due"
+        return f"{answer.what}: {len(found)} bytes instead of {len(due)}"
     wrong = (found != due).nonzero()[0]
     if not len(wrong):
         return ""
     first = int(wrong[0])
     return (
         f"{answer.what}: {len(wrong)} bytes are wrong, the first at {first}, the last at "
-        f"{int(wrong[-1])}: {found[first : first + 16].tobytes().hex()} where "
-        f"{due[first : first + 16].tobytes().hex()} is due"
+        f"{int(wrong[-1])}: found {found[first : first + 16].tobytes().hex()}, "
+        f"expected {due[first : first + 16].tobytes().hex()}"
     )
 
 
 def in_a_fork(work: Callable[[], str]) -> str:
-    """What `work` says in a forked child; how that ended, if it did not end well."""
+    """Return the result of `work` in a forked child, or its wait status if it failed."""
     told, tell = os.pipe()
     pid = os.fork()
     if not pid:

@@ -1,4 +1,4 @@
-"""What a soak found: in words for a terminal, as numbers for a file, and the verdict."""
+"""The results of a soak as text and as JSON, and the verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """All operations of one kind. Times in seconds."""
+    """Counts and times of all operations of one kind. Times are in seconds."""
 
     kind: str
     operations: int
@@ -35,7 +35,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that is known at the end."""
+    """All results of a soak."""
 
     seconds: float
     seed: int
@@ -91,7 +91,7 @@ class Report:
         served = {name: f"{count:,}" for name, count in self.mount.items()}
         yield "the mount's counts: " + ", ".join(f"{name} {n}" for name, n in served.items())
         for problem in self.first_problems[:SHOWN]:
-            yield f"after {problem.seconds} s, {problem.reader}, {problem.kind}: {problem.what}"
+            yield f"after {problem.seconds} s: {problem.reader}: {problem.kind}: {problem.what}"
         if len(self.first_problems) > SHOWN:
             yield f"… and {len(self.first_problems) - SHOWN} more"
         yield from self.problems
@@ -109,7 +109,7 @@ def finding(
     order: Order, seconds: float, crew: Crew, served: Mounted, disturber: Disturber, watch: Watch,
     stats: dict[str, int], problems: list[str], interrupted: bool,
 ) -> Report:  # fmt: skip
-    """Put together what everybody knows."""
+    """Collect the results of ledger, mount, disturbances and trends in one report."""
     ledger = crew.ledger
     kinds = [
         Kind(

@@ -1,4 +1,4 @@
-"""The mount that is read: its supervisor and workers, which are killed, and its own counts."""
+"""The mount under test: its supervisor, its workers, which are killed, and its own counts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ from .stage import Stage
 WORKERS = 3
 LIMIT = 600.0
 EXPECTED = ("mounted ", "was killed by signal 9, starting another", "unmount")
-"""Parts of the log's lines that are no news here."""
+"""Parts of log lines that are normal in a soak."""
 
 
 @dataclass(slots=True)
 class Mounted:
-    """One of the workers, the elder, is spared for a while: what leaks grows with age."""
+    """The mount under test.
+
+    One worker, the elder, is spared for a while, because leaks grow with age.
+    """
 
     point: Path
     log: Path
@@ -47,15 +50,18 @@ class Mounted:
         return children(self.supervisor)
 
     def choose_elder(self, chance: random.Random) -> None:
-        """Another one from now on; the last elder may be killed."""
+        """Choose another worker as the elder; the previous elder may be killed from now on."""
         others = [pid for pid in self.workers if pid != self.elder]
         if others:
             self.elder = chance.choice(others)
 
     def kill_worker(self, chance: random.Random) -> bool:
-        """Whether there was one. None twice: one that waits for the disk takes time to die."""
+        """Kill a worker, and return True if one was killed.
+
+        No worker is killed twice: one that waits for the disk takes time to die.
+        """
         victims = [pid for pid in self.workers if pid != self.elder and pid not in self._killed]
-        if not victims:  # others are just being started
+        if not victims:  # all others are just being started
             return False
         victim = chance.choice(victims)
         self._killed.append(victim)
@@ -64,7 +70,7 @@ class Mounted:
         return killed
 
     def stop_worker(self, chance: random.Random) -> None:
-        """Let one stand still, with whatever it has taken; it may be killed like that."""
+        """Stop a worker with SIGSTOP, whatever it holds. It may be killed while it is stopped."""
         workers = self.workers
         if workers:
             pid = chance.choice(workers)
@@ -77,8 +83,10 @@ class Mounted:
         self._stopped.clear()
 
     def stats(self) -> dict[str, int]:
-        """The mount's own counts; empty if it does not answer. Asked for by another process,
-        which may hang."""
+        """Return the mount's own counts; an empty dict if the mount does not answer.
+
+        Another process asks, because the question may hang.
+        """
         told, tell = os.pipe()
         fork(lambda: (os.write(tell, os.getxattr(self.point, "user.ffrecord.stats")), None)[1])
         os.close(tell)
@@ -88,7 +96,7 @@ class Mounted:
         return found
 
     def waiting(self) -> int:
-        """Requests that nobody has answered, as the kernel counts them; -1: it does not say."""
+        """Return the kernel's count of unanswered requests; -1 if the kernel does not tell."""
         try:
             number = connection_of(str(self.point))
             return int(Path(f"/sys/fs/fuse/connections/{number}/waiting").read_text())
@@ -96,14 +104,14 @@ class Mounted:
             return -1
 
     def news(self) -> list[str]:
-        """Lines of the log that a mount whose workers are killed should not have."""
+        """Return the log lines that are not about killed workers or the mount itself."""
         lines = self.log.read_text().splitlines()
         return [line for line in lines if not any(part in line for part in EXPECTED)]
 
 
 @contextmanager
 def mounted(stage: Stage, workers: int) -> Iterator[Mounted]:
-    """Mount the archive; whatever happens, it is not mounted afterwards."""
+    """Mount the archive; it is unmounted afterwards in any case."""
     command = [
         sys.executable, "-m", "ffrecord_fuse", str(stage.archive), str(stage.point), "-f",
         "--workers", str(workers), "--log", str(stage.log),
@@ -130,5 +138,5 @@ def _wait_until_served(here: Mounted, workers: int) -> None:
     deadline = time.monotonic() + LIMIT
     while find(str(here.point)) is None or len(here.workers) < workers:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{here.point} is not mounted after {LIMIT:.0f} s")
+            raise RuntimeError(f"{here.point}: not mounted after {LIMIT:.0f} s")
         time.sleep(POLL)

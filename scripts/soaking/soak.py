@@ -1,4 +1,4 @@
-"""One soak from beginning to end: everybody starts, is disturbed, stops; nothing is left."""
+"""One soak from start to end: start all processes, disturb them, stop them, look for leftovers."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from .trends import Watch
 TICK = 0.05
 SAMPLE_EVERY = 1.0
 SHORT = 120.0
-"""A soak of less seconds reads less data, and does without torch, which takes seconds to start."""
+"""Soaks of fewer seconds read less data and run without torch, which takes seconds to start."""
 PATIENCE = 60.0
-"""Seconds after which something that has not happened never will, unless told otherwise."""
+"""Seconds after which an operation counts as hanging, by default."""
 FEWEST_READS = 100
 FEWEST_WRITES = 2
-"""Operations of each actor before its memory can be judged: its pools are full by then."""
+"""Operations of each actor before its memory can be judged: by then its pools are full."""
 WRITER_PAUSE = 0.3
 CYCLER_PAUSE = 1.0
 SPARED_READER = "library 0"
@@ -54,7 +54,7 @@ ROLES = (MountReader, LibraryReader, Writer, Cycler)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What was asked for."""
+    """The options of a soak."""
 
     seconds: float
     seed: int
@@ -65,7 +65,7 @@ class Order:
 
 @dataclass(slots=True)
 class Soak:
-    """The state of one while it runs."""
+    """The state of a running soak."""
 
     order: Order
     stage: Stage
@@ -80,7 +80,8 @@ class Soak:
     def run(self) -> Report:
         watch = Watch()
         with ExitStack() as undo:
-            # Last of all: whatever is there still. Before: the mount, so that nobody hangs in it.
+            # Callbacks run in reverse order: first unmount, so that no process hangs in the mount,
+            # then kill the remaining processes.
             undo.callback(_kill_the_rest)
             processes.wait_for(processes.fork(lambda: self.stage.make(self.plan)))
             served = undo.enter_context(mounted(self.stage, self.order.workers))
@@ -103,10 +104,13 @@ class Soak:
             self.order, seconds, crew, served, disturber, watch, stats, self.problems, interrupted
         )
 
-    # ---- everybody -----------------------------------------------------------------------
+    # ---- actors ----------------------------------------------------------------------------
 
     def _hire(self) -> Crew:
-        """Two thirds read through the mount; of each role the first is never killed."""
+        """Make the actors. Two thirds of the readers read through the mount.
+
+        The first reader of each role is never killed.
+        """
         order = self.order
         every_kind = [kind for role in ROLES for kind in kinds(role) if kind not in self.left_out]
         by_mount = order.readers - order.readers // 3
@@ -128,13 +132,18 @@ class Soak:
         def work(chance: random.Random, ledger: Ledger, number: int) -> None:
             setting = Setting(name, self.plan, self.stage, chance)
             role, pause = _role(setting)
-            # Only one has a loader, and it is never killed: torch's memory would be left behind.
+            # Only one reader has a loader, and it is never killed: a kill would leave torch's
+            # shared memory behind.
             without = self.left_out if name == SPARED_READER else {LOADER}
-            if name == SPARED_READER:  # its memory is watched: a large pool fills up for minutes
+            if (
+                name == SPARED_READER
+            ):  # its memory is watched, and a large pool takes minutes to fill
                 batch._slabs = SlabPool(SMALL_POOL)
             offered = [choice for choice in choices(role) if choice.kind not in without]
             if LOADER in [choice.kind for choice in offered]:
-                importlib.import_module(".loading", __package__)  # now: it takes memory
+                importlib.import_module(
+                    ".loading", __package__
+                )  # import it now, because it takes memory
             live(setting, offered, pause, ledger, number)
 
         return work
@@ -145,12 +154,12 @@ class Soak:
         chance = random.Random(f"{self.order.seed} disturbances")
         return Disturber(crew, served, self.stage, chance, self.order.seconds)
 
-    # ---- meanwhile -----------------------------------------------------------------------
+    # ---- running -------------------------------------------------------------------------
 
     def _watch_over(self, crew: Crew, served: Mounted, disturber: Disturber, watch: Watch) -> bool:
-        """Watch until the time is over and there is enough to judge by; return True if interrupted.
+        """Watch until the time is over and there is enough to judge; return True if interrupted.
 
-        On a busy machine little happens in the time that was asked for, so the soak goes on.
+        A busy machine does little in the requested time, so the soak continues if necessary.
         """
         began = time.monotonic()
         end = began + self.order.seconds
@@ -159,7 +168,9 @@ class Soak:
             while (now := time.monotonic()) < end or self._lacking(crew, disturber, watch):
                 if now > end + self.order.patience:
                     lacking = self._lacking(crew, disturber, watch)
-                    self.problems.append(f"{now - began:.0f} s were not enough: {lacking[0]}")
+                    self.problems.append(
+                        f"{now - began:.0f} s were not enough for a verdict: {lacking[0]}"
+                    )
                     break
                 disturber.act()
                 if served.supervisor in crew.reap():
@@ -178,7 +189,7 @@ class Soak:
         return False
 
     def _lacking(self, crew: Crew, disturber: Disturber, watch: Watch) -> list[str]:
-        """Name what must still happen before there can be a verdict. After a failure: nothing."""
+        """List the conditions of a verdict that are not met yet; an empty list after a failure."""
         ledger = crew.ledger
         if ledger.total(FAILURES) or ledger.total(MISMATCHES):
             return []
@@ -186,14 +197,14 @@ class Soak:
         for actor in crew.actors:
             count = ledger.of_reader(actor.number, OPERATIONS)
             if count < actor.fewest:
-                found.append(f"{actor.name} has done {count} operations of {actor.fewest}")
+                found.append(f"{actor.name} has done only {count} of {actor.fewest} operations")
         never = [each.name for each in disturber.all if each.is_lacking]
         if not self.is_short:
             never += [kind for kind in ledger.kinds if not ledger.of_kind(kind, OPERATIONS)]
         return found + [f"never happened: {name}" for name in never]
 
     def _sample(self, crew: Crew, served: Mounted, watch: Watch) -> None:
-        """How much more is tolerated is what comes and goes without a leak."""
+        """Sample descriptors and memory, with the growth that is tolerated without a leak."""
         watch.note_process("supervisor", served.supervisor, descriptors=0.5, mebibytes=2)
         watch.note_process("a spared worker", served.elder, descriptors=0.5, mebibytes=8)
         for actor in crew.actors:
@@ -203,10 +214,10 @@ class Soak:
         watch.note_sum("the mount", daemon, descriptors=4, mebibytes=24)
         watch.note("processes", 0, len(processes.descendants(os.getpid())), 4)
 
-    # ---- afterwards ----------------------------------------------------------------------
+    # ---- ending --------------------------------------------------------------------------
 
     def _last_look(self, served: Mounted) -> dict[str, int]:
-        """Of a mount that nobody reads any more: all workers are there, nothing waits."""
+        """Check the idle mount: all workers live and no request waits. Return its counts."""
         self._wait_until(lambda: len(served.workers) == self.order.workers)
         if len(served.workers) != self.order.workers:
             self.problems.append(f"{len(served.workers)} workers of {self.order.workers} live")
@@ -218,7 +229,7 @@ class Soak:
             self.problems.append("the mount does not answer")
         for name in ("errors", "damaged_reads"):
             if stats.get(name):
-                self.problems.append(f"the mount counted {stats[name]} {name}")
+                self.problems.append(f"the mount reports {stats[name]} {name}")
         if stats.get("restarts") != served.kills:
             self.problems.append(
                 f"{served.kills} workers killed, {stats.get('restarts')} restarted"
@@ -226,14 +237,14 @@ class Soak:
         return stats
 
     def _unmount(self) -> None:
-        """As anybody would, once nobody reads there any more."""
+        """Unmount as a user would."""
         try:
             unmount(str(self.stage.point))
         except MountError as error:
-            self.problems.append(f"it cannot be unmounted: {error}")
+            self.problems.append(f"unmounting failed: {error}")
 
     def _look_around(self, crew: Crew) -> None:
-        """Nothing may be left: no process, no mount."""
+        """Check that no process and no mount is left."""
         self._wait_until(lambda: not (crew.reap(), processes.descendants(os.getpid()))[1])
         for pid in processes.descendants(os.getpid()):
             self.problems.append(f"process {pid} is left: {_command(pid)}")
@@ -248,7 +259,7 @@ class Soak:
 
 
 def soak(order: Order, say: Callable[[str], None]) -> Report:
-    """Run one in a temporary folder, which is removed whatever happens."""
+    """Run a soak in a temporary folder, which is removed in any case."""
     processes.adopt_orphans()
     top = Path(tempfile.mkdtemp(prefix="ffrecord-soak-"))
     stage = Stage(top)
@@ -262,13 +273,13 @@ def soak(order: Order, say: Callable[[str], None]) -> Report:
 
 
 def _ignore_interrupts() -> None:
-    """Once is enough: what is left to do is soon over."""
+    """Ignore further interrupts: the rest takes only a moment."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def _role(setting: Setting) -> tuple[object, float]:
-    """What somebody is, and how many seconds lie between two operations at the most."""
+    """Return the role of an actor, and the longest pause between two operations in seconds."""
     if setting.name == "writer":
         return Writer(setting), WRITER_PAUSE
     if setting.name == "cycler":
@@ -279,7 +290,7 @@ def _role(setting: Setting) -> tuple[object, float]:
 
 
 def _kill_the_rest() -> None:
-    """As long as there is anybody: one that dies may leave others behind."""
+    """Kill descendants until none is left, because a dying process may leave others behind."""
     deadline = time.monotonic() + PATIENCE
     while (rest := processes.descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in rest:
@@ -301,4 +312,4 @@ def _command(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
     except OSError:
-        return "gone by now"
+        return "(already gone)"

@@ -1,4 +1,4 @@
-"""A fresh process that is sent a reader: prints the CRC-32 of some records, by zlib."""
+"""Print the CRC-32 of some records, by zlib, in a fresh process that gets a pickled reader."""
 
 from __future__ import annotations
 

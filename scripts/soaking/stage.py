@@ -1,4 +1,4 @@
-"""What is read: a tree packed and ready to be mounted, a record file, a dataset; in one folder."""
+"""The data of a soak in one folder: a packed tree, a record file and a dataset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ XATTR = "user.number"
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where everything is."""
+    """The paths of a soak."""
 
     top: Path
 
@@ -27,7 +27,7 @@ class Stage:
 
     @property
     def second(self) -> Path:
-        """A small archive, mounted and unmounted again and again."""
+        """A small archive that is mounted and unmounted repeatedly."""
         return self.top / "second.ffr"
 
     @property
@@ -55,15 +55,15 @@ class Stage:
         return self.top / "failures"
 
     def scratch(self, name: str) -> Path:
-        """A folder of a reader's own."""
+        """Return the private folder of one reader."""
         return self.top / f"scratch {name}"
 
     def files_read(self) -> list[Path]:
-        """Those whose pages may be dropped."""
+        """Return the files whose pages may be dropped."""
         return [self.archive, self.records, *self.dataset.glob("*.ffr")]
 
     def make(self, plan: Plan) -> None:
-        """Write everything; the files that were packed are removed again."""
+        """Write everything. The packed files are removed afterwards."""
         self.point.mkdir()
         self.second_point.mkdir()
         source = self.top / "source"
@@ -88,7 +88,9 @@ def _make_tree(top: Path, plan: Plan) -> None:
             for offset in range(0, file.size, 8 * MIB):
                 length = min(8 * MIB, file.size - offset)
                 out.write(plan.contents.bytes(file.number, offset, length).data)
-        with contextlib.suppress(OSError):  # a file system without them: see `xattr` of the mount
+        with contextlib.suppress(
+            OSError
+        ):  # some file systems have no attributes: see `xattr` of the mount
             os.setxattr(path, XATTR, b"%d" % file.number)
         os.utime(path, (file.mtime, file.mtime))
     for name, target in plan.links.items():

@@ -1,4 +1,4 @@
-"""Reading in every way that the library has."""
+"""Operations that read through the library, in every way that it offers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOADER = "loader"
 
 
 class LibraryReader:
-    """The operations of one reader. Its readers of files stay open, as in a training job."""
+    """The operations of one reader. Its files stay open, as in a training job."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -32,8 +32,8 @@ class LibraryReader:
         self._chance = setting.chance
         stage = setting.stage
         self._readers = {mode: FileReader(stage.records, mode=mode) for mode in MODES}
-        # What is mapped cannot be dropped from the page cache, and the mount would never see a
-        # cold archive: there the mode is for those who open it for a moment.
+        # Mapped pages cannot be dropped from the page cache, and the mount would never see a cold
+        # archive. So mmap is only used by operations that open the file for a moment.
         modes = [mode for mode in MODES if mode != "mmap"]
         self._folders = [PackedFolder(stage.archive, mode=mode) for mode in modes]
         self._dataset = DatasetReader(stage.dataset)
@@ -62,7 +62,7 @@ class LibraryReader:
 
     @operation("read_async", 20)
     def read_ahead(self) -> list[Answer]:
-        """Two batches in flight, collected in the other order; sometimes one is let go of."""
+        """Collect two batches in flight in reverse order; sometimes drop one."""
         reader = self._readers[self._mode()]
         one, two = self._indices(), self._indices()
         first, second = reader.read_async(one), reader.read_async(two)
@@ -114,7 +114,7 @@ class LibraryReader:
 
     @operation("threads", 5)
     def in_threads(self) -> list[Answer]:
-        """Several of one reader at once."""
+        """Read with several threads from one reader."""
         reader = self._readers[self._mode()]
         batches = [self._indices() for _ in range(THREADS)]
         answers: list[list[Answer]] = [[] for _ in batches]
@@ -138,7 +138,7 @@ class LibraryReader:
 
     @operation("fork", 3)
     def fork(self) -> list[Answer]:
-        """With reads in flight: the child collects them as well, and reads others."""
+        """Fork with reads in flight: the child collects them too, and reads others."""
         reader, folder = self._readers[self._mode()], self._chance.choice(self._folders)
         indices, file = self._indices(), self._chance.choice(self._small)
         pending = reader.read_async(indices)
@@ -154,7 +154,7 @@ class LibraryReader:
 
     @operation("spawn", 0.2)
     def spawn(self) -> list[Answer]:
-        """A reader pickled and sent to a process that knows nothing."""
+        """Send a pickled reader to a fresh process."""
         indices = self._indices()
         reader = self._readers[self._mode()]
         done = subprocess.run(
@@ -182,7 +182,7 @@ class LibraryReader:
 
     @operation(LOADER, 0.3)
     def load(self) -> list[Answer]:
-        from . import loading  # only here: torch takes seconds to import
+        from . import loading  # imported here, because torch takes seconds
 
         return [
             self._setting.whole(self._plan.records[index], found)
@@ -191,13 +191,13 @@ class LibraryReader:
             )
         ]
 
-    # ---- which ---------------------------------------------------------------------------
+    # ---- choices -------------------------------------------------------------------------
 
     def _mode(self) -> str:
         return self._chance.choice(MODES)
 
     def _indices(self) -> list[int]:
-        """A batch, most of them small; some larger than a window of reads."""
+        """Return the records of a batch: most batches are small, some larger than a window."""
         count = self._chance.choice([1, 2, 8, 32, 64, 400])
         return self._chance.choices(range(len(self._plan.records)), k=count)
 

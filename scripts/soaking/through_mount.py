@@ -1,4 +1,4 @@
-"""Reading as programs do that know nothing of archives: files in a mounted folder."""
+"""Operations that read a mounted folder as ordinary programs do."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MountReader:
             os.close(fd)
 
     def _pread(self, fd: int, file: File) -> Answer:
-        """At a place and of a length that nothing aligns; beyond the end too."""
+        """Read at an unaligned offset and length, sometimes beyond the end."""
         offset = self._chance.randrange(file.size + 100)
         length = self._chance.choice([1, 100, PAGE, 50_000, 300_000])
         found = b""
@@ -62,7 +62,7 @@ class MountReader:
 
     @operation("O_DIRECT", 40)
     def direct(self) -> list[Answer]:
-        """Past the pages of the mount: every read is a request."""
+        """Read with O_DIRECT, past the page cache: every read is a request to the mount."""
         file = self._any_file()
         fd = os.open(self._at(file), os.O_RDONLY | os.O_DIRECT)
         try:
@@ -90,7 +90,7 @@ class MountReader:
 
     @operation("stream", 3)
     def streamed(self) -> list[Answer]:
-        """Some megabytes of the big file in order: the kernel reads ahead."""
+        """Read some megabytes of the big file in order, so that the kernel reads ahead."""
         file = self._plan.big
         begin = self._chance.randrange(0, max(1, file.size - STREAMED))
         found = b""
@@ -102,7 +102,7 @@ class MountReader:
 
     @operation("walk", 3)
     def walk(self) -> list[Answer]:
-        """The names in a folder, and what stat says of each."""
+        """List a folder, and call stat for each name."""
         folder = self._chance.choice(list(self._plan.listings))
         found = []
         with os.scandir(self._point / folder) as entries:
@@ -145,7 +145,7 @@ class MountReader:
 
     @operation("missing", 5)
     def missing(self) -> list[Answer]:
-        """A name that nobody has asked for before, so that the daemon must say no."""
+        """Look up a name for the first time, so that the daemon must answer that it is missing."""
         name = f"folder 00/no {self._setting.name} {self._chance.random()}"
         return [Answer(f"lexists {name}", os.path.lexists(self._point / name), lambda: False)]
 
@@ -178,7 +178,7 @@ class MountReader:
 
     @operation("tar", 0.2)
     def tar(self) -> list[Answer]:
-        """A folder through a pipe, as a backup does."""
+        """Read a folder with tar through a pipe, as a backup does."""
         folder = f"folder {self._chance.randrange(20):02}"
         files = {file.path: file for file in self._plan.files}
         answers, names = [], []
@@ -196,15 +196,15 @@ class MountReader:
                 if member.size < MIB:
                     answers.append(self._setting.whole(files[member.name], content.read()))
             assert process.stdout is not None
-            process.stdout.read()  # tar pads its last block: whoever hangs up kills it
+            process.stdout.read()  # tar pads its last block; closing the pipe early would kill it
         answers.append(Answer("tar's exit code", process.returncode, lambda: 0))
         due = self._plan.listings[folder]
         return [*answers, Answer(f"tar of {folder}", sorted(names), lambda: due)]
 
-    # ---- which ---------------------------------------------------------------------------
+    # ---- choices -------------------------------------------------------------------------
 
     def _any_file(self) -> File:
-        """Half of them small, though nearly all files are."""
+        """Return a random file: half of the time a small one, although nearly all are small."""
         drawn = self._chance.random()
         if drawn < 0.5:
             return self._chance.choice(self._small)
@@ -217,5 +217,7 @@ class MountReader:
 def _run(*command: str | Path) -> bytes:
     done = subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=False)
     if done.returncode:
-        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr.decode()}")
+        raise RuntimeError(
+            f"{command[0]} ended with exit code {done.returncode}: {done.stderr.decode()}"
+        )
     return done.stdout

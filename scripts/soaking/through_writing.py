@@ -1,4 +1,4 @@
-"""Other files written, replaced and appended to meanwhile, and mounts that come and go."""
+"""Operations that write, replace and append to other files, and mount another archive."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .operations import Answer, Setting, operation
 
 RECORDS = 60
 RESUMED = 400
-"""Records of the file that is written by processes which are killed."""
+"""Number of records in the file that killed processes write."""
 
 
 class Writer:
-    """The operations of the one who writes, in a folder of its own.
+    """The operations of the writer, in its own folder.
 
-    Its files are checked by reading them; that nothing else is left in the folder, by listing it.
+    Each operation reads its files back, and lists the folder to check that nothing else is left.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -34,7 +34,7 @@ class Writer:
 
     @operation("replace", 3)
     def replace(self) -> list[Answer]:
-        """Whoever has opened the old file goes on reading that."""
+        """Replace a file that is open: its reader continues with the old content."""
         path, old = self._folder / "replaced.ffr", self._new_records()
         _write(path, self._setting, old)
         with FileReader(path) as before:
@@ -54,24 +54,24 @@ class Writer:
 
     @operation("resume", 2)
     def resume(self) -> list[Answer]:
-        """Killed at random moments, until one comes to its end."""
+        """Write a resumable file in processes that are killed at random, until one finishes."""
         path = self._folder / "resumed.ffr"
         records = [File(OTHERS_FROM + index, f"{index}", 900) for index in range(RESUMED)]
         safe, answers, finished = 0, [], False
         while not finished:
-            # One that was killed right after the file got its name: the next begins again.
+            # If a writer was killed right after the file got its name, the next one starts again.
             due = 0 if path.exists() else safe
             counts, finished = self._write_until_killed(path, records)
             if counts:
                 enough = counts[0] >= due
                 answers.append(Answer(f"{counts[0]} of {due} records", enough, lambda: True))
                 safe = counts[-1]
-        for name in self._folder.glob(".resumed.ffr.*.tmp"):  # of a kill within the last step
+        for name in self._folder.glob(".resumed.ffr.*.tmp"):  # left by a kill within the last step
             name.unlink()
         return answers + self._check(path, records)
 
     def _write_until_killed(self, path: Path, records: Sequence[File]) -> tuple[list[int], bool]:
-        """How many records were safe, at first and after each flush; and whether it was the end."""
+        """Return the counts of safe records, at first and after each flush, and True at the end."""
         told, tell = os.pipe()
         pid = os.fork()
         if not pid:
@@ -105,7 +105,7 @@ class Writer:
                     os.write(tell, b"%d\n" % writer.count)
 
     def _new_records(self) -> list[File]:
-        """Others each time."""
+        """Return new records, others each time."""
         self._generation += 1
         first = OTHERS_FROM + 1000 * self._generation
         return [
@@ -114,7 +114,7 @@ class Writer:
         ]
 
     def _check(self, path: Path, records: Sequence[File]) -> list[Answer]:
-        """The file has these records, nothing lies beside it; it is removed."""
+        """Check that the file has these records and nothing lies beside it; then remove it."""
         names = sorted(os.listdir(self._folder))
         with FileReader(path) as reader:
             answers = self._read(reader, records)
@@ -129,7 +129,7 @@ class Writer:
 
 
 class Cycler:
-    """Mounts a second archive, reads in it, and unmounts it; nothing may stay."""
+    """Mounts a second archive, reads in it and unmounts it; nothing may be left."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting

@@ -1,11 +1,12 @@
-"""What processes use, sampled, and whether it grows: a line through the samples by least squares.
+"""Samples of the memory and descriptors of processes, and the test whether they grow.
 
-A worker, or a reader, begins anew when it is killed. So samples belong to a life (a pid), and the
-line is drawn through all lives at once: each with its own level, all with one slope. What is
-left of the noise gives the slope's standard error; a trend is only one beyond three of those.
+A killed worker or reader starts again with fresh memory. Samples therefore belong to a life (a
+pid). One line is fitted by least squares to all lives at once: each life has its own level, all
+share one slope. The remaining noise gives the slope's standard error. Only a slope beyond three
+standard errors counts as growth.
 
-One line goes through the first half of each life, another through the second, and the flatter one
-counts: a leak rises in both, memory that is taken once to be used again in one of them.
+One line is fitted to the first half of each life, another to the second, and the flatter one
+counts. A leak rises in both halves. Memory that is allocated once and reused rises only in one.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from .contents import MIB
 Points: TypeAlias = npt.NDArray[np.float64]
 
 WARM_UP = 0.3
-"""The part of each life in which things may grow: memory that will be used again is first taken."""
+"""Share of each life in which memory may grow, because pools for reuse fill up first."""
 ERRORS = 3.0
 FEWEST = 16
-"""Samples of a life after its warm-up: with fewer, chance alone draws a line without an error."""
+"""Fewest samples of a life after its warm-up: fewer can lie on a line by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Of one quantity, over the time in which it was watched."""
+    """The trend of one quantity over the time in which it was watched."""
 
     name: str
     mean: float
     per_minute: float
     growth: float  # over the longest life
-    error: float  # of that, one standard error
+    error: float  # one standard error of the growth
     tolerated: float
     samples: int
 
@@ -50,7 +51,7 @@ class Trend:
 
 
 class Watch:
-    """Samples of quantities by name."""
+    """Samples of quantities, by name."""
 
     def __init__(self) -> None:
         self._samples: dict[str, list[tuple[int, float, float]]] = {}
@@ -61,27 +62,30 @@ class Watch:
         self._samples.setdefault(name, []).append((life, time.monotonic(), value))
 
     def note_process(self, name: str, pid: int, *, descriptors: float, mebibytes: float) -> None:
-        """Its descriptors and its memory, and how much more of each is tolerated."""
+        """Sample a process's descriptors and memory; the keywords are the growth tolerated."""
         count, size = open_descriptors(pid), _asked(memory.resident, pid)
-        if size:  # it has just died otherwise
+        if size:  # otherwise it has just died
             self.note(f"{name}: descriptors", pid, count, descriptors)
             self.note(f"{name}: MiB", pid, size / MIB, mebibytes)
 
     def note_sum(
         self, name: str, pids: Sequence[int], *, descriptors: float, mebibytes: float
     ) -> None:
-        """Of processes that come and go; of memory that several have, each its share (PSS)."""
+        """Sample the sums over processes that come and go.
+
+        Of shared memory, each process counts its share (PSS).
+        """
         self.note(f"{name}: descriptors", 0, sum(map(open_descriptors, pids)), descriptors)
         shares = [_asked(memory.proportional, pid) / MIB for pid in pids]
         self.note(f"{name}: PSS MiB", 0, sum(shares), mebibytes)
 
     @property
     def samples(self) -> dict[str, list[tuple[int, float, float]]]:
-        """By name: of whose life, when in seconds, and the value."""
+        """The samples by name: pid (0 for a sum), time in seconds, value."""
         return self._samples
 
     def untold(self) -> list[str]:
-        """Of what there are too few samples to tell."""
+        """Return the quantities that have too few samples for a trend."""
         return sorted(self._samples.keys() - {trend.name for trend in self.trends()})
 
     def trends(self) -> list[Trend]:
@@ -97,7 +101,7 @@ def open_descriptors(pid: int) -> int:
 
 
 def _asked(question: Callable[[int], int], pid: int) -> int:
-    """An answer of /proc; 0 for a process that has gone meanwhile."""
+    """Return an answer from /proc; 0 if the process is gone."""
     try:
         return question(pid)
     except (FileNotFoundError, ProcessLookupError):
@@ -105,7 +109,7 @@ def _asked(question: Callable[[int], int], pid: int) -> int:
 
 
 def _trend(name: str, samples: list[tuple[int, float, float]], tolerated: float) -> Trend | None:
-    """None if nobody lived long enough to tell."""
+    """Fit the trend of one quantity; None if no life was long enough."""
     lives: dict[int, list[tuple[float, float]]] = {}
     for life, when, value in samples:
         lives.setdefault(life, []).append((when, value))
@@ -124,7 +128,7 @@ def _trend(name: str, samples: list[tuple[int, float, float]], tolerated: float)
 
 
 def _line(lives: Sequence[Points]) -> tuple[float, float]:
-    """Slope and standard error of the line through the (time, value) of several lives."""
+    """Return slope and standard error of the line through the (time, value) of several lives."""
     x, y = np.concatenate([points - points.mean(axis=0) for points in lives]).T
     spread = float((x * x).sum())
     slope = float((x * y).sum()) / spread

@@ -1,4 +1,4 @@
-"""Tables of figures are those of the stored JSON, and every JSON is of a benchmark that exists."""
+"""Tables of figures match the stored JSON, and every JSON file belongs to a benchmark."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ import pytest
 
 from scripts.benchmarks import everything, pages
 from scripts.benchmarks.benchmark import OUTPUTS
+from scripts.benchmarks.harness import ROOT
 
 
-@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
-def test_the_tables_of_a_page_are_what_was_measured(page: Path) -> None:
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_tables_of_a_page_match_the_measurements(page: Path) -> None:
     text = page.read_text("utf-8")
     assert pages.PART.search(text)
-    assert pages.rendered(text, OUTPUTS) == text, "scripts/bench pages writes them anew"
+    assert pages.rendered(text, OUTPUTS) == text, "run scripts/bench pages"
 
 
 def test_a_figure_that_was_changed_by_hand_is_noticed() -> None:
-    text = pages.PAGES[1].read_text("utf-8")
+    _, main, *_ = pages.PAGES
+    text = main.read_text("utf-8")
     elsewhere = re.sub("^Machine: .*", "Machine: a laptop", text, flags=re.MULTILINE)
     assert elsewhere != text
     assert pages.rendered(elsewhere, OUTPUTS) == text
+    text = (OUTPUTS / "read.md").read_text("utf-8")
     changed = re.sub(r"\| ours  (.*?)\d", r"| ours  \g<1>X", text, count=1)
     assert changed != text
     assert pages.rendered(changed, OUTPUTS) == text
@@ -44,4 +47,4 @@ def test_every_benchmark_has_its_json_all_of_one_run_on_the_machine_that_the_pag
         each["benchmark"]: datetime.fromisoformat(each["machine"]["date"]) for each in documents
     }
     as_run = [dates[benchmark.name] for benchmark in everything.BENCHMARKS]
-    assert as_run == sorted(as_run), "one of them was run again, apart from the others"
+    assert as_run == sorted(as_run), "one benchmark was run again without the others"

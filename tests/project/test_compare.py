@@ -173,15 +173,15 @@ def test_a_folder_that_is_no_checkout_is_told_in_one_line(
 ) -> None:
     (other / "ffrecord_fuse" / "__init__.py").unlink()
     message = complaint(str(other), capsys)
-    assert f"{other} is not a checkout of this project" in message
-    assert "it has no ffrecord_fuse/__init__.py" in message
+    assert f"{other}: not a checkout of this project" in message
+    assert "ffrecord_fuse/__init__.py is missing" in message
 
 
 @pytest.mark.parametrize("before", ["no-such-revision", "no/such/folder"])
 def test_no_folder_and_no_revision_is_told_in_one_line(
     before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert f"{before} is neither a folder nor a git revision" in complaint(before, capsys)
+    assert f"{before}: neither a folder nor a git revision" in complaint(before, capsys)
 
 
 @pytest.fixture

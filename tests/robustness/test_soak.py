@@ -194,7 +194,7 @@ DEFECTS = {
         right = partial._whole
         partial._whole = lambda path, content: right(path, content)[:-20]
         """,
-        "records: False where True is due|resumable writer failed",
+        "records: found False, expected True|resumable writer failed",
     ),
 }
 
@@ -246,7 +246,7 @@ def test_a_plan_has_what_its_listings_say() -> None:
 
 @pytest.mark.parametrize(
     ("found", "words"),
-    [(b"abc", ""), (b"abX", "the first at 2"), (b"ab", "2 bytes where 3"), (b"", "0 bytes")],
+    [(b"abc", ""), (b"abX", "the first at 2"), (b"ab", "2 bytes instead of 3"), (b"", "0 bytes")],
 )
 def test_a_difference_says_where_it_is(found: bytes, words: str) -> None:
     due = np.frombuffer(b"abc", np.uint8)
