@@ -157,7 +157,7 @@ def test_a_part_that_there_is_not_is_an_error(clone: Path) -> None:
         [clone / "scripts/setup", "dmeo"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "setup: unknown part dmeo; choose dev, demo, long or bench\n"
+    assert done.stderr == "setup: unknown part dmeo; choose dev, demo, docs, long or bench\n"
     assert not (clone / "asked").exists()
 
 
