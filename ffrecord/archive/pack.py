@@ -116,8 +116,7 @@ def pack_folder(
                 ignore_changed=ignore_changed,
             )  # fmt: skip
         if scan.skipped:
-            holds = "an archive holds files, folders and symlinks"
-            what = f"{top}: not packed: {listed(scan.skipped)}; {holds}"
+            what = f"{top}: not packed: {listed(scan.skipped)}"
             warnings.warn(what, SkippedWarning, stacklevel=2)
         packer = _Packer(scan, ignore_changed, legacy_index, jobs)
         packer.tell = _teller(packer.done, packer.paths() if verbose else None, progress)

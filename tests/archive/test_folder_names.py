@@ -53,7 +53,7 @@ def listed(
 @pytest.mark.parametrize("recursive", [False, True])
 @pytest.mark.parametrize("list_dir", [False, True])
 @pytest.mark.parametrize("list_file", [False, True])
-def test_list_gives_what_the_original_gives_in_its_types_and_order(
+def test_list_returns_the_types_and_order_of_the_original(
     list_file: bool, list_dir: bool, recursive: bool, folder: PackedFolder, rich: Path
 ) -> None:
     for path in (None, "", "sizes", "links", "nested/a", "empty", "names", Path("modes")):
@@ -63,23 +63,21 @@ def test_list_gives_what_the_original_gives_in_its_types_and_order(
         assert list(map(type, got)) == list(map(type, due))
 
 
-def test_a_listing_of_symlinked_folders_is_that_of_the_folder(
-    folder: PackedFolder, rich: Path
-) -> None:
+def test_a_symlinked_folder_is_listed_like_the_folder(folder: PackedFolder, rich: Path) -> None:
     assert folder.list("links/to folder", recursive=True) == listed(
         rich / "nested/a", recursive=True
     )
     assert folder.list("links/up") == folder.list() == listed(rich)
 
 
-def test_list_of_what_is_no_folder_is_an_error(folder: PackedFolder) -> None:
+def test_listing_a_file_or_a_missing_folder_is_an_error(folder: PackedFolder) -> None:
     with pytest.raises(NotADirectoryError, match="sizes/one"):
         folder.list("sizes/one")
     with pytest.raises(FileNotFoundError, match="nothing"):
         folder.list("nothing")
 
 
-def test_exists_is_file_and_is_dir_are_those_of_os_path(
+def test_exists_is_file_and_is_dir_agree_with_os_path(
     folder: PackedFolder, found: dict[str, trees.Found], rich: Path
 ) -> None:
     names = [*found, "nothing", "sizes/nothing", "sizes/one/x", "links/up/sizes/one"]
@@ -96,7 +94,7 @@ def test_exists_is_file_and_is_dir_are_those_of_os_path(
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\0b", "sizes/\0", "x" * 5000, "x/" * 3000])
-def test_a_name_that_no_file_can_have_is_not_there(name: str, single: PackedFolder) -> None:
+def test_an_impossible_name_does_not_exist(name: str, single: PackedFolder) -> None:
     assert not single.exists(name)
     assert not single.is_file(name)
     assert not single.is_dir(name)
@@ -105,7 +103,7 @@ def test_a_name_that_no_file_can_have_is_not_there(name: str, single: PackedFold
         single.read(name)
 
 
-def test_length_and_iteration_are_over_all_files(
+def test_length_and_iteration_cover_all_files(
     folder: PackedFolder, files: dict[str, bytes]
 ) -> None:
     paths = list(folder)
@@ -118,13 +116,13 @@ def test_length_and_iteration_are_over_all_files(
     assert [run.count("/") for run in runs if run] == sorted(run.count("/") for run in runs if run)
 
 
-def test_only_names_are_in_a_folder(folder: PackedFolder) -> None:
+def test_in_accepts_only_names(folder: PackedFolder) -> None:
     things: list[Any] = [None, 5, 2.5, ["sizes"], object()]
     for thing in things:
         assert thing not in folder
 
 
-def test_stat_is_that_of_os(
+def test_stat_agrees_with_os_stat(
     folder: PackedFolder, found: dict[str, trees.Found], rich: Path
 ) -> None:
     for name in found:
@@ -148,7 +146,7 @@ def test_stat_is_that_of_os(
                 assert packed.st_nlink == 2 + folders
 
 
-def test_files_are_the_same_if_their_inodes_are(
+def test_hard_links_have_the_same_inode(
     folder: PackedFolder, found: dict[str, trees.Found]
 ) -> None:
     inodes = {name: folder.stat(name, follow_symlinks=False).st_ino for name in found}
@@ -158,7 +156,7 @@ def test_files_are_the_same_if_their_inodes_are(
     assert 0 not in inodes.values()  # which readdir takes for a deleted entry
 
 
-def test_readlink_is_that_of_os(
+def test_readlink_agrees_with_os_readlink(
     folder: PackedFolder, found: dict[str, trees.Found], rich: Path
 ) -> None:
     for name in found:
@@ -168,7 +166,7 @@ def test_readlink_is_that_of_os(
         folder.readlink("nothing")
 
 
-def test_xattrs_are_those_of_os(
+def test_xattrs_agree_with_os(
     folder: PackedFolder, found: dict[str, trees.Found], rich: Path
 ) -> None:
     if not trees.has_xattrs(rich):
@@ -178,7 +176,7 @@ def test_xattrs_are_those_of_os(
     assert folder.xattrs("xattrs/file") == trees.XATTRS
 
 
-def test_walk_is_that_of_os(folder: PackedFolder, rich: Path) -> None:
+def test_walk_agrees_with_os_walk(folder: PackedFolder, rich: Path) -> None:
     for top in ("", "nested", "links", "empty", "nested/a/b"):
         real = {}
         for path, inner, names in os.walk(rich / top):
@@ -195,7 +193,7 @@ def test_walk_is_that_of_os(folder: PackedFolder, rich: Path) -> None:
             seen.add(path)
 
 
-def test_a_walk_can_follow_symlinks_and_does_not_run_in_circles(tmp_path: Path) -> None:
+def test_a_walk_can_follow_symlinks_without_running_in_circles(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "a" / "deep").mkdir(parents=True)
     (tree / "b").mkdir()
@@ -218,7 +216,7 @@ def test_a_walk_can_follow_symlinks_and_does_not_run_in_circles(tmp_path: Path) 
     assert paths == ["", "a", "a/deep", "b", "b/linked"]
 
 
-def test_folders_can_be_taken_out_of_a_walk(folder: PackedFolder, rich: Path) -> None:
+def test_folders_can_be_removed_from_a_walk(folder: PackedFolder, rich: Path) -> None:
     visited = []
     for path, inner, _names in folder.walk():
         visited.append(path)
@@ -226,7 +224,7 @@ def test_folders_can_be_taken_out_of_a_walk(folder: PackedFolder, rich: Path) ->
     assert visited == ["", "nested", "nested/a"]
 
 
-def test_a_walk_of_what_is_no_folder_is_an_error(folder: PackedFolder) -> None:
+def test_a_walk_of_a_file_or_a_missing_folder_is_an_error(folder: PackedFolder) -> None:
     with pytest.raises(NotADirectoryError):
         list(folder.walk("sizes/one"))
     with pytest.raises(FileNotFoundError):
@@ -243,7 +241,9 @@ def test_a_walk_of_what_is_no_folder_is_an_error(folder: PackedFolder) -> None:
         "./sizes/*", "sizes//b*", "SIZES/*", "**/folder*/inside", "**/a/**/c/*",
     ],
 )  # fmt: skip
-def test_glob_finds_what_pathlib_finds(pattern: str, folder: PackedFolder, rich: Path) -> None:
+def test_glob_finds_the_same_paths_as_pathlib(
+    pattern: str, folder: PackedFolder, rich: Path
+) -> None:
     got = folder.glob(pattern)
     kept = [path for path in rich.glob(pattern) if not (path.is_fifo() or path.is_socket())]
     assert set(got) == {str(path.relative_to(rich)) for path in kept}
@@ -263,7 +263,7 @@ def test_glob_of_every_level_finds_everything(
     assert set(folder.glob("**")) - {""} == set(found) - {"."}
 
 
-def test_many_levels_are_listed_walked_and_found(tmp_path: Path) -> None:
+def test_many_levels_of_folders_are_listed_walked_and_found(tmp_path: Path) -> None:
     levels = 300
     tree = trees.chain(tmp_path / "t", levels)
     archives.pack(tree, tmp_path / "a.ffr")
@@ -289,7 +289,7 @@ def _frames() -> Iterator[Any]:
         frame = frame.f_back  # type: ignore[assignment]
 
 
-def test_every_one_of_many_names_is_found_and_no_other(tmp_path: Path) -> None:
+def test_all_of_many_names_are_found_and_no_others(tmp_path: Path) -> None:
     count = 3000
     contents = {f"{number:05d}": b"%d" % number for number in range(count)}
     trees.plain_tree(tmp_path / "t", contents)
@@ -319,9 +319,7 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize("path", SPELLINGS)
-def test_a_path_reads_as_open_reads_it_or_fails_as_open_fails(
-    path: str, folder: PackedFolder, rich: Path
-) -> None:
+def test_a_path_reads_or_fails_like_open(path: str, folder: PackedFolder, rich: Path) -> None:
     def read_real() -> bytes:
         with open(f"{rich}/{path}", "rb") as file:
             return file.read()
@@ -379,7 +377,7 @@ def test_a_folder_without_files_is_true(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["nothing", "sizes", "sizes/one/x", "links/loop", "links/leaving"])
-def test_an_error_has_the_name_that_was_asked_for(path: str, folder: PackedFolder) -> None:
+def test_an_error_has_the_name_that_was_requested(path: str, folder: PackedFolder) -> None:
     for call in (folder.read, folder.read_one, folder.open):
         with pytest.raises(OSError, match=re.escape(path)) as caught:
             call(path)
@@ -419,7 +417,7 @@ def test_a_symlink_that_leaves_and_comes_back_is_an_error(tmp_path: Path) -> Non
         assert folder.read("d/in").tobytes() == b"x"
 
 
-def test_as_many_symlinks_are_followed_as_the_kernel_follows(tmp_path: Path) -> None:
+def test_as_many_symlinks_are_followed_as_in_the_kernel(tmp_path: Path) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"file": b"the end", "d/in": b"y"})
     for kind, end in (("f", "file"), ("d", "d")):
         for number in range(45):
@@ -489,7 +487,7 @@ PARTS = ["a", "b", "c", "d", "f", "l", "o", "s", "up", "loop", ".", "..", "", "x
 
 @settings(max_examples=400)
 @given(st.lists(st.sampled_from(PARTS), min_size=1, max_size=9).map("/".join).filter(bool))
-def test_any_path_leads_where_the_kernel_finds_it_to_lead(
+def test_any_path_leads_to_the_same_file_as_in_the_kernel(
     maze: tuple[int, PackedFolder], path: str
 ) -> None:
     root, folder = maze
@@ -509,7 +507,7 @@ def test_any_path_leads_where_the_kernel_finds_it_to_lead(
     assert outcome(packed) == outcome(real)
 
 
-def test_symlinks_that_make_a_path_longer_and_longer_are_a_loop(tmp_path: Path) -> None:
+def test_symlinks_that_make_a_path_ever_longer_are_a_loop(tmp_path: Path) -> None:
     top = trees.plain_tree(tmp_path / "t", {"a/f": b"f"})
     (top / "once").symlink_to("a/../" * 500 + "a/f")
     (top / "again").symlink_to("a/../" * 800 + "again2")

@@ -31,7 +31,7 @@ from tests.support.modes import MODES
 # ---- life ----------------------------------------------------------------------------------
 
 
-def test_a_closed_folder_says_so(archive: Path) -> None:
+def test_a_closed_folder_raises_closed_errors(archive: Path) -> None:
     with PackedFolder(archive) as folder:
         kept = folder.read("sizes/blocks")
         before = kept.tobytes()
@@ -53,7 +53,7 @@ def test_a_closed_folder_says_so(archive: Path) -> None:
     assert kept.tobytes() == before
 
 
-def test_a_folder_holds_no_descriptor_once_it_is_closed(archive: Path) -> None:
+def test_a_closed_folder_holds_no_descriptor(archive: Path) -> None:
     for mode in MODES:
         before = handmade.open_descriptors()
         with PackedFolder(archive, mode=mode) as folder:
@@ -62,7 +62,7 @@ def test_a_folder_holds_no_descriptor_once_it_is_closed(archive: Path) -> None:
         assert handmade.open_descriptors() == before
 
 
-def test_an_archive_that_does_not_open_leaves_no_descriptor(one_file: Path, tmp_path: Path) -> None:
+def test_an_archive_that_fails_to_open_leaves_no_descriptor(one_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.ffr"
     path.write_bytes(one_file.read_bytes())
     archives.flip(path, archives.index_offsets(path)[0] + 100)
@@ -133,7 +133,9 @@ def in_spawned(folder: PackedFolder, names: list[str]) -> list[bytes]:
     return handmade.as_bytes(folder.read(names))
 
 
-def test_a_folder_goes_to_a_spawned_process(single: PackedFolder, files: dict[str, bytes]) -> None:
+def test_a_folder_can_be_sent_to_a_spawned_process(
+    single: PackedFolder, files: dict[str, bytes]
+) -> None:
     names = ["sizes/blocks", "names/new\nline", "hard/second"]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         task = pool.apply_async(in_spawned, (single, names))
@@ -205,16 +207,14 @@ SHARD_ERRORS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("what", SHARD_ERRORS)
-def test_other_shards_than_those_packed_are_an_error_that_names_one(
-    what: str, shards: Path
-) -> None:
+def test_wrong_shards_are_an_error_that_names_one(what: str, shards: Path) -> None:
     change, name = SHARD_ERRORS[what]
     change(shards)
     with pytest.raises(IndexStructureError, match=name):
         PackedFolder(shards)
 
 
-def test_shards_without_their_index_are_no_packed_folder(shards: Path) -> None:
+def test_shards_without_their_index_are_not_a_packed_folder(shards: Path) -> None:
     with pytest.raises(IndexStructureError, match="PART_00000"):
         PackedFolder(shards / "index.ffr")
     (shards / "index.ffr").unlink()
@@ -222,7 +222,7 @@ def test_shards_without_their_index_are_no_packed_folder(shards: Path) -> None:
         PackedFolder(shards)
 
 
-def test_the_index_of_another_archive_is_noticed(shards: Path, tmp_path: Path) -> None:
+def test_the_index_of_another_archive_is_refused(shards: Path, tmp_path: Path) -> None:
     (tmp_path / "t" / "4").write_bytes(trees.content(1000, 99))
     archives.pack(tmp_path / "t", tmp_path / "others", shard_size=3000)
     shutil.copy(tmp_path / "others" / "index.ffr", shards / "index.ffr")
@@ -258,7 +258,7 @@ def original_s(path: Path, files: list[bytes]) -> Path:
 
 @pytest.mark.parametrize("others", [["a.ffr"], ["zz.ffr"], ["a.ffr", "zz.ffr"]])
 @pytest.mark.parametrize("whose", ["ours", "the original's"])
-def test_of_files_that_are_no_shards_the_archive_is_named_to_be_given(
+def test_among_unrelated_record_files_the_archive_is_named(
     whose: str, others: list[str], one_file: Path, tmp_path: Path
 ) -> None:
     """The original gives other records than those of the names, if there are some before."""
@@ -285,14 +285,14 @@ def test_of_files_that_are_no_shards_the_archive_is_named_to_be_given(
             assert len(reader.fnames) == 1 + len(others)
 
 
-def test_of_many_archives_a_few_are_named(tmp_path: Path) -> None:
+def test_a_message_names_only_a_few_of_many_archives(tmp_path: Path) -> None:
     for number in range(5):
         original_s(tmp_path / f"{number}.ffr", [b"%d" % number])
     with pytest.raises(IndexStructureError, match=r"/0\.ffr, .*/1\.ffr, .*/2\.ffr and 2 more$"):
         PackedFolder(tmp_path)
 
 
-def test_shards_of_the_original_s_kind_open(tmp_path: Path) -> None:
+def test_shards_with_an_index_of_the_original_open(tmp_path: Path) -> None:
     """Made by hand: the last file names records of all."""
     handmade.write_records(tmp_path / "0.ffr", [b"first", b"second"])
     names = OrderedDict(one=0, two=1, three=2)
@@ -301,7 +301,7 @@ def test_shards_of_the_original_s_kind_open(tmp_path: Path) -> None:
         assert handmade.as_bytes(folder.read(["three", "one"])) == [b"third", b"first"]
 
 
-def test_a_folder_with_one_archive_in_it_opens_as_the_original_s_does(
+def test_a_folder_that_contains_one_archive_opens_as_in_the_original(
     one_file: Path, tmp_path: Path
 ) -> None:
     shutil.copy(one_file, tmp_path / "photos.ffr")
@@ -313,7 +313,7 @@ def test_a_folder_with_one_archive_in_it_opens_as_the_original_s_does(
 # ---- what is no packed folder --------------------------------------------------------------
 
 
-def test_records_without_an_index_are_no_packed_folder(tmp_path: Path) -> None:
+def test_records_without_an_index_are_not_a_packed_folder(tmp_path: Path) -> None:
     for records in ([], [b""], [b"x", b"some other record"], [b"piouhjgb"], [b"FFRINDEX"]):
         path = handmade.write_records(tmp_path / "r.ffr", records)
         with pytest.raises(NotPackedFolderError, match=r"r\.ffr"):
@@ -322,7 +322,7 @@ def test_records_without_an_index_are_no_packed_folder(tmp_path: Path) -> None:
             PackedFolder(path)
 
 
-def test_other_files_are_refused_as_a_reader_refuses_them(tmp_path: Path) -> None:
+def test_other_files_raise_the_same_error_as_in_a_reader(tmp_path: Path) -> None:
     (tmp_path / "text.ffr").write_bytes(b"certainly not a record file\n")
     for path in (tmp_path / "text.ffr", tmp_path / "nothing.ffr", tmp_path / "text.ffr" / "x"):
         with pytest.raises((FFRecordError, OSError)) as refused:

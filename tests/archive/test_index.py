@@ -187,7 +187,7 @@ def models(draw: st.DrawFn) -> Node:
 
 
 @given(models())
-def test_every_inode_is_what_it_was_built_from(root: Node) -> None:
+def test_every_inode_has_the_attributes_it_was_built_with(root: Node) -> None:
     index, numbers = index_of(root), numbered(root)
     names = [node for _, _, node in breadth_first(root)]
     assert len(index) == len(numbers)
@@ -239,7 +239,9 @@ def test_every_path_leads_to_its_inode_and_back(root: Node) -> None:
 
 
 @given(models(), st.data())
-def test_a_batch_of_paths_is_found_or_left_to_be_resolved(root: Node, data: st.DataObject) -> None:
+def test_paths_of_a_batch_are_found_or_missing_but_never_wrong(
+    root: Node, data: st.DataObject
+) -> None:
     index, numbers = index_of(root), numbered(root)
     there = {path: numbers[node] for path, _, node in breadth_first(root)}
     others = [b"", b"/", b"..", b"missing", b"missing/too"]
@@ -265,7 +267,7 @@ def test_nearly_all_paths_are_found_by_their_hash() -> None:
             assert np.isin(found[found != right], MISSING).all()
 
 
-def test_a_path_without_a_name_is_no_file() -> None:
+def test_an_empty_path_is_not_a_file() -> None:
     """Whichever entry is where its hash, 0, would be: also the first, whose name begins at 0."""
     for count in range(1, 60):
         names = {b"%d" % (number * 7919): a_file(3, number) for number in range(count)}
@@ -275,7 +277,7 @@ def test_a_path_without_a_name_is_no_file() -> None:
         assert index.find([min(names)]).tolist() == [1]
 
 
-def test_names_with_the_same_hash_are_told_apart() -> None:
+def test_names_with_the_same_hash_are_distinguished() -> None:
     assert zlib.crc32(COLLIDING[0]) == zlib.crc32(COLLIDING[1])
     for prefix in ("", "sub/"):
         files = [a_file(number, number) for number in range(2)]
@@ -320,7 +322,7 @@ def test_wrong_hashes_change_no_answer(root: Node, hashes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("inode", [-1, 1, 1 << 40])
-def test_an_inode_that_is_not_there_is_an_index_error(inode: int) -> None:
+def test_a_missing_inode_is_an_index_error(inode: int) -> None:
     index = index_of(a_folder())
     for look in (index.status, index.mode, index.record, index.target, index.entries):
         with pytest.raises(IndexError, match=rf"model\.ffr: there is no inode {inode}$"):
@@ -330,7 +332,7 @@ def test_an_inode_that_is_not_there_is_an_index_error(inode: int) -> None:
 # ---- the image -------------------------------------------------------------------------------
 
 
-def test_the_image_of_a_small_folder_is_as_the_format_says() -> None:
+def test_the_image_of_a_small_folder_follows_the_format() -> None:
     """Every byte, put together here by `struct` alone."""
     root = a_folder(a=a_file(5, record=1), d=a_folder(), s=a_symlink(b"a"))
     for number, node in enumerate(numbered(root)):
@@ -390,7 +392,7 @@ def test_a_trailer_is_found_only_at_the_end_of_a_record(size: int, crc: int, sal
 
 @given(models())
 @settings(max_examples=50)
-def test_path_order_is_a_folder_and_then_all_that_is_in_it(root: Node) -> None:
+def test_path_order_is_a_folder_and_then_its_contents(root: Node) -> None:
     tree = tree_of(root)
     paths = [path for path, _, _ in breadth_first(root)]  # entry by entry
     found = [(paths[entry], depth) for entry, depth in tree.in_path_order()]
@@ -400,9 +402,7 @@ def test_path_order_is_a_folder_and_then_all_that_is_in_it(root: Node) -> None:
 
 @given(models(), st.data())
 @settings(max_examples=60)
-def test_a_tree_without_some_files_is_the_one_that_never_had_them(
-    root: Node, data: st.DataObject
-) -> None:
+def test_removing_files_equals_never_adding_them(root: Node, data: st.DataObject) -> None:
     files = [node for node in numbered(root) if node.is_file]
     gone = data.draw(st.sets(st.sampled_from(files))) if files else set()
     numbers = {numbered(root)[node] for node in gone}
@@ -455,7 +455,7 @@ def rising(folders: list[list[bytes]]) -> bool:
 
 
 @pytest.mark.parametrize("names", [SIMILAR, NUMBERED, SIMILAR | NUMBERED])
-def test_names_are_in_order_if_python_sorts_them_so(names: st.SearchStrategy[bytes]) -> None:
+def test_names_are_in_order_if_python_sorts_them_the_same(names: st.SearchStrategy[bytes]) -> None:
     @given(st.lists(st.lists(names, min_size=1, max_size=80), min_size=1, max_size=3), st.data())
     @settings(max_examples=150)
     def check(folders: list[list[bytes]], data: st.DataObject) -> None:
@@ -475,7 +475,7 @@ def test_names_are_in_order_if_python_sorts_them_so(names: st.SearchStrategy[byt
 
 
 @given(SIMILAR, SUFFIXES.filter(bool))
-def test_a_name_comes_before_those_that_it_begins(name: bytes, more: bytes) -> None:
+def test_a_name_comes_before_longer_names_that_begin_with_it(name: bytes, more: bytes) -> None:
     assert in_order([[name, name + more]])
     assert not in_order([[name + more, name]])
     assert in_order([[name + more], [name]])  # in different folders
@@ -485,7 +485,7 @@ BYTES_OF_NAMES = st.integers(1, 255).filter(lambda byte: byte != ord("/"))
 
 
 @given(BYTES_OF_NAMES, BYTES_OF_NAMES)
-def test_every_byte_is_greater_than_those_below_it(low: int, high: int) -> None:
+def test_bytes_compare_as_unsigned_numbers(low: int, high: int) -> None:
     for before, after in ((b"", b""), (b"12345678", b""), (b"1234567", b"x" * 9), (b"", b"xyz")):
         pair = [before + bytes([low]) + after, before + bytes([high]) + after]
         assert in_order([pair]) == (low < high)
@@ -575,7 +575,7 @@ def found_in_archive(index: Index, path: str, follow: bool) -> str | int:
 
 @given(st.lists(st.sampled_from(COMPONENTS), min_size=1, max_size=7), st.booleans())
 @settings(max_examples=1000)
-def test_a_path_leads_where_it_leads_on_a_disk(
+def test_a_path_leads_to_the_same_place_as_on_a_disk(
     on_disk: OnDisk, names: list[str], follow: bool
 ) -> None:
     path = "/".join(names)
@@ -594,7 +594,7 @@ def test_a_path_leads_where_it_leads_on_a_disk(
         ("out/missing", errno.EXDEV), ("folder/deep-out", errno.EXDEV),
     ],
 )  # fmt: skip
-def test_a_path_that_leads_nowhere_has_the_error_of_a_disk(
+def test_a_broken_path_raises_the_same_error_as_on_a_disk(
     on_disk: OnDisk, path: str, code: int
 ) -> None:
     assert found_on_disk(on_disk.root, path, follow=True) == code
@@ -623,12 +623,12 @@ def test_forty_symlinks_are_followed(on_disk: OnDisk, path: str) -> None:
         ("here/here/link", "file"),
     ],
 )  # fmt: skip
-def test_the_archive_is_the_whole_world(on_disk: OnDisk, path: str, leads_to: str) -> None:
+def test_the_archive_is_the_root(on_disk: OnDisk, path: str, leads_to: str) -> None:
     assert found_in_archive(on_disk.index, path, follow=True) == leads_to
 
 
 @given(st.lists(st.sampled_from(COMPONENTS), min_size=1, max_size=4), st.booleans())
-def test_a_path_may_begin_at_any_folder(on_disk: OnDisk, names: list[str], follow: bool) -> None:
+def test_a_path_may_start_at_any_folder(on_disk: OnDisk, names: list[str], follow: bool) -> None:
     path = "/".join(names).lstrip("/")
     start = resolve(on_disk.index, b"folder/sub")
     expected = found_on_disk(on_disk.root, f"folder/sub/{path}", follow)

@@ -62,7 +62,7 @@ def test_the_copy_is_the_image_and_its_checksum_is_right(archive: Path, way: str
     assert copy.image[:] == image
 
 
-def test_a_part_is_there_once_it_was_waited_for(archive: Path, way: str) -> None:
+def test_a_part_is_copied_after_waiting_for_it(archive: Path, way: str) -> None:
     image = image_of(archive)
     allowed = threading.Semaphore(0 if way == "in a thread" else 1 << 20)
 
@@ -78,7 +78,7 @@ def test_a_part_is_there_once_it_was_waited_for(archive: Path, way: str) -> None
         assert copy.image[part.begin : part.end] == image[part.begin : part.end]
 
 
-def test_rows_are_there_once_they_were_waited_for(archive: Path, way: str) -> None:
+def test_rows_are_copied_after_waiting_for_them(archive: Path, way: str) -> None:
     image = image_of(archive)
 
     def copy_to(fd: int, offset: int, length: int) -> None:
@@ -93,7 +93,7 @@ def test_rows_are_there_once_they_were_waited_for(archive: Path, way: str) -> No
     assert sum(part.end - part.begin for part in copy._parts.values()) == len(image)
 
 
-def test_a_copy_that_is_left_early_goes_no_further(archive: Path, way: str) -> None:
+def test_a_copy_that_is_left_early_stops(archive: Path, way: str) -> None:
     """An index that is refused is not copied for long, and nothing of it stays behind."""
     image = image_of(archive)
     copied: list[int] = []
@@ -147,7 +147,7 @@ NONSENSE = {
 
 @pytest.mark.parametrize("what", NONSENSE)
 @pytest.mark.parametrize("crc", [None, 0x12345678])
-def test_counts_that_make_no_sense_are_found_before_anything_is_copied(
+def test_impossible_counts_are_refused_before_anything_is_copied(
     what: str, crc: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hole costs nothing on the disk; copied into memory it would cost what it claims."""
@@ -167,7 +167,7 @@ def test_counts_that_make_no_sense_are_found_before_anything_is_copied(
     assert copied == [80]
 
 
-def test_a_checksum_is_no_reason_to_read_a_terabyte(tmp_path: Path) -> None:
+def test_a_hole_of_a_terabyte_is_not_read_for_its_checksum(tmp_path: Path) -> None:
     """To tell damage from malice is worth a moment, not an hour."""
     path = tmp_path / "sparse.ffr"
     header, length = handmade.sealed(1, [0], [24]), 1 << 42
@@ -180,7 +180,7 @@ def test_a_checksum_is_no_reason_to_read_a_terabyte(tmp_path: Path) -> None:
         PackedFolder(path)
 
 
-def test_a_folder_opened_that_way_has_all_its_files(archive: Path, way: str) -> None:
+def test_a_folder_opened_with_small_pieces_has_all_its_files(archive: Path, way: str) -> None:
     with PackedFolder(archive) as folder:
         assert len(folder) == 1200
         names = list(folder)
@@ -193,7 +193,7 @@ def test_a_folder_opened_that_way_has_all_its_files(archive: Path, way: str) -> 
 
 
 @pytest.mark.parametrize("where", [0, 7, 80, 1000, -1, -500])
-def test_damage_anywhere_is_a_wrong_checksum(archive: Path, way: str, where: int) -> None:
+def test_damage_anywhere_is_a_checksum_error(archive: Path, way: str, where: int) -> None:
     raw = bytearray(archive.read_bytes())
     length = len(image_of(archive))
     raw[len(raw) - 24 - length + where % length] ^= 0x40
@@ -202,7 +202,7 @@ def test_damage_anywhere_is_a_wrong_checksum(archive: Path, way: str, where: int
         PackedFolder(archive)
 
 
-def test_a_read_that_fails_is_raised_where_the_archive_is_opened(
+def test_a_failed_read_is_raised_when_the_archive_is_opened(
     archive: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Table.copy_unchecked

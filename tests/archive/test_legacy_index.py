@@ -71,7 +71,7 @@ def opcodes(raw: bytes) -> set[str]:
 
 
 @given(STRUCTURES, st.sampled_from(PROTOCOLS))
-def test_a_pickle_of_folders_is_read_as_pickle_reads_it(
+def test_a_pickle_of_folders_is_read_like_pickle_reads_it(
     structure: Structure, protocol: int
 ) -> None:
     for raw in (
@@ -96,7 +96,7 @@ def test_a_folder_of_any_number_of_files_is_read(count: int, protocol: int) -> N
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_pickles_of_these_tests_have_what_the_parser_knows(protocol: int) -> None:
+def test_the_pickles_of_these_tests_use_all_opcodes_of_the_parser(protocol: int) -> None:
     """Else the tests above might leave out what real pickles have."""
     many: Structure = OrderedDict((f"{number}", 70_000 * number) for number in range(300))
     structure: Structure = OrderedDict(
@@ -116,7 +116,7 @@ def test_the_pickles_of_these_tests_have_what_the_parser_knows(protocol: int) ->
     assert opcodes(raw) == expected
 
 
-def test_a_name_is_fetched_from_beyond_the_first_256_in_the_memo() -> None:
+def test_names_beyond_the_first_256_in_the_memo_are_fetched() -> None:
     names = [f"name-{number}" for number in range(400)]
     structure: Structure = OrderedDict(
         one=OrderedDict((name, 0) for name in names), two=OrderedDict((name, 1) for name in names)
@@ -129,7 +129,7 @@ def test_a_name_is_fetched_from_beyond_the_first_256_in_the_memo() -> None:
 
 @given(STRUCTURES, st.sampled_from(PROTOCOLS), st.binary(max_size=50))
 @settings(max_examples=50)
-def test_what_follows_a_pickle_is_ignored(
+def test_bytes_after_a_pickle_are_ignored(
     structure: Structure, protocol: int, garbage: bytes
 ) -> None:
     raw = pickle.dumps(structure, protocol)
@@ -138,7 +138,7 @@ def test_what_follows_a_pickle_is_ignored(
 
 @given(STRUCTURES, st.sampled_from(PROTOCOLS))
 @settings(max_examples=30)
-def test_a_pickle_that_is_cut_off_is_refused(structure: Structure, protocol: int) -> None:
+def test_a_truncated_pickle_is_refused(structure: Structure, protocol: int) -> None:
     raw = pickle.dumps(structure, protocol)
     for end in range(len(raw)):
         with pytest.raises(IndexStructureError, match=r"^f\.ffr: "):
@@ -198,7 +198,7 @@ FOLDERS: st.SearchStrategy[Structure] = st.deferred(
 
 
 @given(FOLDERS)
-def test_what_is_dumped_is_what_pickle_loads(structure: Structure) -> None:
+def test_pickle_loads_what_was_written(structure: Structure) -> None:
     raw = dumped(structure)
     assert raw.startswith(MAGIC)
     loaded = pickle.loads(raw[len(MAGIC) :])
@@ -212,13 +212,13 @@ def test_what_is_dumped_is_what_pickle_loads(structure: Structure) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 3001])
-def test_a_folder_of_any_number_of_files_is_dumped(count: int) -> None:
+def test_a_folder_of_any_number_of_files_is_written(count: int) -> None:
     structure: Structure = OrderedDict((f"{number:06d}", number) for number in range(count))
     structure["inner"] = OrderedDict(structure)
     assert pickle.loads(dumped(structure)[len(MAGIC) :]) == structure
 
 
-def test_symlinks_are_dumped_as_the_files_that_they_lead_to_or_left_out() -> None:
+def test_symlinks_are_written_as_the_files_they_lead_to_or_left_out() -> None:
     structure: Structure = OrderedDict(a=0, b=OrderedDict(c=1, d=-1), e=3, f=-1)
     loaded = pickle.loads(dumped(structure, link_from=3)[len(MAGIC) :])
     assert loaded == {"a": 0, "b": {"c": 1}, "e": 3}
@@ -264,7 +264,7 @@ def test_an_archive_of_the_original_lists_and_reads(original: Path) -> None:
             packed.read_one("folder/two.bin")
 
 
-def test_an_archive_of_the_original_has_read_only_files_of_its_own_time(original: Path) -> None:
+def test_files_of_an_archive_of_the_original_are_read_only_with_its_time(original: Path) -> None:
     os.utime(original, ns=(1, 1_234_567_890_123_456_789))
     owner = original.stat()
     with PackedFolder(original) as packed:
@@ -339,7 +339,7 @@ def test_a_flipped_byte_in_the_index_of_the_original_is_found(original: Path) ->
         PackedFolder(original)
 
 
-def test_records_without_an_index_are_no_packed_folder(tmp_path: Path) -> None:
+def test_records_without_an_index_are_not_a_packed_folder(tmp_path: Path) -> None:
     for number, last in enumerate([b"", MAGIC[:-1], b"x" + MAGIC, pickle.dumps(ORIGINAL)]):
         path = handmade.write_records(tmp_path / f"{number}.ffr", [b"a file", last])
         with pytest.raises(NotPackedFolderError, match="not a packed folder"):
@@ -385,7 +385,7 @@ def sparse_index(path: Path, size: int, files: Sequence[bytes] = (b"a file",)) -
     return path
 
 
-def test_a_pickle_larger_than_its_files_need_is_not_read(
+def test_a_pickle_larger_than_its_files_need_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Holes in a file cost nothing on the disk, and would cost memory."""
@@ -415,14 +415,14 @@ def test_a_million_names_that_no_file_needs_are_refused() -> None:
 
 
 @pytest.mark.parametrize("files", [0, 1, 200_000])
-def test_any_folder_that_has_as_many_folders_as_files_is_within_the_bounds(files: int) -> None:
+def test_an_index_with_as_many_folders_as_files_is_within_the_limits(files: int) -> None:
     """With names as long as they can be, of bytes that are not UTF-8, which take three each."""
     longest = len(dumped(OrderedDict({"\udcff" * 255: OrderedDict(a=1 << 40)})))
     assert legacy.most_bytes(files) >= 2 * longest * files
     assert legacy.most_entries(files) >= 2 * files
 
 
-def test_the_memo_of_a_pickle_is_bounded() -> None:
+def test_the_memo_of_a_pickle_is_limited() -> None:
     with pytest.raises(IndexStructureError, match="remembers"):
         legacy.parse("f.ffr", b"\x80\x04}" + b"\x94" * 100 + b".", most_entries=10)
     puts = b"".join(b"r" + number.to_bytes(4, "little") for number in range(100))
@@ -509,7 +509,7 @@ def test_the_original_reads_every_file_of_our_archives(
     assert theirs.num_files() == len(contents) - 3  # one record for all names of a file
 
 
-def test_we_read_the_same_from_our_archives_as_the_original_does(
+def test_our_archives_read_the_same_here_and_in_the_original(
     packed_here: tuple[Path, dict[str, bytes]],
 ) -> None:
     path, contents = packed_here

@@ -209,7 +209,7 @@ def test_a_large_file_that_changes_halfway_can_be_ignored(
     packs_the_rest(four_pieces, out, jobs=1, progress=once)
 
 
-def test_what_a_file_lost_is_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_bytes_of_a_file_become_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As tar does it: every other byte is where it was planned to be."""
     data = trees.content(trees.BLOCK + 500)
     tree = trees.plain_tree(tmp_path / "t", {"victim": data})
@@ -221,7 +221,7 @@ def test_what_a_file_lost_is_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("_small_pieces")
-def test_the_record_of_what_went_away_holds_nothing_of_other_files(
+def test_the_record_of_a_missing_file_has_no_bytes_of_other_files(
     tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory is used again, so what was read into it before must not get into the archive."""
@@ -236,7 +236,7 @@ def test_the_record_of_what_went_away_holds_nothing_of_other_files(
         assert not folder.reader.read_one(left).any()
 
 
-def test_what_went_away_is_not_reported_as_packed(
+def test_a_missing_file_is_not_reported_as_packed(
     small: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     when_opened(monkeypatch, small / "a.txt", (small / "a.txt").unlink)
@@ -283,7 +283,7 @@ def attributed(tmp_path: Path) -> Path:
     return tree
 
 
-def test_a_file_that_loses_an_attribute_meanwhile_is_an_error_that_names_it(
+def test_a_file_that_loses_an_attribute_is_an_error_that_names_it(
     attributed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = attributed / "sub/victim"
@@ -292,7 +292,7 @@ def test_a_file_that_loses_an_attribute_meanwhile_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("name", ["sub", "sub/victim"])
-def test_an_attribute_that_goes_away_does_not_take_the_others_along(
+def test_a_removed_attribute_does_not_affect_the_others(
     name: str, attributed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = attributed / name
@@ -322,7 +322,7 @@ def test_several_files_that_change_are_all_named(
     require_valid(out)
 
 
-def test_a_hard_link_that_is_still_there_is_packed_or_named(
+def test_a_remaining_hard_link_is_packed_or_named(
     tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"first": b"shared"})
@@ -333,7 +333,7 @@ def test_a_hard_link_that_is_still_there_is_packed_or_named(
     assert "second" in names(out) or str(tree / "second") in report.changed
 
 
-def test_a_symlink_to_a_file_that_went_away_dangles(
+def test_a_symlink_to_a_removed_file_dangles(
     tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"file": b"x", "other": b"y"})
@@ -347,7 +347,7 @@ def test_a_symlink_to_a_file_that_went_away_dangles(
         assert not folder.exists("link")
 
 
-def test_shards_are_valid_although_a_file_went_away(
+def test_shards_are_valid_although_a_file_disappeared(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     when_opened(monkeypatch, small / "logs/1.log", (small / "logs/1.log").unlink)
@@ -394,7 +394,7 @@ VANISHING = {
 
 
 @pytest.mark.parametrize("name", VANISHING)
-def test_what_goes_away_while_its_folder_is_listed_is_an_error_that_names_it(
+def test_a_file_that_disappears_from_a_listed_folder_is_an_error_that_names_it(
     name: str, listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = listed / name.strip()
@@ -404,7 +404,7 @@ def test_what_goes_away_while_its_folder_is_listed_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("name", VANISHING)
-def test_what_goes_away_while_its_folder_is_listed_can_be_ignored(
+def test_a_file_that_disappears_from_a_listed_folder_can_be_ignored(
     name: str, listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = listed / name.strip()
@@ -417,7 +417,7 @@ def test_what_goes_away_while_its_folder_is_listed_can_be_ignored(
     assert "victim/inside" not in names(out) or name.strip() != "victim"
 
 
-def test_what_goes_away_while_its_folder_is_listed_is_in_the_report(
+def test_a_file_that_disappears_from_a_listed_folder_is_in_the_report(
     listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     when_listed(monkeypatch, listed, (listed / "file").unlink)
@@ -426,7 +426,7 @@ def test_what_goes_away_while_its_folder_is_listed_is_in_the_report(
     assert report.changed == [str(listed / "file")]
 
 
-def test_a_symlink_that_goes_away_before_it_is_read_is_an_error_that_names_it(
+def test_a_symlink_that_disappears_before_it_is_read_is_an_error_that_names_it(
     listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = os.readlink
@@ -441,7 +441,7 @@ def test_a_symlink_that_goes_away_before_it_is_read_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("replacement", ["a symlink", "a file"])
-def test_a_folder_that_becomes_something_else_is_an_error_that_names_it(
+def test_a_replaced_folder_is_an_error_that_names_it(
     replacement: str, listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above all nothing from outside of the folder gets into the archive."""
@@ -458,7 +458,7 @@ def test_a_folder_that_becomes_something_else_is_an_error_that_names_it(
     refuses_to_pack(listed, out, "victim")
 
 
-def test_a_folder_that_is_replaced_while_its_names_are_looked_at_leads_nowhere_else(
+def test_a_folder_that_is_replaced_while_it_is_listed_leads_nowhere_else(
     listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was compared by then: its names must not be looked up in what takes its place."""

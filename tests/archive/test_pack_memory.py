@@ -108,7 +108,7 @@ Use = tuple[str, str]
         pytest.param(attributes, [(PACK, "file")], MOST_WITH_ATTRIBUTES, id="attributes"),
     ],
 )
-def test_memory_for_each_file_is_bounded(
+def test_memory_for_each_file_is_limited(
     shape: Callable[[Path, int], None], uses: list[Use], most: int, tmp_path: Path
 ) -> None:
     found: dict[tuple[Use, int], int] = {}

@@ -36,7 +36,7 @@ class Names:
 
 
 @given(st.lists(st.tuples(st.lists(NAMES, max_size=2), NAMES), min_size=1, max_size=30))
-def test_rows_are_the_paths(parts: list[tuple[list[bytes], bytes]]) -> None:
+def test_rows_equal_the_paths(parts: list[tuple[list[bytes], bytes]]) -> None:
     prefixes = [b"".join(folder + b"/" for folder in folders) for folders, _ in parts]
     names = Names([name for _, name in parts])
     for folder, prefix in enumerate(prefixes):
@@ -84,7 +84,7 @@ def test_folders_beyond_the_most_are_left_out() -> None:
     assert names.paths([0, MOST_FOLDERS + 8]) is None
 
 
-def test_nothing_is_read_behind_the_image() -> None:
+def test_nothing_is_read_beyond_the_image() -> None:
     names = Names([b"a" * NARROWEST, b"b"], behind=7)
     names.rows.add(0, b"")
     assert names.paths([0, 0]) is None
@@ -101,12 +101,12 @@ def test_a_name_that_begins_at_the_end_of_the_names_has_no_row() -> None:
         assert names.paths([0]) is None
 
 
-def test_no_paths_are_none() -> None:
+def test_an_empty_batch_has_no_paths() -> None:
     names = Names([b"a"])
     assert names.rows.paths(*[np.empty(0, np.int64)] * 3) == []
 
 
-def test_folders_that_threads_add_at_once_do_not_get_in_each_others_way() -> None:
+def test_threads_can_add_folders_at_the_same_time() -> None:
     count = 2000
     names = Names([b"n"] * count)
     start = threading.Barrier(4)

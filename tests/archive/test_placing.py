@@ -59,7 +59,7 @@ def is_new(dest: Path) -> bool:
 
 @pytest.mark.usefixtures("_any_file_system")
 @pytest.mark.parametrize("kind", ["file", "symlink", "second name"])
-def test_what_a_killed_extraction_left_is_removed_by_the_next(
+def test_leftovers_of_a_killed_extraction_are_removed_by_the_next(
     kind: str, folder: PackedFolder, dest: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "precious").write_bytes(b"precious")
@@ -77,7 +77,7 @@ def test_what_a_killed_extraction_left_is_removed_by_the_next(
 
 
 @pytest.mark.usefixtures("_any_file_system")
-def test_the_passing_name_of_an_extraction_that_is_at_work_is_left_alone(
+def test_the_temporary_file_of_a_running_extraction_is_left_alone(
     folder: PackedFolder, dest: Path
 ) -> None:
     (dest / "d" / LEFT).write_bytes(b"half of something")
@@ -93,7 +93,7 @@ def test_the_passing_name_of_an_extraction_that_is_at_work_is_left_alone(
 
 
 @pytest.mark.usefixtures("_any_file_system")
-def test_no_lock_is_kept_and_a_folder_of_that_name_is_left_alone(
+def test_no_lock_is_kept_and_a_folder_with_the_temporary_name_is_left_alone(
     folder: PackedFolder, dest: Path
 ) -> None:
     trees.plain_tree(dest / "d" / LEFT, {"mine": b"precious"})
@@ -107,7 +107,7 @@ def test_no_lock_is_kept_and_a_folder_of_that_name_is_left_alone(
 
 
 @pytest.mark.usefixtures("_any_file_system")
-def test_a_file_that_was_packed_under_that_name_is_extracted_and_stays(tmp_path: Path) -> None:
+def test_a_packed_file_with_the_temporary_name_is_extracted(tmp_path: Path) -> None:
     """What a killed extraction left may have been packed with the rest."""
     tree = trees.plain_tree(tmp_path / "tree", {LEFT: b"half", "a": b"a", f"d/{LEFT}": b"b"})
     archives.pack(tree, tmp_path / "tree.ffr")
@@ -131,7 +131,7 @@ def test_without_locks_nothing_is_removed(
     assert names(dest) == {*DUE, LEFT}
 
 
-def test_a_passing_file_that_was_replaced_never_gets_the_name(
+def test_a_replaced_temporary_file_never_gets_the_name(
     folder: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By an extraction on another machine, where locks do not reach so far."""
@@ -171,7 +171,7 @@ def test_without_links_a_file_that_appears_meanwhile_is_not_replaced(
     assert names(place) == {"a", "d", "d/b", "d/c"}
 
 
-def test_a_second_extraction_at_the_same_time_gets_through(
+def test_a_second_extraction_at_the_same_time_succeeds(
     folder: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of a file of the first, with a name for it already."""
