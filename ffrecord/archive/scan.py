@@ -293,7 +293,7 @@ class Scan:
     def _gone(self, path: bytes, is_symlink: bool = False) -> None:
         shown = os.fsdecode(path)
         if is_symlink:
-            what = f"{shown}: a symlink to a missing file"
+            what = f"{shown}: a broken symlink"
             advice = Advised(f"{what}; exclude it, or ", *_LEAVE_OUT, " leaves it out")
         else:
             what = f"{shown}: disappeared while its folder was packed"

@@ -169,7 +169,10 @@ def test_names_of_extended_attributes_are_checked(name: bytes, tmp_path: Path) -
 
 
 def shared_xattrs(*spans: tuple[int, int]) -> bytes:
-    """Return an archive of files, each with rows `first` up to `last` of the attributes a b c a d b."""
+    """Return an archive of files that share the rows of the extended attributes a, b, c, a, d, b.
+
+    Each span is the first row of a file, and the row after its last.
+    """
     draft = plant({b"%d" % number: b"" for number in range(len(spans))})
     pairs = [(b"user." + bytes([name]), b"value") for name in b"abcadb"]
     draft.set_xattrs(0, pairs)

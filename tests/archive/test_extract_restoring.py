@@ -103,7 +103,7 @@ def test_a_file_system_without_extended_attributes_is_one_warning(
 ) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"a": b"1", "b": b"2"})
     if not trees.has_xattrs(tree):
-        pytest.skip("no extended attributes here")
+        pytest.skip("this file system has no extended attributes")
     for name in ("a", "b"):
         os.setxattr(tree / name, "user.x", b"y")
     archives.pack(tree, tmp_path / "x.ffr")

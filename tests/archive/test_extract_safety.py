@@ -1,4 +1,4 @@
-"""Extraction writes nothing outside DEST, replaces files only on request, and leaves no half file."""
+"""Extraction writes nothing outside DEST, replaces files on request only, leaves no half files."""
 
 from __future__ import annotations
 

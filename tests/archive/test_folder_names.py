@@ -1,4 +1,4 @@
-"""`PackedFolder` against the folder that was packed: the same names, attributes, and errors."""
+"""`PackedFolder` has the same names, attributes and errors as the folder that was packed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support import archives, handmade, trees
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What it returns, or what kind of error it is."""
+    """Return the result of a call, or the type and number of its error."""
     try:
         return call()
     except OSError as error:
@@ -34,7 +34,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 def listed(
     top: Path, list_file: bool = True, list_dir: bool = True, recursive: bool = False
 ) -> list[Any]:
-    """What the original lists of a folder on disk, but for symlinks, which it would follow."""
+    """List a folder on disk like the original FFRecord, but without following symlinks."""
     result: list[Any] = []
     for name in sorted(os.listdir(os.fsencode(top))):
         path = top / os.fsdecode(name)
@@ -83,7 +83,7 @@ def test_exists_is_file_and_is_dir_agree_with_os_path(
     names = [*found, "nothing", "sizes/nothing", "sizes/one/x", "links/up/sizes/one"]
     names += ["sizes/one/", "sizes/one/.", "sizes/", "links/relative/", "nothing/", "/"]
     for name in names:
-        # As in the original, paths are taken as pathlib spells them: no slash at the end.
+        # As in the original, paths are normalised by pathlib: no slash at the end.
         real = rich / name.lstrip("/")
         assert folder.exists(name) == os.path.exists(real), name
         assert folder.is_file(name) == os.path.isfile(real), name
@@ -109,7 +109,7 @@ def test_length_and_iteration_cover_all_files(
     paths = list(folder)
     assert len(folder) == folder.num_files() == len(paths) == len(files)
     assert set(paths) == set(files)
-    # Each folder's files together, and before those of the folders in it.
+    # The files of a folder are together, and before the files of its subfolders.
     parents = [os.path.dirname(path) for path in paths]
     runs = [parent for k, parent in enumerate(parents) if k == 0 or parents[k - 1] != parent]
     assert len(runs) == len(set(runs))
@@ -153,7 +153,7 @@ def test_hard_links_have_the_same_inode(
     for name, each in found.items():
         same = {other for other in inodes if inodes[other] == inodes[name]}
         assert same == set(map(os.fsdecode, each.same_file))
-    assert 0 not in inodes.values()  # which readdir takes for a deleted entry
+    assert 0 not in inodes.values()  # readdir takes 0 for a deleted entry
 
 
 def test_readlink_agrees_with_os_readlink(
@@ -170,7 +170,7 @@ def test_xattrs_agree_with_os(
     folder: PackedFolder, found: dict[str, trees.Found], rich: Path
 ) -> None:
     if not trees.has_xattrs(rich):
-        pytest.skip("no extended attributes here")
+        pytest.skip("this file system has no extended attributes")
     for name, each in found.items():
         assert tuple(sorted(folder.xattrs(name, follow_symlinks=False).items())) == each.xattrs
     assert folder.xattrs("xattrs/file") == trees.XATTRS
@@ -209,7 +209,7 @@ def test_a_walk_can_follow_symlinks_without_running_in_circles(tmp_path: Path) -
     with PackedFolder(tmp_path / "tree.ffr") as folder:
         assert sorted(folder.walk(followlinks=True)) == sorted(model)
 
-    (tree / "a" / "deep" / "up").symlink_to("../..")  # os.walk would go round until ELOOP
+    (tree / "a" / "deep" / "up").symlink_to("../..")  # os.walk would run in circles until ELOOP
     archives.pack(tree, tmp_path / "round.ffr")
     with PackedFolder(tmp_path / "round.ffr") as folder:
         paths = [path for path, _, _ in folder.walk(followlinks=True)]
@@ -251,7 +251,7 @@ def test_glob_finds_the_same_paths_as_pathlib(
 
 
 def test_a_pattern_that_ends_in_a_slash_finds_folders(single: PackedFolder, rich: Path) -> None:
-    """As with `glob`, and with pathlib from Python 3.11 on."""
+    """`glob` does the same, and pathlib since Python 3.11."""
     for pattern in ("*", "nested/a/*", "links/*"):
         due = {path for path in single.glob(pattern) if (rich / path).is_dir()}
         assert {path.rstrip("/") for path in single.glob(f"{pattern}/")} == due
@@ -302,7 +302,7 @@ def test_all_of_many_names_are_found_and_no_others(tmp_path: Path) -> None:
             assert not folder.is_file(name)
 
 
-# ---- how paths may be spelled --------------------------------------------------------------
+# ---- spellings of paths --------------------------------------------------------------------
 
 SPELLINGS = [
     "sizes/one", "./sizes/one", "sizes//one", "sizes/./one", "sizes/../sizes/one", "sizes/one/",
@@ -325,7 +325,7 @@ def test_a_path_reads_or_fails_like_open(path: str, folder: PackedFolder, rich: 
             return file.read()
 
     due = outcome(read_real)
-    if path.startswith("special/"):  # which is not packed
+    if path.startswith("special/"):  # fifos and sockets are not packed
         due = (FileNotFoundError, errno.ENOENT)
     calls: list[Callable[[], Any]] = [
         lambda: folder.open(path).read(),
@@ -335,7 +335,7 @@ def test_a_path_reads_or_fails_like_open(path: str, folder: PackedFolder, rich: 
     for call in calls:
         assert outcome(call) == due
     if path.endswith(("/", "/.")) and os.path.isfile(rich / path):
-        due = (rich / path).read_bytes()  # the original's methods take it as pathlib does
+        due = (rich / path).read_bytes()  # methods of the original normalise paths like pathlib
     of_the_original: list[Callable[[], Any]] = [
         lambda: folder.read(path).tobytes(),
         lambda: folder.read_one(path).tobytes(),
@@ -400,7 +400,7 @@ def test_a_symlink_that_leaves_the_archive_is_an_error(path: str, folder: Packed
 
 
 def test_a_symlink_that_leaves_and_comes_back_is_an_error(tmp_path: Path) -> None:
-    """The name of the packed folder is not in the archive."""
+    """The archive does not contain the name of the packed folder."""
     tree = trees.plain_tree(tmp_path / "t", {"file": b"x", "d/e": b"y"})
     targets = {
         "back": "../t/file",
@@ -443,9 +443,9 @@ RESOLVE_IN_ROOT = 0x10
 
 
 def openat2(root: int, path: str) -> int:
-    """Open a path as if the folder `root` were the root directory: the kernel's own answer.
+    """Open a path with the folder `root` as root directory, and return the kernel's answer.
 
-    EAGAIN says that something was renamed meanwhile, anywhere on the machine.
+    EAGAIN means that a file was renamed meanwhile, anywhere on the machine.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     how = OpenHow(os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_IN_ROOT)
@@ -459,7 +459,7 @@ def openat2(root: int, path: str) -> int:
 
 @pytest.fixture(scope="module")
 def maze(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, PackedFolder]]:
-    """A few folders and symlinks, none of which leaves: as a descriptor, and packed."""
+    """Make some folders and symlinks inside them; yield a descriptor and the packed folder."""
     top = trees.plain_tree(
         tmp_path_factory.mktemp("maze") / "t", {"a/f": b"1", "a/b/f": b"22", "f": b"333", "c/": b""}
     )

@@ -1,4 +1,4 @@
-"""`PackedFolder` opened, shared by threads and processes, and closed; from shards too."""
+"""Opening and closing a `PackedFolder`, sharing it among threads and processes, and shards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support import archives, handmade, trees
 from tests.support.archives import all_right
 from tests.support.modes import MODES
 
-# ---- life ----------------------------------------------------------------------------------
+# ---- opening, sharing, closing -------------------------------------------------------------
 
 
 def test_a_closed_folder_raises_closed_errors(archive: Path) -> None:
@@ -173,7 +173,7 @@ def test_shards_in_another_order_are_an_error(shards: Path) -> None:
 
 
 def rewrite(path: Path) -> None:
-    """A valid shard with as many records that are others."""
+    """Write a valid shard with the same number of records, but other contents."""
     with FileWriter(path, 3) as writer:
         writer.write([bytes(1000)] * 3)
 
@@ -201,8 +201,8 @@ SHARD_ERRORS: dict[str, tuple[Callable[[Path], object], str]] = {
         "PART_0000[01].ffr",
     ),
     "replaced": (lambda at: rewrite(at / "PART_00001.ffr"), "PART_00001.ffr"),
-    "one more": (lambda at: rewrite(at / "PART_00003.ffr"), "index.ffr"),
-    "one more, elsewhere": (lambda at: rewrite(at / "AAA.ffr"), "index.ffr"),
+    "one too many, at the end": (lambda at: rewrite(at / "PART_00003.ffr"), "index.ffr"),
+    "one too many, in front": (lambda at: rewrite(at / "AAA.ffr"), "index.ffr"),
 }
 
 
@@ -231,7 +231,7 @@ def test_the_index_of_another_archive_is_refused(shards: Path, tmp_path: Path) -
 
 
 def test_a_truncated_shard_is_an_error(shards: Path) -> None:
-    """One that ends in the middle of its last record has another length of it."""
+    """If it ends in the middle of its last record, the length of that record is wrong."""
     path = shards / "PART_00001.ffr"
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(FFRecordError, match="shards"):
@@ -244,14 +244,14 @@ def test_a_stray_file_beside_shards_is_named(shards: Path, one_file: Path) -> No
             make(shards / stray)
             with pytest.raises(FFRecordError) as caught:
                 PackedFolder(shards)
-            said = f"{stray} lies beside it and is none of its shards: move it elsewhere"
+            said = f"{stray} in the same folder is not one of its shards; move it elsewhere"
             assert str(caught.value) == f"{shards}/index.ffr: {said}"
         (shards / stray).unlink()
     PackedFolder(shards).close()
 
 
 def original_s(path: Path, files: list[bytes]) -> Path:
-    """An archive as the original writes it, which names no shards."""
+    """Write an archive like the original FFRecord, which names no shards."""
     names = OrderedDict((f"{number}", number) for number in range(len(files)))
     return handmade.write_records(path, [*files, b"piouhjgbr" + pickle.dumps(names)])
 
@@ -261,7 +261,7 @@ def original_s(path: Path, files: list[bytes]) -> Path:
 def test_among_unrelated_record_files_the_archive_is_named(
     whose: str, others: list[str], one_file: Path, tmp_path: Path
 ) -> None:
-    """The original gives other records than those of the names, if there are some before."""
+    """If other files come first, the original reads the wrong records."""
     place = tmp_path / "place"
     place.mkdir()
     if whose == "ours":
@@ -274,12 +274,12 @@ def test_among_unrelated_record_files_the_archive_is_named(
     for way in ways:
         with pytest.raises(FFRecordError) as caught:
             PackedFolder(way)
-        # What stands last decides whether there is an index that has other files beside it.
+        # The last file decides: only an index at the end can have wrong files beside it.
         due = NotPackedFolderError if "zz.ffr" in others else IndexStructureError
         assert type(caught.value) is due
         assert str(caught.value) == (
             f"{place}: its {1 + len(others)} record files are not the shards of one packed folder; "
-            f"name a file that is a packed folder by itself: {place}/photos.ffr"
+            f"pass a file that is a packed folder by itself: {place}/photos.ffr"
         )
         with FileReader(way) as reader:
             assert len(reader.fnames) == 1 + len(others)
@@ -293,7 +293,7 @@ def test_a_message_names_only_a_few_of_many_archives(tmp_path: Path) -> None:
 
 
 def test_shards_with_an_index_of_the_original_open(tmp_path: Path) -> None:
-    """Made by hand: the last file names records of all."""
+    """The shards are made by hand: the index in the last file names the records of all files."""
     handmade.write_records(tmp_path / "0.ffr", [b"first", b"second"])
     names = OrderedDict(one=0, two=1, three=2)
     handmade.write_records(tmp_path / "1.ffr", [b"third", b"piouhjgbr" + pickle.dumps(names, 2)])
@@ -310,7 +310,7 @@ def test_a_folder_that_contains_one_archive_opens_as_in_the_original(
         assert list(folder) == list(due)
 
 
-# ---- what is no packed folder --------------------------------------------------------------
+# ---- files that are not a packed folder ----------------------------------------------------
 
 
 def test_records_without_an_index_are_not_a_packed_folder(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_records_without_an_index_are_not_a_packed_folder(tmp_path: Path) -> Non
         path = handmade.write_records(tmp_path / "r.ffr", records)
         with pytest.raises(NotPackedFolderError, match=r"r\.ffr"):
             PackedFolder(path)
-        with pytest.raises(ValueError, match=r"r\.ffr"):  # as the original
+        with pytest.raises(ValueError, match=r"r\.ffr"):  # the original raises ValueError
             PackedFolder(path)
 
 

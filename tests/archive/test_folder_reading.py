@@ -1,4 +1,4 @@
-"""`PackedFolder` reads what is on disk: whole files, ranges, and file objects."""
+"""`PackedFolder` reads the same bytes as on disk: whole files, ranges, and file objects."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_brackets_read_one_file_by_name_or_several(single: PackedFolder) -> None
     with pytest.raises(FileNotFoundError, match="nowhere"):
         single["nowhere"]
     for key in (3, slice(2)):
-        with pytest.raises(TypeError, match=r"by number are read by \.reader"):
+        with pytest.raises(TypeError, match=r"to read records by number, use \.reader"):
             single[key]  # type: ignore[call-overload]
 
 
@@ -124,7 +124,7 @@ def test_one_missing_name_of_many_is_an_error_that_names_it(folder: PackedFolder
 
 @pytest.mark.parametrize("name", [b"sizes/one", 5, None, 2.5])
 def test_an_invalid_name_is_a_type_error(name: Any, single: PackedFolder) -> None:
-    """Names of bytes may also just work, as with `open`."""
+    """Names as bytes may also work, as they do with `open`."""
     calls: list[Callable[[], Any]] = [
         lambda: single.read_one(name),
         lambda: single.read([name])[0],
@@ -157,7 +157,7 @@ def test_the_pieces_of_a_stream_make_up_the_file(
     name: str, folder: PackedFolder, rich: Path
 ) -> None:
     if name.startswith("../xattrs") and not (rich / "xattrs").exists():
-        pytest.skip("no extended attributes here")
+        pytest.skip("this file system has no extended attributes")
     pieces = [piece.tobytes() for piece in folder.stream(f"sizes/{name}")]
     assert b"".join(pieces) == (rich / "sizes" / name).read_bytes()
     assert all(pieces)
@@ -186,11 +186,11 @@ def test_files_larger_than_one_read_are_complete(
         assert folder.read_range("large", 1, len(data)).tobytes() == data[1:]
 
 
-# ---- the original's attribute ----------------------------------------------------------------
+# ---- the attribute `structure` of the original -----------------------------------------------
 
 
 def pickled_structure(archive: Path) -> Any:
-    """What the original would have: its own index, unpickled."""
+    """Return the unpickled index for the original FFRecord."""
     with FileReader(archive) as reader:
         return pickle.loads(reader.read_one(-1).tobytes().removeprefix(b"piouhjgbr"))
 
@@ -198,7 +198,7 @@ def pickled_structure(archive: Path) -> Any:
 def test_structure_equals_the_original_s_unpickled_index(
     folder: PackedFolder, single: PackedFolder, one_file: Path
 ) -> None:
-    """Nested OrderedDicts in the same order: those compare by order too."""
+    """OrderedDicts compare their order, too."""
     due = pickled_structure(one_file)
     assert folder.structure == due
     assert list(folder.structure) == sorted(folder.structure, key=os.fsencode)
@@ -255,12 +255,12 @@ def test_any_range_equals_a_slice(
 @pytest.mark.parametrize(("offset", "length"), [(-1, 5), (0, -1), (-5, -5), (-(1 << 62), 1)])
 def test_a_negative_range_is_a_value_error(offset: int, length: int, folder: PackedFolder) -> None:
     for name in ("sizes/blocks", "sizes/one", "sizes/zero"):
-        with pytest.raises(ValueError, match="negative"):
+        with pytest.raises(ValueError, match="at least 0"):
             folder.read_range(name, offset, length)
 
 
 def test_ranges_of_large_files_of_the_original_are_verified(tmp_path: Path) -> None:
-    """Its archives have no checksums of blocks: they are derived from the whole file."""
+    """Archives of the original have no block checksums: they are computed from the whole file."""
     data = trees.content(3 * BLOCK + 5)
     structure = OrderedDict(a=0, d=OrderedDict(large=1))
     index = b"piouhjgbr" + pickle.dumps(structure)
@@ -304,7 +304,7 @@ def step(file: Any, what: str, number: int) -> Any:
     if what == "readinto":
         memory = bytearray(number)
         return file.readinto(memory), memory
-    if what == "read1":  # may give less than asked for: how much is not said
+    if what == "read1":  # may return any smaller number of bytes
         got = file.read1(number)
         file.seek(-len(got), os.SEEK_CUR)
         return file.read(number)
@@ -336,7 +336,7 @@ def test_a_file_object_reads_in_every_mode(
 
 
 def test_a_file_object_keeps_little_of_a_large_read(tmp_path: Path) -> None:
-    """But for a few megabytes, however large the read was."""
+    """It keeps a few megabytes, however large the read was."""
     size = 10 * fileobject.STEP
     data = trees.content(size)
     archives.pack(trees.plain_tree(tmp_path / "t", {"x": data}), tmp_path / "t.ffr")
@@ -450,7 +450,7 @@ def test_any_other_mode_is_a_value_error(mode: str, single: PackedFolder) -> Non
 
 @pytest.fixture(scope="module")
 def formats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackedFolder]:
-    """Files that other libraries read."""
+    """Pack files that other libraries can read."""
     top = tmp_path_factory.mktemp("formats") / "tree"
     top.mkdir()
     with zipfile.ZipFile(top / "z.zip", "w") as archive:

@@ -1,4 +1,4 @@
-"""`pack_folder`: what it packs and what it says, by its options; and all of it comes back."""
+"""`pack_folder`: everything is restored by extraction; its options, reports and output."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.support.packing import ALL, contents, names, require_valid
 
 @pytest.fixture(scope="module")
 def packed(rich: Path) -> Path:
-    """The archive of all of it, with the usual options."""
+    """Pack the rich tree with default options."""
     pack(rich, rich.with_name("packed.ffr"))
     return rich.with_name("packed.ffr")
 
@@ -52,7 +52,7 @@ def extracted(archive: Path, dest: Path) -> Path:
 
 
 def digests(archive: Path) -> list[tuple[str, str]]:
-    """Of a file, or of each shard by its name: short enough to be shown if they differ."""
+    """Return the digest of a file, or of each shard by name: short enough for a test's output."""
     files = sorted(archive.iterdir()) if archive.is_dir() else [archive]
     shown = [file.name if archive.is_dir() else "" for file in files]
     return [
@@ -61,7 +61,7 @@ def digests(archive: Path) -> list[tuple[str, str]]:
     ]
 
 
-# ---- there and back ------------------------------------------------------------------------
+# ---- packing and extracting ----------------------------------------------------------------
 
 WAYS: dict[str, dict[str, Any]] = {
     "one file": {},
@@ -89,7 +89,7 @@ def test_rsync_finds_nothing_to_do_after_extraction(way: str, rich: Path, tmp_pa
 
 
 def test_the_tree_has_every_kind_of_file(rich: Path) -> None:
-    """Else the tests above would prove little."""
+    """Otherwise the tests above would prove little."""
     found = trees.snapshot(rich)
     kinds = {each.kind for each in found.values()}
     assert kinds == {"file", "folder", "symlink", "fifo", "socket"}
@@ -107,9 +107,9 @@ CHANGES_TO_A_COPY: dict[str, Callable[[Path], object]] = {
         copy / "links/dangling", ns=(0, 5), follow_symlinks=False
     ),
     "time of the top": lambda copy: os.utime(copy, ns=(0, 5)),
-    "file gone": lambda copy: (copy / "zzz after all").unlink(),
-    "empty folder gone": lambda copy: (copy / "empty").rmdir(),
-    "one more": lambda copy: (copy / "empty" / "new").touch(),
+    "a file is missing": lambda copy: (copy / "zzz after all").unlink(),
+    "an empty folder is missing": lambda copy: (copy / "empty").rmdir(),
+    "a new file": lambda copy: (copy / "empty" / "new").touch(),
 }
 
 
@@ -127,7 +127,7 @@ def test_the_same_folder_gives_the_same_bytes(way: str, rich: Path, tmp_path: Pa
     options = WAYS[way]
     for name, jobs in (("first", None), ("one job", 1), ("eight jobs", 8)):
         pack(rich, tmp_path / name, jobs=jobs, **options)
-    # Other inode numbers, another order on disk, another time: the same tree.
+    # The copy has other inode numbers, another order on disk and another ctime.
     copy = extracted(tmp_path / "first", tmp_path / "copy")
     pack(copy, tmp_path / "of the copy", **options)
     due = digests(tmp_path / "first")
@@ -309,7 +309,7 @@ def test_dereferencing_a_loop_is_an_error_that_names_it(
     assert os.listdir(out.parent) == []
 
 
-NOWHERE = ["nowhere", "f/x", "dangling"]  # not there, not a folder, itself
+NOWHERE = ["nowhere", "f/x", "dangling"]  # missing, below a file, the symlink itself
 
 
 @pytest.mark.parametrize("target", NOWHERE)
@@ -503,14 +503,14 @@ def test_a_device_is_skipped(tmp_path: Path, out: Path) -> None:
     try:
         os.mknod(tree / "device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
     except PermissionError:
-        pytest.skip("this user makes no devices")
+        pytest.skip("this user may not make devices")
     with pytest.warns(SkippedWarning, match="1 character device"):
         pack_folder(tree, out)
     assert names(out) == {"file"}
 
 
 class AnotherTime:
-    """A stat_result of a file system that holds later and earlier times than the tests' own."""
+    """A stat_result with any time, also one that the file system of the tests cannot hold."""
 
     def __init__(self, real: os.stat_result, mtime_ns: int) -> None:
         self._real, self.st_mtime_ns = real, mtime_ns

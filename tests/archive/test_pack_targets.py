@@ -1,4 +1,4 @@
-"""`pack_folder`: where an archive is put, and what is there when packing does not end well."""
+"""`pack_folder`: targets of all kinds, and the state of the target after a failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.packing import ALL, contents, names, require_valid
 def test_an_archive_inside_its_folder_is_not_packed_into_itself(there: bool, small: Path) -> None:
     if there:
         (small / "sub/archive.ffr").write_bytes(OLD)
-    for _ in range(2):  # the second time it is an archive
+    for _ in range(2):  # the second time, the archive exists
         pack_folder(small, small / "sub/archive.ffr")
         assert names(small / "sub/archive.ffr") == ALL
         require_valid(small / "sub/archive.ffr")
@@ -48,7 +48,7 @@ def test_an_archive_inside_its_folder_may_be_named_through_a_symlink(
 def test_a_hard_link_to_the_archive_that_is_replaced_is_packed(
     through: str, small: Path, tmp_path: Path
 ) -> None:
-    """It keeps the old archive; only the name that is replaced is left out."""
+    """It keeps the old archive. Only the name that is replaced is left out."""
     (small / "sub/archive.ffr").write_bytes(OLD)
     os.link(small / "sub/archive.ffr", small / "kept.ffr")
     os.link(small / "sub/archive.ffr", small / "logs/archive.ffr")
@@ -185,7 +185,7 @@ def test_shards_that_another_process_is_packing_are_refused(small: Path, tmp_pat
 def test_shards_that_other_processes_finish_at_this_moment_are_left_alone(
     next_one: bool, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lock on a folder says nothing of another one that has its name by now."""
+    """The lock of a folder does not protect another folder that has the name by now."""
     packing, theirs = tmp_path / ".shards.packing", {"PART_00000.ffr": OLD}
     trees.plain_tree(packing, theirs)
     plain = fcntl.flock
@@ -222,7 +222,7 @@ print(os.listdir(os.path.dirname(target)))
     assert out == "True\nTrue\n[]\n"
 
 
-# ---- it does not end well ------------------------------------------------------------------
+# ---- failures ------------------------------------------------------------------------------
 
 
 def test_an_unreadable_file_is_a_permission_error_that_names_it(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ print(sorted(os.listdir(os.path.dirname(out))))
 @pytest.mark.parametrize("limit", [1_000, 600_000, 1_000_100])
 @pytest.mark.parametrize("shard_size", ["", "900kB"])
 def test_a_full_disk_leaves_nothing(shard_size: str, limit: int, tmp_path: Path, out: Path) -> None:
-    """The last limit has room for the files, but not for the index."""
+    """The last limit is enough for the files, but not for the index."""
     files = {f"{k}": trees.content(100_000, k) for k in range(10)}
     if shard_size and limit > 900_000:
         files = {f"{k:0250d}": b"" for k in range(5_000)}  # an index larger than its shards
@@ -364,7 +364,7 @@ def test_a_full_disk_leaves_nothing(shard_size: str, limit: int, tmp_path: Path,
 def test_a_full_disk_is_noticed_at_every_write(
     rich: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Writes fail one after the other, each time a later one, until none does."""
+    """In each run a later write fails, until none does."""
     plain = os.pwrite
     left = 0
 

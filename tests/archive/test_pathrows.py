@@ -1,4 +1,4 @@
-"""`ffrecord.archive.index.pathrows` against paths put together one by one."""
+"""`PathRows` is compared with paths that are built one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = st.lists(NAME_BYTES, min_size=1, max_size=40).map(bytes)
 
 
 class Names:
-    """Names end to end, as in an image, with more bytes before them, and as many behind."""
+    """Names end to end, as in an image, with other bytes before and after them."""
 
     def __init__(self, names: Sequence[bytes], behind: int = WIDEST) -> None:
         image = b"\xff" * BEFORE + b"".join(names) + b"\xff" * behind
@@ -30,7 +30,7 @@ class Names:
         return self.rows.paths(np.array(folders), self.begin, self.end)
 
     def paths_when_wide(self, folders: Sequence[int]) -> list[bytes] | None:
-        """What a path that is longer than those before it leaves for the next time."""
+        """Return the paths of a second call, after the first has widened the rows."""
         self.paths(folders)
         return self.paths(folders)
 
@@ -93,7 +93,7 @@ def test_nothing_is_read_beyond_the_image() -> None:
 
 
 def test_a_name_that_begins_at_the_end_of_the_names_has_no_row() -> None:
-    """As the first one does in `find`, where it is said to begin where the last one ends."""
+    """`Index.find` passes such a place for the first name: the end of the last one."""
     for count in range(1, 60):
         names = Names([b"%d" % number for number in range(count)], behind=7)
         names.rows.add(0, b"")

@@ -1,5 +1,7 @@
-"""How extracted files get their names: passing names of killed extractions are removed, those in
-use and those of others are not."""
+"""How extracted files get their names.
+
+Temporary files of killed extractions are removed; those of running ones and other files are kept.
+"""
 
 from __future__ import annotations
 
@@ -108,13 +110,13 @@ def test_no_lock_is_kept_and_a_folder_with_the_temporary_name_is_left_alone(
 
 @pytest.mark.usefixtures("_any_file_system")
 def test_a_packed_file_with_the_temporary_name_is_extracted(tmp_path: Path) -> None:
-    """What a killed extraction left may have been packed with the rest."""
+    """A leftover of a killed extraction may have been packed with the other files."""
     tree = trees.plain_tree(tmp_path / "tree", {LEFT: b"half", "a": b"a", f"d/{LEFT}": b"b"})
     archives.pack(tree, tmp_path / "tree.ffr")
     with PackedFolder(tmp_path / "tree.ffr") as folder:
         for _ in range(2):
             folder.extract(tmp_path / "dest", overwrite=True)
-            shutil.copystat(tree, tmp_path / "dest")  # which is not empty the second time
+            shutil.copystat(tree, tmp_path / "dest")  # the second time, dest is not empty
             assert trees.differences(tree, tmp_path / "dest") == []
 
 
@@ -134,7 +136,7 @@ def test_without_locks_nothing_is_removed(
 def test_a_replaced_temporary_file_never_gets_the_name(
     folder: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an extraction on another machine, where locks do not reach so far."""
+    """An extraction on another machine, which does not see the lock, replaces it."""
     jobs.without_tmpfile(monkeypatch)
     plain = os.fchmod
 
@@ -174,7 +176,7 @@ def test_without_links_a_file_that_appears_meanwhile_is_not_replaced(
 def test_a_second_extraction_at_the_same_time_succeeds(
     folder: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of a file of the first, with a name for it already."""
+    """It runs while the first writes a file, which has its temporary name already."""
     jobs.without_tmpfile(monkeypatch)
     plain = os.pwrite
     seen: set[str] = set()
@@ -207,4 +209,4 @@ def test_a_file_has_no_name_until_it_has_its_content_and_mode(
     monkeypatch.setattr(os, "fchmod", looking)
     folder.extract(tmp_path / "new")
     before = [found for found in seen if found != set(FILES)]
-    assert before == [set(), set(), {"a"}, {"a", "d/b"}]  # the first is of the top
+    assert before == [set(), set(), {"a"}, {"a", "d/b"}]  # the first call is for the top folder
