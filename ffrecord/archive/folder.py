@@ -249,12 +249,15 @@ class PackedFolder(Closing):
         return self._mode(path) != 0
 
     def is_file(self, path: Name) -> bool:
+        """Return True if `path` is a regular file, or a symlink to one."""
         return stat.S_ISREG(self._mode(path))
 
     def is_dir(self, path: Name) -> bool:
+        """Return True if `path` is a folder, or a symlink to one."""
         return stat.S_ISDIR(self._mode(path))
 
     def is_symlink(self, path: Name) -> bool:
+        """Return True if `path` is a symlink."""
         return stat.S_ISLNK(self._mode(path, follow=False))
 
     def stat(self, name: Name, *, follow_symlinks: bool = True) -> os.stat_result:

@@ -61,7 +61,7 @@ class PackProgress:
 
 @dataclass(slots=True)
 class PackReport(Counts):
-    """Counts of packed files, folders and links, and of what was left out."""
+    """Counts of packed files, folders and links, and of files that were left out."""
 
     shards: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
@@ -314,7 +314,7 @@ def write_index(
     writer: FileWriter, target: str, tree: Tree, sizes: Ints, shards: Sequence[Shard] = (),
     *, legacy_index: bool = True,
 ) -> None:  # fmt: skip
-    """Write the index as the last record of an archive. `sizes` has those of all other records."""
+    """Write the index as the last record of an archive. `sizes` are the sizes of all others."""
     size = crc = 0
     for piece in index_record(target, tree, sizes, shards, legacy_index=legacy_index):
         writer.append(memoryview(piece))

@@ -256,7 +256,7 @@ def test_a_lone_surrogate_in_a_pickle_is_an_error_of_ours(tmp_path: Path) -> Non
 
 
 def test_symlinks_are_resolved_from_their_own_folder(tmp_path: Path) -> None:
-    """They lead up, through other symlinks, to folders, out of the archive and nowhere."""
+    """The symlinks lead up, through other symlinks, to folders, out of the archive and nowhere."""
     draft = plant(
         {
             b"d": {b"up": Symlink(b"../f"), b"again": Symlink(b"up"), b"f": b"inner"},

@@ -249,7 +249,7 @@ def test_an_invalid_name_raises_the_same_error_as_in_other_methods(
 
 
 def test_one_str_is_that_path_or_a_type_error(opened: PackedFolder, dest: Path) -> None:
-    """It must not be taken as a list of letters."""
+    """The str must not be taken as a list of letters."""
     try:
         opened.extract(dest, "empty")
     except TypeError:

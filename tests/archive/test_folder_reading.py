@@ -336,7 +336,7 @@ def test_a_file_object_reads_in_every_mode(
 
 
 def test_a_file_object_keeps_little_of_a_large_read(tmp_path: Path) -> None:
-    """It keeps a few megabytes, however large the read was."""
+    """A file object keeps a few megabytes, however large the read was."""
     size = 10 * fileobject.STEP
     data = trees.content(size)
     archives.pack(trees.plain_tree(tmp_path / "t", {"x": data}), tmp_path / "t.ffr")

@@ -268,7 +268,7 @@ def test_nearly_all_paths_are_found_by_their_hash() -> None:
 
 
 def test_an_empty_path_is_not_a_file() -> None:
-    """Its hash is 0. Any entry may be at the place of this hash, even the first."""
+    """The hash of an empty path is 0. Any entry may be at the place of this hash."""
     for count in range(1, 60):
         names = {b"%d" % (number * 7919): a_file(3, number) for number in range(count)}
         index = index_of(Node(stat.S_IFDIR, children=names))
@@ -605,7 +605,7 @@ def test_a_broken_path_raises_the_same_error_as_on_a_disk(
 
 @pytest.mark.parametrize("path", ["absolute", "absolute/secret", "absolute/../root/file"])
 def test_an_absolute_symlink_leaves_the_archive(on_disk: OnDisk, path: str) -> None:
-    """It does so even if it leads into the packed folder: the archive may be used anywhere."""
+    """This holds even if it leads into the packed folder: the archive may be used anywhere."""
     assert found_in_archive(on_disk.index, path, follow=True) == errno.EXDEV
     assert found_in_archive(on_disk.index, "absolute", follow=False) == "absolute"
 

@@ -307,7 +307,7 @@ def test_ranges_of_a_large_file_of_the_original_are_read(
 def test_a_flipped_byte_in_a_large_file_of_the_original_is_found_by_any_range(
     tmp_path: Path, place: int
 ) -> None:
-    """It has no block checksums, and the record's checksum does not show where the damage is."""
+    """Without block checksums, only the whole record can be verified."""
     path = original_archive(tmp_path / "original.ffr")
     raw = bytearray(path.read_bytes())
     raw[raw.index(CONTENTS[4]) + place] ^= 0x40
@@ -422,7 +422,7 @@ def test_a_million_names_that_no_file_needs_are_refused() -> None:
 
 @pytest.mark.parametrize("files", [0, 1, 200_000])
 def test_an_index_with_as_many_folders_as_files_is_within_the_limits(files: int) -> None:
-    """Its names have the greatest length, of bytes that are not UTF-8, which take three each."""
+    """The names have the greatest length, in bytes that are not UTF-8 and take three bytes each."""
     longest = len(dumped(OrderedDict({"\udcff" * 255: OrderedDict(a=1 << 40)})))
     assert legacy.most_bytes(files) >= 2 * longest * files
     assert legacy.most_entries(files) >= 2 * files

@@ -466,7 +466,7 @@ def test_a_replaced_folder_is_an_error_that_names_it(
 def test_a_folder_that_is_replaced_while_it_is_listed_leads_nowhere_else(
     listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is replaced after the comparison. Its names must not be looked up in the replacement."""
+    """The names of the old folder must not be looked up in its replacement."""
     outside = trees.plain_tree(listed.parent / "outside", {"inside": b"not to be packed"})
     victim, plain = listed / "victim", os.stat
 

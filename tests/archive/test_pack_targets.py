@@ -48,7 +48,7 @@ def test_an_archive_inside_its_folder_may_be_named_through_a_symlink(
 def test_a_hard_link_to_the_archive_that_is_replaced_is_packed(
     through: str, small: Path, tmp_path: Path
 ) -> None:
-    """It keeps the old archive. Only the name that is replaced is left out."""
+    """The hard link keeps the old archive. Only the replaced name is left out."""
     (small / "sub/archive.ffr").write_bytes(OLD)
     os.link(small / "sub/archive.ffr", small / "kept.ffr")
     os.link(small / "sub/archive.ffr", small / "logs/archive.ffr")

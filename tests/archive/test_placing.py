@@ -1,6 +1,6 @@
-"""How extracted files get their names.
+"""Names of extracted files, and their temporary names.
 
-Temporary files of killed extractions are removed; those of running ones and other files are kept.
+Temporary files of killed extractions are removed. Temporary files of running extractions stay.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def test_without_links_a_file_that_appears_meanwhile_is_not_replaced(
 def test_a_second_extraction_at_the_same_time_succeeds(
     folder: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs while the first writes a file, which has its temporary name already."""
+    """The second runs while the first writes a file under its temporary name."""
     jobs.without_tmpfile(monkeypatch)
     plain = os.pwrite
     seen: set[str] = set()

@@ -103,7 +103,7 @@ class _Checks:
             self._wait_for("attributes", start + len(some))
             kinds = some["mode"] >> 12
             known = np.isin(kinds, allowed)
-            self._require(known, "a mode is not that of a file, folder or symlink", start)
+            self._require(known, "a mode is not one of a file, folder or symlink", start)
             self._kinds[start : start + len(kinds)] = kinds
         until = np.zeros(len(xattrs) + 1, np.int64)  # total bytes of all rows before each row
         for start in range(0, len(xattrs), AT_A_TIME):

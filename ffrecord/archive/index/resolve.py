@@ -1,6 +1,6 @@
 """Resolve a path as a user writes it: slashes, dots, and symlinks inside the archive.
 
-Errors are the same as those of `open()` for a path on a disk. An absolute path begins at the root
+Errors are the same as with `open()` for a path on a disk. An absolute path begins at the root
 of the archive, and ".." of the root is the root. A symlink that leads out of the archive raises
 EXDEV, like openat2(2) with RESOLVE_BENEATH.
 """
