@@ -34,8 +34,8 @@ from ffrecord.atomic.holes import write_with_holes
 from ffrecord.errors import FFRecordError, NoRoomError
 from ffrecord.text import there_already
 
-BATCH_FILES = 256
-BATCH_BYTES = 8 << 20
+BATCH_FILES = 256  # small files that are read at once
+BATCH_BYTES = 8 << 20  # larger files are read alone, in pieces
 
 _SET_IDS = stat.S_ISUID | stat.S_ISGID
 

@@ -194,7 +194,7 @@ class Scan:
     def _entry(self, folder: int, fd: int, name: bytes) -> None:
         """Add a name in an open folder, and its inode."""
         if len(name) > LONGEST_NAME:  # possible on some foreign file systems
-            what = f"the name has more than {LONGEST_NAME} bytes; rename or exclude it"
+            what = f"the name has more than {LONGEST_NAME} bytes; give it a shorter one"
             raise OSError(errno.ENAMETOOLONG, what, name)
         try:
             now = os.stat(name, dir_fd=fd, follow_symlinks=self._dereference)
@@ -294,7 +294,7 @@ class Scan:
         shown = os.fsdecode(path)
         if is_symlink:
             what = f"{shown}: a broken symlink"
-            advice = Advised(f"{what}; exclude it, or ", *_LEAVE_OUT, " leaves it out")
+            advice = Advised(f"{what}; remove it, or pass ", *_LEAVE_OUT, " to leave it out")
         else:
             what = f"{shown}: disappeared while its folder was packed"
             advice = change_advice(f"{shown}: disappeared")

@@ -29,8 +29,8 @@ from ffrecord.disk.slabs import SlabPool
 from ffrecord.format.checksum import crc32
 from ffrecord.format.index import BLOCK
 
-BATCH_BYTES = 16 * BLOCK
-BATCH_FILES = 512
+BATCH_BYTES = 16 * BLOCK  # most bytes of a batch
+BATCH_FILES = 512  # most files of a batch
 MOST_THREADS = 8
 # A batch has waited if more than a quarter of its bytes came from a disk, or if its thread used the
 # processor for less than 15 % of the time, as on a network. Waiting for other threads of this
