@@ -1,1 +1,1 @@
-"""Packed folders: packed, opened by name, extracted, checked."""
+"""Packed folders: pack a folder, read its files by name, extract it, check it."""

@@ -1,11 +1,11 @@
-"""`Archive`: a packed folder by inode numbers. Records and index together, and verified reads.
+"""`Archive`: a packed folder, read by inode number. It joins the records with the index.
 
-`PackedFolder`, extraction and the mount are made of this. The index is copied out of the archive
-into memory of our own, checked there, and never read from the file again: an archive that is
-truncated or overwritten while it is in use gives errors for its files, not a dead process. (With
-mode "mmap" the contents of files are the exception, see `FileReader`.)
+`PackedFolder`, extraction and the mount all use it. The index is copied from the archive into
+private memory, checked there, and never read from the file again. So if an archive is truncated or
+overwritten while it is in use, reading its files raises errors and the process survives. Mode
+"mmap" is an exception: file contents are then read straight from the archive, see `FileReader`.
 
-An archive may be used by any number of threads and after a fork.
+Any number of threads may use an archive, and so may a forked process.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ffrecord.archive import shards
 from ffrecord.archive.blocks import STEP_BLOCKS, Blocks
 from ffrecord.archive.index import Index, legacy
 from ffrecord.archive.index.build import build
+from ffrecord.archive.index.check import WAY_OUT
 from ffrecord.archive.index_copy import ImageCopy
 from ffrecord.disk.source import Recheck
 from ffrecord.errors import (
@@ -37,7 +38,7 @@ from ffrecord.records.reader import FileReader, table_of
 
 
 class _Sizes:
-    """Sizes of all records but the last, the index: asked for a few at a time, not kept."""
+    """Sizes of all records except the last, which is the index. Fetched on request, not kept."""
 
     def __init__(self, reader: FileReader) -> None:
         self._reader = reader
@@ -50,7 +51,7 @@ class _Sizes:
 
 
 class Naming:
-    """Lets what goes wrong in a block say which file of the archive that is about."""
+    """Context manager that adds a file's name to errors about the archive's bytes."""
 
     __slots__ = ("_name",)
 
@@ -66,12 +67,16 @@ class Naming:
 
 
 class Archive(Closing):
-    """The packed folder that a reader's records are. Closing the reader closes it."""
+    """A packed folder on top of the reader of its records. Closing the archive closes the reader.
+
+    Args:
+        reader: the reader of the archive's records.
+    """
 
     def __init__(self, reader: FileReader) -> None:
         self.reader = reader
         self.path = self.reader.fnames[-1]
-        self.legacy_size = 0  # of what the index's record has for the original FFRecord
+        self.legacy_size = 0  # bytes of the last record that are for the original FFRecord
         self.index = self._open_index()
         self.blocks = Blocks(reader, self.index)
 
@@ -80,8 +85,11 @@ class Archive(Closing):
         cls, ffr_file: Path | Sequence[Path], check_data: bool = True, *, mode: str = "auto",
         lone: bool = False,
     ) -> Archive:  # fmt: skip
-        """Open a file, the folder of its shards, or the list of those. With `lone` also a folder
-        that an archive of one file lies in, as in the original."""
+        """Open an archive: one file, a folder of shards, or a list of shards.
+
+        With `lone`, `ffr_file` may also be a folder that contains an archive of one file. The
+        original FFRecord accepts that too.
+        """
         reader = FileReader(ffr_file, check_data, mode=mode)
         try:
             archive = cls(reader)
@@ -93,22 +101,25 @@ class Archive(Closing):
             raise
 
     def refuse_lone(self, given: Path | Sequence[Path]) -> None:
-        """An error if this was opened by the name of a folder that it only lies in."""
+        """Raise an error if `given` is a folder that contains this archive of one file."""
         if not isinstance(given, (str, os.PathLike)) or len(self.reader.fnames) > 1:
             return
         if os.path.isdir(given):
             raise NotPackedFolderError(
-                f"{os.fsdecode(given)}: is not the shards of a packed folder, but one lies in it: "
-                f"give {self.path}"
+                f"{os.fsdecode(given)}: not a folder of shards; it contains a packed folder in one "
+                f"file: pass {self.path}"
             )
 
     def read(self, inodes: Ints) -> list[Bytes]:
-        """The contents of regular files, each checked, as one batch."""
+        """Return the verified contents of regular files, read as one batch."""
         return self.reader.read(self.index.records(inodes))
 
     def read_records(self, records: Ints, name: Callable[[int], Path]) -> list[Bytes]:
-        """Records, each checked, as one batch. An error about one has the file's name in it:
-        `name` is asked with its place among `records`."""
+        """Return verified records, read as one batch.
+
+        An error about a record includes the file's name: `name` returns it for a position in
+        `records`.
+        """
         try:
             return self.reader.read(records)
         except SampleChecksumError as error:
@@ -118,7 +129,7 @@ class Archive(Closing):
             raise
 
     def read_range(self, inode: int, offset: int, length: int) -> Bytes:
-        """Bytes of a regular file, checked; fewer where it ends before that."""
+        """Return verified bytes of a regular file; fewer than `length` at its end."""
         piece = self.blocks.piece(inode, offset, length, self.reader.check_data)
         if piece is None:
             return np.empty(0, np.uint8)
@@ -134,7 +145,7 @@ class Archive(Closing):
         return whole[piece.skip : piece.skip + piece.asked]
 
     def stream(self, inode: int) -> Iterator[Bytes]:
-        """A regular file of any size, in pieces that are checked before they are yielded."""
+        """Yield a regular file of any size in pieces, each verified first."""
         size = self.index.status(inode).size
         for offset in range(0, size, STEP_BLOCKS * BLOCK):
             yield self.read_range(inode, offset, STEP_BLOCKS * BLOCK)
@@ -164,16 +175,17 @@ class Archive(Closing):
                 index = Index(self.path, copy.image, _Sizes(reader), copy.wait_for)
                 computed = copy.finish()
         except IndexStructureError:
-            if trailer.length <= MOST_EXPLAINED:  # damage is the better explanation
+            # If the checksum is wrong too, damage is the better explanation.
+            if trailer.length <= MOST_EXPLAINED:
                 self._compare_checksum(self._image_checksum(trailer.length), trailer)
             raise
         self._compare_checksum(computed, trailer)
-        # It stays in memory, but what only the checks had to touch need not stay mapped.
+        # The memfd keeps the index. Pages that only the checks touched need not stay mapped.
         copy.image.madvise(mmap.MADV_DONTNEED)
         return index
 
     def _image_checksum(self, length: int) -> int:
-        """The CRC-32 of an index's image on disk, which is not kept."""
+        """Return the CRC-32 of the index image on disk, without keeping the image."""
         file, start = table_of(self.reader).locate(self.reader.n - 1)
         begin = start + self.legacy_size
         return Recheck(table_of(self.reader).require_open()[file]).checksum(begin, begin + length)
@@ -181,8 +193,8 @@ class Archive(Closing):
     def _compare_checksum(self, computed: int, trailer: index_layout.Trailer) -> None:
         if self.reader.check_data and computed != trailer.crc:
             raise IndexChecksumError(
-                f"{self.path}: its index is damaged: the checksum is {computed:#010x}, "
-                f"the file says {trailer.crc:#010x}"
+                f"{self.path}: its index is damaged: its checksum is {computed:#010x}, "
+                f"the file says {trailer.crc:#010x}; {WAY_OUT}"
             )
 
     def _open_legacy_index(self, record: int, size: int) -> Index:
@@ -193,7 +205,8 @@ class Archive(Closing):
             raise NotPackedFolderError(shards.no_archive(self.reader))
         if size > legacy.most_bytes(record):
             raise IndexStructureError(
-                f"{self.path}: its index has {size} bytes, more than {record} files need"
+                f"{self.path}: its index has {size} bytes, more than {record} files can need; "
+                f"{WAY_OUT}"
             )
         raw = bytearray()
         for piece in self.reader.stream(record):

@@ -1,7 +1,7 @@
-"""Checks of an index for `ffrecord verify`, beyond those that it passes when an archive is opened.
+"""Further checks of an index, for `ffrecord verify`. Opening an archive makes the basic checks.
 
-Whole paths are put together for a message only: an archive of some hundred kilobytes can have
-thousands of them that are a megabyte long. Everything here goes from folder to folder, by names.
+Whole paths are built only for messages, because an archive of a few hundred kilobytes can contain
+thousands of paths that are a megabyte long. The checks go from folder to folder, name by name.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ffrecord.archive.archive import Archive
 from ffrecord.archive.counts import kinds_of
 from ffrecord.archive.index import ROOT, Index, legacy
 from ffrecord.archive.index.build import Tree
+from ffrecord.archive.index.check import WAY_OUT
 from ffrecord.archive.index.resolve import readable_record
 from ffrecord.archive.names import to_text
 from ffrecord.errors import IndexStructureError
@@ -23,18 +24,19 @@ from ffrecord.format.checksum import crc32, crc32_joined
 from ffrecord.format.index import BLOCK, LEGACY_MAGIC
 from ffrecord.records.reader import table_of
 
-LONGEST_SHOWN = 4096
+LONGEST_SHOWN = 4096  # bytes of a path in a message: Linux allows no longer path
 
-# What an entry is to the original, unless it is a file: that is its record.
+# An entry as the original sees it: a folder, nothing, or otherwise the record number of a file.
 _FOLDER, _NOTHING = -1, -2
+_FOR_ORIGINAL = "the index for the original FFRecord"
 
 
 def audit(archive: Archive) -> None:
-    """Raise IndexStructureError for the first thing in an index that is not as it should be.
+    """Raise `IndexStructureError` for the first mistake in an index.
 
-    The checksums of blocks must give those of their records, targets of symlinks and names of
-    extended attributes must be possible ones, each hash must be that of its path, and the index for
-    the original FFRecord, if there is one beside ours, must say the same.
+    The rules: the checksums of a file's blocks combine to the checksum of its record; symlink
+    targets and names of extended attributes are valid; each hash matches its path; and the index
+    for the original FFRecord, if the archive has one, describes the same files.
     """
     _audit_blocks(archive)
     _audit_symlinks(archive.index)
@@ -45,7 +47,7 @@ def audit(archive: Archive) -> None:
 
 
 def shown_path(index: Index, folder: int, name: bytes) -> bytes:
-    """The path of a name in a folder, for a message: its end, if it is longer than any may be."""
+    """Return the path of a name in a folder, for a message. Of a too long path, only the end."""
     names, size = [name], len(name)
     while folder != ROOT and size < LONGEST_SHOWN:
         names.append(index.last_name(folder))
@@ -64,32 +66,32 @@ def _audit_blocks(archive: Archive) -> None:
         joined = crc32_joined(blocks.tolist(), BLOCK, index.status(inode).size)
         if joined != checksums[index.record(inode)]:
             path = _shown(shown_path(index, index.parent(inode), index.last_name(inode)))
-            raise _wrong(archive, f"blocks of {path} with other checksums")
+            raise _wrong(archive, f"the checksums of the blocks of {path} contradict its record's")
 
 
 def _audit_symlinks(index: Index) -> None:
     for inode in (kinds_of(index) == stat.S_IFLNK).nonzero()[0].tolist():
-        index.target(inode)  # raises if it has a NUL in it
+        index.target(inode)  # raises if the target contains a NUL
 
 
 def _audit_xattrs(archive: Archive) -> None:
-    """Row by row, and not inode by inode: those may share rows, and so have any number."""
+    """Check row by row, not inode by inode: many inodes may share the same rows."""
     tables = archive.index.tables
-    last_row: dict[bytes, int] = {}  # of each name, so far
+    last_row: dict[bytes, int] = {}  # the last row so far with each name
     latest = -1
-    # For each row, the last one before which there was the name of that or an earlier row.
+    # For each row r, the largest row whose name occurs again in a later row, up to row r.
     again = array("q")
     for row, (text, length, _) in enumerate(tables.xattrs.tolist()):
         name = tables.texts[text : text + length].tobytes()
         if not name.startswith(b"user.") or b"\0" in name:
-            raise _wrong(archive, f"an extended attribute called {name!r}")
+            raise _wrong(archive, f"an extended attribute is called {name!r}")
         latest = max(latest, last_row.get(name, -1))
         last_row[name] = row
         again.append(latest)
     sets = tables.attributes[tables.attributes["xattrs"] > 0]
     first = sets["xattr"].astype(np.int64)
     if (np.array(again, np.int64)[first + sets["xattrs"] - 1] >= first).any():
-        raise _wrong(archive, "a file that has an extended attribute twice")
+        raise _wrong(archive, "a file has the same extended attribute twice")
 
 
 def _audit_hashes(archive: Archive) -> None:
@@ -97,55 +99,55 @@ def _audit_hashes(archive: Archive) -> None:
     named_by = tables.inodes["entry"]
     crcs = array("I")
     for folder in (kinds_of(index) == stat.S_IFDIR).nonzero()[0].tolist():
-        # Folders come after their parents, and their entries are all entries in order.
+        # A folder comes after its parent, so the CRC of the folder's own entry is in `crcs` by now.
         prefix = crc32(b"/", crcs[named_by[folder]]) if folder != ROOT else 0
         crcs.extend(crc32(name, prefix) for name, _ in index.children(folder))
     due, hashed, hashes = np.array(crcs, np.uint32), tables.hashed, tables.hashes
     every_entry = (np.sort(hashed) == np.arange(len(due))).all()
     if not every_entry or (due[hashed] != hashes).any() or (hashes[:-1] > hashes[1:]).any():
-        raise _wrong(archive, "hashes that are not those of the paths")
+        raise _wrong(archive, "the hashes do not match the paths")
 
 
 def _audit_legacy(archive: Archive) -> None:
-    """Folder by folder, beside ours."""
+    """Compare the original's index with ours, folder by folder."""
     index, theirs = archive.index, _read_legacy(archive)
     records = index.records(np.arange(len(index)))
-    folders = [(ROOT, 0)]  # ours and theirs
-    for ours, other in folders:  # it grows while it is gone through
+    folders = [(ROOT, 0)]  # inode in our index, inode in the original's
+    for ours, other in folders:  # the list grows during the loop
         entries = theirs.entries(other)
         said = {theirs.names[entry]: theirs.inode[entry] for entry in entries}
         if len(said) < len(entries):
-            raise _wrong(archive, "a name that is there twice for the original FFRecord")
+            raise _wrong(archive, f"{_FOR_ORIGINAL} has the same name twice in a folder")
         for name, inode in index.children(ours):
             there = said.pop(name, None)
             record = int(records[inode])
             due = record if record >= 0 else _seen(index, ours, name, inode)
             if due != _said(theirs, there):
                 path = _shown(shown_path(index, ours, name))
-                raise _wrong(archive, f"{path} as something else for the original FFRecord")
+                raise _wrong(archive, f"{_FOR_ORIGINAL} says something else about {path}")
             if due == _FOLDER and there is not None:
                 folders.append((inode, there))
         if said:
             path = _shown(shown_path(index, ours, min(said)))
-            raise _wrong(archive, f"{path} only for the original FFRecord")
+            raise _wrong(archive, f"only {_FOR_ORIGINAL} contains {path}")
 
 
 def _read_legacy(archive: Archive) -> Tree:
     reader, size = archive.reader, archive.legacy_size
     names = len(archive.index.tables.entries)
     if size > legacy.most_bytes(names):
-        raise _wrong(archive, f"{size} bytes for the original FFRecord, more than its names need")
+        raise _wrong(archive, f"{_FOR_ORIGINAL} has {size} bytes, more than its names can need")
     raw = bytearray(size)
     table_of(reader).read_unchecked(reader.n - 1, 0, np.frombuffer(raw, np.uint8))
     if not raw.startswith(LEGACY_MAGIC):
-        raise _wrong(archive, "bytes before it that are no index of the original's")
+        raise _wrong(archive, f"the bytes before it are not {_FOR_ORIGINAL}")
     sizes = reader.record_sizes()[:-1].tolist()
     most = legacy.most_entries(names)
     return legacy.read_tree(archive.path, raw, sizes, os.stat(archive.path), most)
 
 
 def _seen(index: Index, folder: int, name: bytes, inode: int) -> int:
-    """How the original is to see a folder or symlink: those that lead to files are files."""
+    """Return how the original sees a folder or symlink. A symlink to a file is a file."""
     if stat.S_ISDIR(index.mode(inode)):
         return _FOLDER
     record = readable_record(index, folder, name, inode)
@@ -163,4 +165,4 @@ def _shown(path: bytes) -> str:
 
 
 def _wrong(archive: Archive, what: str) -> IndexStructureError:
-    return IndexStructureError(f"{archive.path}: its index has {what}")
+    return IndexStructureError(f"{archive.path}: its index is wrong: {what}; {WAY_OUT}")

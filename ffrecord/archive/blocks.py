@@ -1,9 +1,11 @@
-"""Plans of reads: the blocks that some bytes of a file need, where they are, and their checksums.
+"""Plans of reads: the blocks that hold a range of a file, their places, and their checksums.
 
-A file of one block is verified against its record's CRC-32, a larger one block by block: its
-checksums are in the index or, in an archive of the original's, come from reading the whole file
-once. Blocks have numbers: those of files of one block are their records', the others come after
-those.
+A file of one block is verified against the CRC-32 of its record. A larger file is verified block
+by block. The index has the checksums of its blocks. An archive written by the original FFRecord has
+none, so its large files are read once from end to end to compute them.
+
+Every block with a stored checksum has a number. The block of a one-block file has the number of its
+record; the blocks of larger files are numbered after all records.
 """
 
 from __future__ import annotations
@@ -21,29 +23,29 @@ from ffrecord.format.index import BLOCK
 from ffrecord.records.reader import FileReader
 
 Known: TypeAlias = Callable[[int, int], bool]
-"""Tells whether so many blocks, from one with this number on, are right for certain."""
+"""Takes the number of a block and a count; returns True if these blocks were verified before."""
 
-STEP_BLOCKS = 32  # that a large file is read by, from end to end
+STEP_BLOCKS = 32  # blocks per read when a large file is read from end to end
 
 UNNUMBERED = -1
-"""The number of blocks that the index has no checksums of, and of those that are not checked."""
+"""Stands for the number of a block that is not checked, or that has no checksum in the index."""
 
 
 class FilePiece(NamedTuple):
-    """Bytes to read from one of an archive's files, and which of them were asked for."""
+    """Bytes to read from one file of an archive, and the requested range among them."""
 
     inode: int
     file: int
     begin: int
     length: int
-    skip: int  # bytes before those that were asked for, and how many those are
-    asked: int
-    checksums: list[int] | None  # of each block of it; None: nothing to check
-    block: int  # the number of the first
+    skip: int  # bytes before the requested ones
+    asked: int  # requested bytes
+    checksums: list[int] | None  # one for each block; None: nothing to check
+    block: int  # the number of the first block
 
 
 class Blocks:
-    """Plans reads of an archive's files. Any number of threads may use it."""
+    """Planner of reads of an archive's files. Any number of threads may use it."""
 
     def __init__(self, reader: FileReader, index: Index) -> None:
         files = range(len(reader.fnames))
@@ -51,8 +53,8 @@ class Blocks:
         self._reader = reader
         self._index = index
         self._is_one_file = len(files) == 1
-        self._first: list[int] = np.cumsum([0, *counts[:-1]]).tolist()  # record of each file
-        # As memory: a number of a numpy array takes several times as long.
+        self._first: list[int] = np.cumsum([0, *counts[:-1]]).tolist()  # first record of each file
+        # Memoryviews: taking one number out of a numpy array takes several times as long.
         self._starts = [reader.get_offsets(file).data for file in files]
         self._starts_here = self._starts[0]
         self._of_records = reader.checksums.data
@@ -60,15 +62,16 @@ class Blocks:
         self._derived: dict[int, npt.NDArray[np.uint32]] = {}  # by record
 
     def __len__(self) -> int:
-        """How many numbers there are."""
+        """Return how many block numbers are in use."""
         return len(self._of_records) + len(self._of_blocks)
 
     def piece(
         self, inode: int, offset: int, size: int, check: bool = True, known: Known | None = None
     ) -> FilePiece | None:
-        """Plan a read of `size` bytes of a file from `offset` on; None where it has ended.
+        """Plan a read of `size` bytes of a file from `offset` on; None beyond the file's end.
 
-        Whole blocks are read, unless there is nothing to `check` or they are `known` to be right.
+        The plan reads whole blocks. Without `check`, or if the blocks are `known` to be right, it
+        reads only the requested bytes.
         """
         record, length = self._index.record_and_length(inode)
         stop = min(offset + size, length)
@@ -94,7 +97,7 @@ class Blocks:
         return FilePiece(inode, file, start + offset, asked, 0, asked, None, UNNUMBERED)
 
     def _due(self, inode: int, first: int, last: int) -> tuple[list[int], int]:
-        """The checksums of some blocks of a large file, and the number of the first."""
+        """Return the checksums of some blocks of a large file, and the number of the first."""
         at = self._index.first_block(inode)
         if at is None:
             return self.derive(inode)[first:last].tolist(), UNNUMBERED
@@ -102,27 +105,31 @@ class Blocks:
         return stored, len(self._of_records) + at + first
 
     def locate(self, record: int) -> tuple[int, int]:
-        """The number of the file that a record is in, and the byte that it begins at."""
+        """Return the number of the file that contains a record, and the record's first byte."""
         file = bisect_right(self._first, record) - 1
         return file, self._starts[file][record - self._first[file]]
 
     def last_start(self, file: int, byte: int) -> int:
-        """Where in one of the archive's files the record begins that has a byte; the file's end,
-        if the byte is beyond that."""
+        """Return where the record that contains `byte` begins in one of the archive's files.
+
+        If `byte` is beyond the last record, return the end of the file.
+        """
         starts = self._starts[file]
         return starts[bisect_right(starts, byte) - 1]
 
     def are_known(self, inode: int) -> bool:
-        """Whether a file's blocks have checksums without reading all of it, see `derive`."""
+        """Return True if the checksums of a file's blocks are known without `derive`."""
         record, length = self._index.record_and_length(inode)
         return length <= BLOCK or len(self._of_blocks) > 0 or record in self._derived
 
     def derive(self, inode: int) -> npt.NDArray[np.uint32]:
-        """The CRC-32 of each block of a large file in an archive of the original's, which does not
-        store them. The first time the whole file is read."""
+        """Compute the CRC-32 of each block of a large file in an archive of the original FFRecord.
+
+        Such an archive does not store them. The first call reads the whole file.
+        """
         record, _ = self._index.record_and_length(inode)
         if record not in self._derived:
-            # The record's own checksum is compared at the end: what was derived can be trusted.
+            # `stream` verifies the record's checksum at the end, so these can be trusted.
             blocks = [
                 crc32(piece[at : at + BLOCK])
                 for piece in self._reader.stream(record, STEP_BLOCKS * BLOCK)

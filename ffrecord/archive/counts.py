@@ -1,7 +1,7 @@
-"""How many files, folders and links there are, however a tree is stored: the one way to count them.
+"""Counts of files, folders and links, the same for a folder, an archive and a tar.
 
-A file with several names is one file, and its further names are hard links; the top is no folder
-of its own. So whoever packs, extracts or converts the same tree is told the same numbers.
+A file with several names counts as one file, and its further names count as hard links. The top
+folder is not counted. So packing, extracting and converting the same tree report the same numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ffrecord.archive.index.build import Tree
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of the things in a folder, an archive or a tar."""
+    """Counts of the files, folders and links in a folder, an archive or a tar."""
 
     files: int = 0
     folders: int = 0
@@ -28,12 +28,15 @@ class Counts:
 
     @property
     def names(self) -> int:
-        """How many names there are, but for those of folders."""
+        """Number of names, except names of folders."""
         return self.files + self.symlinks + self.hard_links
 
 
 def count_name(counts: Counts, mode: int, size: int, *, is_hard_link: bool) -> None:
-    """Add a name below the top to the counts. Not a method: users have subclasses as reports."""
+    """Add a name below the top to the counts.
+
+    Not a method, because users get subclasses of `Counts` as reports.
+    """
     if is_hard_link:
         counts.hard_links += 1
     elif stat.S_ISDIR(mode):
@@ -46,13 +49,13 @@ def count_name(counts: Counts, mode: int, size: int, *, is_hard_link: bool) -> N
 
 
 def count_index(index: Index) -> Counts:
-    """Count what is in an archive."""
+    """Count the contents of an archive."""
     tables = index.tables
     return _counted(kinds_of(index), tables.inodes["length"], len(tables.entries))
 
 
 def kinds_of(index: Index) -> npt.NDArray[np.uint32]:
-    """The kind of each inode, as `stat.S_IFMT` has it."""
+    """Return the kind of each inode, as `stat.S_IFMT` returns it."""
     tables = index.tables
     modes = tables.attributes["mode"] & np.uint32(0o170000)
     kinds: npt.NDArray[np.uint32] = modes[tables.inodes["attributes"]]
@@ -60,14 +63,14 @@ def kinds_of(index: Index) -> npt.NDArray[np.uint32]:
 
 
 def count_tree(tree: Tree) -> Counts:
-    """Count what is in a folder that was walked."""
+    """Count the contents of a folder that was walked."""
     return _counted(tree.kinds(), np.frombuffer(tree.length, np.uint64), len(tree.names))
 
 
 def _counted(
     kinds: npt.NDArray[np.uint32], lengths: npt.NDArray[np.uint64], entries: int
 ) -> Counts:
-    """Count inodes by their kinds; the root is one of them, and has no entry."""
+    """Count inodes by kind. The root is an inode without an entry."""
     is_file = kinds == stat.S_IFREG
     return Counts(
         files=int(is_file.sum()),

@@ -1,11 +1,12 @@
-"""Taking an archive apart into files again, and never writing outside the folder that was named.
+"""Extraction: restore the files of an archive below a folder, and write nothing outside it.
 
-Whatever an archive says, and whoever changes the folder meanwhile: every file and folder is made
-relative to an open folder (see `placing`). So a symlink that comes out of the archive, or was
-there before, never leads a later file elsewhere. Names were checked when the archive was opened.
+This holds for any archive, and even if another process changes the folder meanwhile: every file
+and folder is made relative to an open folder (see `placing`). So no symlink, whether extracted or
+already in the folder, can lead a later file elsewhere. Names were checked when the archive was
+opened.
 
-A file gets its name when it is whole, verified and has its attributes (see `placing`): one that
-turns out damaged, or at which the process is killed, is not left behind under its name.
+A file gets its name when it is whole, verified and has its attributes (see `placing`). If a file
+is damaged, or the process is killed, no incomplete file is left under that name.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from ffrecord.atomic.holes import write_with_holes
 from ffrecord.errors import FFRecordError, NoRoomError
 from ffrecord.text import there_already
 
-BATCH_FILES = 256
-BATCH_BYTES = 8 << 20
+BATCH_FILES = 256  # small files that are read at once
+BATCH_BYTES = 8 << 20  # larger files are read alone, in pieces
 
 _SET_IDS = stat.S_ISUID | stat.S_ISGID
 
 
 @dataclass(slots=True)
 class ExtractReport(Counts):
-    """Counts of the things extracted, and of those that were damaged and left out."""
+    """Counts of extracted files, folders and links, and of damaged ones that were left out."""
 
     damaged: int = 0
 
@@ -52,22 +53,24 @@ def extract(
     sparse: bool = False, on_damage: Callable[[str, FFRecordError], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExtractReport:  # fmt: skip
-    """Restore files, folders, symlinks and hard links below `dest`, with modes, times, user.*
-    attributes and, for root, owners.
+    """Restore files, folders, symlinks and hard links below `dest`.
+
+    Modes, times and `user.*` extended attributes are restored; owners too if root extracts. After
+    an error, everything made so far stays, with its attributes.
 
     Args:
-        archive: where from.
-        dest: the folder; it is made if it is not there. It gets the packed folder's own attributes
-            only if it was empty and everything is extracted.
-        paths: which files and folders; all if left out. They keep their whole path below `dest`;
-            folders on that path which are there already stay as they are.
-        overwrite: replace what is there. Otherwise that is a FileExistsError; folders that are
-            there are added to either way.
-        sparse: make holes, which take no room on the disk, of zeros.
-        on_damage: called with the path and error of each damaged file or symlink, which is then
-            left out, and of each folder whose attributes are damaged; without it the error is
-            raised. What was made before an error stays, with its attributes.
-        progress: called with how many files and bytes have been added.
+        archive: the archive to extract.
+        dest: the target folder; it is created if missing. It gets the attributes of the packed
+            folder only if it was empty and the whole archive is extracted.
+        paths: the files and folders to extract; all by default. They keep their whole path below
+            `dest`. Existing folders on that path keep their attributes.
+        overwrite: replace existing files. Otherwise an existing file raises `FileExistsError`.
+            Existing folders are always kept, and files are added to them.
+        sparse: write runs of zeros as holes, which take no space on the disk.
+        on_damage: called with the path and the error of each damaged file or symlink, which is
+            then left out, and of each folder with damaged attributes. Without it the error is
+            raised.
+        progress: called with the number of files and of bytes written since the last call.
     """
     names = None if paths is None else [to_bytes(path) for path in paths]
     require(archive.index, names or ())
@@ -86,10 +89,13 @@ def _make_dest(dest: str) -> None:
     try:
         os.makedirs(dest, exist_ok=True)
     except FileExistsError:
-        raise NotADirectoryError(errno.ENOTDIR, "is not a folder", dest) from None
+        what = "not a folder; pass a folder to extract into"
+        raise NotADirectoryError(errno.ENOTDIR, what, dest) from None
 
 
 class _Extraction:
+    """One run of `extract`."""
+
     def __init__(
         self, archive: Archive, dest: str, root: int, overwrite: bool, sparse: bool,
         on_damage: Callable[[str, FFRecordError], None] | None,
@@ -107,10 +113,10 @@ class _Extraction:
         self._on_damage = on_damage
         self._progress = progress or (lambda files, size: None)
         self._folders = OpenFolders(archive.index, root)
-        self._made: dict[int, tuple[int, bytes]] = {}  # where a file with several names is
-        self._finish: set[int] = set()  # folders, whose attributes come last
-        self._empty: set[int] = set()  # folders that had nothing in them, so no file is in the way
-        self._named: set[tuple[int, bytes]] = set()  # what was asked for and made
+        self._made: dict[int, tuple[int, bytes]] = {}  # first place of a file with several names
+        self._finish: set[int] = set()  # folders, which get their attributes last
+        self._empty: set[int] = set()  # folders that were empty: no existing file can be in the way
+        self._named: set[tuple[int, bytes]] = set()  # requested names that were extracted
         self._owners = os.geteuid() == 0
         self._warned = False
 
@@ -118,7 +124,7 @@ class _Extraction:
         try:
             self._make(paths)
         except BaseException:
-            # What was made stays, so it gets its attributes; the first error is the one to know.
+            # Folders made so far stay, so they get their attributes. Report the first error only.
             with contextlib.suppress(OSError, FFRecordError):
                 self._finish_folders()
             raise
@@ -132,21 +138,25 @@ class _Extraction:
             if not os.listdir(self._root):
                 self._finish.add(ROOT)
                 self._empty.add(ROOT)
-                with contextlib.suppress(PermissionError), self._naming(ROOT):  # it is not ours
-                    os.fchmod(self._root, 0o700)  # until all is there, as other folders
+                # Private until everything is extracted, like all new folders. PermissionError: the
+                # folder belongs to another user.
+                with contextlib.suppress(PermissionError), self._naming(ROOT):
+                    os.fchmod(self._root, 0o700)
             queue = [ROOT]
         else:
             queue = list(self._begin(paths))
         filled = set()
-        # Folders of a level before those below it: the list grows while it is gone through.
+        # Breadth first: the list grows during the loop.
         for folder in queue:
             if folder not in filled:
                 filled.add(folder)
                 queue += self._fill(folder, self._index.children(folder))
 
     def _finish_folders(self) -> None:
-        """Attributes of folders, those inside others first. Whatever is wrong with one, the others
-        do not stay as they were made, for their owner only."""
+        """Set the attributes of all folders, inner folders first.
+
+        If one fails, continue: a folder without its attributes is accessible to its owner only.
+        """
         failed: OSError | FFRecordError | None = None
         for folder in sorted(self._finish, reverse=True):
             try:
@@ -158,7 +168,7 @@ class _Extraction:
             raise failed
 
     def _begin(self, paths: Iterable[bytes]) -> Iterator[int]:
-        """Make what was named, and the folders that it is in; the folders to go on with."""
+        """Make the requested files and the folders on the way; yield folders still to be filled."""
         for path in paths:
             folder, name = self._locate(path)
             above, inode = [], folder
@@ -174,7 +184,10 @@ class _Extraction:
                 self._named.add((folder, name))
 
     def _locate(self, path: bytes) -> tuple[int, bytes | None]:
-        """A path's folder and its last name; the folder itself if the last name is a dot."""
+        """Return the folder and the last name of a path.
+
+        If the path ends in ".", ".." or is empty, return the folder it leads to, and None.
+        """
         inode = resolve(self._index, path, follow=path.endswith(b"/"))
         before, _, name = path.rstrip(b"/").rpartition(b"/")
         if name in (b"", b".", b".."):
@@ -182,7 +195,7 @@ class _Extraction:
         return resolve(self._index, before), name
 
     def _fill(self, folder: int, children: Iterable[tuple[bytes, int]]) -> list[int]:
-        """Make children of a folder; the folders among them."""
+        """Make children of a folder; return those that are folders."""
         inner = []
         batch: list[tuple[bytes, Status]] = []
         size = 0
@@ -193,12 +206,12 @@ class _Extraction:
             if status.is_file and status.size <= BATCH_BYTES and inode not in self._made:
                 batch.append((name, status))
                 size += status.size
-                # The next name may be one for the same file, which must be there by then.
+                # The next name may be a hard link to this file, so the file must exist by then.
                 if size <= BATCH_BYTES and len(batch) < BATCH_FILES and status.links == 1:
                     continue
                 self._files(folder, batch)
             else:
-                self._files(folder, batch)  # first: the rest may fail, and they are to be had
+                self._files(folder, batch)  # first, because the following steps may fail
                 if status.is_folder:
                     self._make_folder(inode)
                     inner.append(inode)
@@ -208,15 +221,15 @@ class _Extraction:
         self._files(folder, batch)
         return inner
 
-    # ---- one kind each -------------------------------------------------------------------
+    # ---- files, symlinks, hard links, folders --------------------------------------------
 
     def _files(self, folder: int, files: list[tuple[bytes, Status]]) -> None:
-        """Small files, read as one batch."""
+        """Make small files, read as one batch."""
         if not files:
             return
         try:
             contents = self._archive.read(np.array([status.inode for _, status in files]))
-        except FFRecordError:  # one by one: the others are to be had
+        except FFRecordError:  # one by one: undamaged files can still be extracted
             for name, status in files:
                 self._file(folder, name, status, partial(self._archive.stream, status.inode))
             return
@@ -224,7 +237,7 @@ class _Extraction:
             self._file(folder, name, status, partial(iter, (content,)))
 
     def _other(self, folder: int, name: bytes, status: Status) -> None:
-        """A symlink, a large file, or another name for what was made."""
+        """Make a symlink, a large file, or another name of a file that was made."""
         if status.inode in self._made and self._hard_link(folder, name, status.inode):
             return
         if status.is_symlink:
@@ -244,7 +257,7 @@ class _Extraction:
                     write_all(fd, piece.data, at)
                 at += len(piece)
             if self._sparse:
-                os.ftruncate(fd, at)  # it may end with a hole
+                os.ftruncate(fd, at)  # the file may end with a hole
             self._set_attributes(fd, status)
 
         with self._telling(folder, name):
@@ -271,7 +284,7 @@ class _Extraction:
             self.report.symlinks += 1
 
     def _hard_link(self, folder: int, name: bytes, inode: int) -> bool:
-        """Another name for a file that was made; False if that needs a second copy."""
+        """Give a file that was made another name. Return False if a copy is needed instead."""
         its_folder, first = self._made[inode]
         try:
             with self._place(folder, name) as (parent, place):
@@ -285,8 +298,10 @@ class _Extraction:
         return True
 
     def _make_folder(self, inode: int, *, on_the_way: bool = False) -> None:
-        """Make a folder, or take the one that is there. If that is only on the way to what was
-        asked for, it stays as it is."""
+        """Make a folder, or use the existing one.
+
+        An existing folder that is only `on_the_way` to a requested file keeps its attributes.
+        """
         if inode in self._finish or inode == ROOT:
             return
         folder, name = self._index.parent(inode), self._index.last_name(inode)
@@ -299,7 +314,7 @@ class _Extraction:
             self._finish.add(inode)
 
     def _make_folder_at(self, parent: int, name: bytes) -> bool:
-        """Whether one had to be made."""
+        """Make a folder; return False if it already exists."""
         try:
             os.mkdir(name, 0o700, dir_fd=parent)
         except FileExistsError:
@@ -314,23 +329,23 @@ class _Extraction:
 
     @contextlib.contextmanager
     def _place(self, folder: int, name: bytes) -> Iterator[tuple[int, bytes]]:
-        """An open folder, and a name in it under which to make a symlink or a hard link."""
+        """Yield an open folder, and a name in it at which to make a symlink or a hard link."""
         with self._naming(folder, name):
             parent = self._folders[folder]
             with self._placing.name(parent, name) as place:
                 yield parent, place
 
-    # ---- how -----------------------------------------------------------------------------
+    # ---- attributes and errors -----------------------------------------------------------
 
     def _set_attributes(self, fd: int, status: Status) -> None:
         try:
-            self._set_xattrs(fd, status.inode)  # first: they need a mode that can be written to
+            self._set_xattrs(fd, status.inode)  # first: they need write permission
         finally:
             mode = stat.S_IMODE(status.mode)
             if self._owners:
                 os.fchown(fd, status.uid, status.gid)
             elif status.uid != os.geteuid() or status.gid != os.getegid():
-                mode &= ~_SET_IDS  # it would run as another user than the one it was made for
+                mode &= ~_SET_IDS  # it would run as a user it was not made for
             os.fchmod(fd, mode)
             os.utime(fd, ns=(status.mtime_ns, status.mtime_ns))
 
@@ -343,11 +358,12 @@ class _Extraction:
                     raise
                 if not self._warned:
                     self._warned = True
-                    warnings.warn(f"{self._dest}: takes no extended attributes", stacklevel=2)
+                    what = "extended attributes are not restored: this file system has none"
+                    warnings.warn(f"{self._dest}: {what}", stacklevel=2)
 
     @contextlib.contextmanager
     def _telling(self, folder: int, name: bytes = b"") -> Iterator[None]:
-        """Give damage in the archive to `on_damage`, if there is one, and go on without it."""
+        """Report damage in the archive to `on_damage`, if given, and suppress the error."""
         try:
             yield
         except NoRoomError:
@@ -360,7 +376,7 @@ class _Extraction:
 
     @contextlib.contextmanager
     def _naming(self, folder: int, name: bytes = b"") -> Iterator[None]:
-        """Errors of the operating system name the whole path."""
+        """Add the whole path to errors of the operating system."""
         self._folders.close_some()
         try:
             yield
@@ -378,6 +394,9 @@ class _Extraction:
 
 
 def _is_not_packed(index: Index, name: bytes) -> bool:
-    """Whether no file has a name like this. (One that a killed extraction left may have been packed
-    since: it is extracted like any other.)"""
+    """Return True if no packed file has this name.
+
+    A file that a killed extraction left behind may have been packed since. Such a file is extracted
+    like any other.
+    """
     return name not in index.tables.names.tobytes()

@@ -1,4 +1,4 @@
-"""A file inside an archive as a Python file object: seekable, read-only, every byte checked."""
+"""A file inside an archive as a Python file object: seekable, read-only, every byte verified."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ STEP = STEP_BLOCKS * BLOCK
 
 
 class PackedFile(io.RawIOBase):
-    """The raw file; `PackedFolder.open` puts a buffer around it.
+    """The raw file. `PackedFolder.open` puts a buffer around it.
 
-    The blocks of the last read are kept, so that many small reads in a row check each block once.
-    A large read is answered in steps, as raw files may: what is kept is never more than a step.
+    The blocks of the last read are kept, so that many small reads in a row verify each block once.
+    One read returns at most `STEP` bytes, as raw files may, so at most that much is kept.
     """
 
     def __init__(self, archive: Archive, inode: int, name: str) -> None:
@@ -60,7 +60,7 @@ class PackedFile(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         self._require_open()
         with memoryview(buffer).cast("B") as target:
-            step = STEP - self._position % BLOCK  # to the end of a block, which is read once then
+            step = STEP - self._position % BLOCK  # ends with a block, so no block is read twice
             count = max(0, min(len(target), self._size - self._position, step))
             if count:
                 target[:count] = self._bytes(self._position, count)

@@ -1,11 +1,11 @@
-"""`PackedFolder`: a packed folder by names, as if it lay on disk.
+"""`PackedFolder`: read a packed folder by name, like a folder on disk.
 
-Names are paths inside the archive, "train/n01440764/1.jpg"; a leading slash, "." and ".." mean what
-they mean below a root directory, and symlinks inside the archive are followed. Errors are those
-of `open()`: FileNotFoundError, IsADirectoryError, NotADirectoryError and so on.
+Names are paths inside the archive, such as "train/n01440764/1.jpg". The archive is the root: a
+leading slash, "." and ".." work as they do there. Symlinks inside the archive are followed.
+Errors are the same as for `open()`: FileNotFoundError, IsADirectoryError, NotADirectoryError.
 
-A folder may be used by any number of threads and after a fork, and pickles as its path and
-options, so a spawned process opens it again.
+Any number of threads may use a `PackedFolder`, and so may a forked process. It pickles as its path
+and options, so a spawned process opens the archive again.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from ffrecord.records.reader import FileReader
 from ffrecord.records.unchanged import changed
 
 Name: TypeAlias = "str | os.PathLike[str]"
-Names: TypeAlias = list[str]  # in the class below `list` is the method
+Names: TypeAlias = list[str]  # named here because `list` is a method in the class below
 Arrays: TypeAlias = list[Bytes]
-Paths: TypeAlias = list[Any]  # of str and Path
+Paths: TypeAlias = list[Any]  # str and Path
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _formerly(former: str, now: str) -> Callable[[Method], Method]:
-    """Let an argument be given by its former name, too."""
+    """Let callers pass an argument by its former name, too."""
 
     def decorate(method: Method) -> Method:
         @functools.wraps(method)
@@ -57,18 +57,18 @@ def _formerly(former: str, now: str) -> Callable[[Method], Method]:
 
 
 class PackedFolder(Closing):
-    """Reads a folder that `pack_folder`, here or in the original FFRecord, has packed.
+    """Reader of a folder that was packed by `pack_folder`, from this library or the original.
 
     Args:
-        ffr_file: the archive: a file, or the folder of its shards.
+        ffr_file: the archive: a file, or a folder of shards.
         check_data: verify the CRC-32 of the index and of everything that is read.
-        mode: how records are read, as `FileReader` has it.
+        mode: how records are read, see `FileReader`.
     """
 
     def __init__(
         self, ffr_file: Name | Sequence[Name], check_data: bool = True, *, mode: str = "auto"
     ) -> None:
-        # For other processes: this one may change its folder.
+        # Absolute, because another process may unpickle it in another working folder.
         absolute = (
             os.path.abspath(os.fsdecode(ffr_file))
             if isinstance(ffr_file, (str, os.PathLike))
@@ -84,12 +84,16 @@ class PackedFolder(Closing):
 
     @cached_property
     def structure(self) -> OrderedDict[str, Any]:
-        """The original's attribute: names in order, and for each its record's number or, for a
-        folder, what is in it. Symlinks to files in here are those files, others are left out."""
+        """The tree as nested `OrderedDict`s, for compatibility with the original FFRecord.
+
+        Each name maps to the number of its record or, for a folder, to another `OrderedDict`. A
+        symlink to a file in the archive maps to the record of that file; other symlinks are left
+        out.
+        """
         index = self._index
         top: OrderedDict[str, Any] = OrderedDict()
         waiting = [(ROOT, top)]
-        for folder, items in waiting:  # it grows while it is gone through
+        for folder, items in waiting:  # the list grows during the loop
             for name, inode in index.children(folder):
                 if stat.S_ISDIR(index.mode(inode)):
                     inside: OrderedDict[str, Any] = OrderedDict()
@@ -109,10 +113,12 @@ class PackedFolder(Closing):
     def read(self, fnames: Iterable[Name]) -> Arrays: ...
     @_formerly("names", "fnames")
     def read(self, fnames: Name | Iterable[Name]) -> Bytes | Arrays:
-        """The contents of files, in the order of `fnames`, as one batch; of one file for one name.
+        """Return the contents of files, read as one batch.
 
-        Arrays of bytes, as `FileReader.read` returns. As in the original, here and in `read_one`,
-        `exists`, `is_file` and `is_dir` a slash at the end of a file's name does not count.
+        For one name, return one array; for several names, a list of arrays in the same order. The
+        arrays hold bytes, as from `FileReader.read`. A slash at the end of a file's name is
+        ignored, as in the original FFRecord. `read_one`, `exists`, `is_file` and `is_dir` ignore
+        it too.
         """
         if isinstance(fnames, (str, os.PathLike)):
             return self.read_one(fnames)
@@ -121,25 +127,24 @@ class PackedFolder(Closing):
 
     @_formerly("name", "fname")
     def read_one(self, fname: Name) -> Bytes:
-        """The contents of a file."""
+        """Return the contents of one file."""
         record = self.record(fname)
         with Naming(fname):
             return self.reader.read_one(record)
 
     def read_range(self, name: Name, offset: int, length: int) -> Bytes:
-        """`length` bytes of a file from `offset` on, or fewer where it ends before that.
+        """Return `length` bytes of a file from `offset` on, or fewer at the end of the file.
 
-        Checked like everything else: of a large file only the blocks of 128 KiB are read that
-        hold these bytes.
+        The bytes are verified. Of a large file, only the 128 KiB blocks that hold them are read.
         """
         if offset < 0 or length < 0:
-            raise ValueError(f"offset and length must not be negative: {offset}, {length}")
+            raise ValueError(f"offset and length must be at least 0, not {offset} and {length}")
         inode = self._file(name)
         with Naming(name):
             return self.archive.read_range(inode, offset, length)
 
     def stream(self, name: Name) -> Iterator[Bytes]:
-        """A file of any size in pieces of a few megabytes, each checked."""
+        """Yield a file of any size in pieces of a few megabytes, each verified."""
         return self._stream(self._file(name), name)
 
     def _stream(self, inode: int, name: Name) -> Iterator[Bytes]:
@@ -147,15 +152,15 @@ class PackedFolder(Closing):
             yield from self.archive.stream(inode)
 
     def record(self, name: Name) -> int:
-        """The number of the record that holds a file."""
+        """Return the number of the record that holds a file."""
         return int(self._records([name])[0])
 
     def records(self, names: Iterable[Name]) -> Ints:
-        """The number of the record that holds each file."""
+        """Return, for each file, the number of the record that holds it."""
         return self._records(_list_of(names))
 
     def _records(self, names: Sequence[Name]) -> Ints:
-        # By hash where the name is a plain path, else step by step.
+        # Plain paths are found by hash; all other names are resolved step by step.
         try:
             paths = list(map(str.encode, names))  # type: ignore[arg-type]
         except (TypeError, UnicodeEncodeError):  # a Path; a name that is not UTF-8
@@ -169,7 +174,7 @@ class PackedFolder(Closing):
     def _record(self, name: Name) -> int:
         try:
             inode = self._file(name)
-        except NotADirectoryError as error:  # unless that is only because of a slash at the end
+        except NotADirectoryError as error:  # perhaps only because of a slash at the end
             try:
                 inode = self._file(PurePosixPath(name))
             except OSError:
@@ -184,9 +189,13 @@ class PackedFolder(Closing):
         overwrite: bool = False,
         sparse: bool = False,
     ) -> ExtractReport:
-        """Restore files and folders, or all of them, below the folder `dest`.
+        """Restore files and folders below the folder `dest`.
 
-        With `overwrite` files that are there are replaced, with `sparse` zeros become holes.
+        Args:
+            dest: the target folder; it is created if missing.
+            names: the files and folders to extract; all by default.
+            overwrite: replace existing files.
+            sparse: write runs of zeros as holes, which take no space on the disk.
         """
         if isinstance(names, (str, os.PathLike)):
             names = [names]
@@ -201,9 +210,9 @@ class PackedFolder(Closing):
         errors: str | None = None,
         newline: str | None = None,
     ) -> Any:
-        """A seekable file object; binary unless mode is "r" or "rt"."""
+        """Return a seekable file object: binary, or text if `mode` is "r" or "rt"."""
         if mode not in ("rb", "r", "rt"):
-            raise ValueError(f"mode must be 'rb', 'r' or 'rt' in an archive, not {mode!r}")
+            raise ValueError(f"mode is {mode!r}; archives are read-only: pass 'rb', 'r' or 'rt'")
         raw = PackedFile(self.archive, self._file(name), os.fspath(name))
         file = io.BufferedReader(raw, BLOCK)
         if mode == "rb":
@@ -219,10 +228,11 @@ class PackedFolder(Closing):
         list_dir: bool = True,
         recursive: bool = False,
     ) -> Paths:
-        """The names in a folder, sorted.
+        """Return the names in a folder, sorted.
 
-        As in the original, names in the folder itself are `str`, those further down, relative to
-        it, `pathlib.Path`. A symlink counts as what it points to, and is not descended into.
+        As in the original FFRecord, names in the folder itself are `str`. With `recursive`, names
+        further down are `pathlib.Path`, relative to the folder. A symlink counts as a file or a
+        folder by what it points to. Symlinks to folders are not entered.
         """
         index = self._index
         found: Paths = []
@@ -235,20 +245,23 @@ class PackedFolder(Closing):
         return found
 
     def exists(self, path: Name) -> bool:
-        """Whether there is a file or folder; False for a symlink that leads nowhere."""
+        """Return True if `path` is a file or folder. A broken symlink returns False."""
         return self._mode(path) != 0
 
     def is_file(self, path: Name) -> bool:
+        """Return True if `path` is a regular file, or a symlink to one."""
         return stat.S_ISREG(self._mode(path))
 
     def is_dir(self, path: Name) -> bool:
+        """Return True if `path` is a folder, or a symlink to one."""
         return stat.S_ISDIR(self._mode(path))
 
     def is_symlink(self, path: Name) -> bool:
+        """Return True if `path` is a symlink."""
         return stat.S_ISLNK(self._mode(path, follow=False))
 
     def stat(self, name: Name, *, follow_symlinks: bool = True) -> os.stat_result:
-        """As `os.stat`; times other than st_mtime are the same as that."""
+        """Return the status of a file, like `os.stat`. All times equal `st_mtime`."""
         status = self._index.status(self._inode(name, follow=follow_symlinks))
         seconds = status.mtime_ns // 1_000_000_000
         mtime = status.mtime_ns / 1e9
@@ -264,48 +277,51 @@ class PackedFolder(Closing):
         )  # fmt: skip
 
     def readlink(self, name: Name) -> str:
-        """Where a symlink points, as it was written."""
+        """Return the target of a symlink, unchanged."""
         inode = self._inode(name, follow=False)
         if not stat.S_ISLNK(self._index.mode(inode)):
-            raise OSError(errno.EINVAL, "not a symlink", os.fspath(name))
+            raise OSError(errno.EINVAL, "not a symlink in the archive", os.fspath(name))
         return to_text(self._index.target(inode))
 
     def xattrs(self, name: Name, *, follow_symlinks: bool = True) -> dict[str, bytes]:
-        """The extended attributes of a file or folder, by name."""
+        """Return the extended attributes of a file or folder, by name."""
         found = self._index.xattrs(self._inode(name, follow=follow_symlinks))
         return {to_text(key): value for key, value in found.items()}
 
     def walk(
         self, top: Name = "", *, followlinks: bool = False
     ) -> Iterator[tuple[str, Names, Names]]:
-        """As `os.walk`: each folder's path, the folders and the files in it; `top` is "".
+        """Yield the path, the folders and the files of each folder, like `os.walk`.
 
-        A caller may take folders out of the list to skip them. Symlinks to folders stand among
-        the folders; with `followlinks` they are gone into, except into a folder that one is in.
+        The path of the root is "". To skip folders, remove them from the yielded list. Symlinks to
+        folders are listed among the folders. With `followlinks` they are entered too, unless they
+        lead to a folder that contains them.
         """
         path = os.fspath(top).rstrip("/")
         yield from walk.walk(self._index, path, self._folder(top), followlinks=followlinks)
 
     def glob(self, pattern: str) -> Names:
-        """Paths that match, sorted by folder: `*`, `?` and `[a-z]` within a name, `**` for any
-        number of folders, and a slash at the end for folders only. Names that begin with a dot
-        are no exception."""
+        """Return the paths that match a pattern, sorted by folder.
+
+        `*`, `?` and `[a-z]` match within a name, `**` matches any number of folders. A slash at
+        the end matches folders only. Names that begin with a dot match like all others.
+        """
         found = walk.matching(self._index, pattern)
         return [path for path in found if self.is_dir(path)] if pattern[-1:] == "/" else found
 
     def num_files(self) -> int:
-        """How many names of regular files there are; hard links count each."""
+        """Return the number of names of regular files. Each hard link counts."""
         return len(walk.file_entries(self._index))
 
     def __len__(self) -> int:
         return self.num_files()
 
     def __bool__(self) -> bool:
-        """True for an empty folder too, as in the original."""
+        """Return True, for an empty folder too, as in the original FFRecord."""
         return True
 
     def __iter__(self) -> Iterator[str]:
-        """The paths of all regular files, a folder's own before those of the folders in it."""
+        """Yield the paths of all regular files; files of a folder come before its subfolders."""
         return walk.all_files(self._index)
 
     @overload
@@ -313,24 +329,24 @@ class PackedFolder(Closing):
     @overload
     def __getitem__(self, names: Sequence[Name]) -> Arrays: ...
     def __getitem__(self, names: Name | bytes | Sequence[Name]) -> Bytes | Arrays:
-        """`folder["a/b.jpg"]` is a file's content, `folder[["a", "b"]]` those of several.
+        """Return the contents of a file, `folder["a/b.jpg"]`, or of several, `folder[["a", "b"]]`.
 
-        A file that is not there is a FileNotFoundError, as for `read`, not a KeyError. Records by
-        number are in `folder.reader`.
+        A missing file raises FileNotFoundError, like `read`, not KeyError. To read records by
+        number, use `folder.reader`.
         """
         return self.read(to_text(names) if isinstance(names, bytes) else names)
 
     def __getitems__(self, names: Sequence[Name]) -> Arrays:
-        """Return a batch of files: torch's loaders ask for it, and it is one read."""
+        """Return a batch of files as one read. torch's loaders call this method."""
         return self.read(names)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, (str, os.PathLike)) and self.exists(name)
 
-    # ---- life ----------------------------------------------------------------------------
+    # ---- closing and pickling ------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the archive's files. What was read stays valid."""
+        """Close the archive's files. Arrays that were returned stay valid."""
         self.archive.close()
 
     def __getstate__(self) -> Any:
@@ -345,7 +361,7 @@ class PackedFolder(Closing):
     def __repr__(self) -> str:
         return f"<PackedFolder {self.archive.path}: {len(self._index)} files and folders>"
 
-    # ---- inside --------------------------------------------------------------------------
+    # ---- helpers -------------------------------------------------------------------------
 
     @property
     def _index(self) -> Index:
@@ -367,7 +383,7 @@ class PackedFolder(Closing):
         return inode
 
     def _mode(self, name: Name, *, follow: bool = True) -> int:
-        """Its mode; 0 if there is no such thing."""
+        """Return the mode of a file or folder, or 0 if it does not exist."""
         if follow and os.fspath(name).endswith(("/", "/.")):
             name = PurePosixPath(name)
         try:
@@ -380,5 +396,5 @@ def _list_of(names: Iterable[Name]) -> list[Name]:
     try:
         return names if isinstance(names, list) else list(names)
     except TypeError:
-        what = f"not {type(names).__name__}: records by number are read by .reader"
+        what = f"not {type(names).__name__}; to read records by number, use .reader"
         raise TypeError(f"names must be a name or a list of names, {what}") from None

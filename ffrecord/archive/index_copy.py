@@ -1,14 +1,16 @@
-"""An index's image copied out of its archive, piece by piece, while earlier pieces are checked.
+"""`ImageCopy`: copies the index of an archive into memory while the first parts are checked.
 
-Into memory that nobody else can write to (memfd), so that it stays what it was when it was
-checked, and that forks share. A thread goes through a large index in the order in which the
-checks do, a little ahead of them, and no further once they have failed. It must not need Python
-often: each time it may have to wait 5 ms for the checks to let it (with a read, a checksum and a
-write for every MiB, copying beside the checks took as long as one after the other). So the kernel
-copies, some MiB at a time.
+The copy is in a memfd. No other process can write to it, so the index cannot change after it was
+checked. Forked processes share the memory.
 
-Holes stay holes: a file may have any number of them for nothing, and they take no memory here
-unless a check looks at them, which refuses what is all zeros.
+A large index is copied by a thread. It copies the parts in the order of the checks, a little ahead
+of them, and stops when a check fails. The thread must need the Python interpreter rarely, because
+each time it may wait 5 ms until the checks release it. With a read, a checksum and a write for
+every MiB, copying during the checks took as long as copying first. So the kernel copies several MiB
+at a time.
+
+Holes stay holes: a file may contain any number of them, and they take no memory here unless a
+check reads them. The checks reject rows of zeros.
 """
 
 from __future__ import annotations
@@ -24,22 +26,22 @@ from ffrecord.disk.source import next_data
 from ffrecord.format import index as index_layout
 from ffrecord.format.checksum import crc32, crc32_followed_by, crc32_of_zeros
 
-CHUNK = 4 << 20
+CHUNK = 4 << 20  # bytes copied by one call
 ALONE = 4 << 20
-"""An image smaller than this is copied before anything else is done: a thread takes longer."""
+"""Size in bytes below which an image is copied first, then checked: a thread would be slower."""
 
 
-_TOGETHER = ("entries", "names")
+_TOGETHER = ("entries", "names")  # parts that are checked together
 
 
 class CopyTo(Protocol):
-    """Appends bytes of the image, from `offset` on, to the file behind a descriptor."""
+    """Function that appends bytes of the image, from `offset` on, to the file of a descriptor."""
 
     def __call__(self, fd: int, offset: int, length: int) -> None: ...
 
 
 class ImageCopy:
-    """The copy of an image of `length` bytes. Leave it (`with`) and no more is copied."""
+    """Copy of an image of `length` bytes. The end of the `with` block stops the copying."""
 
     def __init__(self, path: str, copy_to: CopyTo, length: int) -> None:
         self._copy_to = copy_to
@@ -49,13 +51,13 @@ class ImageCopy:
         self._thread: threading.Thread | None = None
         self._memory = os.memfd_create("ffrecord index")
         try:
-            # The counts first: whether the rest is worth any memory is for them to say.
+            # First the counts: they are checked before memory is taken for the rest.
             copy_to(self._memory, 0, index_layout.COUNTS_SIZE)
             with self._mapped(path, index_layout.COUNTS_SIZE) as start:
                 counts = start[:]
             self._parts = index_layout.parts(path, counts, length)
             self.image = self._mapped(path, length)
-            # Of each part, up to where it is copied, and the checksum of that.
+            # For each part, the end of the copied bytes, and their checksum.
             self._copied = {name: part.begin for name, part in self._parts.items()}
             self._crcs = dict.fromkeys(self._parts, 0)
             self._keep("counts", 0, len(counts))
@@ -69,12 +71,13 @@ class ImageCopy:
             self._thread.start()
 
     def _mapped(self, path: str, length: int) -> mmap.mmap:
-        """The first bytes of the copy."""
+        """Return a mapping of the first `length` bytes of the copy."""
         try:
             os.ftruncate(self._memory, length)
             return mmap.mmap(self._memory, length, prot=mmap.PROT_READ)
-        except OSError as error:  # no memory for it; the archive is what users know of
-            raise OSError(error.errno, f"its index: {error.strerror}", path) from error
+        except OSError as error:  # out of memory: name the archive, which the user knows
+            what = f"no memory for its index of {length} bytes: {error.strerror}"
+            raise OSError(error.errno, what, path) from error
 
     def __enter__(self) -> ImageCopy:
         return self
@@ -85,7 +88,7 @@ class ImageCopy:
             self._thread.join()
 
     def wait_for(self, part: str, rows: int | None = None) -> None:
-        """Until a part, or so many rows of its first table, have been copied."""
+        """Wait until a part, or the first `rows` rows of its first table, have been copied."""
         bounds = self._parts[part]
         until = bounds.end if rows is None else bounds.until(rows)
         if self._copied[part] < until:
@@ -95,7 +98,7 @@ class ImageCopy:
             raise self._problem
 
     def finish(self) -> int:
-        """Until everything has been copied; its CRC-32."""
+        """Wait until everything has been copied; return the CRC-32 of the image."""
         crc = 0
         for name, part in self._parts.items():
             self.wait_for(name)
@@ -110,7 +113,7 @@ class ImageCopy:
                 os.lseek(self._memory, begin, os.SEEK_SET)
                 self._copy_to(self._memory, begin, end - begin)
                 self._keep(name, begin, end)
-        except Exception as problem:  # for the thread that waits
+        except Exception as problem:  # raised by `wait_for` in the waiting thread
             with self._progress:
                 self._problem = problem
                 self._progress.notify_all()
@@ -118,21 +121,24 @@ class ImageCopy:
             os.close(self._memory)
 
     def _pieces(self) -> Iterator[tuple[str, int, int]]:
-        """The pieces to copy, in order: part, begin and end. Names and the entries that they belong
-        to take turns, since they are checked together. A generator: there may be millions."""
+        """Yield part, begin and end of each piece to copy, in order.
+
+        Pieces of entries and of names alternate, because the two are checked together. A
+        generator, because there may be millions of pieces.
+        """
         for turn in ("attributes",), ("xattrs",), ("large",), ("inodes",), _TOGETHER, ("hashes",):
             for _, name, begin, end in merge(*map(self._pieces_of, turn)):
                 yield name, begin, end
 
     def _pieces_of(self, name: str) -> Iterator[tuple[float, str, int, int]]:
-        """The pieces of one part, each after the share of the part that it completes."""
+        """Yield the pieces of one part, each with the share of the part that is copied then."""
         part = self._parts[name]
         for begin in range(part.begin, part.end, CHUNK):
             end = min(begin + CHUNK, part.end)
             yield (end - part.begin) / (part.end - part.begin), name, begin, end
 
     def _keep(self, part: str, begin: int, end: int) -> None:
-        if next_data(self._memory, begin) >= end:  # a look at it would take memory for it
+        if next_data(self._memory, begin) >= end:  # a hole: reading it would take memory
             following = crc32_of_zeros(end - begin)
             self._crcs[part] = crc32_followed_by(self._crcs[part], following, end - begin)
         else:

@@ -1,7 +1,7 @@
-"""Names in an archive: bytes inside, text for users. And paths that users give.
+"""Names in an archive, bytes inside and text for users, and paths that users pass.
 
-As text they are UTF-8, and what is not is escaped as Python's `os` does. The locale has no part in
-it: an archive's names are the same everywhere.
+As text, names are UTF-8. Bytes that are not UTF-8 are escaped as Python's `os` escapes them. The
+locale has no influence: the names of an archive are the same everywhere.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import base64
 import errno
 import os
 
-NO_WORKING_FOLDER = "the working directory was deleted: give an absolute path"
+NO_WORKING_FOLDER = "the working directory was deleted; pass an absolute path"
 
 
 def to_bytes(name: str | os.PathLike[str]) -> bytes:
     text = os.fspath(name) if isinstance(name, os.PathLike) else name
     if not isinstance(text, str):
-        raise TypeError(f"a name is a str or a path, not {type(name).__name__}")
+        raise TypeError(f"a name must be a str or a path, not {type(name).__name__}")
     try:
         return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # a surrogate that stands for no byte: no file can have it
+    except UnicodeEncodeError:  # a surrogate that stands for no byte: no file has such a name
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text) from None
 
 
@@ -28,11 +28,15 @@ def to_text(name: bytes) -> str:
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """A path on this machine. An empty one, as of a shell's variable that is not set, would be the
-    current folder."""
+    """Return the absolute form of a path on this machine.
+
+    An empty path is an error: it may come from a shell variable that is not set, and would mean
+    the current folder.
+    """
     text = os.fsdecode(path)
     if not text:
-        raise FileNotFoundError(errno.ENOENT, "an empty name is no file or folder")
+        what = 'the path is empty; pass the name of a file or folder, or "." for this folder'
+        raise FileNotFoundError(errno.ENOENT, what)
     try:
         return os.path.abspath(text)
     except FileNotFoundError:
@@ -40,8 +44,11 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 
 def json_facts(key: str, text: str) -> dict[str, str]:
-    """A name for JSON. One that is not UTF-8 is escaped as Python's `os` does, which other
-    languages cannot undo: it comes as base64, too."""
+    """Return a name for JSON, under `key`.
+
+    A name that is not UTF-8 is escaped as Python's `os` escapes it. Other languages cannot undo
+    that, so the name is also given as base64.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:

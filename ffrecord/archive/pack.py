@@ -1,8 +1,8 @@
-"""`pack_folder`: a whole directory tree into one archive, or into a folder of shards.
+"""`pack_folder`: pack a whole folder into one archive, or into a folder of shards.
 
-The contents of the files become records in the order of their paths, each file once however many
-hard links it has; the last record is the index. The same tree gives the same bytes. As with every
-writer here the archive appears under its name when it is whole and on disk, or not at all.
+Each file becomes one record, in the order of the paths. A file with several hard links is stored
+once. The last record is the index. The same folder always gives the same bytes. As with every
+writer of this library, the archive gets its name when it is whole and on disk, or never.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ffrecord.archive.index import Index, legacy
 from ffrecord.archive.index.build import Shard, Tree, build
 from ffrecord.archive.index.resolve import readable_record
 from ffrecord.archive.names import absolute
-from ffrecord.archive.scan import Scan
+from ffrecord.archive.scan import Scan, change_advice
 from ffrecord.archive.source_files import read_ahead
 from ffrecord.atomic import tempnames
 from ffrecord.atomic.file import check_target
@@ -45,13 +45,13 @@ from ffrecord.records.writer import FileWriter
 from ffrecord.terminal import printable
 from ffrecord.text import Advised, listed, parse_size
 
-DOING = "packing"  # in the name of a folder that is not whole yet
-MOST_SHARDS = 100_000  # PART_00000.ffr to PART_99999.ffr sort by number
+DOING = "packing"  # part of the name of a folder whose shards are not complete yet
+MOST_SHARDS = 100_000  # the names PART_00000.ffr to PART_99999.ffr sort by number
 
 
 @dataclass(slots=True)
 class PackProgress:
-    """How far packing is: files and bytes done, and how many there are."""
+    """Progress of packing: files and bytes done so far, and in total."""
 
     files: int
     total_files: int
@@ -61,13 +61,13 @@ class PackProgress:
 
 @dataclass(slots=True)
 class PackReport(Counts):
-    """Counts of the things packed, and what was left out."""
+    """Counts of packed files, folders and links, and of files that were left out."""
 
     shards: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
-    """Sockets, fifos and devices by kind."""
+    """Number of sockets, fifos and devices, by kind."""
     changed: list[str] = field(default_factory=list)
-    """With `ignore_changed`: what changed or went away."""
+    """With `ignore_changed`, the paths of files that changed or disappeared."""
 
 
 def pack_folder(
@@ -87,19 +87,20 @@ def pack_folder(
 
     Args:
         folder: the folder to pack.
-        out_file: the archive; it is replaced when the new one is whole. With `shard_size` a new
-            folder.
-        verbose: print the number and the path of each file, as the original does. `progress`
-            and `packing_bar` are for programs that show how far packing is.
-        jobs: how many files to read at once, at most; 8 if left out.
-        dereference: pack what symlinks point to, as the original did, instead of symlinks.
+        out_file: the archive to write. An existing archive is replaced when the new one is
+            complete. With `shard_size`, a new folder.
+        verbose: print the number and the path of each file, like the original FFRecord. To show
+            progress in a program, use `progress` and `packing_bar` instead.
+        jobs: the most files to read at once; 8 by default.
+        dereference: pack the files that symlinks point to, like the original FFRecord, instead of
+            the symlinks.
         exclude: patterns of names (`*.tmp`) or paths (`logs/*`) to leave out.
         progress: called now and then with a `PackProgress`.
         legacy_index: also write the index that the original FFRecord reads.
-        ignore_changed: a file that changes or goes away meanwhile is a warning, not an error;
-            it is packed as it was found, or left out.
-        shard_size: write PART_00000.ffr … of about this size ("10GB") and one index, which open
-            as one archive.
+        ignore_changed: warn about a file that changes or disappears during packing, instead of
+            raising an error. A changed file is packed as it was read; a missing one is left out.
+        shard_size: write shards PART_00000.ffr … of about this size ("10GB") and an index. Together
+            they open as one archive.
     """
     top = absolute(folder)
     _require_folder(top)
@@ -128,13 +129,13 @@ def pack_folder(
 
 @contextlib.contextmanager
 def packing_bar(*, shown: bool) -> Iterator[Callable[[PackProgress], None]]:
-    """Draw a progress bar on standard error. Give a function for `pack_folder(progress=…)`."""
+    """Draw a progress bar on standard error. Yield the function for `pack_folder(progress=…)`."""
     drawn = None
     with contextlib.ExitStack() as stack:
 
         def show(now: PackProgress) -> None:
             nonlocal drawn
-            if drawn is None:  # not before: an error may come instead
+            if drawn is None:  # not earlier, because packing may fail before it begins
                 total, unit = now.total_bytes, "B"
                 made = bar(shown=shown, total=total, unit=unit, unit_scale=True, desc="packing")
                 drawn = stack.enter_context(made)
@@ -148,20 +149,22 @@ def _require_folder(top: str) -> None:
     fd = open_path(top, os.O_PATH | os.O_CLOEXEC)
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, "not a folder", top)
+            raise NotADirectoryError(errno.ENOTDIR, "not a folder; pass the folder to pack", top)
     finally:
         os.close(fd)
 
 
 @contextlib.contextmanager
 def _place(target: str, *, sharded: bool) -> Iterator[str]:
-    """Where to write: the archive itself, or a folder that gets its name at the end, when all went
-    well. An error before anything is read if the target cannot be made."""
+    """Yield the path to write to: the archive, or a folder that is renamed to `target` at the end.
+
+    If the target cannot be written, raise an error before any file is read.
+    """
     if not sharded:
         check_target(target)
         yield target
         return
-    folder = NewFolder(target, DOING, partial(check_new_folder, target, "shards want a"))
+    folder = NewFolder(target, DOING, partial(check_new_folder, target, "shards need a"))
     try:
         yield folder.path
         folder.publish()
@@ -171,7 +174,7 @@ def _place(target: str, *, sharded: bool) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _names_as_text() -> Iterator[None]:
-    """Errors name paths as users write them; the walk has them as bytes."""
+    """Turn the path in an error from bytes, which the walk uses, into text."""
     try:
         yield
     except OSError as error:
@@ -181,7 +184,7 @@ def _names_as_text() -> Iterator[None]:
 
 
 class _Packer:
-    """Writes what a scan has found."""
+    """Writer of an archive from the results of a scan."""
 
     def __init__(
         self, scan: Scan, ignore_changed: bool, legacy_index: bool, jobs: int | None
@@ -199,22 +202,24 @@ class _Packer:
         self.tell: Callable[[int, int], None] = lambda files, size: None
 
     def paths(self) -> Iterator[str]:
-        """A path of each file, in the order of their records."""
+        """Yield one path of each file, in the order of the records."""
         return (os.fsdecode(self._scan.path(inode)) for inode in self._files)
 
     def write_file(self, target: str) -> None:
-        """Everything, and the index, into one file."""
+        """Write all files and the index into one archive."""
         with FileWriter(target, len(self._files) + 1) as writer:
             self._write(writer, self._files)
             self._write_index(writer, target, [])
 
     def write_shards(self, folder: str, target: str, largest: int) -> None:
-        """Files of about the given size, and the index in one more, into `folder`, which becomes
-        `target`."""
+        """Write shards of about `largest` bytes and an index file into `folder`.
+
+        `folder` gets the name `target` later.
+        """
         parts = self._parts(largest)
         if len(parts) > MOST_SHARDS:
-            many = f"{len(parts)} shards are too many: "
-            raise ValueError(Advised(many, "shard_size", "--shard-size", " is too small"))
+            many = f"{target}: {len(parts)} shards, but at most {MOST_SHARDS} are possible; pass a "
+            raise ValueError(Advised(many, "larger shard_size", "larger --shard-size"))
         self.report.shards = len(parts)
         shards = []
         for number, part in enumerate(parts):
@@ -227,7 +232,7 @@ class _Packer:
             self._write_index(writer, target, shards)
 
     def _parts(self, largest: int) -> list[range]:
-        """Which of the files are in each shard: as many as fit, and at least one."""
+        """Return the range of files for each shard: as many as fit, and at least one."""
         parts = []
         begin = size = 0
         for row, inode in enumerate(self._files):
@@ -239,9 +244,9 @@ class _Packer:
         return [*parts, range(begin, len(self._files))]
 
     def _write(self, writer: FileWriter, inodes: Iterable[int]) -> None:
-        """The contents of files, one record each, with what is only known once they are read."""
+        """Write files, one record each, and note their block checksums and attributes."""
         tree = self._scan.tree
-        begun: list[int] = []  # checksums of a large file's first blocks
+        begun: list[int] = []  # block checksums of a large file that is not complete yet
         for batch in read_ahead(self._scan, inodes, self._jobs):
             piece, size = batch.piece, sum(batch.piece.lengths)
             writer.append(batch.memory[:size])
@@ -267,10 +272,9 @@ class _Packer:
 
     def _note_change(self, inode: int, *, gone: bool) -> None:
         paths = [os.fsdecode(path) for path in self._scan.paths(inode)]
-        what = "went away" if gone else "changed"
+        what = "disappeared" if gone else "changed"
         if not self._ignore_changed:
-            message = f"{paths[0]}: {what} while its folder was packed; pack it again, or with "
-            raise ChangedError(Advised(message, "ignore_changed=True", "--ignore-changed"))
+            raise ChangedError(change_advice(f"{paths[0]}: {what}"))
         if gone and inode not in self._gone:
             self._gone.add(inode)
             self.report.files -= 1
@@ -279,11 +283,12 @@ class _Packer:
         for path in paths:
             if path not in self.report.changed:
                 self.report.changed.append(path)
-                message = f"{path}: {what} while its folder was packed"
+                packed = "left out" if gone else "packed as it was read"
+                message = f"{path}: {what} while its folder was packed; {packed}"
                 warnings.warn(message, ChangedWarning, stacklevel=5)
 
     def _write_index(self, writer: FileWriter, target: str, shards: list[Shard]) -> None:
-        """The last record."""
+        """Write the last record."""
         self._scan.forget()
         tree = self._scan.tree
         sizes = np.frombuffer(tree.length, np.int64)[np.frombuffer(self._files, np.uint32)]
@@ -293,7 +298,7 @@ class _Packer:
 
 
 def _number_files(tree: Tree) -> array[int]:
-    """Give files their record numbers, in the order of their paths; the inodes in that order."""
+    """Give files their record numbers, in path order; return the inodes in that order."""
     files = array("I")
     seen = bytearray(len(tree))
     for entry, _ in tree.in_path_order():
@@ -309,7 +314,7 @@ def write_index(
     writer: FileWriter, target: str, tree: Tree, sizes: Ints, shards: Sequence[Shard] = (),
     *, legacy_index: bool = True,
 ) -> None:  # fmt: skip
-    """Write the last record of an archive whose other records have these sizes."""
+    """Write the index as the last record of an archive. `sizes` are the sizes of all others."""
     size = crc = 0
     for piece in index_record(target, tree, sizes, shards, legacy_index=legacy_index):
         writer.append(memoryview(piece))
@@ -320,9 +325,9 @@ def write_index(
 def index_record(
     target: str, tree: Tree, sizes: Ints, shards: Sequence[Shard] = (), *, legacy_index: bool = True
 ) -> Iterator[index_layout.Buffer]:
-    """The last record, piece by piece."""
+    """Yield the last record, the index, piece by piece."""
     image = build(tree, shards)
-    # What is written is read back with all of a reader's checks before it is believed.
+    # Make all the checks of a reader before the index is written.
     index = Index(target, image, sizes)
     if legacy_index:
         yield from legacy.pickled(tree, partial(_symlink_record, tree, index))
@@ -331,9 +336,9 @@ def index_record(
 
 
 def _symlink_record(tree: Tree, index: Index, entry: int) -> int | None:
-    """The record of the file in here that a symlink leads to.
+    """Return the record of the file in the archive that a symlink leads to.
 
-    By entry: a relative symlink that has several names leads to another place from each.
+    Takes an entry, not an inode: a relative symlink with several names can lead to several places.
     """
     return readable_record(index, tree.parent[entry], tree.names[entry], tree.inode[entry])
 
@@ -341,9 +346,9 @@ def _symlink_record(tree: Tree, index: Index, entry: int) -> int | None:
 def _teller(
     done: PackProgress, paths: Iterator[str] | None, progress: Callable[[PackProgress], None] | None
 ) -> Callable[[int, int], None]:
-    """Return a function to tell how many files and bytes were written since the last time.
+    """Return a function that takes the files and bytes written since the last call.
 
-    It prints `paths`, those of the files in the order of their records.
+    It updates `done`, calls `progress`, and prints `paths`, which are in the order of the records.
     """
 
     def tell(files: int, size: int) -> None:
@@ -359,7 +364,7 @@ def _teller(
 
 
 def print_file(number: int, files: int, path: str) -> None:
-    """Print one of so many files that are packed, in the original's words."""
+    """Print the number and path of a packed file, in the format of the original FFRecord."""
     line = f"{number:0{len(str(files))}d}/{files} {printable(path)}"
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)

@@ -1,15 +1,17 @@
-"""Extracted files get their names in one step, when they are whole, and never outside the target.
+"""Placing of extracted files: each gets its name when it is whole, and never outside the target.
 
-Folders are opened one name at a time from the top, without following symlinks (`OpenFolders`): so
-nothing outside the top is opened, whoever changes the folder meanwhile, and a path may have any
-length. All names are relative to those descriptors; no path is resolved here.
+`OpenFolders` opens folders one name at a time from the top, without following symlinks. So nothing
+outside the top is opened, even if another process changes the folders meanwhile, and a path may
+have any length. All names are relative to these descriptors; no path is resolved here.
 
-A file is filled without a name, inside its folder, and then linked to its name, so a kill at any
-moment leaves nothing behind. A passing name is needed to replace something, and where the file
-system has no unnamed files. Each folder has one passing name, for the process that holds the
-folder's lock: a file of that name was left by a killed extraction, and is removed. A process that
-does not get the lock takes a random name, and removes nothing. Nothing is synced, as with tar: a
-kill loses nothing that the kernel has, a power cut may.
+A file is written without a name, inside its folder, and then linked to its name. So a kill at any
+moment leaves nothing behind. A temporary name is needed to replace a file, and on a file system
+without unnamed files. Each folder has one fixed temporary name, for the process that holds the
+lock of the folder. A file with this name was left by a killed extraction, and is removed. A process
+that does not get the lock uses a random name, and removes nothing.
+
+Files are not synced, as with tar: after a kill all written data is safe, after a power cut it may
+be lost.
 """
 
 from __future__ import annotations
@@ -29,19 +31,18 @@ from ffrecord.atomic.locks import take, unlock
 from ffrecord.atomic.tempnames import NO_UNNAMED_FILES, link_unnamed
 from ffrecord.text import there_already
 
-MOST_OPEN = 128
-PASSING = b".ffrecord-extracting"
+MOST_OPEN = 128  # open folders
+PASSING = b".ffrecord-extracting"  # the fixed temporary name
 NO_LINKS = (errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS)
-"""A file system without hard links, or at its limit of them."""
+"""Errors of a file system without hard links, or at its limit of links."""
 
-_NO_PROC = errno.ENOENT
+_NO_PROC = errno.ENOENT  # error of linking an unnamed file where /proc is missing
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class OpenFolders:
-    """Descriptors of folders, by the numbers of their inodes. That of the top, `root`, stays the
-    caller's."""
+    """Descriptors of folders, by inode number. The caller keeps and closes `root`, the top."""
 
     def __init__(self, index: Index, root: int) -> None:
         self._index = index
@@ -50,7 +51,7 @@ class OpenFolders:
         self._most = _most_open()
 
     def __getitem__(self, inode: int) -> int:
-        """A folder's descriptor. It stays open until `close_some`, and most likely longer."""
+        """Return the descriptor of a folder. It stays open at least until `close_some`."""
         way = [inode]
         while way[-1] != ROOT and way[-1] not in self._opened:
             way.append(self._index.parent(way[-1]))
@@ -66,14 +67,14 @@ class OpenFolders:
             finally:
                 if passing >= 0:
                     os.close(passing)
-            # The last folders on the way stay open: after the deepest ones come those above them.
+            # The last folders on the way stay open: extraction returns to them from below.
             passing = fd if len(way) > self._most // 2 else -1
             if passing < 0:
                 self._opened[folder] = fd
         return fd
 
     def close_some(self) -> None:
-        """Close all but the last ones that were used."""
+        """Close all folders except the most recently used."""
         self._close(self._most)
 
     def close(self) -> None:
@@ -85,11 +86,11 @@ class OpenFolders:
 
 
 class Placing:
-    """Puts things into folders, for one extraction.
+    """Maker of files, symlinks and hard links in folders, for one extraction.
 
     Args:
-        overwrite: replace what is there; folders never.
-        may_use_passing: asked once, if at all, whether nothing that is extracted has that name.
+        overwrite: replace existing files, but never folders.
+        may_use_passing: returns True if no extracted file is called `PASSING`. Called at most once.
     """
 
     def __init__(self, *, overwrite: bool, may_use_passing: Callable[[], bool]) -> None:
@@ -100,39 +101,46 @@ class Placing:
     def file(
         self, folder: int, name: bytes, fill: Callable[[int], None], *, is_new: bool = False
     ) -> None:
-        """Make a file, have `fill` write it, and give it its name. Nothing is left of one that
-        fails. `fill` is called a second time if what it has filled cannot be named. If the name
-        `is_new` nothing is there to be replaced; what is there all the same is an error."""
+        """Make a file, let `fill` write it, and give it its name.
+
+        If this fails, no file is left. `fill` is called a second time if the first, unnamed file
+        cannot get a name. With `is_new` nothing should have the name; if something has it after
+        all, that is an error.
+        """
         replaces = not is_new and self._replaces(folder, name)
         if not (self._unnamed_files and self._unnamed(folder, name, fill, replaces)):
             self._named(folder, name, fill, replaces)
 
     @contextlib.contextmanager
     def name(self, folder: int, name: bytes) -> Iterator[bytes]:
-        """A free name for what cannot be without one, a symlink or a hard link: its own, or if
-        that is to be replaced one from which it is moved there at the end."""
+        """Yield a free name at which to make a symlink or a hard link, which cannot be unnamed.
+
+        This is `name` itself. If something with this name is to be replaced, it is a temporary
+        name, and the new link is renamed at the end.
+        """
         if self._replaces(folder, name):
             with self._passing_name(folder) as passing:
                 yield passing
                 os.replace(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
-                _remove(folder, passing)  # if both were one file, nothing was moved
+                _remove(folder, passing)  # rename(2) does nothing if both names are one file
             return
         try:
             yield name
-        except FileExistsError:  # made by someone else a moment ago: theirs, not ours
+        except FileExistsError:  # another process made it a moment ago: leave it
             raise
         except BaseException:
             _remove(folder, name)
             raise
 
     def _replaces(self, folder: int, name: bytes) -> bool:
-        """Whether something is there; an error if it is not to be replaced."""
+        """Return True if something has the name; raise an error if it must not be replaced."""
         try:
             now = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return False
         if stat.S_ISDIR(now.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "a folder is in the way, and is never replaced")
+            what = "a folder has this name, and folders are never replaced; move it elsewhere"
+            raise IsADirectoryError(errno.EISDIR, what)
         if not self._overwrite:
             raise there_already()
         return True
@@ -140,7 +148,7 @@ class Placing:
     def _unnamed(
         self, folder: int, name: bytes, fill: Callable[[int], None], replaces: bool
     ) -> bool:
-        """Whether it could be made without a name, and then be given one."""
+        """Make a file without a name and then name it; return False if that is impossible."""
         try:
             fd = os.open(b".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=folder)
         except OSError as error:
@@ -161,7 +169,7 @@ class Placing:
             os.close(fd)
 
     def _link(self, fd: int, folder: int, name: bytes) -> bool:
-        """Whether an unnamed file could get a name."""
+        """Give an unnamed file a name; return False if that is impossible."""
         try:
             link_unnamed(fd, name, folder)
         except OSError as error:
@@ -178,7 +186,7 @@ class Placing:
                 fill(fd)
                 _require_at(fd, folder, passing)
             finally:
-                os.close(fd)  # first: network file systems say only now what went wrong
+                os.close(fd)  # before the rename: network file systems report errors here
             if replaces:
                 os.replace(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
             else:
@@ -186,15 +194,17 @@ class Placing:
 
     @contextlib.contextmanager
     def _passing_name(self, folder: int) -> Iterator[bytes]:
-        """A free name in a folder. Whoever asks for it sees to it that nothing has it at the end;
-        after an error nothing has it either."""
+        """Yield a free temporary name in a folder.
+
+        The caller leaves nothing under this name. After an error this method removes it.
+        """
         locked = _lock(folder)
         try:
             may_use = locked and self._may_use_passing() and _remove(folder, PASSING)
             passing = PASSING if may_use else b".ffrecord-" + os.urandom(8).hex().encode()
             try:
                 yield passing
-            except FileExistsError:  # somebody else has taken it: theirs, not ours
+            except FileExistsError:  # another process has this name: leave its file
                 raise
             except BaseException:
                 _remove(folder, passing)
@@ -205,13 +215,13 @@ class Placing:
 
 
 def _most_open() -> int:
-    """How many folders may be open at once: a quarter of what this process may open at most."""
+    """Return how many folders may be open at once: a quarter of the process's limit."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_OPEN if allowed == resource.RLIM_INFINITY else min(MOST_OPEN, allowed // 4)
 
 
 def rename_to_new_file(passing: AnyStr, name: AnyStr, folder: int | None = None) -> None:
-    """Give a file its name, and take the passing one away.
+    """Rename a file from its temporary name to a name that must not exist.
 
     Raises:
         FileExistsError: something has the name by now. The file is removed.
@@ -224,8 +234,8 @@ def rename_to_new_file(passing: AnyStr, name: AnyStr, folder: int | None = None)
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        # Without links a rename is the one step that there is. It cannot be told to replace
-        # nothing, so look once more, microseconds before.
+        # Without links, only a rename is a single step. It cannot be told to replace nothing, so
+        # check once more, microseconds before.
         with contextlib.suppress(FileNotFoundError):
             os.stat(name, dir_fd=folder, follow_symlinks=False)
             _remove(folder, passing)
@@ -236,25 +246,29 @@ def rename_to_new_file(passing: AnyStr, name: AnyStr, folder: int | None = None)
 
 
 def _require_at(fd: int, folder: int, name: bytes) -> None:
-    """On network file systems a lock of a folder is not seen by other machines."""
+    """Raise an error if the name is not the open file.
+
+    On network file systems, other machines do not see the lock of a folder.
+    """
     now = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not os.path.samestat(now, os.fstat(fd)):
-        raise OSError(errno.EBUSY, "another extraction took its temporary file away")
+        what = "another extraction into this folder removed its temporary file; extract again"
+        raise OSError(errno.EBUSY, what)
 
 
 def _lock(folder: int) -> bool:
     try:
         return take(folder)
-    except OSError:  # there are no locks: another extraction may be at work there
+    except OSError:  # the file system has no locks: another extraction may be running
         return False
 
 
 def _remove(folder: int | None, name: AnyStr) -> bool:
-    """Whether the name is free then."""
+    """Remove a file; return True if the name is free then."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:
         return True
-    except OSError:  # a folder, or in a sticky one another user's
+    except OSError:  # a folder, or a file of another user in a sticky folder
         return False
     return True

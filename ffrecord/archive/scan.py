@@ -1,8 +1,8 @@
-"""Walking a folder that is to be packed: what is there, and what each file was like.
+"""`Scan`: walks a folder that is to be packed, and notes the state of each file.
 
-Breadth first, each folder's names sorted by bytes, so that the same folder gives the same `Tree`.
-Nothing is opened but folders, one at a time. Names are looked at from the open folder, after it
-was compared with the folder that was seen from above: whatever takes a folder's place meanwhile,
+The walk is breadth first, with names sorted by bytes, so the same folder gives the same `Tree`.
+Only folders are opened, one at a time. An opened folder is first compared with the folder that its
+parent listed, and its files are then examined relative to it. So if a folder is replaced meanwhile,
 nothing from outside gets into the tree.
 """
 
@@ -27,6 +27,7 @@ from ffrecord.archive.index.columns import MISSING, RowTable
 from ffrecord.disk.longpaths import open_path
 from ffrecord.errors import ChangedError, ChangedWarning
 from ffrecord.format.index import DEEPEST, LONGEST_NAME
+from ffrecord.text import Advised
 
 Excluded: TypeAlias = Callable[[str, bool], bool]
 
@@ -34,25 +35,26 @@ _SKIPPED_KINDS = {
     stat.S_IFSOCK: "socket", stat.S_IFIFO: "fifo",
     stat.S_IFBLK: "block device", stat.S_IFCHR: "character device",
 }  # fmt: skip
+_LEAVE_OUT = "ignore_changed=True", "--ignore-changed"
 _NO_XATTRS = (errno.ENOTSUP, errno.ENODATA, errno.EPERM)
-_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # where a symlink may lead
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # of a broken symlink or a removed file
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-LATEST_NS = (1 << 63) - 1  # in the year 2262, and as far before 1970
-MOST_ROWS = 1024  # that are not in columns yet
-MOST_PATHS = 256  # of folders, that are kept
+LATEST_NS = (1 << 63) - 1  # in the year 2262; the earliest time is as far before 1970
+MOST_ROWS = 1024  # rows that wait to be moved into columns
+MOST_PATHS = 256  # folder paths that are cached
 
 
 class Scan:
-    """A folder's tree, and beside it what tells whether a file is still the one that was seen.
+    """The tree of a folder, with the state of each file, which shows later whether it changed.
 
-    That is 28 bytes for each inode, beside the tree's columns.
+    The state takes 28 bytes for each inode, in addition to the columns of the tree.
 
     Args:
         top: the folder.
-        dereference: take symlinks for what they point to.
-        exclude: patterns of what to leave out, as `excluder` takes them.
-        leave_out: paths that are not packed, such as the archive that is replaced.
-        ignore_changed: what goes away while it is looked at is left out with a warning.
+        dereference: treat a symlink as the file or folder that it points to.
+        exclude: patterns of names to leave out, see `excluder`.
+        leave_out: paths to leave out, such as the archive that is being replaced.
+        ignore_changed: leave out a file that disappears during the walk, with a warning.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Scan:
     ) -> None:  # fmt: skip
         self.tree = Tree()
         self.skipped: Counter[str] = Counter()
-        self.changed: list[str] = []  # with ignore_changed: what went away meanwhile
+        self.changed: list[str] = []  # with ignore_changed: paths that disappeared
         self._top = os.fsencode(top).rstrip(b"/") or b"/."
         self._dereference = dereference
         self._excluded = excluder(exclude)
@@ -75,31 +77,31 @@ class Scan:
         self._ctime = array("q")
         self._first_entry = array("I")  # of each inode
         self._rows: list[tuple[int, ...]] = []
-        self._linked = RowTable()  # the inodes that have several links
+        self._linked = RowTable()  # inodes with several links
         self._waiting = array("I")  # folders, in order
         self._paths: dict[int, bytes] = {}  # of some folders
-        self._here = self._top  # the folder that is gone through
+        self._here = self._top  # the folder that is being listed
         self._run()
 
     def open(self, path: bytes) -> int:
-        """A descriptor of the file or folder at a path, or of what has taken its place."""
+        """Open the file or folder at a path, which may have been replaced since the walk."""
         return open_path(path, self.open_flags)
 
     def path(self, inode: int) -> bytes:
-        """Where on disk an inode was found."""
+        """Return the path on disk at which an inode was found."""
         return next(self.places([inode])) if inode else self._top
 
     def places(self, inodes: Iterable[int]) -> Iterator[bytes]:
-        """Where on disk each of some inodes was found; none is the root."""
+        """Yield the path on disk at which each inode was found. The root must not be among them."""
         return self._places(map(self._first_entry.__getitem__, inodes))
 
     def paths(self, inode: int) -> list[bytes]:
-        """All the places where it was found: a file with hard links has several."""
+        """Return all paths of an inode: a file with hard links has several."""
         found = (np.frombuffer(self.tree.inode, np.uint32) == inode).nonzero()[0]
         return list(self._places(found.tolist()))
 
     def _places(self, entries: Iterable[int]) -> Iterator[bytes]:
-        """The paths of entries: fast for neighbours, as files mostly are."""
+        """Yield the paths of entries; fast for entries of the same folder."""
         tree = self.tree
         names, ends, parents = tree.names.bytes, tree.names.ends, tree.parent
         known, prefix = -1, b""
@@ -110,7 +112,7 @@ class Scan:
             yield prefix + names[ends[entry - 1] if entry else 0 : ends[entry]]
 
     def _folder_path(self, folder: int) -> bytes:
-        """The path of a folder, from the nearest one above it whose path is known."""
+        """Return the path of a folder, built on the nearest cached path above it."""
         names: list[bytes] = []
         above, tree, paths = folder, self.tree, self._paths
         while above and above not in paths:
@@ -119,19 +121,19 @@ class Scan:
             above = tree.parent[entry]
         path = b"/".join([paths.get(above, self._top), *reversed(names)])
         if len(self._paths) >= MOST_PATHS:
-            self._paths = {}  # a new one: other threads go on with the old
+            self._paths = {}  # not clear(): other threads may be using the old dictionary
         self._paths[folder] = path
         return path
 
     def forget(self) -> None:
-        """Let go of all but the tree, when no file will be read any more."""
+        """Free all columns except the tree. Call this when no more files will be read."""
         for column in (self._device, self._number, self._ctime, self._first_entry):
             del column[:]
 
     def is_unchanged(self, inode: int, now: os.stat_result) -> bool:
-        """Whether a file is the one that was seen, with the bytes that it had.
+        """Return True if this is the file that the walk found, with the same contents.
 
-        Whatever changes a file's bytes or attributes changes its ctime.
+        Every change of a file's contents or attributes changes its ctime.
         """
         return (
             now.st_ctime_ns == self._ctime[inode]
@@ -141,7 +143,7 @@ class Scan:
         )
 
     def _run(self) -> None:
-        """Fill the tree. The folders of one level are gone through before those below them."""
+        """Fill the tree, level by level."""
         fd = open_path(self._top, os.O_PATH | os.O_CLOEXEC)
         try:
             self._add_inode(os.fstat(fd), 0, b"")
@@ -153,7 +155,8 @@ class Scan:
             if depth > DEEPEST:
                 self._keep_rows()
                 path = self._folder_path(self._waiting[done])
-                raise OSError(errno.ENAMETOOLONG, f"more than {DEEPEST} levels deep", path)
+                what = f"more than {DEEPEST} levels deep; an archive cannot hold it: exclude it"
+                raise OSError(errno.ENAMETOOLONG, what, path)
             level = range(done, len(self._waiting))
             for row in level:
                 self._keep_rows()
@@ -162,7 +165,7 @@ class Scan:
         self._keep_rows()
 
     def _folder(self, folder: int) -> None:
-        """Add what is in a folder."""
+        """Add the contents of a folder."""
         path = self._here = self._folder_path(folder)
         flags = _FOLDER if self._dereference or not folder else _FOLDER | os.O_NOFOLLOW
         try:
@@ -176,22 +179,23 @@ class Scan:
         try:
             now = os.fstat(fd)
             if (now.st_dev, now.st_ino) != (self._device[folder], self._number[folder]):
-                self._gone(path)  # another folder has taken its place
+                self._gone(path)  # it was replaced by another folder
                 return
             if xattrs := read_xattrs(fd):
                 self.tree.xattrs[folder] = xattrs
             for name in sorted(_names(fd)):
                 self._entry(folder, fd, name)
         except OSError as error:
-            error.filename = self._path_here(name)  # the system has heard of the name only
+            error.filename = self._path_here(name)  # the error has only the last name
             raise
         finally:
             os.close(fd)
 
     def _entry(self, folder: int, fd: int, name: bytes) -> None:
-        """Add a name in a folder, which is open, and the inode that it names."""
-        if len(name) > LONGEST_NAME:  # some foreign file systems have such
-            raise OSError(errno.ENAMETOOLONG, f"a name of more than {LONGEST_NAME} bytes", name)
+        """Add a name in an open folder, and its inode."""
+        if len(name) > LONGEST_NAME:  # possible on some foreign file systems
+            what = f"the name has more than {LONGEST_NAME} bytes; give it a shorter one"
+            raise OSError(errno.ENAMETOOLONG, what, name)
         try:
             now = os.stat(name, dir_fd=fd, follow_symlinks=self._dereference)
             is_folder = stat.S_ISDIR(now.st_mode)
@@ -201,7 +205,7 @@ class Scan:
                     return
             inode = self._inode(folder, fd, name, now)
         except OSError as error:
-            if error.errno not in (*_NOWHERE, errno.EINVAL):  # EINVAL: no symlink any more
+            if error.errno not in (*_NOWHERE, errno.EINVAL):  # EINVAL: no longer a symlink
                 raise
             self._gone(self._path_here(name), _is_symlink(fd, name))
             return
@@ -214,7 +218,7 @@ class Scan:
             self._waiting.append(inode)
 
     def _inode(self, folder: int, fd: int, name: bytes, now: os.stat_result) -> int | None:
-        """The inode of a name, a new one unless it is a hard link; None if it is not packed."""
+        """Return the inode of a name: a new or, for a hard link, a known one; None to skip it."""
         kind = stat.S_IFMT(now.st_mode)
         if kind in _SKIPPED_KINDS:
             self.skipped[_SKIPPED_KINDS[kind]] += 1
@@ -236,15 +240,18 @@ class Scan:
         return inode
 
     def _is_inode(self, inode: int, now: os.stat_result) -> bool:
-        """Whether an inode, which may not be in columns yet, is the one that stat(2) has found."""
+        """Return True if `now` is the status of an inode, which may not be in columns yet."""
         waiting = inode - len(self.tree)
         if waiting >= 0:
             return self._rows[waiting][6:8] == (now.st_dev, now.st_ino)
         return (self._device[inode], self._number[inode]) == (now.st_dev, now.st_ino)
 
     def _is_left_out(self, folder: int, fd: int, name: bytes, now: os.stat_result) -> bool:
-        """Not every name of the file is: a hard link keeps what it has when an archive is
-        replaced. But a symlink that is followed leads to the new one."""
+        """Return True if a name is one of the paths to leave out, or a followed symlink to one.
+
+        Other hard links of such a file are packed: they keep the old archive when it is replaced.
+        A followed symlink would lead to the new one.
+        """
         place = self._leave_out.get((now.st_dev, now.st_ino))
         here = (self._device[folder], self._number[folder], name)
         return place is not None and (place == here or _is_symlink(fd, name))
@@ -262,7 +269,7 @@ class Scan:
         return len(self.tree) + len(self._rows) - 1
 
     def _keep_rows(self) -> None:
-        """Put some inodes into columns, which is much faster than one by one."""
+        """Move waiting rows into columns. This is much faster than one row at a time."""
         columns = (
             *self.tree.columns, self._device, self._number, self._ctime, self._first_entry
         )  # fmt: skip
@@ -271,10 +278,11 @@ class Scan:
         self._rows.clear()
 
     def _refuse_loop(self, folder: int, now: os.stat_result, name: bytes) -> None:
-        """A symlink to a folder above it would be followed for ever."""
+        """Raise an error for a symlink to a folder that contains it: it never ends."""
         while True:
             if (self._device[folder], self._number[folder]) == (now.st_dev, now.st_ino):
-                raise OSError(errno.ELOOP, "a symlink to a folder that it is in", name)
+                what = "this symlink leads to a folder that contains it; exclude it"
+                raise OSError(errno.ELOOP, what, name)
             if folder == 0:
                 return
             folder = self.tree.parent[self._first_entry[folder]]
@@ -283,21 +291,33 @@ class Scan:
         return self._here + b"/" + name if name else self._here
 
     def _gone(self, path: bytes, is_symlink: bool = False) -> None:
-        what = f"{os.fsdecode(path)}: went away while its folder was packed"
+        shown = os.fsdecode(path)
         if is_symlink:
-            what = f"{os.fsdecode(path)}: a symlink that leads nowhere"
+            what = f"{shown}: a broken symlink"
+            advice = Advised(f"{what}; remove it, or pass ", *_LEAVE_OUT, " to leave it out")
+        else:
+            what = f"{shown}: disappeared while its folder was packed"
+            advice = change_advice(f"{shown}: disappeared")
         if not self._ignore_changed:
-            raise ChangedError(what)
-        self.changed.append(os.fsdecode(path))
-        warnings.warn(what, ChangedWarning, stacklevel=2)
+            raise ChangedError(advice)
+        self.changed.append(shown)
+        warnings.warn(f"{what}; left out", ChangedWarning, stacklevel=2)
+
+
+def change_advice(what: str) -> Advised:
+    """Return the message about a file that changed or disappeared, with advice."""
+    before = f"{what} while its folder was packed; pack the folder again, or pass "
+    return Advised(before, *_LEAVE_OUT)
 
 
 def _names(fd: int) -> list[bytes]:
-    """The names in an open folder. As text they would depend on the locale, and take more memory
-    in a folder of a million."""
+    """Return the names in an open folder as bytes.
+
+    As text they would depend on the locale, and take more memory in a folder of a million files.
+    """
     try:
         return os.listdir(b"/proc/self/fd/%d" % fd)
-    except FileNotFoundError:  # there is no /proc
+    except FileNotFoundError:  # /proc is missing
         return [os.fsencode(name) for name in os.listdir(fd)]
 
 
@@ -309,27 +329,34 @@ def _is_symlink(fd: int, name: bytes) -> bool:
 
 
 def _places(paths: Iterable[str]) -> Iterator[tuple[tuple[int, int], tuple[int, int, bytes]]]:
-    """Device and inode of each path that is there, and those of its folder with its name in it:
-    the walk may come to it by another path."""
+    """Yield device and inode of each existing path, and device, inode and name in its folder.
+
+    Inodes, because the walk may reach it by another path.
+    """
     for path in map(os.path.realpath, paths):
-        with contextlib.suppress(OSError):  # not there, or with a name that is too long
+        with contextlib.suppress(OSError):  # missing, or its name is too long
             now, above = os.stat(path), os.stat(os.path.dirname(path))
             name = os.fsencode(os.path.basename(path))
             yield (now.st_dev, now.st_ino), (above.st_dev, above.st_ino, name)
 
 
 def _nearest_time(mtime: int, path: bytes) -> int:
-    """No reason not to pack a file: clocks are wrong, and some tools set such times on purpose."""
+    """Return the nearest time that an archive can hold, and warn.
+
+    Not an error: clocks can be wrong, and some tools set such times on purpose.
+    """
     year = "2262" if mtime > 0 else "1677"
-    what = f"{os.fsdecode(path)}: its time is beyond what an archive holds; packed as of {year}"
+    seconds = mtime // 1_000_000_000
+    what = f"{os.fsdecode(path)}: its modification time, {seconds} s since 1970, does not fit into "
+    what += f"an archive; packed with a time in {year}"
     warnings.warn(what, stacklevel=2)
     return LATEST_NS if mtime > 0 else -LATEST_NS
 
 
 def read_xattrs(file: bytes | int) -> Xattrs:
-    """The user.* extended attributes of a path or descriptor, sorted by name.
+    """Return the user.* extended attributes of a path or descriptor, sorted by name.
 
-    One that is removed meanwhile is not among them; the file's ctime tells of that.
+    An attribute that is removed meanwhile is left out. The ctime of the file shows the change.
     """
     try:
         names = os.listxattr(file)
@@ -354,13 +381,13 @@ def _users_xattrs(file: bytes | int, names: list[str]) -> Iterator[tuple[bytes, 
 
 
 def excluder(patterns: Iterable[str]) -> Excluded | None:
-    """Whether a path below the top, a folder or not, matches one of the patterns.
+    """Return a function that tells whether a path below the top matches one of the patterns.
 
-    A pattern with a slash in it is matched against the whole path, one without against the name;
-    one that ends in a slash matches folders only. `*` also matches slashes.
+    A pattern with a slash is matched against the whole path, a pattern without one against the
+    name. A pattern that ends in a slash matches folders only. `*` also matches slashes.
     """
     if isinstance(patterns, str):
-        raise TypeError("exclude must be a list of patterns, not one str")
+        raise TypeError(f"exclude must be a list of patterns; pass [{patterns!r}]")
     rules = []
     for pattern in patterns:
         bare = pattern.strip("/")

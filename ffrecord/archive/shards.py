@@ -1,7 +1,7 @@
-"""The files of one archive: its shards compared with what its index says of them.
+"""Check that the files of an archive are the shards that its index names.
 
-The last file, sorted by name, is the one with the index. Errors say which file is in the way or
-missing and, if some of the files are archives by themselves, which those are.
+Sorted by name, the file with the index is the last. Errors name the file that is missing or does
+not belong to the archive. If some of the files are complete archives, errors name those.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from ffrecord.archive.index.build import Tree
-from ffrecord.archive.index.check import WaitFor
+from ffrecord.archive.index.check import WAY_OUT, WaitFor
 from ffrecord.archive.names import to_text
 from ffrecord.errors import IndexStructureError
 from ffrecord.format import index as index_layout
@@ -17,19 +17,22 @@ from ffrecord.records.reader import FileReader, table_of
 from ffrecord.text import Advised
 
 MOST_CLAIMED = 1 << 17
-"""More shards than a process may have open files. One that is missing is named, so all are looked
-at."""
+"""Most shards that an index may name; no process can have as many files open. All of them are
+compared in order to name a missing one, so their number needs a limit."""
 
-SHOWN = 3  # archives, of those that could be meant
+SHOWN = 3  # archives named in a message
 
 
 def compare(reader: FileReader, tables: index_layout.Image, wait_for: WaitFor) -> None:
-    """Raise IndexStructureError unless the files before the last are the shards that its index
-    names, in that order: others in their place are found here, not as wrong data."""
+    """Raise `IndexStructureError` unless the files are the shards that the index names, in order.
+
+    So a wrong file is an error here, and not wrong data later.
+    """
     path = reader.fnames[-1]
     if len(tables.shards) > MOST_CLAIMED:
         raise IndexStructureError(
-            f"{path}: its index claims {len(tables.shards)} shards; the most is {MOST_CLAIMED}"
+            f"{path}: its index claims {len(tables.shards)} shards, but at most {MOST_CLAIMED} are "
+            f"possible; {WAY_OUT}"
         )
     wait_for("large", None)
     found = [
@@ -48,18 +51,23 @@ def compare(reader: FileReader, tables: index_layout.Image, wait_for: WaitFor) -
     names = [name for name, *_ in found]
     for shard in due:
         if shard not in found:
-            what = "another file than the one" if shard[0] in names else "missing, a shard"
-            name = to_text(shard[0])
-            raise IndexStructureError(f"{path}: {name} is {what} that it was packed with")
+            what = "is another file than the shard" if shard[0] in names else "is missing, a shard"
+            what = f"{to_text(shard[0])} {what} that was packed"
+            raise IndexStructureError(f"{path}: {what}; copy all shards again")
     for shard in found:
         if shard not in due:
             raise IndexStructureError(_beside(path, os.fsdecode(shard[0])))
-    raise IndexStructureError(f"{path}: its shards are not in the order of the packing")
+    raise IndexStructureError(
+        f"{path}: its shards are not in the order of packing; pass their folder instead of a list"
+    )
 
 
 def names_own_records(reader: FileReader, tree: Tree) -> bool:
-    """Whether an index of the original's, which knows no shards, is that of its own file alone.
-    If there are files before it, their records are not what its names mean."""
+    """Return True if an index of the original FFRecord refers only to the records of its own file.
+
+    The original's index does not list shards. If other files come before such an index, its record
+    numbers would lead to their records instead.
+    """
     if len(reader.fnames) == 1:
         return False
     own = len(reader.get_checksums(-1)) - 1
@@ -68,28 +76,31 @@ def names_own_records(reader: FileReader, tree: Tree) -> bool:
 
 
 def no_archive(reader: FileReader) -> str:
-    """Say why files that have no index, or more records than it names, are not an archive; and if
-    one of them is an archive, what to do about that."""
+    """Return the message for files without an index, or with more records than the index names.
+
+    If some of the files are archives, the message names them.
+    """
     names, path = reader.fnames, reader.fnames[-1]
     archives = [file for file in range(len(names)) if _ends_with_index(reader, file)]
     if len(names) == 1 or not archives:
-        how = "FileReader is", "`ffrecord info` and `cat --record N` are"
-        return Advised(f"{path}: not a packed folder: it has no index; ", *how, " for records")
+        how = "FileReader", "`ffrecord info` or `ffrecord cat --record N`"
+        before = f"{path}: not a packed folder: it has no index; to read records use "
+        return Advised(before, *how)
     for file in archives:
         is_index = os.path.basename(names[file]) == index_layout.INDEX_NAME
         if is_index and len(reader.get_checksums(file)) == 1 and names[file] != path:
-            # It sorts behind the index of the shards.
+            # A stray file sorts behind the index of the shards.
             return _beside(names[file], os.path.basename(path))
     shown = ", ".join(names[file] for file in archives[:SHOWN])
     more = f" and {len(archives) - SHOWN:,} more" if len(archives) > SHOWN else ""
     return (
         f"{os.path.dirname(path) or os.curdir}: its {len(names):,} record files are not the shards "
-        f"of one packed folder; name a file that is a packed folder by itself: {shown}{more}"
+        f"of one packed folder; pass a file that is a packed folder by itself: {shown}{more}"
     )
 
 
 def _ends_with_index(reader: FileReader, file: int) -> bool:
-    """Whether the last record of a file is an index."""
+    """Return True if the last record of a file is an index."""
     begin, end = [0, 0, *reader.get_offsets(file).tolist()][-2:]
     source = table_of(reader).require_open()[file]
     return end > begin and index_layout.is_index(
@@ -98,4 +109,4 @@ def _ends_with_index(reader: FileReader, file: int) -> bool:
 
 
 def _beside(index: str, stray: str) -> str:
-    return f"{index}: {stray} lies beside it and is none of its shards: move it elsewhere"
+    return f"{index}: {stray} in the same folder is not one of its shards; move it elsewhere"

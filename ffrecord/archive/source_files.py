@@ -1,11 +1,13 @@
-"""Reading many files in order, some of them ahead of the one that is wanted.
+"""Read many files in order, with read-ahead in threads.
 
-Files are read in batches of about two megabytes: many small files, or a part of a large one. A
-batch's files lie end to end in one piece of memory, just as the archive will have them, and come
-with their checksums. Several threads wait for a slow disk better than one; files that are in the
-page cache are read fastest by one thread, since Python runs one at a time (50,000 files of 10 kB
-by hand: 1.4 s with one, 1.9 s with two, 2.7 s with eight; also large files). So the number of
-batches in flight follows from whether the last ones had to wait.
+Files are read in batches of about two megabytes: many small files, or a part of a large one. The
+files of a batch lie end to end in one piece of memory, exactly as in the archive, and come with
+their checksums.
+
+On a slow disk, several threads are faster than one. Files in the page cache are read fastest by one
+thread, because Python runs one thread at a time (50,000 files of 10 kB, measured by hand: 1.4 s
+with one thread, 1.9 s with two, 2.7 s with eight; large files likewise). So the number of batches
+in flight grows while batches have to wait for the disk, and shrinks otherwise.
 """
 
 from __future__ import annotations
@@ -27,17 +29,18 @@ from ffrecord.disk.slabs import SlabPool
 from ffrecord.format.checksum import crc32
 from ffrecord.format.index import BLOCK
 
-BATCH_BYTES = 16 * BLOCK
-BATCH_FILES = 512
+BATCH_BYTES = 16 * BLOCK  # most bytes of a batch
+BATCH_FILES = 512  # most files of a batch
 MOST_THREADS = 8
-# A batch has waited if a quarter of it came from a disk, or if for most of its time it did nothing
-# (a network). Waiting for other threads of this process does not get that far.
+# A batch has waited if more than a quarter of its bytes came from a disk, or if its thread used the
+# processor for less than 15 % of the time, as on a network. Waiting for other threads of this
+# process does not lower it that far.
 FROM_DISK = 0.25
 WAITING = 0.15
 _SECTOR = 512
 _cache = PageCache()
 _slabs = SlabPool(idle_limit=(MOST_THREADS + 1) * BATCH_BYTES)
-# What is said of a file in whose place there is nothing, or something else: at opening, at reading.
+# Errors of opening or reading a path whose file was removed or replaced.
 _GONE = (
     errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR,
     errno.EISDIR, errno.ESPIPE, errno.EAGAIN,
@@ -46,20 +49,20 @@ _GONE = (
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Files from one of them to another, or a part of one that is too large for one batch."""
+    """Several whole files, or a part of a file that is too large for one batch."""
 
     inodes: list[int]
     lengths: list[int]
     offset: int = 0  # in the file, for a part
-    is_last: bool = True  # the end of its file
+    is_last: bool = True  # False for a part that is not the last of its file
 
 
 @dataclass(slots=True)
 class LoadedPiece:
-    """A piece that was read: its bytes end to end, and what was found on the way.
+    """A piece that was read: its bytes end to end, checksums, attributes and changed files.
 
-    Where a file has become shorter, or has gone, there are zeros instead, as tar has it: every
-    byte is where it was planned to be.
+    If a file became shorter or disappeared, zeros take the place of the missing bytes, as in tar.
+    So every byte is at its planned place.
     """
 
     piece: Piece
@@ -94,7 +97,7 @@ def pieces(lengths: Iterable[tuple[int, int]]) -> Iterator[Piece]:
 
 
 def read_ahead(scan: Scan, inodes: Iterable[int], jobs: int | None) -> Iterator[LoadedPiece]:
-    """The files' contents in order. A batch's memory is used again once the next is asked for."""
+    """Yield the contents of files in order, in batches. The next batch reuses the memory."""
     most = jobs or MOST_THREADS
     ahead = 1
     spare: list[memoryview] = []
@@ -153,7 +156,8 @@ def _load_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Lo
 
 
 def _read_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: LoadedPiece) -> None:
-    # With flags not to wait for a fifo, or follow a symlink, that has taken the file's place.
+    # The file may have been replaced by a fifo or a symlink: `scan.open` waits for no fifo and
+    # follows no symlink.
     fd = scan.open(path)
     try:
         got = _first_read(fd, place, batch.piece.offset)
@@ -161,7 +165,7 @@ def _read_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Lo
             got = _go_on(fd, place, batch.piece.offset, got)
         if batch.piece.is_last and (xattrs := read_xattrs(fd)):
             batch.xattrs[inode] = xattrs
-        # When all was read: what changes after this is not in the archive.
+        # Checked after the read: the archive has nothing of later changes.
         if got < len(place) or not scan.is_unchanged(inode, os.fstat(fd)):
             batch.changed.append(inode)
     finally:
@@ -169,15 +173,17 @@ def _read_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Lo
 
 
 def _first_read(fd: int, place: memoryview, offset: int) -> int:
-    """Read once. A large piece that is not cached is read past the page cache: getting pages for
-    it there costs more than the disk does, and pushes out pages that others use."""
+    """Read once. A large piece that is not cached is read with O_DIRECT.
+
+    The page cache would cost more time than the disk, and evict pages that others use.
+    """
     if len(place) == BATCH_BYTES and not _cache.has(fd, offset, len(place)):
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         try:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
             return os.preadv(fd, [place], offset)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # no O_DIRECT on this file system
+            if error.errno != errno.EINVAL:  # EINVAL: the file system has no O_DIRECT
                 raise
         finally:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags)
@@ -185,7 +191,10 @@ def _first_read(fd: int, place: memoryview, offset: int) -> int:
 
 
 def _go_on(fd: int, place: memoryview, offset: int, got: int) -> int:
-    """Read on after a short read until the place is full or the file ends, and fill it up."""
+    """Continue after a short read until `place` is full or the file ends; fill up with zeros.
+
+    Return the number of bytes read.
+    """
     while got < len(place):
         count = os.preadv(fd, [place[got:]], offset + got)
         if not count:
@@ -196,5 +205,5 @@ def _go_on(fd: int, place: memoryview, offset: int, got: int) -> int:
 
 
 def _sectors_read() -> int:
-    """How much this thread had to ask a disk for."""
+    """Return how many sectors this thread has read from a disk."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_inblock

@@ -1,6 +1,7 @@
-"""Going through the names of a packed folder: down from a folder, by a pattern, or all files.
+"""Iterate over the names of a packed folder: below a folder, by a pattern, or all files.
 
-A folder is the number of its inode, a path is text. Symlinks are gone into only where it is said.
+A folder is given by its inode number, a path as text. Symlinks to folders are entered only where a
+docstring says so.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from ffrecord.archive.names import to_text
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An entry found below some folder."""
+    """An entry found below a starting folder."""
 
-    path: str  # from there
+    path: str  # relative to the starting folder
     name: bytes
     inode: int
-    folder: int  # the inode of the one that it is in
+    folder: int  # inode of the folder that contains the entry
 
 
 def descend(index: Index, top: int, *, recursive: bool) -> Iterator[Item]:
-    """The entries of a folder; with `recursive` each folder's own after the folder."""
+    """Yield the entries of a folder; with `recursive`, the contents of each folder after it."""
     opened = [("", top, index.children(top))]
     while opened:
         path, folder, children = opened[-1]
@@ -48,8 +49,11 @@ def descend(index: Index, top: int, *, recursive: bool) -> Iterator[Item]:
 def walk(
     index: Index, path: str, top: int, *, followlinks: bool
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """As `os.walk`, from the folder `top`, whose path is `path`."""
-    above: tuple[int, ...] = ()  # the inodes of the folders that one is in
+    """Yield paths, folders and files like `os.walk`, from the folder `top` with the path `path`.
+
+    With `followlinks`, symlinks to folders are entered, unless they lead to a folder above.
+    """
+    above: tuple[int, ...] = ()  # inodes of all folders above
     waiting = [(path, top, above)]
     while waiting:
         path, folder, above = waiting.pop()
@@ -77,7 +81,7 @@ def walk(
 
 
 def _contents(index: Index, folder: int) -> Iterator[tuple[bytes, int, int]]:
-    """Name, inode and record, MISSING for other than regular files, of what is in a folder."""
+    """Yield name, inode and record of each entry. The record is MISSING unless it is a file."""
     entries = index.entries(folder)
     inodes = index.tables.entries["inode"][entries.start : entries.stop].astype(np.int64)
     records = index.records(inodes).tolist()
@@ -86,7 +90,10 @@ def _contents(index: Index, folder: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 def matching(index: Index, pattern: str) -> list[str]:
-    """Paths from the root that match, each once."""
+    """Return the paths from the root that match a pattern, each once.
+
+    Symlinks to folders are entered, except by `**`.
+    """
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     if not parts:
         return []
@@ -94,7 +101,7 @@ def matching(index: Index, pattern: str) -> list[str]:
 
 
 def _matching(index: Index, path: str, folder: int, parts: Sequence[str]) -> Iterator[str]:
-    """Paths below `path`, which is `folder`, that the parts of a pattern match."""
+    """Yield the paths below `folder` that match the parts of a pattern. `path` is its path."""
     part, rest = parts[0], parts[1:]
     if part == "**" and rest:
         yield from _matching(index, path, folder, rest)
@@ -118,7 +125,7 @@ def _matching(index: Index, path: str, folder: int, parts: Sequence[str]) -> Ite
 
 
 def all_files(index: Index) -> Iterator[str]:
-    """The paths of all regular files, a folder's own before those of the folders in it."""
+    """Yield the paths of all regular files; files of a folder come before its subfolders."""
     prefixes: dict[int, bytes] = {}
     parents = index.tables.entries["parent"]
     for entry in file_entries(index).tolist():
@@ -130,7 +137,7 @@ def all_files(index: Index) -> Iterator[str]:
 
 
 def file_entries(index: Index) -> Ints:
-    """The numbers of the entries that are names of regular files."""
+    """Return the numbers of the entries that name regular files."""
     inodes = index.tables.entries["inode"].astype(np.int64)
     found: Ints = (index.records(inodes) != MISSING).nonzero()[0]
     return found

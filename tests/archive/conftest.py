@@ -1,6 +1,6 @@
-"""Folders, and archives of them, that the tests of archives share.
+"""Folders and archives that the tests of this room share.
 
-No test changes what the whole session uses.
+No test changes a fixture of the whole session.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def forms(rich: Path) -> dict[str, Path]:
-    """An archive in each form."""
+    """Pack the rich tree in each form; return the archives by form."""
     made = {form: rich.with_name(f"{form}.ffr") for form in FORMS}
     for form, path in made.items():
         archives.pack(rich, path, **FORMS[form])
@@ -56,14 +56,14 @@ def one_file(rich: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def single(one_file: Path) -> Iterator[PackedFolder]:
-    """An open archive of one file."""
+    """Open an archive of one file."""
     with PackedFolder(one_file) as folder:
         yield folder
 
 
 @pytest.fixture(scope="session")
 def found(rich: Path) -> dict[str, trees.Found]:
-    """Everything that was packed, by name."""
+    """Return everything that was packed, by name."""
     everything = trees.snapshot(rich)
     return {os.fsdecode(p): each for p, each in everything.items() if each.kind in trees.KEPT}
 
@@ -78,7 +78,7 @@ def files(found: dict[str, trees.Found]) -> dict[str, bytes]:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A folder of a few files."""
+    """Make a folder of a few files."""
     files = {
         "a.txt": b"first",
         "b.tmp": b"temporary",
@@ -94,7 +94,7 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """Where an archive can be put, in a folder of its own."""
+    """Return the path for a new archive, in an empty folder."""
     (tmp_path / "out").mkdir()
     return tmp_path / "out" / "archive.ffr"
 
@@ -127,14 +127,16 @@ def opened(path: Path) -> Iterator[PackedFolder]:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Iterator[Path]:
-    """A place that no test may change: files that could be replaced, a folder that could be
-    filled."""
+    """Make a folder outside the target that no test may change, and check that at the end.
+
+    It has files that could be replaced, and a folder that could be filled.
+    """
     top = trees.plain_tree(tmp_path / "outside", {"file": b"precious", "folder/b": b"precious too"})
     top.chmod(0o711)
     (top / "folder").chmod(0o711)
     before = trees.snapshot(top)
     yield top
-    assert trees.snapshot(top) == before, "something was written outside"
+    assert trees.snapshot(top) == before, "something was written outside the target"
 
 
 @pytest.fixture

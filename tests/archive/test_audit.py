@@ -1,4 +1,4 @@
-"""What `verify` finds in an index beyond what opening does, and what it costs."""
+"""The checks of an index that only `verify` makes, and their cost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SAID: OrderedDict[str, Any] = OrderedDict(
 
 
 def with_pickle(draft: Draft, pickled: bytes) -> bytes:
-    """An archive that has this pickle for the original."""
+    """Return an archive with this pickle as the index for the original FFRecord."""
     return sealed(draft.files, draft.image(), before=LEGACY_MAGIC + pickled)
 
 
@@ -60,19 +60,19 @@ def expect_wrong(archive: bytes, tmp_path: Path, says: str = "") -> None:
 
 @pytest.fixture
 def no_paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever puts a path together has to give a reason: they can be a megabyte each."""
+    """Fail when a whole path is built: it can be a megabyte long."""
 
-    def put_together(self: Index, number: int) -> bytes:
-        raise AssertionError("a path was put together")
+    def build_path(self: Index, number: int) -> bytes:
+        raise AssertionError("a path was built")
 
-    monkeypatch.setattr(Index, "inode_path", put_together)
+    monkeypatch.setattr(Index, "inode_path", build_path)
 
 
 # ---- cost ------------------------------------------------------------------------------------
 
 
 def deep_pickle(levels: int, name: bytes, files: int) -> bytes:
-    """`nested(levels, …, name)` with empty files 0, 1, … in the last folder, as a pickle."""
+    """Return the pickle of `nested(levels, …, name)` with files 0, 1, … in the last folder."""
     items = b"".join(
         text(f"{number:04}") + b"J" + struct.pack("<i", number) for number in range(files)
     )
@@ -81,7 +81,7 @@ def deep_pickle(levels: int, name: bytes, files: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", [b"dd", b"d" * 255])
-def test_names_far_down_cost_what_they_are_and_not_their_paths(
+def test_names_far_down_take_memory_for_names_and_not_for_paths(
     name: bytes, tmp_path: Path, no_paths: None
 ) -> None:
     levels, files = 4_000, 3_000
@@ -100,13 +100,13 @@ def test_names_far_down_cost_what_they_are_and_not_their_paths(
     assert known == [b""]
 
 
-def test_a_pickled_name_that_no_folder_can_have_is_refused_where_it_is_read(tmp_path: Path) -> None:
-    """In front of 20,000 other names it would be two gigabytes of paths."""
+def test_a_too_long_pickled_name_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    """With 20,000 names below it, the paths would take two gigabytes."""
     children = b"".join(text(f"{number}") + b"K\0" for number in range(20_000))
     pickled = folder(text("n" * 100_000) + b"}(" + children + b"u")
     tracemalloc.start()
     try:
-        expect_wrong(with_pickle(sample(), pickled), tmp_path, "no file name")
+        expect_wrong(with_pickle(sample(), pickled), tmp_path, "too long for a file name")
         assert tracemalloc.get_traced_memory()[1] < 10 * MIB
     finally:
         tracemalloc.stop()
@@ -138,8 +138,8 @@ def test_a_pickle_larger_than_its_names_need_is_not_read(tmp_path: Path) -> None
         if case.use is not None
     ],
 )
-def test_an_audit_finds_what_is_refused_only_when_it_is_used(case: Case, tmp_path: Path) -> None:
-    """And what it says of all other attacks that can be opened is an error of ours, or nothing."""
+def test_an_audit_finds_faults_that_reading_finds_only_on_use(case: Case, tmp_path: Path) -> None:
+    """For harmless attacks that can be opened, it finds nothing or raises an error of ours."""
     for form, made in enumerate(case.archives()):
         path = write(made, tmp_path / f"{form}.ffr")
         with Archive.open(path) as archive:
@@ -154,7 +154,7 @@ def test_an_audit_finds_what_is_refused_only_when_it_is_used(case: Case, tmp_pat
 # ---- texts -----------------------------------------------------------------------------------
 
 
-def test_targets_of_symlinks_are_looked_at(tmp_path: Path) -> None:
+def test_targets_of_symlinks_are_checked(tmp_path: Path) -> None:
     draft = plant({b"a": {b"link": Symlink(b"x"), b"other": Symlink(b"x\0y")}})
     expect_wrong(draft.archive(), tmp_path, "NUL")
 
@@ -162,14 +162,17 @@ def test_targets_of_symlinks_are_looked_at(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", [b"security.capability", b"user", b"user.a\0b", b"trusted.x", b"xuser.a"]
 )
-def test_names_of_extended_attributes_are_looked_at(name: bytes, tmp_path: Path) -> None:
+def test_names_of_extended_attributes_are_checked(name: bytes, tmp_path: Path) -> None:
     draft = sample()
     draft.set_xattrs(draft.find(b"folder/inner"), [(b"user.first", b"1"), (name, b"2")])
     expect_wrong(draft.archive(), tmp_path, "extended attribute")
 
 
 def shared_xattrs(*spans: tuple[int, int]) -> bytes:
-    """Files that have rows first up to last of the extended attributes a, b, c, a, d, b."""
+    """Return an archive of files that share the rows of the extended attributes a, b, c, a, d, b.
+
+    Each span is the first row of a file, and the row after its last.
+    """
     draft = plant({b"%d" % number: b"" for number in range(len(spans))})
     pairs = [(b"user." + bytes([name]), b"value") for name in b"abcadb"]
     draft.set_xattrs(0, pairs)
@@ -185,19 +188,15 @@ def test_rows_of_extended_attributes_may_be_shared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("span", [(0, 4), (0, 6), (1, 6), (0, 5)])
-def test_an_extended_attribute_that_is_there_twice_is_found(
-    span: tuple[int, int], tmp_path: Path
-) -> None:
+def test_a_duplicate_extended_attribute_is_found(span: tuple[int, int], tmp_path: Path) -> None:
     expect_wrong(shared_xattrs((0, 3), span), tmp_path, "twice")
 
 
 # ---- hashes ----------------------------------------------------------------------------------
 
 
-def test_an_entry_with_the_hash_of_another_is_found_although_their_hashes_are_the_same(
-    tmp_path: Path,
-) -> None:
-    """Two names with one CRC-32; each must be there."""
+def test_two_entries_with_equal_hashes_must_both_be_in_the_table(tmp_path: Path) -> None:
+    """The two names have the same CRC-32."""
     names = (b"plumless", b"buckeroo")
     draft = plant(dict.fromkeys(names, b""))
     assert draft.hashes[0][0] == draft.hashes[1][0]
@@ -210,7 +209,7 @@ def test_an_entry_with_the_hash_of_another_is_found_although_their_hashes_are_th
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_a_pickle_that_says_the_same_is_right(protocol: int, tmp_path: Path) -> None:
+def test_a_pickle_of_the_same_files_is_accepted(protocol: int, tmp_path: Path) -> None:
     audited(with_pickle(sample(), pickle.dumps(SAID, protocol)), tmp_path)
 
 
@@ -233,15 +232,15 @@ DISAGREEING = {
         folder=OrderedDict(delta=3, gamma=2, inner=OrderedDict(), other=OrderedDict()),
     ),
     "a file is missing": OrderedDict(beta=1, folder=SAID["folder"], link=2),
-    "a file more": changed(more=0),
-    "a record that is not there": changed(alpha=4),
-    "an empty record for another": changed(alpha=1),
+    "an additional file": changed(more=0),
+    "a missing record": changed(alpha=4),
+    "another record": changed(alpha=1),
     "two names of the same bytes": OrderedDict([*SAID.items(), ("é", 0), ("\udcc3\udca9", 0)]),
 }
 
 
 @pytest.mark.parametrize("what", DISAGREEING)
-def test_a_pickle_that_says_anything_else_is_wrong(what: str, tmp_path: Path) -> None:
+def test_a_pickle_of_other_files_is_refused(what: str, tmp_path: Path) -> None:
     expect_wrong(with_pickle(sample(), pickle.dumps(DISAGREEING[what])), tmp_path)
 
 
@@ -251,13 +250,13 @@ def test_two_pickled_names_of_the_same_bytes_are_found(tmp_path: Path) -> None:
     expect_wrong(with_pickle(draft, said), tmp_path, "twice")
 
 
-def test_a_lone_surrogate_in_a_pickle_is_wrong_and_no_traceback(tmp_path: Path) -> None:
+def test_a_lone_surrogate_in_a_pickle_is_an_error_of_ours(tmp_path: Path) -> None:
     raw = b"\x80\x04}X\x03\0\0\0\xed\xa0\x80K\0s."
-    expect_wrong(with_pickle(sample(), raw), tmp_path, "no file name")
+    expect_wrong(with_pickle(sample(), raw), tmp_path, "not a file name")
 
 
-def test_symlinks_are_what_they_are_in_the_folder_they_are_in(tmp_path: Path) -> None:
-    """Up, through other links, to folders, out of the archive and to nothing."""
+def test_symlinks_are_resolved_from_their_own_folder(tmp_path: Path) -> None:
+    """The symlinks lead up, through other symlinks, to folders, out of the archive and nowhere."""
     draft = plant(
         {
             b"d": {b"up": Symlink(b"../f"), b"again": Symlink(b"up"), b"f": b"inner"},

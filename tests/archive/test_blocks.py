@@ -1,4 +1,4 @@
-"""Plans of reads, compared with the bytes of the files and of the archive."""
+"""Plans of reads are compared with the bytes of the files and of the archive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def bytes_at(archive: Archive, file: int, begin: int, length: int) -> bytes:
     return Path(archive.reader.fnames[file]).read_bytes()[begin : begin + length]
 
 
-def told(asked: list[tuple[int, int]], *, right: bool) -> Callable[[int, int], bool]:
+def noting(asked: list[tuple[int, int]], *, right: bool) -> Callable[[int, int], bool]:
+    """Return a `Known` that notes its arguments and returns `right`."""
+
     def known(number: int, count: int) -> bool:
         asked.append((number, count))
         return right
@@ -46,7 +48,7 @@ def told(asked: list[tuple[int, int]], *, right: bool) -> Callable[[int, int], b
 
 
 @given(st.sampled_from(sorted(FILES)), st.data(), st.booleans())
-def test_a_piece_has_the_bytes_asked_for_and_the_checksums_of_its_blocks(
+def test_a_piece_has_the_requested_bytes_and_the_checksums_of_its_blocks(
     archive: Archive, name: str, data: st.DataObject, check: bool
 ) -> None:
     whole = FILES[name]
@@ -66,9 +68,9 @@ def test_a_piece_has_the_bytes_asked_for_and_the_checksums_of_its_blocks(
         assert piece.checksums == list(map(zlib.crc32, cut))
         assert len(cut) <= len(due) // BLOCK + 2
         asked: list[tuple[int, int]] = []
-        assert archive.blocks.piece(inode, offset, size, True, told(asked, right=False)) == piece
+        assert archive.blocks.piece(inode, offset, size, True, noting(asked, right=False)) == piece
         assert asked == [(piece.block, len(cut))]
-        piece = archive.blocks.piece(inode, offset, size, True, told(asked, right=True))
+        piece = archive.blocks.piece(inode, offset, size, True, noting(asked, right=True))
         assert piece is not None
         assert bytes_at(archive, piece.file, piece.begin, piece.length) == due
     assert piece[3:] == (len(due), 0, len(due), None, UNNUMBERED)
@@ -91,7 +93,7 @@ def test_a_folder_has_no_pieces(archive: Archive) -> None:
         archive.blocks.piece(resolve(archive.index, b"folder"), 0, 1)
 
 
-def test_checksums_of_blocks_are_derived_once_where_none_are_stored(tmp_path: Path) -> None:
+def test_checksums_of_blocks_are_derived_once_if_none_are_stored(tmp_path: Path) -> None:
     whole = FILES[max(FILES)]
     index = LEGACY_MAGIC + pickle.dumps({"large": 0, "small": 1})
     path = handmade.write_records(tmp_path / "original.ffr", [whole, b"small", index])

@@ -1,4 +1,4 @@
-"""Byte strings and hash tables in columns, beside Python's own lists and dictionaries."""
+"""Byte strings and hash tables in columns are compared with Python's lists and dictionaries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTS = st.lists(st.binary(max_size=5))
 
 
 @given(TEXTS, st.data())
-def test_texts_are_a_list_of_byte_strings(due: list[bytes], data: st.DataObject) -> None:
+def test_texts_behave_like_a_list_of_byte_strings(due: list[bytes], data: st.DataObject) -> None:
     texts = Texts()
     for each in due:
         texts.append(each)
@@ -37,7 +37,7 @@ def test_texts_are_a_list_of_byte_strings(due: list[bytes], data: st.DataObject)
 
 
 @given(st.lists(st.binary(max_size=2), max_size=300))
-def test_distinct_texts_are_numbered_as_they_come(added: list[bytes]) -> None:
+def test_distinct_texts_are_numbered_in_order_of_appearance(added: list[bytes]) -> None:
     texts = DistinctTexts()
     due = list(dict.fromkeys(added))
     assert [texts.add(each) for each in added] == [due.index(each) for each in added]
@@ -47,8 +47,8 @@ def test_distinct_texts_are_numbered_as_they_come(added: list[bytes]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 7)), max_size=400))
-def test_a_row_table_finds_rows_as_a_dictionary_does(added: list[tuple[int, int]]) -> None:
-    """Also where hashes are the same, or differ in bits that the table does not have."""
+def test_a_row_table_finds_rows_like_a_dictionary(added: list[tuple[int, int]]) -> None:
+    """Hashes may be equal, or differ only in bits that the table does not store."""
     table, rows = RowTable(), list(dict.fromkeys(added))
     for row, key in enumerate(rows):
         assert table.find(key[1], lambda row, key=key: rows[row] == key) == MISSING  # type: ignore[misc]
@@ -57,7 +57,7 @@ def test_a_row_table_finds_rows_as_a_dictionary_does(added: list[tuple[int, int]
         assert table.find(key[1], lambda row, key=key: rows[row] == key) == row  # type: ignore[misc]
 
 
-def test_a_row_table_takes_the_highest_row_and_hash() -> None:
+def test_a_row_table_accepts_the_highest_row_and_hash() -> None:
     table = RowTable()
     table.add(-1, 0xFFFFFFFE)
     assert table.find(0xFFFFFFFF, lambda row: True) == 0xFFFFFFFE
@@ -76,10 +76,10 @@ def test_texts_of_inodes_are_found_by_inode(due: dict[int, bytes]) -> None:
         texts[41]
 
 
-def test_texts_of_inodes_come_in_ascending_order() -> None:
+def test_texts_of_inodes_must_be_added_in_ascending_order() -> None:
     texts = TextsOf()
     texts[5] = b"five"
-    with pytest.raises(ValueError, match="inode 5 after 5"):
+    with pytest.raises(ValueError, match="inode 5 comes after inode 5"):
         texts[5] = b"again"
 
 
@@ -87,7 +87,7 @@ PAIRS = st.lists(st.tuples(st.binary(max_size=3), st.binary(max_size=3)), max_si
 
 
 @given(st.lists(PAIRS, max_size=20), st.data())
-def test_attributes_of_inodes_that_are_kept_have_their_new_numbers(
+def test_attributes_of_kept_inodes_get_the_new_numbers(
     sets: list[tuple[tuple[bytes, bytes], ...]], data: st.DataObject
 ) -> None:
     order = data.draw(st.permutations(range(len(sets))))

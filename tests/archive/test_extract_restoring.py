@@ -1,4 +1,4 @@
-"""Extraction restores everything, or the part that is asked for, whoever extracts."""
+"""Extraction restores everything, or the requested part, for root and for ordinary users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.extraction import ALL, FILES, is_unnamed, names
 # ---- everything ----------------------------------------------------------------------------
 
 
-def test_everything_comes_back(opened: PackedFolder, tree: Path, dest: Path) -> None:
+def test_everything_is_restored(opened: PackedFolder, tree: Path, dest: Path) -> None:
     report = opened.extract(dest)
     assert trees.differences(tree, dest) == []
     sizes = {len(FILES[name]) for name in FILES}
@@ -46,7 +46,7 @@ def test_dest_may_be_relative_and_a_symlink(
     assert trees.differences(tree, dest) == []
 
 
-def test_a_file_in_the_place_of_dest_is_an_error(opened: PackedFolder, tmp_path: Path) -> None:
+def test_a_file_as_dest_is_an_error(opened: PackedFolder, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"precious")
     for place in (tmp_path / "file", tmp_path / "file" / "in it"):
         with pytest.raises(OSError, match="file"):
@@ -57,7 +57,7 @@ def test_a_file_in_the_place_of_dest_is_an_error(opened: PackedFolder, tmp_path:
 def test_a_read_only_dest_is_an_error_that_names_it(
     opened: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the kernel says of a descriptor has no name in it."""
+    """The kernel's error about a descriptor contains no name."""
 
     def read_only(fd: int, mode: int) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -78,20 +78,20 @@ def test_dest_gets_the_attributes_of_the_top_if_it_was_empty(
     assert dest.stat().st_mtime_ns == tree.stat().st_mtime_ns
 
 
-@pytest.mark.parametrize("why", ["something was there", "not everything is extracted"])
+@pytest.mark.parametrize("why", ["it was not empty", "not everything is extracted"])
 def test_dest_keeps_its_attributes_otherwise(
     why: str, opened: PackedFolder, tree: Path, dest: Path
 ) -> None:
-    if why == "something was there":
+    if why == "it was not empty":
         (dest / "mine").write_bytes(b"")
     dest.chmod(0o700)
-    opened.extract(dest, None if why == "something was there" else ["d", "a"])
+    opened.extract(dest, None if why == "it was not empty" else ["d", "a"])
     assert stat.S_IMODE(dest.stat().st_mode) == 0o700
     assert dest.stat().st_mtime_ns != tree.stat().st_mtime_ns
     assert stat.S_IMODE((dest / "d").stat().st_mode) == 0o750
 
 
-def test_progress_tells_of_every_file_and_byte(opened: PackedFolder, dest: Path) -> None:
+def test_progress_reports_every_file_and_byte(opened: PackedFolder, dest: Path) -> None:
     told: list[tuple[int, int]] = []
     report = extract.extract(opened.archive, dest, progress=lambda *more: told.append(more))
     assert sum(files for files, _ in told) == report.files
@@ -103,7 +103,7 @@ def test_a_file_system_without_extended_attributes_is_one_warning(
 ) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"a": b"1", "b": b"2"})
     if not trees.has_xattrs(tree):
-        pytest.skip("no extended attributes here")
+        pytest.skip("this file system has no extended attributes")
     for name in ("a", "b"):
         os.setxattr(tree / name, "user.x", b"y")
     archives.pack(tree, tmp_path / "x.ffr")
@@ -117,11 +117,11 @@ def test_a_file_system_without_extended_attributes_is_one_warning(
             folder.extract(dest)
     assert len(caught) == 1
     for name in ("a", "b"):
-        os.setxattr(dest / name, "user.x", b"y")  # which is all that was missing
+        os.setxattr(dest / name, "user.x", b"y")  # nothing else was missing
     assert trees.differences(tree, dest) == []
 
 
-def test_writes_that_come_in_pieces_are_whole(
+def test_short_writes_are_completed(
     opened: PackedFolder, tree: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = os.pwrite
@@ -164,7 +164,7 @@ SELECTIONS: list[tuple[list[str], set[str]]] = [
     (["f/same as b"], {"f", "f/same as b"}),
     (["empty"], {"empty"}),
     (["h", "a"], {"a", "h"}),
-    # The same more than once.
+    # The same file or folder more than once.
     (["a", "a"], {"a"}),
     (["a", "/a", "./a", "d/../a"], {"a"}),
     (["d", "d/b"], D),
@@ -187,7 +187,7 @@ SELECTIONS: list[tuple[list[str], set[str]]] = [
 @pytest.mark.parametrize(
     ("paths", "due"), SELECTIONS, ids=["+".join(paths) or "nothing" for paths, _ in SELECTIONS]
 )
-def test_what_is_asked_for_is_extracted_once_and_under_its_whole_path(
+def test_requested_files_are_extracted_once_and_under_their_whole_path(
     paths: list[str], due: set[str], opened: PackedFolder, tree: Path, dest: Path
 ) -> None:
     opened.extract(dest, paths)
@@ -204,7 +204,7 @@ def test_what_is_asked_for_is_extracted_once_and_under_its_whole_path(
     [["d"], ["d/b", "d"], ["d", "d/e/c"], ["d/e/c", "d/b"], [".", "d/b"], ["d/b", "f"]],
     ids="+".join,
 )
-def test_the_report_counts_once_what_was_asked_for_twice(
+def test_the_report_counts_a_file_once_that_was_requested_twice(
     paths: list[str], opened: PackedFolder, dest: Path
 ) -> None:
     report = opened.extract(dest, paths)
@@ -227,7 +227,7 @@ def test_the_report_counts_once_what_was_asked_for_twice(
         ("d/up/x", NotADirectoryError),
     ],
 )
-def test_a_path_that_is_not_there_is_an_error_that_names_it(
+def test_a_missing_path_is_an_error_that_names_it(
     asked: str, error: type[OSError], opened: PackedFolder, dest: Path
 ) -> None:
     with pytest.raises(error, match=asked):
@@ -239,7 +239,7 @@ def test_a_path_that_is_not_there_is_an_error_that_names_it(
     ("asked", "error"),
     [("\ud800", FileNotFoundError), (b"a", TypeError), (3, TypeError), (None, TypeError)],
 )
-def test_what_is_no_name_is_the_error_that_other_methods_raise(
+def test_an_invalid_name_raises_the_same_error_as_in_other_methods(
     asked: Any, error: type[Exception], opened: PackedFolder, dest: Path
 ) -> None:
     for use in (opened.read_one, lambda name: opened.extract(dest, ["a", name])):
@@ -249,7 +249,7 @@ def test_what_is_no_name_is_the_error_that_other_methods_raise(
 
 
 def test_one_str_is_that_path_or_a_type_error(opened: PackedFolder, dest: Path) -> None:
-    """Above all not every letter of it."""
+    """The str must not be taken as a list of letters."""
     try:
         opened.extract(dest, "empty")
     except TypeError:
@@ -258,12 +258,12 @@ def test_one_str_is_that_path_or_a_type_error(opened: PackedFolder, dest: Path) 
         assert names(dest) == {"empty"}
 
 
-def test_paths_may_come_from_anywhere(opened: PackedFolder, dest: Path) -> None:
+def test_paths_may_come_from_an_iterator(opened: PackedFolder, dest: Path) -> None:
     opened.extract(dest, iter(["a", "h"]))  # type: ignore[arg-type]
     assert names(dest) == {"a", "h"}
 
 
-def test_names_of_any_bytes_can_be_asked_for(tmp_path: Path, dest: Path) -> None:
+def test_names_of_any_bytes_can_be_requested(tmp_path: Path, dest: Path) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"\udcff/\udcfe\n": b"x", "y": b"y"})
     archives.pack(tree, tmp_path / "t.ffr")
     with PackedFolder(tmp_path / "t.ffr") as folder:
@@ -278,7 +278,7 @@ def test_names_of_any_bytes_can_be_asked_for(tmp_path: Path, dest: Path) -> None
     "code", [errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS]
 )
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_where_there_are_no_hard_links_there_are_copies(
+def test_without_hard_links_files_are_copied(
     overwrite: bool, code: int, opened: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if overwrite:
@@ -297,7 +297,7 @@ def test_where_there_are_no_hard_links_there_are_copies(
     assert report.files == 7
 
 
-def test_another_error_of_linking_is_an_error(
+def test_any_other_error_of_linking_is_raised(
     opened: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = os.link
@@ -313,10 +313,10 @@ def test_another_error_of_linking_is_an_error(
     assert caught.value.errno == errno.EIO
 
 
-def test_a_hard_link_goes_into_its_folder_although_the_first_name_is_far_down(
+def test_a_hard_link_is_made_in_its_folder_although_the_first_name_is_far_down(
     tmp_path: Path, dest: Path
 ) -> None:
-    """The way to the first name is longer than the number of folders that are kept open."""
+    """The path of the first name has more folders than are kept open."""
     far = "/".join(["d"] * (placing.MOST_OPEN + 7))
     many = [f"many/{number}/file" for number in range(placing.MOST_OPEN + 7)]
     tree = trees.plain_tree(
@@ -332,7 +332,7 @@ def test_a_hard_link_goes_into_its_folder_although_the_first_name_is_far_down(
 
 
 @pytest.mark.parametrize("kept_open", [1, 2, 3])
-def test_hard_links_are_in_the_right_folders_however_few_are_kept_open(
+def test_hard_links_are_in_the_right_folders_when_few_folders_are_kept_open(
     kept_open: int, opened: PackedFolder, tree: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placing, "MOST_OPEN", kept_open)
@@ -384,7 +384,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.parametrize("whose", ["somebody else's", "their own"])
-def test_an_ordinary_user_gets_files_of_their_own_and_no_borrowed_powers(
+def test_an_ordinary_user_owns_the_files_and_gets_no_set_id_bits_of_others(
     whose: str, tmp_path: Path
 ) -> None:
     modes = {
@@ -414,9 +414,9 @@ def test_an_ordinary_user_gets_files_of_their_own_and_no_borrowed_powers(
     assert {name: tuple(value) for name, value in json.loads(out).items()} == due
 
 
-def test_root_gives_files_to_their_owners(path: Path, dest: Path) -> None:
+def test_root_restores_owners(path: Path, dest: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root gives files away")
+        pytest.skip("needs root")
     archives.set_owners(path, 4321, 1234)
     with PackedFolder(path) as folder:
         folder.extract(dest)
@@ -432,7 +432,7 @@ CHANGED_WHILE_EXTRACTED: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("how", CHANGED_WHILE_EXTRACTED)
-def test_an_archive_that_is_spoiled_meanwhile_is_our_error(
+def test_an_archive_that_is_changed_during_extraction_is_an_error_of_ours(
     how: str, path: Path, dest: Path
 ) -> None:
     with PackedFolder(path) as folder:

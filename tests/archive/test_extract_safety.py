@@ -1,4 +1,4 @@
-"""Extraction writes nothing outside of DEST, replaces only if told so, and no half of a file."""
+"""Extraction writes nothing outside DEST, replaces files on request only, leaves no half files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support import archives, handmade, jobs, trees, users
 from tests.support.extraction import ALL, FILES, is_unnamed, names
 from tests.support.trees import BLOCK
 
-# ---- never outside -------------------------------------------------------------------------
+# ---- nothing is written outside ------------------------------------------------------------
 
 TARGETS = ["file", "folder", "folder/b", "not there", "."]
 POSITIONS = ["a", "d", "d/b", "d/e", "d/e/large", "d/up", "link", "empty", "f/same as b"]
@@ -46,21 +46,21 @@ def test_a_symlink_in_the_way_is_not_followed(
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("position", POSITIONS)
-def test_a_symlink_in_the_way_is_replaced_if_told_so_and_never_written_through(
+def test_with_overwrite_a_symlink_in_the_way_is_replaced_and_not_followed(
     position: str, target: str, opened: PackedFolder, tree: Path, dest: Path, outside: Path
 ) -> None:
     planted = dest / position
     planted.parent.mkdir(parents=True, exist_ok=True)
     planted.symlink_to(outside / target)
     opened.extract(dest, overwrite=True)
-    shutil.copystat(tree, dest)  # which was not empty
+    shutil.copystat(tree, dest)  # dest was not empty, so it kept its own attributes
     assert trees.differences(tree, dest) == []
 
 
 def test_an_archive_does_not_write_through_symlinks_of_another_one(
     tmp_path: Path, dest: Path, outside: Path
 ) -> None:
-    """One has a symlink where the other has a folder of that name with files in it."""
+    """One archive has a symlink where the other has a folder of the same name with files."""
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "x").symlink_to(outside / "folder")
     (tmp_path / "one" / "y").symlink_to("x")
@@ -81,7 +81,7 @@ def test_an_archive_does_not_write_through_symlinks_of_another_one(
 
 
 def swap(dest: Path, name: str, target: Path) -> None:
-    """What an attacker does at the worst moment."""
+    """Replace a file or folder by a symlink, as an attacker would."""
     place = dest / name
     if place.is_symlink():
         return
@@ -92,7 +92,7 @@ def swap(dest: Path, name: str, target: Path) -> None:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", ["d", "d/e"])
-def test_a_folder_that_becomes_a_symlink_once_it_is_made_is_not_followed(
+def test_a_new_folder_that_is_replaced_by_a_symlink_is_not_followed(
     name: str, overwrite: bool, opened: PackedFolder, dest: Path, outside: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -111,11 +111,11 @@ def test_a_folder_that_becomes_a_symlink_once_it_is_made_is_not_followed(
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("kept_open", [2, 128])
 @pytest.mark.parametrize("name", ["d", "d/e"])
-def test_a_folder_that_becomes_a_symlink_while_it_is_filled_is_not_followed(
+def test_a_folder_that_is_replaced_by_a_symlink_while_it_is_filled_is_not_followed(
     name: str, kept_open: int, overwrite: bool, opened: PackedFolder, dest: Path, outside: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Neither for the rest of its files nor for its own mode and time, which come last."""
+    """The symlink is followed neither for further files nor for the folder's mode and time."""
     monkeypatch.setattr(placing, "MOST_OPEN", kept_open)
     plain = os.link
     trigger = {"d": b"b", "d/e": b"c"}[name]
@@ -137,7 +137,7 @@ def test_a_folder_that_becomes_a_symlink_while_it_is_filled_is_not_followed(
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("target", ["file", "not there"])
-def test_a_symlink_that_appears_where_a_file_is_about_to_be_made_is_not_followed(
+def test_a_symlink_that_appears_just_before_a_file_is_made_is_not_followed(
     target: str, named: bool, overwrite: bool, opened: PackedFolder, dest: Path, outside: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -156,7 +156,7 @@ def test_a_symlink_that_appears_where_a_file_is_about_to_be_made_is_not_followed
     assert os.readlink(dest / "d/b") == str(outside / target)
 
 
-def test_a_hard_link_is_not_made_to_what_a_swapped_symlink_points_at(
+def test_a_hard_link_is_not_made_to_the_target_of_a_planted_symlink(
     opened: PackedFolder, dest: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = os.link
@@ -173,20 +173,18 @@ def test_a_hard_link_is_not_made_to_what_a_swapped_symlink_points_at(
 
 
 @pytest.mark.parametrize("asked", ["../a", "/a", "d/../../../a", "/../d/b", "link/../a"])
-def test_no_path_that_is_asked_for_leads_outside(
-    asked: str, opened: PackedFolder, dest: Path
-) -> None:
+def test_no_requested_path_leads_outside(asked: str, opened: PackedFolder, dest: Path) -> None:
     before = set(os.listdir(dest.parent))
     opened.extract(dest, [asked])
     assert names(dest) == ({"d", "d/b"} if asked.endswith("b") else {"a"})
     assert set(os.listdir(dest.parent)) == before
 
 
-# ---- what is there already -----------------------------------------------------------------
+# ---- existing files and folders ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["a", "d/b", "d/e/large", "f/same as b", "d/up", "link"])
-def test_a_file_that_is_there_is_not_replaced(name: str, opened: PackedFolder, dest: Path) -> None:
+def test_an_existing_file_is_not_replaced(name: str, opened: PackedFolder, dest: Path) -> None:
     trees.plain_tree(dest, {name: b"precious"})
     before = (dest / name).stat()
     with pytest.raises(FileExistsError, match=name) as caught:
@@ -200,7 +198,7 @@ def test_a_file_that_is_there_is_not_replaced(name: str, opened: PackedFolder, d
 
 
 @pytest.mark.parametrize("name", ["a", "d/b", "d/e/large", "f/same as b", "d/up", "link", "empty"])
-def test_a_file_that_is_there_is_replaced_if_told_so(
+def test_with_overwrite_an_existing_file_is_replaced(
     name: str, opened: PackedFolder, tree: Path, dest: Path
 ) -> None:
     trees.plain_tree(dest, {name: b"old"})
@@ -224,7 +222,7 @@ def test_replacing_a_file_leaves_its_other_names_and_readers_alone(
 def test_a_file_is_replaced_in_one_step(
     opened: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At every moment of writing there is the old file or the new one under the name."""
+    """At every moment the name belongs to the old file or to the complete new one."""
     (dest / "a").write_bytes(b"old")
     seen = set()
     plain = os.pwrite
@@ -260,7 +258,7 @@ def test_a_folder_is_never_replaced_by_a_file(
     assert (dest / name / "mine").read_bytes() == b"precious"
 
 
-def test_a_file_is_not_replaced_by_a_folder_unless_told_so(
+def test_a_file_is_replaced_by_a_folder_only_with_overwrite(
     opened: PackedFolder, tree: Path, dest: Path
 ) -> None:
     (dest / "d").write_bytes(b"precious")
@@ -271,7 +269,7 @@ def test_a_file_is_not_replaced_by_a_folder_unless_told_so(
     assert names(dest) == ALL
 
 
-def test_folders_that_are_there_are_added_to(opened: PackedFolder, dest: Path) -> None:
+def test_files_are_added_to_existing_folders(opened: PackedFolder, dest: Path) -> None:
     trees.plain_tree(dest, {"d/mine": b"precious", "empty/mine too": b"precious"})
     opened.extract(dest)
     assert names(dest) == ALL | {"d/mine", "empty/mine too"}
@@ -286,7 +284,7 @@ def attributes(path: Path) -> tuple[object, ...]:
 
 @pytest.fixture
 def private(tree: Path, tmp_path: Path, dest: Path) -> Path:
-    """An archive whose folders have attributes, and a DEST with the same folders without them."""
+    """Make an archive of folders with attributes, and the same folders without them in `dest`."""
     if trees.has_xattrs(tree):
         for name in ("d", "d/e"):
             os.setxattr(tree / name, "user.x", b"from the archive")
@@ -297,7 +295,7 @@ def private(tree: Path, tmp_path: Path, dest: Path) -> Path:
     return tmp_path / "private.ffr"
 
 
-def test_folders_on_the_way_to_a_file_stay_as_they_are(
+def test_folders_on_the_way_to_a_requested_file_keep_their_attributes(
     private: Path, tree: Path, dest: Path
 ) -> None:
     before = attributes(dest / "d")
@@ -306,7 +304,7 @@ def test_folders_on_the_way_to_a_file_stay_as_they_are(
         report = folder.extract(dest, "d/e/c")
         assert report == ExtractReport(files=1, bytes=len(FILES["d/e/c"]))
         assert attributes(dest / "d") == before
-        after = os.stat(dest / "d/e")  # a file came into it, which changes its time
+        after = os.stat(dest / "d/e")  # its time has changed, because it has a new file
         assert (after.st_mode, trees.xattrs(dest / "d/e")) == (inner.st_mode, ())
         report = folder.extract(dest, "f/g")
         assert report == ExtractReport(files=1, folders=1, bytes=len(FILES["f/g"]))
@@ -316,7 +314,7 @@ def test_folders_on_the_way_to_a_file_stay_as_they_are(
 @pytest.mark.parametrize(
     "paths", [["d"], ["d/"], ["d/."], ["d/e/.."], ["d/e/c", "d"], ["d", "d/e/c"]], ids="+".join
 )
-def test_a_folder_that_was_asked_for_gets_its_attributes(
+def test_a_requested_folder_gets_its_attributes(
     paths: list[str], private: Path, tree: Path, dest: Path
 ) -> None:
     with PackedFolder(private) as folder:
@@ -328,7 +326,7 @@ def test_a_folder_that_was_asked_for_gets_its_attributes(
 CLOSED = """
 path, dest = sys.argv[1:]
 os.makedirs(os.path.join(dest, "closed/in"))
-ffrecord.archive.placing.MOST_OPEN = 0  # all are opened again for their attributes
+ffrecord.archive.placing.MOST_OPEN = 0  # each folder is opened again to set its attributes
 with PackedFolder(path) as folder:
     folder.extract(dest, ["closed/in/file", "closed"])
 for name in ("closed", "closed/in"):
@@ -337,10 +335,10 @@ for name in ("closed", "closed/in"):
 """
 
 
-def test_folders_that_close_behind_themselves_are_closed_last(tmp_path: Path) -> None:
-    """Also where one was only on the way to something before it was asked for itself."""
+def test_folders_without_permissions_get_their_modes_after_their_contents(tmp_path: Path) -> None:
+    """One folder is first on the way to a requested file, and then requested itself."""
     if os.geteuid() != 0:
-        pytest.skip("such a folder could not be packed")
+        pytest.skip("needs root to pack such a folder")
     tree = trees.plain_tree(tmp_path / "t", {"closed/in/file": b"x"})
     place = tmp_path / "ordinary"
     place.mkdir()
@@ -360,10 +358,10 @@ def test_folders_that_close_behind_themselves_are_closed_last(tmp_path: Path) ->
     [("a", 0), ("d/b", 3), ("d/e/large", 0), ("d/e/large", 3 * BLOCK + 2), ("h", 7)],
 )
 @pytest.mark.parametrize("batch", [8 << 20, 10])
-def test_a_damaged_file_is_left_out_and_told_of(
+def test_a_damaged_file_is_left_out_and_reported(
     batch: int, name: str, byte: int, path: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files larger than a batch are checked piece by piece, while they are written."""
+    """Files larger than a batch are verified piece by piece while they are written."""
     monkeypatch.setattr(extract, "BATCH_BYTES", batch)
     archives.damage(path, name, byte)
     told: list[tuple[str, FFRecordError]] = []
@@ -380,7 +378,7 @@ def test_a_damaged_file_is_left_out_and_told_of(
 
 
 @pytest.mark.parametrize("batch", [8 << 20, 10])
-def test_a_damaged_file_is_an_error_unless_told_otherwise(
+def test_without_on_damage_a_damaged_file_is_an_error(
     batch: int, path: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extract, "BATCH_BYTES", batch)
@@ -424,8 +422,7 @@ def spoil_xattrs(draft: builders.Draft, path: bytes) -> None:
 
 @pytest.fixture
 def spoiled(tmp_path: Path) -> Path:
-    """An archive with a symlink that cannot be made, and a file and a folder whose attributes
-    cannot be set."""
+    """Make an archive with a symlink that cannot be made, and attributes that cannot be set."""
     draft = builders.plant(SPOILED)
     spoil_xattrs(draft, b"d")
     spoil_xattrs(draft, b"d/e/deep")
@@ -448,7 +445,7 @@ def test_one_bad_symlink_file_or_folder_does_not_stop_the_others(spoiled: Path, 
         assert (dest / name).stat().st_mtime < 1_700_000_000, name
 
 
-def test_without_anyone_to_tell_what_stands_before_a_bad_symlink_is_there(
+def test_without_on_damage_files_before_a_bad_symlink_are_extracted(
     spoiled: Path, dest: Path
 ) -> None:
     with PackedFolder(spoiled) as folder, pytest.raises(IndexStructureError, match="NUL"):
@@ -457,7 +454,7 @@ def test_without_anyone_to_tell_what_stands_before_a_bad_symlink_is_there(
     assert stat.S_IMODE(dest.stat().st_mode) == 0o755
 
 
-def test_without_anyone_to_tell_folders_are_finished_beside_a_bad_one(
+def test_without_on_damage_folders_beside_a_bad_one_get_their_attributes(
     tmp_path: Path, dest: Path
 ) -> None:
     draft = builders.plant({b"a": {}, b"bad": {b"in": {}}, b"c": {}})
@@ -470,7 +467,7 @@ def test_without_anyone_to_tell_folders_are_finished_beside_a_bad_one(
 
 
 @pytest.mark.parametrize("error", [FileExistsError, KeyboardInterrupt])
-def test_folders_are_finished_whatever_ends_the_extraction(
+def test_folders_get_their_attributes_after_any_error(
     error: type[BaseException], opened: PackedFolder, tree: Path, dest: Path
 ) -> None:
     if error is FileExistsError:
@@ -489,7 +486,7 @@ def test_folders_are_finished_whatever_ends_the_extraction(
 
 @pytest.mark.parametrize("code", sorted(NoRoomError.ERRNOS))
 @pytest.mark.parametrize("call", ["pwrite", "mkdir", "symlink", "link", "open"])
-def test_no_room_is_no_damage(
+def test_a_full_disk_is_not_reported_as_damage(
     call: str, code: int, opened: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = getattr(os, call)

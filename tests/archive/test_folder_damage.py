@@ -1,4 +1,4 @@
-"""`PackedFolder` of a damaged archive: an error that names the file, and the others are read."""
+"""Damaged archives in `PackedFolder`: errors name the damaged file, other files can be read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.trees import BLOCK
 
 @pytest.fixture
 def copy(one_file: Path, tmp_path: Path) -> Path:
-    """An archive that may be spoiled."""
+    """Return a copy of an archive, for tests that damage it."""
     return Path(shutil.copy(one_file, tmp_path / "copy.ffr"))
 
 
@@ -59,7 +59,7 @@ def test_a_damaged_small_file_is_an_error_and_the_others_are_read(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_of_a_damaged_large_file_the_other_blocks_are_read(
+def test_the_other_blocks_of_a_damaged_large_file_are_read(
     mode: str, copy: Path, files: dict[str, bytes]
 ) -> None:
     name = "sizes/batches"
@@ -94,7 +94,7 @@ def test_of_a_damaged_large_file_the_other_blocks_are_read(
             assert file.read(BLOCK) == data[2 * BLOCK : 3 * BLOCK]
 
 
-def test_without_checks_damage_is_read_as_it_is(copy: Path, files: dict[str, bytes]) -> None:
+def test_without_checks_damaged_bytes_are_returned(copy: Path, files: dict[str, bytes]) -> None:
     for name, byte in (("sizes/batches", 3 * BLOCK), ("many/049", 20)):
         archives.damage(copy, name, byte)
         due = bytearray(files[name])
@@ -106,8 +106,8 @@ def test_without_checks_damage_is_read_as_it_is(copy: Path, files: dict[str, byt
             assert b"".join(piece.tobytes() for piece in folder.stream(name)) == due
 
 
-def test_an_error_of_a_batch_names_the_file_as_it_was_asked_for(tmp_path: Path) -> None:
-    """Also where records are numbered from another shard on, and for another name of a file."""
+def test_an_error_of_a_batch_has_the_name_that_was_requested(tmp_path: Path) -> None:
+    """The file is in a later shard, and has a second name."""
     tree = trees.plain_tree(tmp_path / "t", {f"{i}": b"content %d" % i for i in range(20)})
     os.link(tree / "7", tree / "other")
     archives.pack(tree, tmp_path / "s", shard_size=40)
@@ -133,7 +133,7 @@ def test_an_error_of_the_disk_names_the_file(little: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def little(tmp_path: Path) -> Path:
-    """An archive that is quickly spoiled and quickly made whole again."""
+    """Make a small archive that is quick to damage and to repair."""
     files = {"a": b"first", "d/b": b"second", "d/large": trees.content(2 * BLOCK), "e/": b""}
     tree = trees.plain_tree(tmp_path / "t", files)
     (tree / "link").symlink_to("d/b")
@@ -168,7 +168,7 @@ def test_a_damaged_trailer_is_one_of_our_errors(legacy: bool, little: Path) -> N
     PackedFolder(little).close()
 
 
-def test_damage_in_the_originals_index_does_not_matter_to_us(
+def test_damage_in_the_originals_index_does_no_harm_here(
     copy: Path, files: dict[str, bytes]
 ) -> None:
     begin, _ = archives.index_offsets(copy)
@@ -207,7 +207,7 @@ print("alive")
 
 @pytest.mark.parametrize("mode", ["auto", "aio", "buffered"])
 @pytest.mark.parametrize("size", [0, 500_000])
-def test_an_archive_that_is_truncated_while_it_is_open_is_our_error(
+def test_truncating_an_open_archive_leads_to_an_error_of_ours(
     size: int, mode: str, copy: Path
 ) -> None:
     process = handmade.python(TRUNCATED, str(copy), mode, str(size))

@@ -1,4 +1,4 @@
-"""`PackedFolder` against the folder that was packed: the same names, attributes, and errors."""
+"""`PackedFolder` has the same names, attributes and errors as the folder that was packed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support import archives, handmade, trees
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What it returns, or what kind of error it is."""
+    """Return the result of a call, or the type and number of its error."""
     try:
         return call()
     except OSError as error:
@@ -34,7 +34,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 def listed(
     top: Path, list_file: bool = True, list_dir: bool = True, recursive: bool = False
 ) -> list[Any]:
-    """What the original lists of a folder on disk, but for symlinks, which it would follow."""
+    """List a folder on disk like the original FFRecord, but without following symlinks."""
     result: list[Any] = []
     for name in sorted(os.listdir(os.fsencode(top))):
         path = top / os.fsdecode(name)
@@ -53,7 +53,7 @@ def listed(
 @pytest.mark.parametrize("recursive", [False, True])
 @pytest.mark.parametrize("list_dir", [False, True])
 @pytest.mark.parametrize("list_file", [False, True])
-def test_list_gives_what_the_original_gives_in_its_types_and_order(
+def test_list_returns_the_types_and_order_of_the_original(
     list_file: bool, list_dir: bool, recursive: bool, folder: PackedFolder, rich: Path
 ) -> None:
     for path in (None, "", "sizes", "links", "nested/a", "empty", "names", Path("modes")):
@@ -63,29 +63,27 @@ def test_list_gives_what_the_original_gives_in_its_types_and_order(
         assert list(map(type, got)) == list(map(type, due))
 
 
-def test_a_listing_of_symlinked_folders_is_that_of_the_folder(
-    folder: PackedFolder, rich: Path
-) -> None:
+def test_a_symlinked_folder_is_listed_like_the_folder(folder: PackedFolder, rich: Path) -> None:
     assert folder.list("links/to folder", recursive=True) == listed(
         rich / "nested/a", recursive=True
     )
     assert folder.list("links/up") == folder.list() == listed(rich)
 
 
-def test_list_of_what_is_no_folder_is_an_error(folder: PackedFolder) -> None:
+def test_listing_a_file_or_a_missing_folder_is_an_error(folder: PackedFolder) -> None:
     with pytest.raises(NotADirectoryError, match="sizes/one"):
         folder.list("sizes/one")
     with pytest.raises(FileNotFoundError, match="nothing"):
         folder.list("nothing")
 
 
-def test_exists_is_file_and_is_dir_are_those_of_os_path(
+def test_exists_is_file_and_is_dir_agree_with_os_path(
     folder: PackedFolder, found: dict[str, trees.Found], rich: Path
 ) -> None:
     names = [*found, "nothing", "sizes/nothing", "sizes/one/x", "links/up/sizes/one"]
     names += ["sizes/one/", "sizes/one/.", "sizes/", "links/relative/", "nothing/", "/"]
     for name in names:
-        # As in the original, paths are taken as pathlib spells them: no slash at the end.
+        # As in the original, paths are normalised by pathlib: no slash at the end.
         real = rich / name.lstrip("/")
         assert folder.exists(name) == os.path.exists(real), name
         assert folder.is_file(name) == os.path.isfile(real), name
@@ -96,7 +94,7 @@ def test_exists_is_file_and_is_dir_are_those_of_os_path(
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\0b", "sizes/\0", "x" * 5000, "x/" * 3000])
-def test_a_name_that_no_file_can_have_is_not_there(name: str, single: PackedFolder) -> None:
+def test_an_impossible_name_does_not_exist(name: str, single: PackedFolder) -> None:
     assert not single.exists(name)
     assert not single.is_file(name)
     assert not single.is_dir(name)
@@ -105,26 +103,26 @@ def test_a_name_that_no_file_can_have_is_not_there(name: str, single: PackedFold
         single.read(name)
 
 
-def test_length_and_iteration_are_over_all_files(
+def test_length_and_iteration_cover_all_files(
     folder: PackedFolder, files: dict[str, bytes]
 ) -> None:
     paths = list(folder)
     assert len(folder) == folder.num_files() == len(paths) == len(files)
     assert set(paths) == set(files)
-    # Each folder's files together, and before those of the folders in it.
+    # The files of a folder are together, and before the files of its subfolders.
     parents = [os.path.dirname(path) for path in paths]
     runs = [parent for k, parent in enumerate(parents) if k == 0 or parents[k - 1] != parent]
     assert len(runs) == len(set(runs))
     assert [run.count("/") for run in runs if run] == sorted(run.count("/") for run in runs if run)
 
 
-def test_only_names_are_in_a_folder(folder: PackedFolder) -> None:
+def test_in_accepts_only_names(folder: PackedFolder) -> None:
     things: list[Any] = [None, 5, 2.5, ["sizes"], object()]
     for thing in things:
         assert thing not in folder
 
 
-def test_stat_is_that_of_os(
+def test_stat_agrees_with_os_stat(
     folder: PackedFolder, found: dict[str, trees.Found], rich: Path
 ) -> None:
     for name in found:
@@ -148,17 +146,17 @@ def test_stat_is_that_of_os(
                 assert packed.st_nlink == 2 + folders
 
 
-def test_files_are_the_same_if_their_inodes_are(
+def test_hard_links_have_the_same_inode(
     folder: PackedFolder, found: dict[str, trees.Found]
 ) -> None:
     inodes = {name: folder.stat(name, follow_symlinks=False).st_ino for name in found}
     for name, each in found.items():
         same = {other for other in inodes if inodes[other] == inodes[name]}
         assert same == set(map(os.fsdecode, each.same_file))
-    assert 0 not in inodes.values()  # which readdir takes for a deleted entry
+    assert 0 not in inodes.values()  # readdir takes 0 for a deleted entry
 
 
-def test_readlink_is_that_of_os(
+def test_readlink_agrees_with_os_readlink(
     folder: PackedFolder, found: dict[str, trees.Found], rich: Path
 ) -> None:
     for name in found:
@@ -168,17 +166,17 @@ def test_readlink_is_that_of_os(
         folder.readlink("nothing")
 
 
-def test_xattrs_are_those_of_os(
+def test_xattrs_agree_with_os(
     folder: PackedFolder, found: dict[str, trees.Found], rich: Path
 ) -> None:
     if not trees.has_xattrs(rich):
-        pytest.skip("no extended attributes here")
+        pytest.skip("this file system has no extended attributes")
     for name, each in found.items():
         assert tuple(sorted(folder.xattrs(name, follow_symlinks=False).items())) == each.xattrs
     assert folder.xattrs("xattrs/file") == trees.XATTRS
 
 
-def test_walk_is_that_of_os(folder: PackedFolder, rich: Path) -> None:
+def test_walk_agrees_with_os_walk(folder: PackedFolder, rich: Path) -> None:
     for top in ("", "nested", "links", "empty", "nested/a/b"):
         real = {}
         for path, inner, names in os.walk(rich / top):
@@ -195,7 +193,7 @@ def test_walk_is_that_of_os(folder: PackedFolder, rich: Path) -> None:
             seen.add(path)
 
 
-def test_a_walk_can_follow_symlinks_and_does_not_run_in_circles(tmp_path: Path) -> None:
+def test_a_walk_can_follow_symlinks_without_running_in_circles(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "a" / "deep").mkdir(parents=True)
     (tree / "b").mkdir()
@@ -211,14 +209,14 @@ def test_a_walk_can_follow_symlinks_and_does_not_run_in_circles(tmp_path: Path) 
     with PackedFolder(tmp_path / "tree.ffr") as folder:
         assert sorted(folder.walk(followlinks=True)) == sorted(model)
 
-    (tree / "a" / "deep" / "up").symlink_to("../..")  # os.walk would go round until ELOOP
+    (tree / "a" / "deep" / "up").symlink_to("../..")  # os.walk would run in circles until ELOOP
     archives.pack(tree, tmp_path / "round.ffr")
     with PackedFolder(tmp_path / "round.ffr") as folder:
         paths = [path for path, _, _ in folder.walk(followlinks=True)]
     assert paths == ["", "a", "a/deep", "b", "b/linked"]
 
 
-def test_folders_can_be_taken_out_of_a_walk(folder: PackedFolder, rich: Path) -> None:
+def test_folders_can_be_removed_from_a_walk(folder: PackedFolder, rich: Path) -> None:
     visited = []
     for path, inner, _names in folder.walk():
         visited.append(path)
@@ -226,7 +224,7 @@ def test_folders_can_be_taken_out_of_a_walk(folder: PackedFolder, rich: Path) ->
     assert visited == ["", "nested", "nested/a"]
 
 
-def test_a_walk_of_what_is_no_folder_is_an_error(folder: PackedFolder) -> None:
+def test_a_walk_of_a_file_or_a_missing_folder_is_an_error(folder: PackedFolder) -> None:
     with pytest.raises(NotADirectoryError):
         list(folder.walk("sizes/one"))
     with pytest.raises(FileNotFoundError):
@@ -243,7 +241,9 @@ def test_a_walk_of_what_is_no_folder_is_an_error(folder: PackedFolder) -> None:
         "./sizes/*", "sizes//b*", "SIZES/*", "**/folder*/inside", "**/a/**/c/*",
     ],
 )  # fmt: skip
-def test_glob_finds_what_pathlib_finds(pattern: str, folder: PackedFolder, rich: Path) -> None:
+def test_glob_finds_the_same_paths_as_pathlib(
+    pattern: str, folder: PackedFolder, rich: Path
+) -> None:
     got = folder.glob(pattern)
     kept = [path for path in rich.glob(pattern) if not (path.is_fifo() or path.is_socket())]
     assert set(got) == {str(path.relative_to(rich)) for path in kept}
@@ -251,7 +251,7 @@ def test_glob_finds_what_pathlib_finds(pattern: str, folder: PackedFolder, rich:
 
 
 def test_a_pattern_that_ends_in_a_slash_finds_folders(single: PackedFolder, rich: Path) -> None:
-    """As with `glob`, and with pathlib from Python 3.11 on."""
+    """`glob` does the same, and pathlib since Python 3.11."""
     for pattern in ("*", "nested/a/*", "links/*"):
         due = {path for path in single.glob(pattern) if (rich / path).is_dir()}
         assert {path.rstrip("/") for path in single.glob(f"{pattern}/")} == due
@@ -263,7 +263,7 @@ def test_glob_of_every_level_finds_everything(
     assert set(folder.glob("**")) - {""} == set(found) - {"."}
 
 
-def test_many_levels_are_listed_walked_and_found(tmp_path: Path) -> None:
+def test_many_levels_of_folders_are_listed_walked_and_found(tmp_path: Path) -> None:
     levels = 300
     tree = trees.chain(tmp_path / "t", levels)
     archives.pack(tree, tmp_path / "a.ffr")
@@ -289,7 +289,7 @@ def _frames() -> Iterator[Any]:
         frame = frame.f_back  # type: ignore[assignment]
 
 
-def test_every_one_of_many_names_is_found_and_no_other(tmp_path: Path) -> None:
+def test_all_of_many_names_are_found_and_no_others(tmp_path: Path) -> None:
     count = 3000
     contents = {f"{number:05d}": b"%d" % number for number in range(count)}
     trees.plain_tree(tmp_path / "t", contents)
@@ -302,7 +302,7 @@ def test_every_one_of_many_names_is_found_and_no_other(tmp_path: Path) -> None:
             assert not folder.is_file(name)
 
 
-# ---- how paths may be spelled --------------------------------------------------------------
+# ---- spellings of paths --------------------------------------------------------------------
 
 SPELLINGS = [
     "sizes/one", "./sizes/one", "sizes//one", "sizes/./one", "sizes/../sizes/one", "sizes/one/",
@@ -319,15 +319,13 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize("path", SPELLINGS)
-def test_a_path_reads_as_open_reads_it_or_fails_as_open_fails(
-    path: str, folder: PackedFolder, rich: Path
-) -> None:
+def test_a_path_reads_or_fails_like_open(path: str, folder: PackedFolder, rich: Path) -> None:
     def read_real() -> bytes:
         with open(f"{rich}/{path}", "rb") as file:
             return file.read()
 
     due = outcome(read_real)
-    if path.startswith("special/"):  # which is not packed
+    if path.startswith("special/"):  # fifos and sockets are not packed
         due = (FileNotFoundError, errno.ENOENT)
     calls: list[Callable[[], Any]] = [
         lambda: folder.open(path).read(),
@@ -337,7 +335,7 @@ def test_a_path_reads_as_open_reads_it_or_fails_as_open_fails(
     for call in calls:
         assert outcome(call) == due
     if path.endswith(("/", "/.")) and os.path.isfile(rich / path):
-        due = (rich / path).read_bytes()  # the original's methods take it as pathlib does
+        due = (rich / path).read_bytes()  # methods of the original normalise paths like pathlib
     of_the_original: list[Callable[[], Any]] = [
         lambda: folder.read(path).tobytes(),
         lambda: folder.read_one(path).tobytes(),
@@ -379,7 +377,7 @@ def test_a_folder_without_files_is_true(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["nothing", "sizes", "sizes/one/x", "links/loop", "links/leaving"])
-def test_an_error_has_the_name_that_was_asked_for(path: str, folder: PackedFolder) -> None:
+def test_an_error_has_the_name_that_was_requested(path: str, folder: PackedFolder) -> None:
     for call in (folder.read, folder.read_one, folder.open):
         with pytest.raises(OSError, match=re.escape(path)) as caught:
             call(path)
@@ -402,7 +400,7 @@ def test_a_symlink_that_leaves_the_archive_is_an_error(path: str, folder: Packed
 
 
 def test_a_symlink_that_leaves_and_comes_back_is_an_error(tmp_path: Path) -> None:
-    """The name of the packed folder is not in the archive."""
+    """The archive does not contain the name of the packed folder."""
     tree = trees.plain_tree(tmp_path / "t", {"file": b"x", "d/e": b"y"})
     targets = {
         "back": "../t/file",
@@ -419,7 +417,7 @@ def test_a_symlink_that_leaves_and_comes_back_is_an_error(tmp_path: Path) -> Non
         assert folder.read("d/in").tobytes() == b"x"
 
 
-def test_as_many_symlinks_are_followed_as_the_kernel_follows(tmp_path: Path) -> None:
+def test_as_many_symlinks_are_followed_as_in_the_kernel(tmp_path: Path) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"file": b"the end", "d/in": b"y"})
     for kind, end in (("f", "file"), ("d", "d")):
         for number in range(45):
@@ -445,9 +443,9 @@ RESOLVE_IN_ROOT = 0x10
 
 
 def openat2(root: int, path: str) -> int:
-    """Open a path as if the folder `root` were the root directory: the kernel's own answer.
+    """Open a path with the folder `root` as root directory, and return the kernel's answer.
 
-    EAGAIN says that something was renamed meanwhile, anywhere on the machine.
+    EAGAIN means that a file was renamed meanwhile, anywhere on the machine.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     how = OpenHow(os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_IN_ROOT)
@@ -461,7 +459,7 @@ def openat2(root: int, path: str) -> int:
 
 @pytest.fixture(scope="module")
 def maze(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, PackedFolder]]:
-    """A few folders and symlinks, none of which leaves: as a descriptor, and packed."""
+    """Make some folders and symlinks inside them; yield a descriptor and the packed folder."""
     top = trees.plain_tree(
         tmp_path_factory.mktemp("maze") / "t", {"a/f": b"1", "a/b/f": b"22", "f": b"333", "c/": b""}
     )
@@ -489,7 +487,7 @@ PARTS = ["a", "b", "c", "d", "f", "l", "o", "s", "up", "loop", ".", "..", "", "x
 
 @settings(max_examples=400)
 @given(st.lists(st.sampled_from(PARTS), min_size=1, max_size=9).map("/".join).filter(bool))
-def test_any_path_leads_where_the_kernel_finds_it_to_lead(
+def test_any_path_leads_to_the_same_file_as_in_the_kernel(
     maze: tuple[int, PackedFolder], path: str
 ) -> None:
     root, folder = maze
@@ -509,7 +507,7 @@ def test_any_path_leads_where_the_kernel_finds_it_to_lead(
     assert outcome(packed) == outcome(real)
 
 
-def test_symlinks_that_make_a_path_longer_and_longer_are_a_loop(tmp_path: Path) -> None:
+def test_symlinks_that_make_a_path_ever_longer_are_a_loop(tmp_path: Path) -> None:
     top = trees.plain_tree(tmp_path / "t", {"a/f": b"f"})
     (top / "once").symlink_to("a/../" * 500 + "a/f")
     (top / "again").symlink_to("a/../" * 800 + "again2")

@@ -1,4 +1,4 @@
-"""`PackedFolder` opened, shared by threads and processes, and closed; from shards too."""
+"""Opening and closing a `PackedFolder`, sharing it among threads and processes, and shards."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tests.support import archives, handmade, trees
 from tests.support.archives import all_right
 from tests.support.modes import MODES
 
-# ---- life ----------------------------------------------------------------------------------
+# ---- opening, sharing, closing -------------------------------------------------------------
 
 
-def test_a_closed_folder_says_so(archive: Path) -> None:
+def test_a_closed_folder_raises_closed_errors(archive: Path) -> None:
     with PackedFolder(archive) as folder:
         kept = folder.read("sizes/blocks")
         before = kept.tobytes()
@@ -53,7 +53,7 @@ def test_a_closed_folder_says_so(archive: Path) -> None:
     assert kept.tobytes() == before
 
 
-def test_a_folder_holds_no_descriptor_once_it_is_closed(archive: Path) -> None:
+def test_a_closed_folder_holds_no_descriptor(archive: Path) -> None:
     for mode in MODES:
         before = handmade.open_descriptors()
         with PackedFolder(archive, mode=mode) as folder:
@@ -62,7 +62,7 @@ def test_a_folder_holds_no_descriptor_once_it_is_closed(archive: Path) -> None:
         assert handmade.open_descriptors() == before
 
 
-def test_an_archive_that_does_not_open_leaves_no_descriptor(one_file: Path, tmp_path: Path) -> None:
+def test_an_archive_that_fails_to_open_leaves_no_descriptor(one_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.ffr"
     path.write_bytes(one_file.read_bytes())
     archives.flip(path, archives.index_offsets(path)[0] + 100)
@@ -133,7 +133,9 @@ def in_spawned(folder: PackedFolder, names: list[str]) -> list[bytes]:
     return handmade.as_bytes(folder.read(names))
 
 
-def test_a_folder_goes_to_a_spawned_process(single: PackedFolder, files: dict[str, bytes]) -> None:
+def test_a_folder_can_be_sent_to_a_spawned_process(
+    single: PackedFolder, files: dict[str, bytes]
+) -> None:
     names = ["sizes/blocks", "names/new\nline", "hard/second"]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         task = pool.apply_async(in_spawned, (single, names))
@@ -171,7 +173,7 @@ def test_shards_in_another_order_are_an_error(shards: Path) -> None:
 
 
 def rewrite(path: Path) -> None:
-    """A valid shard with as many records that are others."""
+    """Write a valid shard with the same number of records, but other contents."""
     with FileWriter(path, 3) as writer:
         writer.write([bytes(1000)] * 3)
 
@@ -199,22 +201,20 @@ SHARD_ERRORS: dict[str, tuple[Callable[[Path], object], str]] = {
         "PART_0000[01].ffr",
     ),
     "replaced": (lambda at: rewrite(at / "PART_00001.ffr"), "PART_00001.ffr"),
-    "one more": (lambda at: rewrite(at / "PART_00003.ffr"), "index.ffr"),
-    "one more, elsewhere": (lambda at: rewrite(at / "AAA.ffr"), "index.ffr"),
+    "one too many, at the end": (lambda at: rewrite(at / "PART_00003.ffr"), "index.ffr"),
+    "one too many, in front": (lambda at: rewrite(at / "AAA.ffr"), "index.ffr"),
 }
 
 
 @pytest.mark.parametrize("what", SHARD_ERRORS)
-def test_other_shards_than_those_packed_are_an_error_that_names_one(
-    what: str, shards: Path
-) -> None:
+def test_wrong_shards_are_an_error_that_names_one(what: str, shards: Path) -> None:
     change, name = SHARD_ERRORS[what]
     change(shards)
     with pytest.raises(IndexStructureError, match=name):
         PackedFolder(shards)
 
 
-def test_shards_without_their_index_are_no_packed_folder(shards: Path) -> None:
+def test_shards_without_their_index_are_not_a_packed_folder(shards: Path) -> None:
     with pytest.raises(IndexStructureError, match="PART_00000"):
         PackedFolder(shards / "index.ffr")
     (shards / "index.ffr").unlink()
@@ -222,7 +222,7 @@ def test_shards_without_their_index_are_no_packed_folder(shards: Path) -> None:
         PackedFolder(shards)
 
 
-def test_the_index_of_another_archive_is_noticed(shards: Path, tmp_path: Path) -> None:
+def test_the_index_of_another_archive_is_refused(shards: Path, tmp_path: Path) -> None:
     (tmp_path / "t" / "4").write_bytes(trees.content(1000, 99))
     archives.pack(tmp_path / "t", tmp_path / "others", shard_size=3000)
     shutil.copy(tmp_path / "others" / "index.ffr", shards / "index.ffr")
@@ -231,7 +231,7 @@ def test_the_index_of_another_archive_is_noticed(shards: Path, tmp_path: Path) -
 
 
 def test_a_truncated_shard_is_an_error(shards: Path) -> None:
-    """One that ends in the middle of its last record has another length of it."""
+    """If it ends in the middle of its last record, the length of that record is wrong."""
     path = shards / "PART_00001.ffr"
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(FFRecordError, match="shards"):
@@ -244,24 +244,24 @@ def test_a_stray_file_beside_shards_is_named(shards: Path, one_file: Path) -> No
             make(shards / stray)
             with pytest.raises(FFRecordError) as caught:
                 PackedFolder(shards)
-            said = f"{stray} lies beside it and is none of its shards: move it elsewhere"
+            said = f"{stray} in the same folder is not one of its shards; move it elsewhere"
             assert str(caught.value) == f"{shards}/index.ffr: {said}"
         (shards / stray).unlink()
     PackedFolder(shards).close()
 
 
 def original_s(path: Path, files: list[bytes]) -> Path:
-    """An archive as the original writes it, which names no shards."""
+    """Write an archive like the original FFRecord, which names no shards."""
     names = OrderedDict((f"{number}", number) for number in range(len(files)))
     return handmade.write_records(path, [*files, b"piouhjgbr" + pickle.dumps(names)])
 
 
 @pytest.mark.parametrize("others", [["a.ffr"], ["zz.ffr"], ["a.ffr", "zz.ffr"]])
 @pytest.mark.parametrize("whose", ["ours", "the original's"])
-def test_of_files_that_are_no_shards_the_archive_is_named_to_be_given(
+def test_among_unrelated_record_files_the_archive_is_named(
     whose: str, others: list[str], one_file: Path, tmp_path: Path
 ) -> None:
-    """The original gives other records than those of the names, if there are some before."""
+    """If other files come first, the original reads the wrong records."""
     place = tmp_path / "place"
     place.mkdir()
     if whose == "ours":
@@ -274,26 +274,26 @@ def test_of_files_that_are_no_shards_the_archive_is_named_to_be_given(
     for way in ways:
         with pytest.raises(FFRecordError) as caught:
             PackedFolder(way)
-        # What stands last decides whether there is an index that has other files beside it.
+        # The last file decides: only an index at the end can have wrong files beside it.
         due = NotPackedFolderError if "zz.ffr" in others else IndexStructureError
         assert type(caught.value) is due
         assert str(caught.value) == (
             f"{place}: its {1 + len(others)} record files are not the shards of one packed folder; "
-            f"name a file that is a packed folder by itself: {place}/photos.ffr"
+            f"pass a file that is a packed folder by itself: {place}/photos.ffr"
         )
         with FileReader(way) as reader:
             assert len(reader.fnames) == 1 + len(others)
 
 
-def test_of_many_archives_a_few_are_named(tmp_path: Path) -> None:
+def test_a_message_names_only_a_few_of_many_archives(tmp_path: Path) -> None:
     for number in range(5):
         original_s(tmp_path / f"{number}.ffr", [b"%d" % number])
     with pytest.raises(IndexStructureError, match=r"/0\.ffr, .*/1\.ffr, .*/2\.ffr and 2 more$"):
         PackedFolder(tmp_path)
 
 
-def test_shards_of_the_original_s_kind_open(tmp_path: Path) -> None:
-    """Made by hand: the last file names records of all."""
+def test_shards_with_an_index_of_the_original_open(tmp_path: Path) -> None:
+    """The shards are made by hand: the index in the last file names the records of all files."""
     handmade.write_records(tmp_path / "0.ffr", [b"first", b"second"])
     names = OrderedDict(one=0, two=1, three=2)
     handmade.write_records(tmp_path / "1.ffr", [b"third", b"piouhjgbr" + pickle.dumps(names, 2)])
@@ -301,7 +301,7 @@ def test_shards_of_the_original_s_kind_open(tmp_path: Path) -> None:
         assert handmade.as_bytes(folder.read(["three", "one"])) == [b"third", b"first"]
 
 
-def test_a_folder_with_one_archive_in_it_opens_as_the_original_s_does(
+def test_a_folder_that_contains_one_archive_opens_as_in_the_original(
     one_file: Path, tmp_path: Path
 ) -> None:
     shutil.copy(one_file, tmp_path / "photos.ffr")
@@ -310,19 +310,19 @@ def test_a_folder_with_one_archive_in_it_opens_as_the_original_s_does(
         assert list(folder) == list(due)
 
 
-# ---- what is no packed folder --------------------------------------------------------------
+# ---- files that are not a packed folder ----------------------------------------------------
 
 
-def test_records_without_an_index_are_no_packed_folder(tmp_path: Path) -> None:
+def test_records_without_an_index_are_not_a_packed_folder(tmp_path: Path) -> None:
     for records in ([], [b""], [b"x", b"some other record"], [b"piouhjgb"], [b"FFRINDEX"]):
         path = handmade.write_records(tmp_path / "r.ffr", records)
         with pytest.raises(NotPackedFolderError, match=r"r\.ffr"):
             PackedFolder(path)
-        with pytest.raises(ValueError, match=r"r\.ffr"):  # as the original
+        with pytest.raises(ValueError, match=r"r\.ffr"):  # the original raises ValueError
             PackedFolder(path)
 
 
-def test_other_files_are_refused_as_a_reader_refuses_them(tmp_path: Path) -> None:
+def test_other_files_raise_the_same_error_as_in_a_reader(tmp_path: Path) -> None:
     (tmp_path / "text.ffr").write_bytes(b"certainly not a record file\n")
     for path in (tmp_path / "text.ffr", tmp_path / "nothing.ffr", tmp_path / "text.ffr" / "x"):
         with pytest.raises((FFRecordError, OSError)) as refused:

@@ -1,4 +1,4 @@
-"""`PackedFolder` reads what is on disk: whole files, ranges, and file objects."""
+"""`PackedFolder` reads the same bytes as on disk: whole files, ranges, and file objects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.support.trees import BLOCK
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_file_reads_as_on_disk_in_every_mode(
+def test_every_file_reads_the_same_as_on_disk_in_every_mode(
     mode: str, archive: Path, files: dict[str, bytes]
 ) -> None:
     names = random.Random(mode).sample(sorted(files), len(files))
@@ -51,7 +51,7 @@ def test_every_file_reads_as_on_disk_in_every_mode(
             assert folder.read_one(name).tobytes() == files[name], name
 
 
-def test_a_plain_name_reads_that_file_and_a_list_reads_a_list(
+def test_one_name_returns_an_array_and_a_list_returns_a_list(
     folder: PackedFolder, files: dict[str, bytes]
 ) -> None:
     name = "sizes/blocks"
@@ -80,7 +80,7 @@ def test_brackets_read_one_file_by_name_or_several(single: PackedFolder) -> None
     with pytest.raises(FileNotFoundError, match="nowhere"):
         single["nowhere"]
     for key in (3, slice(2)):
-        with pytest.raises(TypeError, match=r"by number are read by \.reader"):
+        with pytest.raises(TypeError, match=r"to read records by number, use \.reader"):
             single[key]  # type: ignore[call-overload]
 
 
@@ -123,8 +123,8 @@ def test_one_missing_name_of_many_is_an_error_that_names_it(folder: PackedFolder
 
 
 @pytest.mark.parametrize("name", [b"sizes/one", 5, None, 2.5])
-def test_what_is_no_name_is_a_type_error(name: Any, single: PackedFolder) -> None:
-    """Names of bytes may also just work, as with `open`."""
+def test_an_invalid_name_is_a_type_error(name: Any, single: PackedFolder) -> None:
+    """Names as bytes may also work, as they do with `open`."""
     calls: list[Callable[[], Any]] = [
         lambda: single.read_one(name),
         lambda: single.read([name])[0],
@@ -145,7 +145,7 @@ def test_what_is_no_name_is_a_type_error(name: Any, single: PackedFolder) -> Non
             call()
 
 
-def test_a_number_in_the_place_of_names_is_told_what_belongs_there(single: PackedFolder) -> None:
+def test_a_number_instead_of_names_is_a_type_error_with_advice(single: PackedFolder) -> None:
     calls: list[Callable[[Any], Any]] = [single.read, single.records]
     for call in calls:
         with pytest.raises(TypeError, match="names must be a name or a list of names, not int"):
@@ -153,17 +153,17 @@ def test_a_number_in_the_place_of_names_is_told_what_belongs_there(single: Packe
 
 
 @pytest.mark.parametrize("name", [*trees.SIZES, "../hard/large", "../xattrs/large"])
-def test_a_file_streams_in_pieces_that_are_all_of_it(
+def test_the_pieces_of_a_stream_make_up_the_file(
     name: str, folder: PackedFolder, rich: Path
 ) -> None:
     if name.startswith("../xattrs") and not (rich / "xattrs").exists():
-        pytest.skip("no extended attributes here")
+        pytest.skip("this file system has no extended attributes")
     pieces = [piece.tobytes() for piece in folder.stream(f"sizes/{name}")]
     assert b"".join(pieces) == (rich / "sizes" / name).read_bytes()
     assert all(pieces)
 
 
-def test_a_record_holds_the_file_of_its_number(
+def test_a_record_number_leads_to_the_file(
     single: PackedFolder, one_file: Path, files: dict[str, bytes]
 ) -> None:
     with FileReader(one_file) as reader:
@@ -173,7 +173,7 @@ def test_a_record_holds_the_file_of_its_number(
     assert single.record("hard/first") == single.record("aaa before all/fourth")
 
 
-def test_files_larger_than_an_archive_is_read_at_a_time_are_whole(
+def test_files_larger_than_one_read_are_complete(
     tmp_path: Path,
 ) -> None:
     data = trees.content(9 << 20)
@@ -186,19 +186,19 @@ def test_files_larger_than_an_archive_is_read_at_a_time_are_whole(
         assert folder.read_range("large", 1, len(data)).tobytes() == data[1:]
 
 
-# ---- the original's attribute ----------------------------------------------------------------
+# ---- the attribute `structure` of the original -----------------------------------------------
 
 
 def pickled_structure(archive: Path) -> Any:
-    """What the original would have: its own index, unpickled."""
+    """Return the unpickled index for the original FFRecord."""
     with FileReader(archive) as reader:
         return pickle.loads(reader.read_one(-1).tobytes().removeprefix(b"piouhjgbr"))
 
 
-def test_structure_is_what_the_original_unpickles(
+def test_structure_equals_the_original_s_unpickled_index(
     folder: PackedFolder, single: PackedFolder, one_file: Path
 ) -> None:
-    """Nested OrderedDicts in the same order: those compare by order too."""
+    """OrderedDicts compare their order, too."""
     due = pickled_structure(one_file)
     assert folder.structure == due
     assert list(folder.structure) == sorted(folder.structure, key=os.fsencode)
@@ -207,7 +207,7 @@ def test_structure_is_what_the_original_unpickles(
     assert folder.structure is folder.structure
 
 
-def test_structure_has_symlinks_to_files_as_those_and_no_others(tmp_path: Path) -> None:
+def test_structure_shows_symlinks_to_files_as_files_and_no_others(tmp_path: Path) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"d/file": b"x", "e/": b"", "z": b"z"})
     for name, target in {
         "d/up": "../z", "to file": "d/up", "to folder": "d", "dangling": "no", "out": "../x",
@@ -228,7 +228,7 @@ EDGES = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 5 * BLOCK, 5 * BLOCK + 6,
 
 
 @pytest.mark.parametrize("name", [n for n in trees.SIZES if n != "batch"])
-def test_ranges_at_the_edges_of_blocks_are_slices(
+def test_ranges_at_the_edges_of_blocks_equal_slices(
     name: str, folder: PackedFolder, files: dict[str, bytes]
 ) -> None:
     data = files[f"sizes/{name}"]
@@ -241,7 +241,7 @@ def test_ranges_at_the_edges_of_blocks_are_slices(
 
 @settings(max_examples=150)
 @given(st.data())
-def test_any_range_is_a_slice(
+def test_any_range_equals_a_slice(
     folder: PackedFolder, files: dict[str, bytes], data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from([f"sizes/{name}" for name in trees.SIZES]))
@@ -255,12 +255,12 @@ def test_any_range_is_a_slice(
 @pytest.mark.parametrize(("offset", "length"), [(-1, 5), (0, -1), (-5, -5), (-(1 << 62), 1)])
 def test_a_negative_range_is_a_value_error(offset: int, length: int, folder: PackedFolder) -> None:
     for name in ("sizes/blocks", "sizes/one", "sizes/zero"):
-        with pytest.raises(ValueError, match="negative"):
+        with pytest.raises(ValueError, match="at least 0"):
             folder.read_range(name, offset, length)
 
 
-def test_ranges_of_the_originals_large_files_are_checked(tmp_path: Path) -> None:
-    """Its archives have no checksums of blocks: they are derived from the whole file."""
+def test_ranges_of_large_files_of_the_original_are_verified(tmp_path: Path) -> None:
+    """Archives of the original have no block checksums: they are computed from the whole file."""
     data = trees.content(3 * BLOCK + 5)
     structure = OrderedDict(a=0, d=OrderedDict(large=1))
     index = b"piouhjgbr" + pickle.dumps(structure)
@@ -304,7 +304,7 @@ def step(file: Any, what: str, number: int) -> Any:
     if what == "readinto":
         memory = bytearray(number)
         return file.readinto(memory), memory
-    if what == "read1":  # may give less than asked for: how much is not said
+    if what == "read1":  # may return any smaller number of bytes
         got = file.read1(number)
         file.seek(-len(got), os.SEEK_CUR)
         return file.read(number)
@@ -314,7 +314,7 @@ def step(file: Any, what: str, number: int) -> Any:
 @pytest.mark.parametrize("name", ["sizes/blocks", "sizes/block", "sizes/one", "sizes/zero"])
 @settings(max_examples=60)
 @given(steps=st.lists(STEPS, max_size=12))
-def test_any_seeks_and_reads_give_what_a_file_gives(
+def test_any_seeks_and_reads_return_the_same_as_on_a_file(
     name: str, single: PackedFolder, rich: Path, steps: list[tuple[str, int]]
 ) -> None:
     with single.open(name) as packed, open(rich / name, "rb") as real:
@@ -335,8 +335,8 @@ def test_a_file_object_reads_in_every_mode(
                 assert file.read() == files[name][len(files[name]) // 2 :]
 
 
-def test_a_file_object_does_not_keep_what_was_read(tmp_path: Path) -> None:
-    """But for a few megabytes, however large the read was."""
+def test_a_file_object_keeps_little_of_a_large_read(tmp_path: Path) -> None:
+    """A file object keeps a few megabytes, however large the read was."""
     size = 10 * fileobject.STEP
     data = trees.content(size)
     archives.pack(trees.plain_tree(tmp_path / "t", {"x": data}), tmp_path / "t.ffr")
@@ -355,7 +355,7 @@ def test_a_file_object_does_not_keep_what_was_read(tmp_path: Path) -> None:
             tracemalloc.stop()
 
 
-def test_a_file_object_is_what_a_binary_file_is(single: PackedFolder) -> None:
+def test_a_file_object_has_the_properties_of_a_binary_file(single: PackedFolder) -> None:
     with single.open(Path("sizes/blocks")) as file:
         assert isinstance(file, io.BufferedReader)
         assert file.readable()
@@ -375,7 +375,7 @@ def test_a_file_object_is_what_a_binary_file_is(single: PackedFolder) -> None:
         assert file.tell() == 0
 
 
-def test_a_closed_file_object_is_closed(single: PackedFolder) -> None:
+def test_a_closed_file_object_raises_errors(single: PackedFolder) -> None:
     file = single.open("sizes/blocks")
     file.close()
     file.close()
@@ -390,7 +390,7 @@ def test_a_closed_file_object_is_closed(single: PackedFolder) -> None:
             call()
 
 
-def test_a_file_object_and_its_folder_close_on_their_own(one_file: Path) -> None:
+def test_a_file_object_and_its_folder_close_independently(one_file: Path) -> None:
     folder = PackedFolder(one_file)
     with folder.open("sizes/one"):
         pass
@@ -407,7 +407,7 @@ TEXT = "first line\nsecond: é ü\r\nthird\rno end"
 @pytest.mark.parametrize("mode", ["r", "rt"])
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "utf-16"])
 @pytest.mark.parametrize("newline", [None, "", "\n", "\r\n"])
-def test_text_is_read_as_open_reads_it(
+def test_text_is_read_as_with_open(
     mode: str, encoding: str, newline: str | None, tmp_path: Path
 ) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"text": TEXT.encode(encoding)})
@@ -424,7 +424,7 @@ def test_text_is_read_as_open_reads_it(
         assert packed.read() == "".join(lines)
 
 
-def test_lines_longer_than_a_block_are_whole(tmp_path: Path) -> None:
+def test_lines_longer_than_a_block_are_complete(tmp_path: Path) -> None:
     lines = [b"x" * size + b"\n" for size in (0, 5, BLOCK - 1, BLOCK, 2 * BLOCK + 3, 1)]
     tree = trees.plain_tree(tmp_path / "t", {"lines": b"".join(lines)})
     archives.pack(tree, tmp_path / "a.ffr")
@@ -432,7 +432,7 @@ def test_lines_longer_than_a_block_are_whole(tmp_path: Path) -> None:
         assert list(file) == lines
 
 
-def test_errors_in_text_are_those_of_open(tmp_path: Path) -> None:
+def test_errors_in_text_are_the_same_as_with_open(tmp_path: Path) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"text": b"a\xff"})
     archives.pack(tree, tmp_path / "a.ffr")
     with PackedFolder(tmp_path / "a.ffr") as folder:
@@ -450,7 +450,7 @@ def test_any_other_mode_is_a_value_error(mode: str, single: PackedFolder) -> Non
 
 @pytest.fixture(scope="module")
 def formats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackedFolder]:
-    """Files that other libraries read."""
+    """Pack files that other libraries can read."""
     top = tmp_path_factory.mktemp("formats") / "tree"
     top.mkdir()
     with zipfile.ZipFile(top / "z.zip", "w") as archive:

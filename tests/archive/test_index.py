@@ -1,4 +1,4 @@
-"""`ffrecord.archive.index` against dictionaries, Python's sorting, and directories on a disk."""
+"""`archive.index` is compared with dictionaries, Python's sorting, and folders on a disk."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from ffrecord.errors import IndexStructureError
 from ffrecord.format import index as index_layout
 
 BLOCK = 128 << 10
-COLLIDING = (b"plumless", b"buckeroo")  # have the same CRC-32
+COLLIDING = (b"plumless", b"buckeroo")  # two names with the same CRC-32
 
 
-# ---- a model: what a tree is, in plain dictionaries ------------------------------------------
+# ---- a model of a tree in plain dictionaries -------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -73,9 +73,9 @@ def a_symlink(target: bytes) -> Node:
 
 
 def breadth_first(root: Node) -> Iterator[tuple[bytes, Node, Node]]:
-    """Every path, the folder that it is in, and what it is."""
+    """Yield every path, its folder and its node."""
     waiting = [(b"", root)]
-    for path, folder in waiting:  # it grows while it is gone through
+    for path, folder in waiting:  # the list grows during the loop
         for name, node in sorted(folder.children.items(), key=lambda item: item[0]):
             yield path + name, folder, node
             if node.is_folder:
@@ -83,7 +83,7 @@ def breadth_first(root: Node) -> Iterator[tuple[bytes, Node, Node]]:
 
 
 def numbered(root: Node) -> dict[Node, int]:
-    """The inodes that a model gets: the root, then whatever comes first by `breadth_first`."""
+    """Return the inode numbers of a model: the root first, then in the order of `breadth_first`."""
     numbers = {root: ROOT}
     for _, _, node in breadth_first(root):
         numbers.setdefault(node, len(numbers))
@@ -109,7 +109,7 @@ def tree_of(root: Node) -> Tree:
 
 
 def record_sizes(root: Node) -> npt.NDArray[np.int64]:
-    """Of the records that the files are; any others have a byte."""
+    """Return the sizes of all records. Records that hold no file have one byte."""
     files = [node for node in numbered(root) if node.is_file]
     sizes = np.ones(max((file.record for file in files), default=-1) + 2, np.int64)
     for file in files:
@@ -121,7 +121,7 @@ def index_of(root: Node) -> Index:
     return Index("model.ffr", build(tree_of(root)), record_sizes(root))
 
 
-ALLOWED = bytes.maketrans(b"\0/", b"\1\2")  # other bytes for the two that no name has
+ALLOWED = bytes.maketrans(b"\0/", b"\1\2")  # replaces the two bytes that no name can have
 NAMES = (
     st.one_of(
         st.text("ab", min_size=1, max_size=3).map(str.encode),
@@ -177,17 +177,17 @@ def models(draw: st.DrawFn) -> Node:
                 node.blocks = draw(st.lists(U32, min_size=count, max_size=count))
             others.append(node)
     files = [node for node in others if node.is_file]
-    records = draw(st.permutations(range(len(files) + 2)))  # in any order, some are no file's
+    records = draw(st.permutations(range(len(files) + 2)))  # any order; two records hold no file
     for file, record in zip(files, records, strict=False):
         file.record = record
     return root
 
 
-# ---- what is built is found again ------------------------------------------------------------
+# ---- everything in a tree is found in its index ----------------------------------------------
 
 
 @given(models())
-def test_every_inode_is_what_it_was_built_from(root: Node) -> None:
+def test_every_inode_has_the_attributes_it_was_built_with(root: Node) -> None:
     index, numbers = index_of(root), numbered(root)
     names = [node for _, _, node in breadth_first(root)]
     assert len(index) == len(numbers)
@@ -239,16 +239,18 @@ def test_every_path_leads_to_its_inode_and_back(root: Node) -> None:
 
 
 @given(models(), st.data())
-def test_a_batch_of_paths_is_found_or_left_to_be_resolved(root: Node, data: st.DataObject) -> None:
+def test_paths_of_a_batch_are_found_or_missing_but_never_wrong(
+    root: Node, data: st.DataObject
+) -> None:
     index, numbers = index_of(root), numbered(root)
     there = {path: numbers[node] for path, _, node in breadth_first(root)}
     others = [b"", b"/", b"..", b"missing", b"missing/too"]
     for path in there:
         others += [path + b"x", path[:-1], path + b"/", b"/" + path, path + b"/..", path + b"/a"]
     paths = data.draw(st.lists(st.sampled_from([*there] * 3 + others), max_size=40))
-    for _ in range(3):  # with folders that are met for the first time, and without
+    for _ in range(3):  # first with unknown folders, then with known ones
         for path, inode in zip(paths, index.find(paths).tolist(), strict=True):
-            # A hash may be hidden by others; what it gives is right.
+            # A hash may be hidden by others, but a result is always right.
             assert inode in (there.get(path, MISSING), MISSING)
 
 
@@ -258,15 +260,15 @@ def test_nearly_all_paths_are_found_by_their_hash() -> None:
     index, numbers = index_of(root), numbered(root)
     paths = [b"a/" + name for name in names]
     due = np.array([numbers[names[path[2:]]] for path in paths])
-    for size in len(paths), 100:  # the last names are put together in another way
+    for size in len(paths), 100:  # the paths of the last names are built in another way
         for at in range(0, len(paths), size):
             found, right = index.find(paths[at : at + size]), due[at : at + size]
             assert (found == right).mean() > 0.97
             assert np.isin(found[found != right], MISSING).all()
 
 
-def test_a_path_without_a_name_is_no_file() -> None:
-    """Whichever entry is where its hash, 0, would be: also the first, whose name begins at 0."""
+def test_an_empty_path_is_not_a_file() -> None:
+    """The hash of an empty path is 0. Any entry may be at the place of this hash."""
     for count in range(1, 60):
         names = {b"%d" % (number * 7919): a_file(3, number) for number in range(count)}
         index = index_of(Node(stat.S_IFDIR, children=names))
@@ -275,7 +277,7 @@ def test_a_path_without_a_name_is_no_file() -> None:
         assert index.find([min(names)]).tolist() == [1]
 
 
-def test_names_with_the_same_hash_are_told_apart() -> None:
+def test_names_with_the_same_hash_are_distinguished() -> None:
     assert zlib.crc32(COLLIDING[0]) == zlib.crc32(COLLIDING[1])
     for prefix in ("", "sub/"):
         files = [a_file(number, number) for number in range(2)]
@@ -313,25 +315,27 @@ def test_wrong_hashes_change_no_answer(root: Node, hashes: list[int]) -> None:
     index, numbers = Index("model.ffr", bytes(image), record_sizes(root)), numbered(root)
     for path, folder, node in breadth_first(root):
         assert index.find([path]).tolist()[0] in (numbers[node], MISSING)
-        assert index.find([path]).tolist()[0] in (numbers[node], MISSING)  # its folder is known
+        assert index.find([path]).tolist()[0] in (numbers[node], MISSING)  # now with known folder
         assert index.child(numbers[folder], path.rpartition(b"/")[2]) == numbers[node]
         assert resolve(index, path, follow=False) == numbers[node]
         assert index.child(numbers[folder], b"\xff" * 300) == MISSING
 
 
 @pytest.mark.parametrize("inode", [-1, 1, 1 << 40])
-def test_an_inode_that_is_not_there_is_an_index_error(inode: int) -> None:
+def test_a_missing_inode_is_an_index_error(inode: int) -> None:
     index = index_of(a_folder())
     for look in (index.status, index.mode, index.record, index.target, index.entries):
-        with pytest.raises(IndexError, match=rf"model\.ffr: there is no inode {inode}$"):
+        with pytest.raises(
+            IndexError, match=rf"model\.ffr: inode {inode} is not among its 1 inode"
+        ):
             look(inode)
 
 
 # ---- the image -------------------------------------------------------------------------------
 
 
-def test_the_image_of_a_small_folder_is_as_the_format_says() -> None:
-    """Every byte, put together here by `struct` alone."""
+def test_the_image_of_a_small_folder_follows_the_format() -> None:
+    """Every byte is made here with `struct`."""
     root = a_folder(a=a_file(5, record=1), d=a_folder(), s=a_symlink(b"a"))
     for number, node in enumerate(numbered(root)):
         node.mtime, node.uid, node.gid = 1000 + number, 10 + number, 20 + number
@@ -342,7 +346,7 @@ def test_the_image_of_a_small_folder_is_as_the_format_says() -> None:
         struct.pack("<10Q", 4, 3, 3, 4, 1, 0, 0, 1, 24, 3)
         + inode.pack(0, 3, 1000, 0, 0xFFFFFFFF)  # the root: entries 0 to 2
         + inode.pack(1, 5, 1001, 1, 0)  # a: record 1
-        + inode.pack(3, 0, 1002, 2, 1)  # d: no entries, after those of the root
+        + inode.pack(3, 0, 1002, 2, 1)  # d: no entries, after the entries of the root
         + inode.pack(0, 1, 1003, 3, 2)  # s: the first text
         + entry.pack(1, 1, 0) + entry.pack(2, 2, 0) + entry.pack(3, 3, 0)
         + struct.pack("<3I4x", *(crc for crc, _ in hashes))
@@ -390,7 +394,7 @@ def test_a_trailer_is_found_only_at_the_end_of_a_record(size: int, crc: int, sal
 
 @given(models())
 @settings(max_examples=50)
-def test_path_order_is_a_folder_and_then_all_that_is_in_it(root: Node) -> None:
+def test_path_order_is_a_folder_and_then_its_contents(root: Node) -> None:
     tree = tree_of(root)
     paths = [path for path, _, _ in breadth_first(root)]  # entry by entry
     found = [(paths[entry], depth) for entry, depth in tree.in_path_order()]
@@ -400,9 +404,7 @@ def test_path_order_is_a_folder_and_then_all_that_is_in_it(root: Node) -> None:
 
 @given(models(), st.data())
 @settings(max_examples=60)
-def test_a_tree_without_some_files_is_the_one_that_never_had_them(
-    root: Node, data: st.DataObject
-) -> None:
+def test_removing_files_equals_never_adding_them(root: Node, data: st.DataObject) -> None:
     files = [node for node in numbered(root) if node.is_file]
     gone = data.draw(st.sets(st.sampled_from(files))) if files else set()
     numbers = {numbered(root)[node] for node in gone}
@@ -441,7 +443,7 @@ NUMBERED = st.integers(0, 200).map(lambda number: b"%04d" % number)
 
 
 def in_order(folders: list[list[bytes]]) -> bool:
-    """`_in_order` of the names of some folders, end to end as an index has them."""
+    """Call `_in_order` with the names of some folders, end to end as in an index."""
     names = [name for folder in folders for name in folder]
     length = np.array([len(name) for name in names], np.int64)
     owner = np.repeat(np.arange(len(folders)), [len(folder) for folder in folders])
@@ -455,14 +457,14 @@ def rising(folders: list[list[bytes]]) -> bool:
 
 
 @pytest.mark.parametrize("names", [SIMILAR, NUMBERED, SIMILAR | NUMBERED])
-def test_names_are_in_order_if_python_sorts_them_so(names: st.SearchStrategy[bytes]) -> None:
+def test_names_are_in_order_if_python_sorts_them_the_same(names: st.SearchStrategy[bytes]) -> None:
     @given(st.lists(st.lists(names, min_size=1, max_size=80), min_size=1, max_size=3), st.data())
     @settings(max_examples=150)
     def check(folders: list[list[bytes]], data: st.DataObject) -> None:
         assert in_order(folders) == rising(folders)
         ordered = [sorted(set(folder)) for folder in folders]
         assert in_order(ordered)
-        # Two neighbours the wrong way round, or the same, among many that are right.
+        # Two neighbours in the wrong order, or equal, among many in the right order.
         folder = data.draw(st.sampled_from(ordered))
         if len(folder) > 1:
             at = data.draw(st.integers(1, len(folder) - 1))
@@ -475,17 +477,17 @@ def test_names_are_in_order_if_python_sorts_them_so(names: st.SearchStrategy[byt
 
 
 @given(SIMILAR, SUFFIXES.filter(bool))
-def test_a_name_comes_before_those_that_it_begins(name: bytes, more: bytes) -> None:
+def test_a_name_comes_before_longer_names_that_begin_with_it(name: bytes, more: bytes) -> None:
     assert in_order([[name, name + more]])
     assert not in_order([[name + more, name]])
-    assert in_order([[name + more], [name]])  # in different folders
+    assert in_order([[name + more], [name]])  # the order of folders does not matter
 
 
 BYTES_OF_NAMES = st.integers(1, 255).filter(lambda byte: byte != ord("/"))
 
 
 @given(BYTES_OF_NAMES, BYTES_OF_NAMES)
-def test_every_byte_is_greater_than_those_below_it(low: int, high: int) -> None:
+def test_bytes_compare_as_unsigned_numbers(low: int, high: int) -> None:
     for before, after in ((b"", b""), (b"12345678", b""), (b"1234567", b"x" * 9), (b"", b"xyz")):
         pair = [before + bytes([low]) + after, before + bytes([high]) + after]
         assert in_order([pair]) == (low < high)
@@ -493,7 +495,7 @@ def test_every_byte_is_greater_than_those_below_it(low: int, high: int) -> None:
         assert in_order([many]) == (low < high)
 
 
-# ---- paths, against a directory on a disk ----------------------------------------------------
+# ---- paths, compared with a folder on a disk -------------------------------------------------
 
 SYMLINKS = {
     "link": "file", "folder-link": "folder", "slash": "folder/", "file-slash": "file/",
@@ -515,7 +517,7 @@ COMPONENTS = [
 
 @dataclass(frozen=True)
 class OnDisk:
-    """A directory with symlinks of all kinds, and the index of the archive made of it."""
+    """A folder with symlinks of all kinds, and the index of its archive."""
 
     root: str
     index: Index
@@ -542,7 +544,7 @@ def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnDisk]:
 
 
 def found_on_disk(root: str, path: str, follow: bool) -> str | int:
-    """Where a path leads from the root, as the operating system sees it; or the error's number."""
+    """Return where a path leads on a disk, from the root, or the number of the error."""
     at = root
     names = path.split("/")
     for number, name in enumerate(names):
@@ -575,7 +577,7 @@ def found_in_archive(index: Index, path: str, follow: bool) -> str | int:
 
 @given(st.lists(st.sampled_from(COMPONENTS), min_size=1, max_size=7), st.booleans())
 @settings(max_examples=1000)
-def test_a_path_leads_where_it_leads_on_a_disk(
+def test_a_path_leads_to_the_same_place_as_on_a_disk(
     on_disk: OnDisk, names: list[str], follow: bool
 ) -> None:
     path = "/".join(names)
@@ -594,7 +596,7 @@ def test_a_path_leads_where_it_leads_on_a_disk(
         ("out/missing", errno.EXDEV), ("folder/deep-out", errno.EXDEV),
     ],
 )  # fmt: skip
-def test_a_path_that_leads_nowhere_has_the_error_of_a_disk(
+def test_a_broken_path_raises_the_same_error_as_on_a_disk(
     on_disk: OnDisk, path: str, code: int
 ) -> None:
     assert found_on_disk(on_disk.root, path, follow=True) == code
@@ -603,7 +605,7 @@ def test_a_path_that_leads_nowhere_has_the_error_of_a_disk(
 
 @pytest.mark.parametrize("path", ["absolute", "absolute/secret", "absolute/../root/file"])
 def test_an_absolute_symlink_leaves_the_archive(on_disk: OnDisk, path: str) -> None:
-    """Wherever it leads: nobody knows where the archive will be."""
+    """This holds even if it leads into the packed folder: the archive may be used anywhere."""
     assert found_in_archive(on_disk.index, path, follow=True) == errno.EXDEV
     assert found_in_archive(on_disk.index, "absolute", follow=False) == "absolute"
 
@@ -623,12 +625,12 @@ def test_forty_symlinks_are_followed(on_disk: OnDisk, path: str) -> None:
         ("here/here/link", "file"),
     ],
 )  # fmt: skip
-def test_the_archive_is_the_whole_world(on_disk: OnDisk, path: str, leads_to: str) -> None:
+def test_the_archive_is_the_root(on_disk: OnDisk, path: str, leads_to: str) -> None:
     assert found_in_archive(on_disk.index, path, follow=True) == leads_to
 
 
 @given(st.lists(st.sampled_from(COMPONENTS), min_size=1, max_size=4), st.booleans())
-def test_a_path_may_begin_at_any_folder(on_disk: OnDisk, names: list[str], follow: bool) -> None:
+def test_a_path_may_start_at_any_folder(on_disk: OnDisk, names: list[str], follow: bool) -> None:
     path = "/".join(names).lstrip("/")
     start = resolve(on_disk.index, b"folder/sub")
     expected = found_on_disk(on_disk.root, f"folder/sub/{path}", follow)

@@ -1,4 +1,4 @@
-"""Copying an index beside its checks: nothing is looked at too early, and no failure is lost."""
+"""Copying an index during its checks: nothing is read too early, and no failure is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def image_of(archive: Path) -> bytes:
-    """By hand: the trailer says how long it is, and it ends where the trailer begins."""
+    """Return the image of an index. The trailer has its length, and follows it."""
     raw = archive.read_bytes()
     length = int.from_bytes(raw[-24:-16], "little")
     return raw[-24 - length : -24]
@@ -62,12 +62,12 @@ def test_the_copy_is_the_image_and_its_checksum_is_right(archive: Path, way: str
     assert copy.image[:] == image
 
 
-def test_a_part_is_there_once_it_was_waited_for(archive: Path, way: str) -> None:
+def test_a_part_is_copied_after_waiting_for_it(archive: Path, way: str) -> None:
     image = image_of(archive)
     allowed = threading.Semaphore(0 if way == "in a thread" else 1 << 20)
 
     def copy_to(fd: int, offset: int, length: int) -> None:
-        if offset:  # the counts may be copied at once
+        if offset:  # the counts may be copied immediately
             assert allowed.acquire(timeout=600)
         os.write(fd, image[offset : offset + length])
 
@@ -78,7 +78,7 @@ def test_a_part_is_there_once_it_was_waited_for(archive: Path, way: str) -> None
         assert copy.image[part.begin : part.end] == image[part.begin : part.end]
 
 
-def test_rows_are_there_once_they_were_waited_for(archive: Path, way: str) -> None:
+def test_rows_are_copied_after_waiting_for_them(archive: Path, way: str) -> None:
     image = image_of(archive)
 
     def copy_to(fd: int, offset: int, length: int) -> None:
@@ -93,8 +93,8 @@ def test_rows_are_there_once_they_were_waited_for(archive: Path, way: str) -> No
     assert sum(part.end - part.begin for part in copy._parts.values()) == len(image)
 
 
-def test_a_copy_that_is_left_early_goes_no_further(archive: Path, way: str) -> None:
-    """An index that is refused is not copied for long, and nothing of it stays behind."""
+def test_a_copy_that_is_left_early_stops(archive: Path, way: str) -> None:
+    """The copying of a refused index stops soon, and leaves no descriptor and no thread."""
     image = image_of(archive)
     copied: list[int] = []
     made: list[ImageCopy] = []
@@ -102,7 +102,7 @@ def test_a_copy_that_is_left_early_goes_no_further(archive: Path, way: str) -> N
     def copy_to(fd: int, offset: int, length: int) -> None:
         until = time.monotonic() + 600
         while way == "in a thread" and offset and time.monotonic() < until:
-            if made and made[0]._stopped:  # the checks have failed meanwhile
+            if made and made[0]._stopped:  # the checks have failed
                 break
             time.sleep(0.001)
         copied.append(length)
@@ -119,7 +119,7 @@ def test_a_copy_that_is_left_early_goes_no_further(archive: Path, way: str) -> N
 
 
 def sparse_archive(path: Path, counts: tuple[int, ...], length: int, crc: int | None) -> Path:
-    """An image of nothing but counts and a hole; its checksum is right unless another is given."""
+    """Write an archive whose image is counts and a hole. Without `crc` its checksum is right."""
     image = struct.pack("<10Q", *counts)
     right = zlib.crc32(image)
     for _ in range((length - len(image)) >> 20):
@@ -137,20 +137,20 @@ def sparse_archive(path: Path, counts: tuple[int, ...], length: int, crc: int | 
 LENGTH = 80 + (56 << 20)
 NONSENSE = {
     "nothing": (0,) * 10,
-    "names that no entry has": (1, 0, 0, 1, 0, 0, 0, 0, 0, LENGTH - 80 - 32 - 24),
-    "texts that nothing has": (1, 0, 0, 1, 0, 0, 0, 0, LENGTH - 80 - 32 - 24, 0),
-    "inodes that nothing names": ((LENGTH - 80) // 32, *(0,) * 9),
-    "hashes of no entries": (1, 0, (LENGTH - 80 - 32 - 24) // 8, 1, *(0,) * 6),
-    "attributes of no inodes": (1, 0, 0, (LENGTH - 80 - 32) // 24, *(0,) * 6),
+    "names without entries": (1, 0, 0, 1, 0, 0, 0, 0, 0, LENGTH - 80 - 32 - 24),
+    "texts without users": (1, 0, 0, 1, 0, 0, 0, 0, LENGTH - 80 - 32 - 24, 0),
+    "inodes without names": ((LENGTH - 80) // 32, *(0,) * 9),
+    "hashes without entries": (1, 0, (LENGTH - 80 - 32 - 24) // 8, 1, *(0,) * 6),
+    "attributes without inodes": (1, 0, 0, (LENGTH - 80 - 32) // 24, *(0,) * 6),
 }
 
 
 @pytest.mark.parametrize("what", NONSENSE)
 @pytest.mark.parametrize("crc", [None, 0x12345678])
-def test_counts_that_make_no_sense_are_found_before_anything_is_copied(
+def test_impossible_counts_are_refused_before_anything_is_copied(
     what: str, crc: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hole costs nothing on the disk; copied into memory it would cost what it claims."""
+    """A hole takes no space on the disk, but a copy would take its whole length in memory."""
     real = Table.copy_unchecked
     copied: list[int] = []
 
@@ -167,8 +167,8 @@ def test_counts_that_make_no_sense_are_found_before_anything_is_copied(
     assert copied == [80]
 
 
-def test_a_checksum_is_no_reason_to_read_a_terabyte(tmp_path: Path) -> None:
-    """To tell damage from malice is worth a moment, not an hour."""
+def test_a_hole_of_a_terabyte_is_not_read_for_its_checksum(tmp_path: Path) -> None:
+    """Computing the checksum, to tell damage from an attack, must not take hours."""
     path = tmp_path / "sparse.ffr"
     header, length = handmade.sealed(1, [0], [24]), 1 << 42
     with path.open("wb") as file:
@@ -180,7 +180,7 @@ def test_a_checksum_is_no_reason_to_read_a_terabyte(tmp_path: Path) -> None:
         PackedFolder(path)
 
 
-def test_a_folder_opened_that_way_has_all_its_files(archive: Path, way: str) -> None:
+def test_a_folder_opened_with_small_pieces_has_all_its_files(archive: Path, way: str) -> None:
     with PackedFolder(archive) as folder:
         assert len(folder) == 1200
         names = list(folder)
@@ -193,7 +193,7 @@ def test_a_folder_opened_that_way_has_all_its_files(archive: Path, way: str) -> 
 
 
 @pytest.mark.parametrize("where", [0, 7, 80, 1000, -1, -500])
-def test_damage_anywhere_is_a_wrong_checksum(archive: Path, way: str, where: int) -> None:
+def test_damage_anywhere_is_a_checksum_error(archive: Path, way: str, where: int) -> None:
     raw = bytearray(archive.read_bytes())
     length = len(image_of(archive))
     raw[len(raw) - 24 - length + where % length] ^= 0x40
@@ -202,7 +202,7 @@ def test_damage_anywhere_is_a_wrong_checksum(archive: Path, way: str, where: int
         PackedFolder(archive)
 
 
-def test_a_read_that_fails_is_raised_where_the_archive_is_opened(
+def test_a_failed_read_is_raised_when_the_archive_is_opened(
     archive: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Table.copy_unchecked

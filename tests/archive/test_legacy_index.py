@@ -1,5 +1,8 @@
-"""The original FFRecord's index: its pickles against `pickle`, its archives by hand, and ours read
-as the original reads them."""
+"""The index of the original FFRecord.
+
+Its pickles are compared with `pickle`, its archives are made by hand, and archives of this library
+are read as the original reads them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ MAGIC = b"piouhjgbr"
 PROTOCOLS = (2, 3, 4, 5)
 BLOCK = 128 << 10
 
-# Few names, so that one string is in many folders and the pickle fetches it from the memo.
+# Only a few names, so that the same string is in many folders and comes from the memo.
 SHARED_NAMES = ["a", "b", "train", "é", "日本", "\udcff.bin", "n" * 300]
 NAMES = st.one_of(st.sampled_from(SHARED_NAMES), st.text(min_size=0, max_size=5))
 RECORDS = st.one_of(
@@ -45,7 +48,7 @@ STRUCTURES: st.SearchStrategy[Structure] = st.deferred(
 
 
 def plain(structure: Structure) -> dict[str, Any]:
-    """The same of plain dictionaries."""
+    """Return the same structure as plain dictionaries."""
     return {
         name: plain(value) if isinstance(value, dict) else value
         for name, value in structure.items()
@@ -57,7 +60,7 @@ def names_in(structure: Structure) -> int:
 
 
 def pickled_by_python(structure: Structure, protocol: int) -> bytes:
-    """Python's pickler in Python: it writes some things otherwise than the one in C."""
+    """Pickle with the pickler written in Python, whose output differs from the one in C."""
     file = io.BytesIO()
     pickle._Pickler(file, protocol).dump(structure)
     return file.getvalue()
@@ -67,11 +70,11 @@ def opcodes(raw: bytes) -> set[str]:
     return {opcode.name for opcode, _, _ in pickletools.genops(raw)}
 
 
-# ---- pickles are read as pickle reads them ---------------------------------------------------
+# ---- reading pickles -------------------------------------------------------------------------
 
 
 @given(STRUCTURES, st.sampled_from(PROTOCOLS))
-def test_a_pickle_of_folders_is_read_as_pickle_reads_it(
+def test_a_pickle_of_folders_is_read_like_pickle_reads_it(
     structure: Structure, protocol: int
 ) -> None:
     for raw in (
@@ -82,13 +85,13 @@ def test_a_pickle_of_folders_is_read_as_pickle_reads_it(
     ):
         found = legacy.parse("f.ffr", raw, most_entries=names_in(structure))
         assert found == pickle.loads(raw)
-        assert list(found) == list(structure)  # in the same order
+        assert list(found) == list(structure)  # the same order
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("count", [0, 1, 2, 999, 1000, 1001, 2000, 2001, 5000])
 def test_a_folder_of_any_number_of_files_is_read(count: int, protocol: int) -> None:
-    """One item is set alone, more are set a thousand at a time."""
+    """`pickle` sets a single item alone, and several items a thousand at a time."""
     structure: Structure = OrderedDict((f"{number}.jpg", number) for number in range(count))
     structure["inner"] = OrderedDict(structure)
     raw = pickle.dumps(structure, protocol)
@@ -96,8 +99,8 @@ def test_a_folder_of_any_number_of_files_is_read(count: int, protocol: int) -> N
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_pickles_of_these_tests_have_what_the_parser_knows(protocol: int) -> None:
-    """Else the tests above might leave out what real pickles have."""
+def test_the_pickles_of_these_tests_use_all_opcodes_of_the_parser(protocol: int) -> None:
+    """Otherwise the tests above might miss opcodes of real pickles."""
     many: Structure = OrderedDict((f"{number}", 70_000 * number) for number in range(300))
     structure: Structure = OrderedDict(
         one=OrderedDict(many=0), many=many, none=OrderedDict(), small=300, large=1 << 40
@@ -116,7 +119,7 @@ def test_the_pickles_of_these_tests_have_what_the_parser_knows(protocol: int) ->
     assert opcodes(raw) == expected
 
 
-def test_a_name_is_fetched_from_beyond_the_first_256_in_the_memo() -> None:
+def test_names_beyond_the_first_256_in_the_memo_are_fetched() -> None:
     names = [f"name-{number}" for number in range(400)]
     structure: Structure = OrderedDict(
         one=OrderedDict((name, 0) for name in names), two=OrderedDict((name, 1) for name in names)
@@ -129,7 +132,7 @@ def test_a_name_is_fetched_from_beyond_the_first_256_in_the_memo() -> None:
 
 @given(STRUCTURES, st.sampled_from(PROTOCOLS), st.binary(max_size=50))
 @settings(max_examples=50)
-def test_what_follows_a_pickle_is_ignored(
+def test_bytes_after_a_pickle_are_ignored(
     structure: Structure, protocol: int, garbage: bytes
 ) -> None:
     raw = pickle.dumps(structure, protocol)
@@ -138,7 +141,7 @@ def test_what_follows_a_pickle_is_ignored(
 
 @given(STRUCTURES, st.sampled_from(PROTOCOLS))
 @settings(max_examples=30)
-def test_a_pickle_that_is_cut_off_is_refused(structure: Structure, protocol: int) -> None:
+def test_a_truncated_pickle_is_refused(structure: Structure, protocol: int) -> None:
     raw = pickle.dumps(structure, protocol)
     for end in range(len(raw)):
         with pytest.raises(IndexStructureError, match=r"^f\.ffr: "):
@@ -148,7 +151,7 @@ def test_a_pickle_that_is_cut_off_is_refused(structure: Structure, protocol: int
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("width", [1, 2])
 def test_4_096_levels_of_folders_are_read_without_recursion(protocol: int, width: int) -> None:
-    """As many as may be, each with one item (SETITEM) or more (SETITEMS)."""
+    """This is the highest number of levels, each with one item (SETITEM) or more (SETITEMS)."""
     make = b"ccollections\nOrderedDict\n)R"
     name, other = b"X\1\0\0\0d", b"X\1\0\0\0eK\0"
     begin, end = (name, b"s") if width == 1 else (b"(" + other + name, b"u")
@@ -160,16 +163,19 @@ def test_4_096_levels_of_folders_are_read_without_recursion(protocol: int, width
     assert depth == 4_096
 
 
-# ---- pickles are written for pickle to read --------------------------------------------------
+# ---- writing pickles -------------------------------------------------------------------------
 
 
 def dumped(structure: Structure, link_from: int = 1 << 63) -> bytes:
-    """The pickle for a tree of these names. Those of records from `link_from` on are symlinks to
-    files, and those of negative ones are symlinks to nothing."""
+    """Return the pickle of a tree of these names.
+
+    Names with records from `link_from` on are symlinks to files; names with negative records are
+    broken symlinks.
+    """
     tree = Tree()
     links: dict[int, int | None] = {}
     waiting = [(tree.add_inode(stat.S_IFDIR | 0o755, 0, 0, 0), structure)]
-    for parent, folder in waiting:  # it grows while it is gone through
+    for parent, folder in waiting:  # the list grows during the loop
         for name in sorted(folder, key=os.fsencode):
             value = folder[name]
             if isinstance(value, dict):
@@ -198,7 +204,7 @@ FOLDERS: st.SearchStrategy[Structure] = st.deferred(
 
 
 @given(FOLDERS)
-def test_what_is_dumped_is_what_pickle_loads(structure: Structure) -> None:
+def test_pickle_loads_what_was_written(structure: Structure) -> None:
     raw = dumped(structure)
     assert raw.startswith(MAGIC)
     loaded = pickle.loads(raw[len(MAGIC) :])
@@ -212,13 +218,13 @@ def test_what_is_dumped_is_what_pickle_loads(structure: Structure) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 3001])
-def test_a_folder_of_any_number_of_files_is_dumped(count: int) -> None:
+def test_a_folder_of_any_number_of_files_is_written(count: int) -> None:
     structure: Structure = OrderedDict((f"{number:06d}", number) for number in range(count))
     structure["inner"] = OrderedDict(structure)
     assert pickle.loads(dumped(structure)[len(MAGIC) :]) == structure
 
 
-def test_symlinks_are_dumped_as_the_files_that_they_lead_to_or_left_out() -> None:
+def test_symlinks_are_written_as_the_files_they_lead_to_or_left_out() -> None:
     structure: Structure = OrderedDict(a=0, b=OrderedDict(c=1, d=-1), e=3, f=-1)
     loaded = pickle.loads(dumped(structure, link_from=3)[len(MAGIC) :])
     assert loaded == {"a": 0, "b": {"c": 1}, "e": 3}
@@ -243,7 +249,7 @@ PATHS = [
 def original_archive(
     path: Path, structure: Structure = ORIGINAL, files: Sequence[bytes] = CONTENTS, **options: Any
 ) -> Path:
-    """As the original's pack_folder writes it."""
+    """Write an archive like `pack_folder` of the original FFRecord."""
     return handmade.write_records(path, [*files, MAGIC + pickle.dumps(structure, **options)])
 
 
@@ -264,7 +270,7 @@ def test_an_archive_of_the_original_lists_and_reads(original: Path) -> None:
             packed.read_one("folder/two.bin")
 
 
-def test_an_archive_of_the_original_has_read_only_files_of_its_own_time(original: Path) -> None:
+def test_files_of_an_archive_of_the_original_are_read_only_with_its_time(original: Path) -> None:
     os.utime(original, ns=(1, 1_234_567_890_123_456_789))
     owner = original.stat()
     with PackedFolder(original) as packed:
@@ -301,7 +307,7 @@ def test_ranges_of_a_large_file_of_the_original_are_read(
 def test_a_flipped_byte_in_a_large_file_of_the_original_is_found_by_any_range(
     tmp_path: Path, place: int
 ) -> None:
-    """It has no checksums of blocks, and the record's says nothing of where the damage is."""
+    """Without block checksums, only the whole record can be verified."""
     path = original_archive(tmp_path / "original.ffr")
     raw = bytearray(path.read_bytes())
     raw[raw.index(CONTENTS[4]) + place] ^= 0x40
@@ -318,7 +324,7 @@ def test_a_flipped_byte_in_a_large_file_of_the_original_is_found_by_any_range(
 
 
 def test_a_byte_flipped_after_a_range_was_verified_is_found(tmp_path: Path) -> None:
-    """The checksums of blocks that were computed are the ones that are compared."""
+    """Later reads are compared with the block checksums that were computed first."""
     path = original_archive(tmp_path / "original.ffr")
     at = path.read_bytes().index(CONTENTS[4])
     with PackedFolder(path) as packed:
@@ -339,12 +345,12 @@ def test_a_flipped_byte_in_the_index_of_the_original_is_found(original: Path) ->
         PackedFolder(original)
 
 
-def test_records_without_an_index_are_no_packed_folder(tmp_path: Path) -> None:
+def test_records_without_an_index_are_not_a_packed_folder(tmp_path: Path) -> None:
     for number, last in enumerate([b"", MAGIC[:-1], b"x" + MAGIC, pickle.dumps(ORIGINAL)]):
         path = handmade.write_records(tmp_path / f"{number}.ffr", [b"a file", last])
         with pytest.raises(NotPackedFolderError, match="not a packed folder"):
             PackedFolder(path)
-        with pytest.raises(ValueError, match="not a packed folder"):  # as the original raised
+        with pytest.raises(ValueError, match="not a packed folder"):  # as in the original
             PackedFolder(path)
 
 
@@ -379,16 +385,16 @@ def test_any_folder_of_the_original_opens_with_all_its_files(
 
 
 def sparse_index(path: Path, size: int, files: Sequence[bytes] = (b"a file",)) -> Path:
-    """An archive whose pickle is zeros, and takes no room on the disk."""
+    """Write an archive whose pickle is a hole, which takes no space on the disk."""
     handmade.write_records(path, [*files, MAGIC])
     os.truncate(path, path.stat().st_size + size - len(MAGIC))
     return path
 
 
-def test_a_pickle_larger_than_its_files_need_is_not_read(
+def test_a_pickle_larger_than_its_files_need_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Holes in a file cost nothing on the disk, and would cost memory."""
+    """Holes take no space on the disk, but would take memory."""
     read: list[int] = []
     real = Table.read_pieces
 
@@ -402,7 +408,7 @@ def test_a_pickle_larger_than_its_files_need_is_not_read(
         PackedFolder(path)
     assert read == []
     path = sparse_index(tmp_path / "smaller.ffr", 1 << 20)
-    with pytest.raises(SampleChecksumError):  # this one is, and its checksum is not right
+    with pytest.raises(SampleChecksumError):  # this one is read, and its checksum is wrong
         PackedFolder(path)
     assert sum(read) == 1 << 20
 
@@ -415,14 +421,14 @@ def test_a_million_names_that_no_file_needs_are_refused() -> None:
 
 
 @pytest.mark.parametrize("files", [0, 1, 200_000])
-def test_any_folder_that_has_as_many_folders_as_files_is_within_the_bounds(files: int) -> None:
-    """With names as long as they can be, of bytes that are not UTF-8, which take three each."""
+def test_an_index_with_as_many_folders_as_files_is_within_the_limits(files: int) -> None:
+    """The names have the greatest length, in bytes that are not UTF-8 and take three bytes each."""
     longest = len(dumped(OrderedDict({"\udcff" * 255: OrderedDict(a=1 << 40)})))
     assert legacy.most_bytes(files) >= 2 * longest * files
     assert legacy.most_entries(files) >= 2 * files
 
 
-def test_the_memo_of_a_pickle_is_bounded() -> None:
+def test_the_memo_of_a_pickle_is_limited() -> None:
     with pytest.raises(IndexStructureError, match="remembers"):
         legacy.parse("f.ffr", b"\x80\x04}" + b"\x94" * 100 + b".", most_entries=10)
     puts = b"".join(b"r" + number.to_bytes(4, "little") for number in range(100))
@@ -430,11 +436,11 @@ def test_the_memo_of_a_pickle_is_bounded() -> None:
         legacy.parse("f.ffr", b"\x80\x04}" + puts + b".", most_entries=10)
 
 
-# ---- our archives, as the original reads them ------------------------------------------------
+# ---- our archives, read like the original does -----------------------------------------------
 
 
 class OriginalFolder:
-    """What the original's PackedFolder does, with a reader of records in a few lines."""
+    """The original's `PackedFolder` in a few lines, on a simple reader of records."""
 
     def __init__(self, path: Path) -> None:
         self.records = records_of(path.read_bytes())
@@ -465,7 +471,7 @@ class OriginalFolder:
 
 
 def records_of(raw: bytes) -> list[bytes]:
-    """All records of a file, each checked, by the format alone."""
+    """Return all records of a file, each verified, without using the package."""
     n = int.from_bytes(raw[4:12], "little")
     checksums = [int.from_bytes(raw[12 + 4 * i : 16 + 4 * i], "little") for i in range(n)]
     first = 12 + 4 * n
@@ -477,7 +483,7 @@ def records_of(raw: bytes) -> list[bytes]:
 
 @pytest.fixture
 def packed_here(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
-    """A folder with all that an archive keeps, packed; and what is in its files."""
+    """Pack a folder of every kind of file; return the archive and the contents of its files."""
     top = tmp_path / "folder"
     contents = dict(zip(PATHS, CONTENTS, strict=True))
     contents |= {f"many/{number}": b"%d" % number for number in range(1500)}
@@ -501,15 +507,15 @@ def packed_here(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
 def test_the_original_reads_every_file_of_our_archives(
     packed_here: tuple[Path, dict[str, bytes]],
 ) -> None:
-    """Symlinks to files read as the files; those that lead nowhere are not there."""
+    """Symlinks to files read as the files; broken symlinks are missing."""
     path, contents = packed_here
     theirs = OriginalFolder(path)
     assert {name: theirs.read_one(name) for name in theirs.files()} == contents
     assert theirs.structure["nothing"] == {"inside": {}}
-    assert theirs.num_files() == len(contents) - 3  # one record for all names of a file
+    assert theirs.num_files() == len(contents) - 3  # a file with several names is one record
 
 
-def test_we_read_the_same_from_our_archives_as_the_original_does(
+def test_our_archives_read_the_same_here_and_in_the_original(
     packed_here: tuple[Path, dict[str, bytes]],
 ) -> None:
     path, contents = packed_here
@@ -533,7 +539,7 @@ def test_without_a_legacy_index_the_original_finds_no_packed_folder(
 
 # ---- other locales ---------------------------------------------------------------------------
 
-# What Python makes of names where nothing says that they are UTF-8.
+# The environment of a process in which Python does not take names for UTF-8.
 PLAIN_C = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 PACKING = "import sys, ffrecord; ffrecord.pack_folder(sys.argv[1], sys.argv[2])"
 LISTING = """
@@ -544,7 +550,7 @@ with ffrecord.PackedFolder(sys.argv[1]) as folder:
 
 
 def in_plain_c(script: str, *arguments: str | Path) -> str:
-    """What a script prints in a process with the C locale."""
+    """Return the output of a script in a process with the C locale."""
     process = handmade.python(script, *map(str, arguments), **PLAIN_C)
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err

@@ -1,4 +1,4 @@
-"""`pack_folder` of a folder that changes meanwhile: an error that names it, or the rest packed."""
+"""Packing a folder that changes meanwhile: an error that names the file, or a warning."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support import trees
 from tests.support.handmade import OLD
 from tests.support.packing import ALL, contents, names, require_valid
 
-# ---- what changes meanwhile ----------------------------------------------------------------
+# ---- files that change while they are packed -----------------------------------------------
 
 
 def when_opened(
     monkeypatch: pytest.MonkeyPatch, victim: Path, change: Callable[[], object]
 ) -> None:
-    """Do something just before a file is opened to be packed, the first time."""
+    """Make a change just before a file is opened for the first time."""
     plain, waiting = os.open, [change]
 
     def opening(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
@@ -37,7 +37,7 @@ def when_opened(
 
 
 def when_read(monkeypatch: pytest.MonkeyPatch, victim: Path, change: Callable[[], object]) -> None:
-    """Do something when a part of a file has been read."""
+    """Make a change after a part of a file has been read."""
     plain, waiting = os.preadv, [change]
 
     def reading(fd: int, *args: Any) -> int:
@@ -50,8 +50,10 @@ def when_read(monkeypatch: pytest.MonkeyPatch, victim: Path, change: Callable[[]
 
 
 def other_bytes(victim: Path) -> None:
-    """As many as before, so that only the times tell. Kernels before 6.13 count those in ticks of
-    some milliseconds: go on until the clock has moved."""
+    """Write other bytes of the same length, so that only the times show the change.
+
+    Kernels before 6.13 count times in ticks of some milliseconds: repeat until the time changes.
+    """
     before = victim.stat()
     victim.write_bytes(trees.content(before.st_size, 99))
     while victim.stat().st_ctime_ns == before.st_ctime_ns:
@@ -87,13 +89,13 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "shrinks": lambda victim: os.truncate(victim, victim.stat().st_size // 2),
     "is emptied": lambda victim: os.truncate(victim, 0),
     "becomes another file": replace_by(lambda victim: victim.write_bytes(b"another one")),
-    "goes away": move_away,
+    "disappears": move_away,
     "becomes a symlink": replace_by(lambda victim: victim.symlink_to("../../moved away")),
     "becomes a symlink to nothing": replace_by(lambda victim: victim.symlink_to("nothing")),
     "becomes a fifo": replace_by(os.mkfifo),
     "becomes a socket": replace_by(lambda victim: os.mknod(victim, stat.S_IFSOCK | 0o600)),
     "becomes a folder": replace_by(os.mkdir),
-    "goes away with its folder": lambda victim: move_away(victim.parent),
+    "disappears with its folder": lambda victim: move_away(victim.parent),
     "is in a folder that becomes a symlink": replace_its_folder,
 }
 AFTER_READING = ["gets other bytes", "grows", "shrinks", "is emptied"]
@@ -104,20 +106,20 @@ PIECE = 2 * trees.BLOCK
 
 @pytest.fixture
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are read in pieces that are smaller than usual: less to write for these tests."""
+    """Read files in smaller pieces than usual, so that these tests need smaller files."""
     monkeypatch.setattr(source_files, "BATCH_BYTES", PIECE)
 
 
 @pytest.fixture(params=["small", "large"])
 def changing(request: pytest.FixtureRequest, tmp_path: Path, _small_pieces: None) -> Path:
-    """A folder with `sub/victim`, which has one piece or three."""
+    """Make a folder with a file `sub/victim` of one piece or three pieces."""
     size = 100 if request.param == "small" else 2 * PIECE + 5
     files = {"before": b"before", "sub/victim": trees.content(size), "then": b"after"}
     return trees.plain_tree(tmp_path / "home" / "changing", files)
 
 
 def refuses_to_pack(tree: Path, out: Path, name: str = "sub/victim", **options: Any) -> None:
-    """ChangedError, and what was there before is as it was."""
+    """Check that packing raises ChangedError, and leaves the old archive unchanged."""
     out.write_bytes(OLD)
     with pytest.raises(ChangedError, match=re.escape(str(tree / name))):
         pack_folder(tree, out, **options)
@@ -126,7 +128,7 @@ def refuses_to_pack(tree: Path, out: Path, name: str = "sub/victim", **options: 
 
 
 def packs_the_rest(tree: Path, out: Path, name: str = "sub/victim", **options: Any) -> None:
-    """A warning, and a valid archive in which the others are as they are on disk."""
+    """Check that packing warns, and that the archive is valid and has all other files."""
     before = {path: each.size for path, each in trees.snapshot(tree).items() if each.kind == "file"}
     with pytest.warns(ChangedWarning, match=re.escape(str(tree / name))) as caught:
         report = pack_folder(tree, out, ignore_changed=True, **options)
@@ -177,13 +179,16 @@ def test_a_file_that_changes_while_it_is_read_can_be_ignored(
 
 @pytest.fixture
 def four_pieces(tmp_path: Path, _small_pieces: None) -> Path:
-    """With one job the fourth is not begun before the first has been told of."""
+    """Make a folder with a file of four pieces.
+
+    With one job, the fourth piece is not read before the first is reported as progress.
+    """
     files = {"before": b"before", "sub/victim": trees.content(3 * PIECE + 9), "then": b"after"}
     return trees.plain_tree(tmp_path / "home" / "changing", files)
 
 
 class Once:
-    """Progress that makes a change as soon as a part of the large file has been read."""
+    """Progress function that makes a change once a part of the large file has been read."""
 
     def __init__(self, change: Callable[[], object]) -> None:
         self._waiting = [change]
@@ -209,8 +214,8 @@ def test_a_large_file_that_changes_halfway_can_be_ignored(
     packs_the_rest(four_pieces, out, jobs=1, progress=once)
 
 
-def test_what_a_file_lost_is_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As tar does it: every other byte is where it was planned to be."""
+def test_lost_bytes_of_a_file_become_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tar does the same: every other byte is at its planned place."""
     data = trees.content(trees.BLOCK + 500)
     tree = trees.plain_tree(tmp_path / "t", {"victim": data})
     victim = tree / "victim"
@@ -221,10 +226,10 @@ def test_what_a_file_lost_is_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("_small_pieces")
-def test_the_record_of_what_went_away_holds_nothing_of_other_files(
+def test_the_record_of_a_missing_file_has_no_bytes_of_other_files(
     tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory is used again, so what was read into it before must not get into the archive."""
+    """Memory is reused: bytes of an earlier batch must not get into the archive."""
     files = dict.fromkeys(("a", "b", "c", "victim"), b"secret" * (PIECE // 6))
     tree = trees.plain_tree(tmp_path / "t", files)
     when_opened(monkeypatch, tree / "victim", (tree / "victim").unlink)
@@ -236,7 +241,7 @@ def test_the_record_of_what_went_away_holds_nothing_of_other_files(
         assert not folder.reader.read_one(left).any()
 
 
-def test_what_went_away_is_not_reported_as_packed(
+def test_a_missing_file_is_not_reported_as_packed(
     small: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     when_opened(monkeypatch, small / "a.txt", (small / "a.txt").unlink)
@@ -251,7 +256,7 @@ def test_what_went_away_is_not_reported_as_packed(
 def when_xattrs_are_listed(
     monkeypatch: pytest.MonkeyPatch, victim: Path, change: Callable[[], object]
 ) -> None:
-    """Do something when the names of a file's extended attributes are known, the first time."""
+    """Make a change after the extended attributes of a file were listed for the first time."""
     plain, waiting = os.listxattr, [change]
 
     def listing(file: Any) -> list[str]:
@@ -273,17 +278,17 @@ def lose_attribute(victim: Path) -> None:
 
 @pytest.fixture
 def attributed(tmp_path: Path) -> Path:
-    """A folder whose `sub` and `sub/victim` have three attributes each."""
+    """Make a folder in which `sub` and `sub/victim` have three extended attributes each."""
     tree = trees.plain_tree(tmp_path / "home" / "t", {"before": b"before", "sub/victim": b"x"})
     if not trees.has_xattrs(tree):
-        pytest.skip("no extended attributes here")
+        pytest.skip("this file system has no extended attributes")
     for place in (tree / "sub", tree / "sub/victim"):
         for name in ("a", "b", "c"):
             os.setxattr(place, f"user.{name}", name.encode())
     return tree
 
 
-def test_a_file_that_loses_an_attribute_meanwhile_is_an_error_that_names_it(
+def test_a_file_that_loses_an_attribute_is_an_error_that_names_it(
     attributed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = attributed / "sub/victim"
@@ -292,7 +297,7 @@ def test_a_file_that_loses_an_attribute_meanwhile_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("name", ["sub", "sub/victim"])
-def test_an_attribute_that_goes_away_does_not_take_the_others_along(
+def test_a_removed_attribute_does_not_affect_the_others(
     name: str, attributed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = attributed / name
@@ -322,7 +327,7 @@ def test_several_files_that_change_are_all_named(
     require_valid(out)
 
 
-def test_a_hard_link_that_is_still_there_is_packed_or_named(
+def test_a_remaining_hard_link_is_packed_or_named(
     tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"first": b"shared"})
@@ -333,7 +338,7 @@ def test_a_hard_link_that_is_still_there_is_packed_or_named(
     assert "second" in names(out) or str(tree / "second") in report.changed
 
 
-def test_a_symlink_to_a_file_that_went_away_dangles(
+def test_a_symlink_to_a_removed_file_dangles(
     tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"file": b"x", "other": b"y"})
@@ -347,7 +352,7 @@ def test_a_symlink_to_a_file_that_went_away_dangles(
         assert not folder.exists("link")
 
 
-def test_shards_are_valid_although_a_file_went_away(
+def test_shards_are_valid_although_a_file_disappeared(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     when_opened(monkeypatch, small / "logs/1.log", (small / "logs/1.log").unlink)
@@ -357,13 +362,13 @@ def test_shards_are_valid_although_a_file_went_away(
     assert names(tmp_path / "shards") == ALL - {"logs/1.log"}
 
 
-# ---- what changes while the folder is listed -----------------------------------------------
+# ---- changes while a folder is listed ------------------------------------------------------
 
 
 def when_listed(
     monkeypatch: pytest.MonkeyPatch, folder: Path, change: Callable[[], object]
 ) -> None:
-    """Do something when a folder's names are known and nothing else of them."""
+    """Make a change after a folder was listed, before its files are examined."""
     plain, waiting = os.listdir, [change]
 
     def listing(path: Any) -> Any:
@@ -385,16 +390,16 @@ def listed(tmp_path: Path) -> Path:
 
 
 VANISHING = {
-    # What goes away, and the folder that is being listed at that moment.
+    # The name that disappears, and the folder that is being listed at that moment.
     "file": "",
     "link": "",
     "victim": "",  # before it is known to be a folder
-    "victim ": "a",  # after that, before it is listed itself
+    "victim ": "a",  # when it is known to be a folder, but not listed yet
 }
 
 
 @pytest.mark.parametrize("name", VANISHING)
-def test_what_goes_away_while_its_folder_is_listed_is_an_error_that_names_it(
+def test_a_file_that_disappears_from_a_listed_folder_is_an_error_that_names_it(
     name: str, listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = listed / name.strip()
@@ -404,7 +409,7 @@ def test_what_goes_away_while_its_folder_is_listed_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("name", VANISHING)
-def test_what_goes_away_while_its_folder_is_listed_can_be_ignored(
+def test_a_file_that_disappears_from_a_listed_folder_can_be_ignored(
     name: str, listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = listed / name.strip()
@@ -417,7 +422,7 @@ def test_what_goes_away_while_its_folder_is_listed_can_be_ignored(
     assert "victim/inside" not in names(out) or name.strip() != "victim"
 
 
-def test_what_goes_away_while_its_folder_is_listed_is_in_the_report(
+def test_a_file_that_disappears_from_a_listed_folder_is_in_the_report(
     listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     when_listed(monkeypatch, listed, (listed / "file").unlink)
@@ -426,7 +431,7 @@ def test_what_goes_away_while_its_folder_is_listed_is_in_the_report(
     assert report.changed == [str(listed / "file")]
 
 
-def test_a_symlink_that_goes_away_before_it_is_read_is_an_error_that_names_it(
+def test_a_symlink_that_disappears_before_it_is_read_is_an_error_that_names_it(
     listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = os.readlink
@@ -441,10 +446,10 @@ def test_a_symlink_that_goes_away_before_it_is_read_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("replacement", ["a symlink", "a file"])
-def test_a_folder_that_becomes_something_else_is_an_error_that_names_it(
+def test_a_replaced_folder_is_an_error_that_names_it(
     replacement: str, listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Above all nothing from outside of the folder gets into the archive."""
+    """Nothing from outside the folder may get into the archive."""
     secret = trees.plain_tree(listed.parent / "outside", {"secret": b"not to be packed"})
 
     def change() -> None:
@@ -458,10 +463,10 @@ def test_a_folder_that_becomes_something_else_is_an_error_that_names_it(
     refuses_to_pack(listed, out, "victim")
 
 
-def test_a_folder_that_is_replaced_while_its_names_are_looked_at_leads_nowhere_else(
+def test_a_folder_that_is_replaced_while_it_is_listed_leads_nowhere_else(
     listed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was compared by then: its names must not be looked up in what takes its place."""
+    """The names of the old folder must not be looked up in its replacement."""
     outside = trees.plain_tree(listed.parent / "outside", {"inside": b"not to be packed"})
     victim, plain = listed / "victim", os.stat
 

@@ -1,4 +1,4 @@
-"""`pack_folder`: what it packs and what it says, by its options; and all of it comes back."""
+"""`pack_folder`: everything is restored by extraction; its options, reports and output."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.support.packing import ALL, contents, names, require_valid
 
 @pytest.fixture(scope="module")
 def packed(rich: Path) -> Path:
-    """The archive of all of it, with the usual options."""
+    """Pack the rich tree with default options."""
     pack(rich, rich.with_name("packed.ffr"))
     return rich.with_name("packed.ffr")
 
@@ -52,7 +52,7 @@ def extracted(archive: Path, dest: Path) -> Path:
 
 
 def digests(archive: Path) -> list[tuple[str, str]]:
-    """Of a file, or of each shard by its name: short enough to be shown if they differ."""
+    """Return the digest of a file, or of each shard by name: short enough for a test's output."""
     files = sorted(archive.iterdir()) if archive.is_dir() else [archive]
     shown = [file.name if archive.is_dir() else "" for file in files]
     return [
@@ -61,7 +61,7 @@ def digests(archive: Path) -> list[tuple[str, str]]:
     ]
 
 
-# ---- there and back ------------------------------------------------------------------------
+# ---- packing and extracting ----------------------------------------------------------------
 
 WAYS: dict[str, dict[str, Any]] = {
     "one file": {},
@@ -73,7 +73,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_extracted_is_what_was_packed(way: str, rich: Path, tmp_path: Path) -> None:
+def test_extracted_files_equal_the_packed_ones(way: str, rich: Path, tmp_path: Path) -> None:
     pack(rich, tmp_path / "archive.ffr", **WAYS[way])
     copy = extracted(tmp_path / "archive.ffr", tmp_path / "copy")
     assert trees.differences(rich, copy) == []
@@ -88,8 +88,8 @@ def test_rsync_finds_nothing_to_do_after_extraction(way: str, rich: Path, tmp_pa
     assert trees.rsync_differences(rich, copy) == []
 
 
-def test_the_tree_has_what_it_is_said_to_have(rich: Path) -> None:
-    """Else the tests above would prove little."""
+def test_the_tree_has_every_kind_of_file(rich: Path) -> None:
+    """Otherwise the tests above would prove little."""
     found = trees.snapshot(rich)
     kinds = {each.kind for each in found.values()}
     assert kinds == {"file", "folder", "symlink", "fifo", "socket"}
@@ -107,16 +107,14 @@ CHANGES_TO_A_COPY: dict[str, Callable[[Path], object]] = {
         copy / "links/dangling", ns=(0, 5), follow_symlinks=False
     ),
     "time of the top": lambda copy: os.utime(copy, ns=(0, 5)),
-    "file gone": lambda copy: (copy / "zzz after all").unlink(),
-    "empty folder gone": lambda copy: (copy / "empty").rmdir(),
-    "one more": lambda copy: (copy / "empty" / "new").touch(),
+    "a file is missing": lambda copy: (copy / "zzz after all").unlink(),
+    "an empty folder is missing": lambda copy: (copy / "empty").rmdir(),
+    "a new file": lambda copy: (copy / "empty" / "new").touch(),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES_TO_A_COPY)
-def test_a_copy_that_is_not_the_same_is_noticed(
-    change: str, rich: Path, packed: Path, tmp_path: Path
-) -> None:
+def test_a_changed_copy_is_noticed(change: str, rich: Path, packed: Path, tmp_path: Path) -> None:
     copy = extracted(packed, tmp_path / "copy")
     CHANGES_TO_A_COPY[change](copy)
     assert trees.differences(rich, copy)
@@ -129,7 +127,7 @@ def test_the_same_folder_gives_the_same_bytes(way: str, rich: Path, tmp_path: Pa
     options = WAYS[way]
     for name, jobs in (("first", None), ("one job", 1), ("eight jobs", 8)):
         pack(rich, tmp_path / name, jobs=jobs, **options)
-    # Other inode numbers, another order on disk, another time: the same tree.
+    # The copy has other inode numbers, another order on disk and another ctime.
     copy = extracted(tmp_path / "first", tmp_path / "copy")
     pack(copy, tmp_path / "of the copy", **options)
     due = digests(tmp_path / "first")
@@ -149,7 +147,7 @@ def test_files_are_records_in_the_order_of_their_paths_and_the_index_is_the_last
             assert record.tobytes() == found[path].content
 
 
-def test_the_report_counts_what_is_there(rich: Path, out: Path) -> None:
+def test_the_report_counts_everything(rich: Path, out: Path) -> None:
     report = pack(rich, out)
     found = [each for path, each in trees.snapshot(rich).items() if path != b"."]
     files = [each for each in found if each.kind == "file"]
@@ -177,7 +175,7 @@ def test_an_empty_folder_is_packed_too(tmp_path: Path, out: Path) -> None:
     )
 
 
-def test_folders_may_be_given_in_any_way(small: Path, out: Path, monkeypatch: Any) -> None:
+def test_folders_may_be_passed_in_any_form(small: Path, out: Path, monkeypatch: Any) -> None:
     pack_folder(small, out)
     due = out.read_bytes()
     link = small.parent / "link"
@@ -205,7 +203,7 @@ def test_a_tree_of_more_levels_than_python_recurses_is_packed_and_extracted(
     assert trees.differences(top, copy) == []
 
 
-def test_large_files_are_packed_past_the_page_cache_with_the_same_bytes(
+def test_large_files_are_packed_with_o_direct_and_the_same_bytes(
     rich: Path, packed: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(atomic_file, "SMALL_BUFFER", 64 << 10)
@@ -215,7 +213,7 @@ def test_large_files_are_packed_past_the_page_cache_with_the_same_bytes(
     assert digests(out) == digests(packed)
 
 
-def test_a_symlink_with_two_names_is_for_the_original_what_each_name_leads_to(
+def test_a_symlink_with_two_names_leads_to_two_files_in_the_original(
     tmp_path: Path,
 ) -> None:
     top = trees.plain_tree(tmp_path / "t", {"f": b"top", "a/f": b"of a", "a/b/x": b""})
@@ -270,7 +268,7 @@ def test_a_pattern_matches_names_of_any_bytes(tmp_path: Path, out: Path) -> None
     assert names(out) == {"\udcfe.y", "z"}
 
 
-def test_one_pattern_that_is_no_list_is_a_type_error(small: Path, out: Path) -> None:
+def test_one_pattern_without_a_list_is_a_type_error(small: Path, out: Path) -> None:
     with pytest.raises(TypeError, match="exclude"):
         pack_folder(small, out, exclude="*.tmp")
     assert not out.exists()
@@ -285,7 +283,7 @@ def test_the_hard_link_that_is_not_excluded_is_packed(tmp_path: Path, out: Path)
         assert folder.stat("b").st_nlink == 1
 
 
-def test_dereference_packs_what_a_copy_that_follows_symlinks_has(tmp_path: Path, out: Path) -> None:
+def test_dereference_packs_the_targets_of_symlinks(tmp_path: Path, out: Path) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"files/a": b"aa", "files/in/b": b"bbb", "c": b"c"})
     outside = trees.plain_tree(tmp_path / "outside", {"x": b"from elsewhere", "y/z": b"zz"})
     (tree / "to file").symlink_to("files/a")
@@ -311,11 +309,11 @@ def test_dereferencing_a_loop_is_an_error_that_names_it(
     assert os.listdir(out.parent) == []
 
 
-NOWHERE = ["nowhere", "f/x", "dangling"]  # not there, not a folder, itself
+NOWHERE = ["nowhere", "f/x", "dangling"]  # missing, below a file, the symlink itself
 
 
 @pytest.mark.parametrize("target", NOWHERE)
-def test_dereferencing_a_symlink_that_leads_nowhere_is_an_error_that_names_it(
+def test_dereferencing_a_broken_symlink_is_an_error_that_names_it(
     target: str, tmp_path: Path, out: Path
 ) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"d/f": b"x"})
@@ -326,7 +324,7 @@ def test_dereferencing_a_symlink_that_leads_nowhere_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("target", NOWHERE)
-def test_a_symlink_that_leads_nowhere_can_be_left_out_of_a_dereferenced_archive(
+def test_a_broken_symlink_can_be_left_out_of_a_dereferenced_archive(
     target: str, tmp_path: Path, out: Path
 ) -> None:
     tree = trees.plain_tree(tmp_path / "t", {"d/f": b"x"})
@@ -358,14 +356,14 @@ def test_the_index_for_the_original_can_be_left_out(small: Path, out: Path) -> N
         ("9" * 400, 10**400 - 1), ("0.001kB", 1), ("4.35 kB", 4350), (np.int64(5), 5),
     ],
 )  # fmt: skip
-def test_sizes_are_read_as_people_write_them(size: int | str, due: int) -> None:
+def test_sizes_are_parsed_with_units(size: int | str, due: int) -> None:
     assert parse_size(size) == due
 
 
 @pytest.mark.parametrize(
     "size", [0, -1, "", "0", "0.4", "-5MB", "ten", "1XB", "1 0", "MB", "1e9", "nan"]
 )
-def test_a_size_that_is_none_is_a_value_error(size: int | str, small: Path, tmp_path: Path) -> None:
+def test_an_invalid_size_is_a_value_error(size: int | str, small: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"size|shard"):
         pack_folder(small, tmp_path / "shards", shard_size=size)
     assert not (tmp_path / "shards").exists()
@@ -423,7 +421,7 @@ def test_too_many_shards_are_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("jobs", [0, -1])
-def test_fewer_jobs_than_one_are_a_value_error(jobs: int, small: Path, out: Path) -> None:
+def test_less_than_one_job_is_a_value_error(jobs: int, small: Path, out: Path) -> None:
     with pytest.raises(ValueError, match="jobs"):
         pack_folder(small, out, jobs=jobs)
 
@@ -491,7 +489,7 @@ def test_verbose_prints_names_that_standard_output_cannot_show(tmp_path: Path) -
     assert names == [rb"new\nline", rb"\xfcn\xef", rb"\udcff"]
 
 
-def test_what_is_skipped_is_counted_and_said(rich: Path, out: Path) -> None:
+def test_skipped_files_are_counted_and_reported(rich: Path, out: Path) -> None:
     with pytest.warns(SkippedWarning, match=r"tree: not packed: 1 fifo, 1 socket") as caught:
         report = pack_folder(rich, out)
     assert len(caught) == 1
@@ -505,14 +503,14 @@ def test_a_device_is_skipped(tmp_path: Path, out: Path) -> None:
     try:
         os.mknod(tree / "device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
     except PermissionError:
-        pytest.skip("this user makes no devices")
+        pytest.skip("this user may not make devices")
     with pytest.warns(SkippedWarning, match="1 character device"):
         pack_folder(tree, out)
     assert names(out) == {"file"}
 
 
 class AnotherTime:
-    """A stat_result of a file system that holds later and earlier times than the tests' own."""
+    """A stat_result with any time, also one that the file system of the tests cannot hold."""
 
     def __init__(self, real: os.stat_result, mtime_ns: int) -> None:
         self._real, self.st_mtime_ns = real, mtime_ns
@@ -527,7 +525,7 @@ YEAR = 365.2425 * 24 * 3600 * 10**9
 @pytest.mark.parametrize(
     ("year", "due"), [(2300, (1 << 63) - 1), (10_000, (1 << 63) - 1), (1600, 1 - (1 << 63))]
 )
-def test_a_time_that_no_archive_holds_is_packed_as_the_nearest_with_a_warning_for_each_file(
+def test_a_time_out_of_range_is_packed_as_the_nearest_with_a_warning(
     year: int, due: int, small: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mtime = int((year - 1970) * YEAR)

@@ -1,7 +1,7 @@
-"""Packing takes so many bytes of memory for each file, and not more.
+"""Packing takes a limited number of bytes of memory for each file.
 
-Measured in fresh processes, as the most that was resident: a tree of many files, less a tree of
-few. Reading the files has its own memory, the same for both.
+The peak of resident memory is measured in fresh processes, once for a tree of many files and once
+for a tree of few; the difference counts. Reading takes the same memory for both.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tests.support import handmade
 
 FEW, MANY = 20_000, 80_000
 MOST = 300
-"""Bytes for each file: 195 to 235 when nothing else runs, and some reads in flight more when the
-machine is busy. A million, and the 50 MB that any packing takes, are 350 MB at the most."""
+"""Bytes for each file: 195 to 235 on an idle machine. A busy machine has more reads in flight. With
+the 50 MB that any packing takes, a million files take at most 350 MB."""
 MOST_WITH_ATTRIBUTES = 550
-"""The same, and a row of attributes and a text that no other file has."""
+"""Bytes for each file that also has its own row of attributes and its own text."""
 
 pytestmark = pytest.mark.in_memory
 
-# Not ru_maxrss: that begins with the peak of the process that started this one.
+# Not ru_maxrss, which starts with the peak of the parent process.
 SAY = 'print(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])'
 PACK = f"""
 import sys
@@ -42,18 +42,18 @@ convert(sys.argv[1], sys.argv[2])
 
 
 def flat(top: Path, count: int) -> None:
-    """All files in one folder."""
+    """Make all files in one folder."""
     fill(top, count, lambda number, fd: make(f"{number:016d}", fd))
 
 
 def folders(top: Path, count: int) -> None:
-    """Ten files in each folder."""
+    """Make ten files in each folder."""
     for start in range(0, count, 10):
         fill(top / f"{start:012d}", 10, lambda number, fd: make(f"{number:016d}", fd))
 
 
 def links(top: Path, count: int) -> None:
-    """Symlinks to different places, and two names for each file."""
+    """Make symlinks with different targets, and files with two names."""
 
     def make_links(number: int, fd: int) -> None:
         if number % 4 == 0:
@@ -66,7 +66,7 @@ def links(top: Path, count: int) -> None:
 
 
 def attributes(top: Path, count: int) -> None:
-    """A different extended attribute for each file."""
+    """Make files with different extended attributes."""
     fill(top, count, lambda number, fd: make(f"{number:016d}", fd, b"%016d" % number))
 
 
@@ -86,7 +86,7 @@ def fill(top: Path, count: int, make_one: Callable[[int, int], None]) -> None:
 
 
 def peak_of(script: str, *arguments: str | Path) -> int:
-    """The most memory that a script had, in bytes."""
+    """Return the peak memory of a script, in bytes."""
     process = handmade.python(script, *map(str, arguments))
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
@@ -94,7 +94,7 @@ def peak_of(script: str, *arguments: str | Path) -> int:
 
 
 Use = tuple[str, str]
-"""A script, and what it makes."""
+"""A script, and the kind of archive that it writes."""
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ Use = tuple[str, str]
         pytest.param(attributes, [(PACK, "file")], MOST_WITH_ATTRIBUTES, id="attributes"),
     ],
 )
-def test_memory_for_each_file_is_bounded(
+def test_memory_for_each_file_is_limited(
     shape: Callable[[Path, int], None], uses: list[Use], most: int, tmp_path: Path
 ) -> None:
     found: dict[tuple[Use, int], int] = {}
@@ -117,7 +117,7 @@ def test_memory_for_each_file_is_bounded(
         try:
             shape(tree, count)
         except OSError as error:  # tmpfs has extended attributes since Linux 6.6
-            pytest.skip(f"no such files here: {error}")
+            pytest.skip(f"this file system cannot hold such files: {error}")
         for number, (script, target) in enumerate(uses):
             out = tmp_path / f"{count} {number}.ffr"
             found[(script, target), count] = peak_of(script, tree, out, target)

@@ -1,4 +1,4 @@
-"""`pack_folder`: where an archive is put, and what is there when packing does not end well."""
+"""`pack_folder`: targets of all kinds, and the state of the target after a failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.packing import ALL, contents, names, require_valid
 def test_an_archive_inside_its_folder_is_not_packed_into_itself(there: bool, small: Path) -> None:
     if there:
         (small / "sub/archive.ffr").write_bytes(OLD)
-    for _ in range(2):  # the second time it is an archive
+    for _ in range(2):  # the second time, the archive exists
         pack_folder(small, small / "sub/archive.ffr")
         assert names(small / "sub/archive.ffr") == ALL
         require_valid(small / "sub/archive.ffr")
@@ -48,7 +48,7 @@ def test_an_archive_inside_its_folder_may_be_named_through_a_symlink(
 def test_a_hard_link_to_the_archive_that_is_replaced_is_packed(
     through: str, small: Path, tmp_path: Path
 ) -> None:
-    """It keeps the old archive; only the name that is replaced is left out."""
+    """The hard link keeps the old archive. Only the replaced name is left out."""
     (small / "sub/archive.ffr").write_bytes(OLD)
     os.link(small / "sub/archive.ffr", small / "kept.ffr")
     os.link(small / "sub/archive.ffr", small / "logs/archive.ffr")
@@ -80,7 +80,7 @@ def test_shards_inside_their_folder_are_not_packed_into_themselves(there: str, s
     assert set(os.listdir(small)) == {name for name in ALL if "/" not in name} | {"shards"}
 
 
-def test_an_archive_may_have_the_longest_name_that_there_is(small: Path, out: Path) -> None:
+def test_an_archive_may_have_the_longest_possible_name(small: Path, out: Path) -> None:
     longest = out.with_name("x" * 255)
     pack_folder(small, longest)
     assert names(longest) == ALL
@@ -101,7 +101,7 @@ def test_a_fifo_in_the_way_is_an_error(small: Path, out: Path) -> None:
     assert stat.S_ISFIFO(out.stat().st_mode)
 
 
-def test_a_missing_folder_is_the_systems_error(small: Path, tmp_path: Path) -> None:
+def test_a_missing_folder_is_a_file_not_found_error(small: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="missing"):
         pack_folder(small, tmp_path / "missing" / "a.ffr")
     with pytest.raises(FileNotFoundError, match="missing"):
@@ -112,7 +112,7 @@ def test_a_missing_folder_is_the_systems_error(small: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("options", [{}, {"shard_size": 1}], ids=["file", "shards"])
 @pytest.mark.parametrize("where", ["missing/x", "file/x", "link"])
-def test_a_target_that_can_have_no_name_is_found_before_the_folder_is_walked(
+def test_an_impossible_target_is_refused_before_the_folder_is_walked(
     where: str, options: dict[str, Any], small: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -134,7 +134,7 @@ def test_a_file_is_not_packed_as_a_folder(small: Path, out: Path) -> None:
 
 
 @pytest.mark.parametrize("there", ["a file in it", "a file", "a symlink to a folder", "dangling"])
-def test_shards_want_a_new_folder(there: str, small: Path, tmp_path: Path) -> None:
+def test_shards_need_a_new_folder(there: str, small: Path, tmp_path: Path) -> None:
     target = tmp_path / "shards"
     if there == "a file in it":
         trees.plain_tree(target, {"mine": b"precious"})
@@ -153,14 +153,14 @@ def test_shards_want_a_new_folder(there: str, small: Path, tmp_path: Path) -> No
     assert trees.snapshot(tmp_path) == before
 
 
-def test_shards_take_an_empty_folder(small: Path, tmp_path: Path) -> None:
+def test_shards_may_use_an_empty_folder(small: Path, tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     pack_folder(small, tmp_path / "shards", shard_size=10)
     require_valid(tmp_path / "shards")
     assert sorted(os.listdir(tmp_path)) == ["shards", "small"]
 
 
-def test_what_a_killed_process_left_is_cleaned_up(small: Path, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed(small: Path, tmp_path: Path) -> None:
     trees.plain_tree(tmp_path / ".shards.packing", {"PART_00000.ffr": OLD, ".x.tmp": b"half"})
     pack_folder(small, tmp_path / "shards", shard_size="1GB")
     assert sorted(os.listdir(tmp_path)) == ["shards", "small"]
@@ -182,10 +182,10 @@ def test_shards_that_another_process_is_packing_are_refused(small: Path, tmp_pat
 
 
 @pytest.mark.parametrize("next_one", [True, False])
-def test_shards_that_others_finish_and_begin_at_this_moment_are_left_alone(
+def test_shards_that_other_processes_finish_at_this_moment_are_left_alone(
     next_one: bool, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lock on a folder says nothing of another one that has its name by now."""
+    """The lock of a folder does not protect another folder that has the name by now."""
     packing, theirs = tmp_path / ".shards.packing", {"PART_00000.ffr": OLD}
     trees.plain_tree(packing, theirs)
     plain = fcntl.flock
@@ -222,10 +222,10 @@ print(os.listdir(os.path.dirname(target)))
     assert out == "True\nTrue\n[]\n"
 
 
-# ---- it does not end well ------------------------------------------------------------------
+# ---- failures ------------------------------------------------------------------------------
 
 
-def test_what_may_not_be_read_is_a_permission_error_that_names_it(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_a_permission_error_that_names_it(tmp_path: Path) -> None:
     place = tmp_path / "ordinary"
     trees.plain_tree(place / "file", {"a": b"a", "sub/secret": b"s", "z": b"z"})
     trees.plain_tree(place / "folder", {"a": b"a", "secret/b": b"b", "z": b"z"})
@@ -279,7 +279,7 @@ def test_an_interrupted_pack_leaves_nothing(
     assert handmade.open_descriptors() == descriptors
 
 
-def test_an_interrupted_pack_leaves_the_old_archive_as_it_was(rich: Path, out: Path) -> None:
+def test_an_interrupted_pack_leaves_the_old_archive_unchanged(rich: Path, out: Path) -> None:
     def interrupt(now: PackProgress) -> None:
         raise KeyboardInterrupt
 
@@ -314,7 +314,7 @@ def kill_while_packing(source: Path, out: Path, shard_size: str, when: int) -> N
 
 
 @pytest.mark.parametrize("when", [1, 3])
-def test_a_killed_pack_leaves_the_old_archive_as_it_was(when: int, small: Path, out: Path) -> None:
+def test_a_killed_pack_leaves_the_old_archive_unchanged(when: int, small: Path, out: Path) -> None:
     (small / "large").write_bytes(trees.content(3 * trees.BATCH))
     for before in (None, OLD):
         if before is not None:
@@ -349,7 +349,7 @@ print(sorted(os.listdir(os.path.dirname(out))))
 @pytest.mark.parametrize("limit", [1_000, 600_000, 1_000_100])
 @pytest.mark.parametrize("shard_size", ["", "900kB"])
 def test_a_full_disk_leaves_nothing(shard_size: str, limit: int, tmp_path: Path, out: Path) -> None:
-    """The last limit has room for the files, but not for the index."""
+    """The last limit is enough for the files, but not for the index."""
     files = {f"{k}": trees.content(100_000, k) for k in range(10)}
     if shard_size and limit > 900_000:
         files = {f"{k:0250d}": b"" for k in range(5_000)}  # an index larger than its shards
@@ -364,7 +364,7 @@ def test_a_full_disk_leaves_nothing(shard_size: str, limit: int, tmp_path: Path,
 def test_a_full_disk_is_noticed_at_every_write(
     rich: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Writes fail one after the other, each time a later one, until none does."""
+    """In each run a later write fails, until none does."""
     plain = os.pwrite
     left = 0
 

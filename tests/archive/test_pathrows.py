@@ -1,4 +1,4 @@
-"""`ffrecord.archive.index.pathrows` against paths put together one by one."""
+"""`PathRows` is compared with paths that are built one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = st.lists(NAME_BYTES, min_size=1, max_size=40).map(bytes)
 
 
 class Names:
-    """Names end to end, as in an image, with more bytes before them, and as many behind."""
+    """Names end to end, as in an image, with other bytes before and after them."""
 
     def __init__(self, names: Sequence[bytes], behind: int = WIDEST) -> None:
         image = b"\xff" * BEFORE + b"".join(names) + b"\xff" * behind
@@ -30,13 +30,13 @@ class Names:
         return self.rows.paths(np.array(folders), self.begin, self.end)
 
     def paths_when_wide(self, folders: Sequence[int]) -> list[bytes] | None:
-        """What a path that is longer than those before it leaves for the next time."""
+        """Return the paths of a second call, after the first has widened the rows."""
         self.paths(folders)
         return self.paths(folders)
 
 
 @given(st.lists(st.tuples(st.lists(NAMES, max_size=2), NAMES), min_size=1, max_size=30))
-def test_rows_are_the_paths(parts: list[tuple[list[bytes], bytes]]) -> None:
+def test_rows_equal_the_paths(parts: list[tuple[list[bytes], bytes]]) -> None:
     prefixes = [b"".join(folder + b"/" for folder in folders) for folders, _ in parts]
     names = Names([name for _, name in parts])
     for folder, prefix in enumerate(prefixes):
@@ -84,7 +84,7 @@ def test_folders_beyond_the_most_are_left_out() -> None:
     assert names.paths([0, MOST_FOLDERS + 8]) is None
 
 
-def test_nothing_is_read_behind_the_image() -> None:
+def test_nothing_is_read_beyond_the_image() -> None:
     names = Names([b"a" * NARROWEST, b"b"], behind=7)
     names.rows.add(0, b"")
     assert names.paths([0, 0]) is None
@@ -93,7 +93,7 @@ def test_nothing_is_read_behind_the_image() -> None:
 
 
 def test_a_name_that_begins_at_the_end_of_the_names_has_no_row() -> None:
-    """As the first one does in `find`, where it is said to begin where the last one ends."""
+    """`Index.find` passes such a place for the first name: the end of the last one."""
     for count in range(1, 60):
         names = Names([b"%d" % number for number in range(count)], behind=7)
         names.rows.add(0, b"")
@@ -101,12 +101,12 @@ def test_a_name_that_begins_at_the_end_of_the_names_has_no_row() -> None:
         assert names.paths([0]) is None
 
 
-def test_no_paths_are_none() -> None:
+def test_an_empty_batch_has_no_paths() -> None:
     names = Names([b"a"])
     assert names.rows.paths(*[np.empty(0, np.int64)] * 3) == []
 
 
-def test_folders_that_threads_add_at_once_do_not_get_in_each_others_way() -> None:
+def test_threads_can_add_folders_at_the_same_time() -> None:
     count = 2000
     names = Names([b"n"] * count)
     start = threading.Barrier(4)

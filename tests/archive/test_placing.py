@@ -1,5 +1,7 @@
-"""How extracted files get their names: passing names of killed extractions are removed, those in
-use and those of others are not."""
+"""Names of extracted files, and their temporary names.
+
+Temporary files of killed extractions are removed. Temporary files of running extractions stay.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def is_new(dest: Path) -> bool:
 
 @pytest.mark.usefixtures("_any_file_system")
 @pytest.mark.parametrize("kind", ["file", "symlink", "second name"])
-def test_what_a_killed_extraction_left_is_removed_by_the_next(
+def test_leftovers_of_a_killed_extraction_are_removed_by_the_next(
     kind: str, folder: PackedFolder, dest: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "precious").write_bytes(b"precious")
@@ -77,7 +79,7 @@ def test_what_a_killed_extraction_left_is_removed_by_the_next(
 
 
 @pytest.mark.usefixtures("_any_file_system")
-def test_the_passing_name_of_an_extraction_that_is_at_work_is_left_alone(
+def test_the_temporary_file_of_a_running_extraction_is_left_alone(
     folder: PackedFolder, dest: Path
 ) -> None:
     (dest / "d" / LEFT).write_bytes(b"half of something")
@@ -93,7 +95,7 @@ def test_the_passing_name_of_an_extraction_that_is_at_work_is_left_alone(
 
 
 @pytest.mark.usefixtures("_any_file_system")
-def test_no_lock_is_kept_and_a_folder_of_that_name_is_left_alone(
+def test_no_lock_is_kept_and_a_folder_with_the_temporary_name_is_left_alone(
     folder: PackedFolder, dest: Path
 ) -> None:
     trees.plain_tree(dest / "d" / LEFT, {"mine": b"precious"})
@@ -107,14 +109,14 @@ def test_no_lock_is_kept_and_a_folder_of_that_name_is_left_alone(
 
 
 @pytest.mark.usefixtures("_any_file_system")
-def test_a_file_that_was_packed_under_that_name_is_extracted_and_stays(tmp_path: Path) -> None:
-    """What a killed extraction left may have been packed with the rest."""
+def test_a_packed_file_with_the_temporary_name_is_extracted(tmp_path: Path) -> None:
+    """A leftover of a killed extraction may have been packed with the other files."""
     tree = trees.plain_tree(tmp_path / "tree", {LEFT: b"half", "a": b"a", f"d/{LEFT}": b"b"})
     archives.pack(tree, tmp_path / "tree.ffr")
     with PackedFolder(tmp_path / "tree.ffr") as folder:
         for _ in range(2):
             folder.extract(tmp_path / "dest", overwrite=True)
-            shutil.copystat(tree, tmp_path / "dest")  # which is not empty the second time
+            shutil.copystat(tree, tmp_path / "dest")  # the second time, dest is not empty
             assert trees.differences(tree, tmp_path / "dest") == []
 
 
@@ -131,10 +133,10 @@ def test_without_locks_nothing_is_removed(
     assert names(dest) == {*DUE, LEFT}
 
 
-def test_a_passing_file_that_was_replaced_never_gets_the_name(
+def test_a_replaced_temporary_file_never_gets_the_name(
     folder: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an extraction on another machine, where locks do not reach so far."""
+    """An extraction on another machine, which does not see the lock, replaces it."""
     jobs.without_tmpfile(monkeypatch)
     plain = os.fchmod
 
@@ -171,10 +173,10 @@ def test_without_links_a_file_that_appears_meanwhile_is_not_replaced(
     assert names(place) == {"a", "d", "d/b", "d/c"}
 
 
-def test_a_second_extraction_at_the_same_time_gets_through(
+def test_a_second_extraction_at_the_same_time_succeeds(
     folder: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of a file of the first, with a name for it already."""
+    """The second runs while the first writes a file under its temporary name."""
     jobs.without_tmpfile(monkeypatch)
     plain = os.pwrite
     seen: set[str] = set()
@@ -207,4 +209,4 @@ def test_a_file_has_no_name_until_it_has_its_content_and_mode(
     monkeypatch.setattr(os, "fchmod", looking)
     folder.extract(tmp_path / "new")
     before = [found for found in seen if found != set(FILES)]
-    assert before == [set(), set(), {"a"}, {"a", "d/b"}]  # the first is of the top
+    assert before == [set(), set(), {"a"}, {"a", "d/b"}]  # the first call is for the top folder

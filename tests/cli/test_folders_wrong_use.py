@@ -69,7 +69,7 @@ WRONG_FILES = [
     (["cat", "{archive}", "--record", "99"], USAGE, "record 99 is out of range"),
     (["extract", "{missing}", "-C", "{new}"], SYSTEM, "No such file"),
     (["extract", "{records}", "-C", "{new}"], NotPackedFolderError.exit_code, "packed folder"),
-    (["extract", "{archive}", "-C", "{text}"], SYSTEM, "text: is not a folder"),
+    (["extract", "{archive}", "-C", "{text}"], SYSTEM, "text: not a folder"),
     (["extract", "{archive}", "-C", "{new}", "nothing"], SYSTEM, "{archive}: nothing: No such"),
     (["extract", "{archive}", "-C", "{new}", "d/nothing"], SYSTEM, "d/nothing: No such file"),
     (["extract", "{archive}", "-C", "{new}", "d", "nothing"], SYSTEM, "nothing: No such file"),

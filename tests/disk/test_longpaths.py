@@ -201,7 +201,7 @@ def test_a_file_at_a_long_path_that_goes_away_is_named(
         return found
 
     monkeypatch.setattr(os, "listdir", listing)
-    with pytest.raises(ChangedError, match="/other: went away") as caught:
+    with pytest.raises(ChangedError, match="/other: disappeared") as caught:
         pack_folder(chain, chain.parent / "a.ffr")
     assert str(caught.value).startswith(str(chain / "/".join(names)))
     os.close(fd)

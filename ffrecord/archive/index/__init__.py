@@ -1,9 +1,10 @@
-"""The directory index of a packed folder: its bytes, its checks, and looking things up in it.
+"""The index of a packed folder: build it, check it, look up names in it.
 
-Pure: bytes in, answers or one of our errors out. `format.index` has the bytes, `check` what must
-hold before they are used, `lookup` the `Index` (by way of `pathrows`), `resolve` follows paths and
-symlinks in it. `build` makes one from a `Tree` (of `columns`), and `legacy` reads and writes the
-pickled index of the original FFRecord. docs/format.md is the specification.
+These modules do no I/O: they take bytes, and return values or raise errors of this library.
+`format.index` defines the bytes. `check` checks them before use. `lookup` has the `Index`, with the
+help of `pathrows`. `resolve` follows paths and symlinks. `build` makes an index from a `Tree`,
+whose columns are in `columns`. `legacy` reads and writes the pickled index of the original
+FFRecord. docs/format.md is the specification.
 """
 
 from ffrecord.archive.index.lookup import ROOT, Index, Status

@@ -1,7 +1,8 @@
-"""`Tree`: a folder as it is gathered, one row per inode and per entry; and its index's image.
+"""`Tree`, the description of a folder while it is packed, and `build`, which makes its index.
 
-Breadth first: whoever fills a tree adds the root, then goes through the folders in the order of
-their numbers and adds each one's entries, sorted by name. The same tree gives the same bytes.
+A tree has one row for each inode and one for each entry. It must be filled breadth first: add the
+root, then go through the folders in the order of their numbers and add the entries of each, sorted
+by name. The same tree gives the same bytes.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ __all__ = ["Shard", "Tree", "Xattrs", "build"]
 Numbers: TypeAlias = npt.NDArray[np.uint32]
 
 AT_A_TIME = 1 << 16
-"""Rows whose intermediate results are in memory at once."""
+"""Number of rows whose intermediate results are in memory at once."""
 
-MOST_RECENT = 4096
+MOST_RECENT = 4096  # rows of attributes in the cache of `_attributes`
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One file of an archive that has several."""
+    """One shard of an archive: its name, number of records, and the CRC of its header."""
 
     name: bytes
     records: int
@@ -44,15 +45,15 @@ class Shard:
 
 
 class Tree:
-    """Inodes and entries, in columns: 36 bytes for an inode, 16 and its name for an entry."""
+    """Columns of inodes and entries: 36 bytes for an inode, 16 bytes and the name for an entry."""
 
     def __init__(self) -> None:
         self.mode = array("I")
         self.uid = array("I")
         self.gid = array("I")
         self.mtime = array("q")
-        self.length = array("Q")  # of files
-        self.record = array("Q")  # of files
+        self.length = array("Q")  # used for files only
+        self.record = array("Q")  # used for files only
         self.targets = TextsOf()
         self.xattrs = XattrsOf()
         self.blocks = BlocksOf()  # of files larger than one block
@@ -71,7 +72,7 @@ class Tree:
     def add_inode(
         self, mode: int, uid: int, gid: int, mtime: int, length: int = 0, record: int = 0
     ) -> int:
-        """A new inode's number."""
+        """Add an inode; return its number."""
         values = (mode, uid, gid, mtime, length, record)
         for column, value in zip(self.columns, values, strict=True):
             column.append(value)
@@ -89,17 +90,17 @@ class Tree:
         return stat.S_ISDIR(self.mode[inode])
 
     def kinds(self) -> Numbers:
-        """The kind of each inode, as `stat.S_IFMT` has it."""
+        """Return the kind of each inode, as `stat.S_IFMT` returns it."""
         kinds: Numbers = np.frombuffer(self.mode, np.uint32) & np.uint32(0o170000)
         return kinds
 
     def entries(self, folder: int) -> range:
-        """The numbers of a folder's entries. Those of all folders are in the folders' order."""
+        """Return the numbers of a folder's entries. Entries are in the order of their folders."""
         first = bisect_left(self.parent, folder)
         return range(first, bisect_right(self.parent, folder, first))
 
     def in_path_order(self) -> Iterator[tuple[int, int]]:
-        """Every entry and its depth, depth first: a folder, then all that is in it."""
+        """Yield every entry and its depth, depth first: a folder, then its contents."""
         inodes, modes = self.inode, self.mode
         open_folders = [iter(self.entries(0))]
         while open_folders:
@@ -114,7 +115,7 @@ class Tree:
                 open_folders.pop()
 
     def without(self, gone: set[int]) -> Tree:
-        """The same without some files."""
+        """Return a copy of the tree without some files."""
         kept = Tree()
         keep = np.ones(len(self), bool)
         keep[list(gone)] = False
@@ -134,9 +135,9 @@ class Tree:
 
 
 def build(tree: Tree, shards: Sequence[Shard] = ()) -> mmap.mmap:
-    """The image of a tree whose files all have their record, length and blocks.
+    """Return the index image of a tree whose files all have their record, length and blocks.
 
-    It is put together where it stays: nothing as large as a section of it is copied.
+    The sections are filled in place, to save memory: no copy as large as a section is made.
     """
     texts = DistinctTexts()
     folders = _Folders.of(tree)
@@ -169,19 +170,19 @@ def build(tree: Tree, shards: Sequence[Shard] = ()) -> mmap.mmap:
 
 @dataclass(frozen=True, slots=True)
 class _Folders:
-    """The folders of a tree, in order, and where their entries are."""
+    """The folders of a tree, in order, and the ranges of their entries."""
 
     inodes: Ints
-    first: Ints
-    count: Ints
-    named_by: Ints  # the entry of each but the root
+    first: Ints  # first entry in each folder
+    count: Ints  # number of entries in each folder
+    named_by: Ints  # the entry that names each folder, except the root
 
     @classmethod
     def of(cls, tree: Tree) -> _Folders:
         is_folder = tree.kinds() == stat.S_IFDIR
         inodes = is_folder.nonzero()[0]
         parents = np.frombuffer(tree.parent, np.uint32)
-        # In the type of the column: of another one, a copy of it would be made.
+        # The type of the column: with another type, numpy would copy the column.
         wanted = inodes.astype(np.uint32)
         first = np.searchsorted(parents, wanted, "left")
         count = np.searchsorted(parents, wanted, "right") - first
@@ -190,7 +191,7 @@ class _Folders:
 
 
 def _links(tree: Tree, folders: _Folders) -> Numbers:
-    """How many links each inode has."""
+    """Return the number of links of each inode."""
     links = np.bincount(np.frombuffer(tree.inode, np.uint32), minlength=len(tree))
     links[folders.inodes] = 2
     parents = np.frombuffer(tree.parent, np.uint32)[folders.named_by]
@@ -199,8 +200,11 @@ def _links(tree: Tree, folders: _Folders) -> Numbers:
 
 
 def _xattrs(xattrs: XattrsOf, texts: DistinctTexts) -> tuple[index_layout.Rows, dict[str, Numbers]]:
-    """The table; and as columns the inodes that have some, and for each its first row and how
-    many. Sets are shared."""
+    """Return the table of extended attributes, and which rows belong to which inodes.
+
+    The second value has columns: the inodes with extended attributes, the first row of each, and
+    the number of rows. Inodes with equal sets share rows.
+    """
     inodes = np.frombuffer(xattrs.inodes, np.uint32)
     order = np.argsort(inodes, kind="stable")
     sets = np.frombuffer(xattrs.sets, np.uint32)[order]
@@ -223,9 +227,9 @@ def _xattrs(xattrs: XattrsOf, texts: DistinctTexts) -> tuple[index_layout.Rows, 
 def _attributes(
     tree: Tree, links: Numbers, sets: dict[str, Numbers]
 ) -> tuple[Numbers, index_layout.Rows]:
-    """Each inode's row, and the rows: what many inodes have in common is there once.
+    """Return the number of each inode's attribute row, and the distinct rows.
 
-    Neighbours mostly have the same: only the first of such a run is looked up.
+    Neighbouring inodes mostly have equal attributes: only the first inode of a run is looked up.
     """
     columns = [np.frombuffer(each, np.uint32) for each in (tree.mode, tree.uid, tree.gid)]
     columns.append(links)
@@ -238,7 +242,7 @@ def _attributes(
         is_first[1:] |= column[1:] != column[:-1]
     first = is_first.nonzero()[0]
     known = DistinctTexts()
-    recent: dict[bytes, int] = {}  # some of them, found faster
+    recent: dict[bytes, int] = {}  # a cache in front of `known`
 
     def row_of(raw: bytes) -> int:
         row = recent.get(raw, -1)
@@ -258,7 +262,7 @@ def _attributes(
 
 
 def _raw_attributes(columns: Sequence[Numbers], inodes: Ints) -> Iterator[bytes]:
-    """The bytes of each inode's row."""
+    """Return the bytes of each inode's row."""
     rows = np.stack([column[inodes] for column in columns], axis=1).astype("<u4").tobytes()
     size = ATTRIBUTES.itemsize
     return (rows[at : at + size] for at in range(0, len(rows), size))
@@ -289,7 +293,7 @@ def _fill_inodes(
     inodes["data"][symlinks] = np.frombuffer(targets, np.uint64)
     inodes["length"][symlinks] = np.diff(ends, prepend=np.uint64(0))
     inodes["entry"] = NO_ENTRY
-    # Backwards, so that of several entries for one inode the first is what remains.
+    # Backwards, so that the first of several entries for one inode is written last and stays.
     stop = len(tree.inode)
     for some in _cut(np.frombuffer(tree.inode, np.uint32)[::-1]):
         inodes["entry"][some] = np.arange(stop - 1, stop - 1 - len(some), -1)
@@ -297,7 +301,7 @@ def _fill_inodes(
 
 
 def _fill_blocks(tables: index_layout.Image, blocks: BlocksOf) -> None:
-    """In the order of the inodes."""
+    """Fill in the checksums of blocks, in the order of the inodes."""
     ends = np.frombuffer(blocks.ends, np.int64)
     counts = np.diff(ends, prepend=0)
     checksums = np.frombuffer(blocks.checksums, np.uint32)
@@ -313,13 +317,13 @@ def _fill_blocks(tables: index_layout.Image, blocks: BlocksOf) -> None:
 
 
 def _fill_hashes(tables: index_layout.Image, tree: Tree, folders: _Folders) -> None:
-    """CRC-32s of all paths, sorted, and whose they are."""
+    """Fill in the CRC-32s of all paths, sorted, and the entry of each."""
     crcs = array("I")
     named_by = iter(folders.named_by.tolist())
-    prefix = 0  # of the root, whose path is empty
+    prefix = 0  # CRC of the empty path of the root
     for first, count in zip(folders.first.tolist(), folders.count.tolist(), strict=True):
         crcs.extend(map(crc32, tree.names.some(first, first + count), repeat(prefix)))
-        # The next folder's entry is there by now: breadth first, it is in a folder before it.
+        # Breadth first: the entry of the next folder is in an earlier folder, so its CRC is known.
         prefix = crc32(b"/", crcs[entry]) if (entry := next(named_by, None)) is not None else 0
     rows = np.frombuffer(crcs, np.uint32).astype(np.uint64)
     del crcs

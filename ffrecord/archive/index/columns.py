@@ -1,7 +1,7 @@
-"""Columns for what a tree has many of: byte strings, and row numbers found by a hash.
+"""Columns of a tree: byte strings, and row numbers that are found by hash.
 
-A Python object for each of a million files is some hundred bytes each time. Here a million names
-are one piece of memory and one array.
+One Python object for each file would take some hundred bytes for each. Here a million names are
+one piece of memory and one array.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ffrecord.aliases import Ints, Mask
 Xattrs: TypeAlias = "tuple[tuple[bytes, bytes], ...]"
 
 MISSING = -1
-AT_A_TIME = 1 << 12
+AT_A_TIME = 1 << 12  # strings that are copied out at once
 _LENGTHS = struct.Struct("=II")
 _FEWEST_SLOTS = 1 << 6
 
 
 class Texts:
-    """Byte strings end to end: eight bytes for each, and its own."""
+    """Byte strings end to end. Each takes eight bytes in addition to its own."""
 
     def __init__(self) -> None:
         self.bytes = bytearray()
@@ -46,7 +46,7 @@ class Texts:
         return self.some(0, len(self))
 
     def some(self, start: int, stop: int) -> Iterator[bytes]:
-        """The strings of rows `start` up to `stop`, faster than one by one."""
+        """Yield the strings of rows `start` up to `stop`, faster than one by one."""
         for first in range(start, stop, AT_A_TIME):
             low = at = self.begin(first)
             ends = self.ends[first : min(first + AT_A_TIME, stop)]
@@ -56,23 +56,23 @@ class Texts:
                 at = end
 
     def begin(self, row: int) -> int:
-        """Where a string begins among the bytes of all."""
+        """Return where a string begins in `bytes`."""
         return self.ends[row - 1] if row else 0
 
 
 class RowTable:
-    """Row numbers by the hash of what is in the row: a hash table in one array.
+    """Hash table in one array, from the hash of a row's contents to the row number.
 
-    It has the hashes, the caller has the rows. A slot is eight bytes, and between a third and two
-    thirds of the slots are in use.
+    The table stores hashes and row numbers; the caller stores the rows. A slot takes eight bytes,
+    and between a third and two thirds of the slots are in use.
     """
 
     def __init__(self) -> None:
-        self._slots = array("Q", bytes(8 * _FEWEST_SLOTS))  # 0: free
+        self._slots = array("Q", bytes(8 * _FEWEST_SLOTS))  # 0: a free slot
         self._used = 0
 
     def find(self, hashed: int, is_it: Callable[[int], bool]) -> int:
-        """The row with this hash of which `is_it` says so, or MISSING."""
+        """Return the row with this hash for which `is_it` is true, or MISSING."""
         slots, mask = self._slots, len(self._slots) - 1
         hashed &= 0xFFFFFFFF
         at = hashed & mask
@@ -83,7 +83,7 @@ class RowTable:
         return MISSING
 
     def add(self, hashed: int, row: int) -> None:
-        """Add a row that is not there yet."""
+        """Add a row that is not in the table yet."""
         if 3 * self._used >= 2 * len(self._slots):
             self._grow()
         _put(self._slots, (hashed & 0xFFFFFFFF) << 32 | row + 1)
@@ -105,14 +105,14 @@ def _put(slots: array[int], slot: int) -> None:
 
 
 class DistinctTexts(Texts):
-    """Byte strings of which each is there once."""
+    """Distinct byte strings: each is stored once."""
 
     def __init__(self) -> None:
         super().__init__()
         self._rows = RowTable()
 
     def add(self, text: bytes) -> int:
-        """The row of a string, a new one if it is not there yet."""
+        """Return the row of a string; add the string if it is new."""
         hashed = hash(text)
         row = self._rows.find(hashed, lambda row: self[row] == text)
         if row == MISSING:
@@ -123,7 +123,7 @@ class DistinctTexts(Texts):
 
 
 class TextsOf:
-    """A byte string for some inodes, which come in ascending order."""
+    """A byte string for some inodes, which must be added in ascending order."""
 
     def __init__(self) -> None:
         self.inodes = array("I")
@@ -131,7 +131,10 @@ class TextsOf:
 
     def __setitem__(self, inode: int, text: bytes) -> None:
         if self.inodes and inode <= self.inodes[-1]:
-            raise ValueError(f"inode {inode} after {self.inodes[-1]}")
+            last = self.inodes[-1]
+            raise ValueError(
+                f"inode {inode} comes after inode {last}; add inodes in ascending order"
+            )
         self.inodes.append(inode)
         self.texts.append(text)
 
@@ -149,7 +152,7 @@ class TextsOf:
         return default if row == MISSING else self.texts[row]
 
     def renumbered(self, number: Ints) -> TextsOf:
-        """The same, for inodes that have other numbers now, in the same order."""
+        """Return a copy for inodes that have new numbers now, in the same order."""
         other = TextsOf()
         other.inodes = _taken(number, self.inodes)
         other.texts = self.texts
@@ -165,7 +168,7 @@ class XattrsOf:
 
     def __init__(self) -> None:
         self.inodes = array("I")
-        self.sets = array("I")  # of each of those inodes
+        self.sets = array("I")  # the number of each inode's set
         self._distinct = DistinctTexts()
 
     def __setitem__(self, inode: int, xattrs: Xattrs) -> None:
@@ -176,7 +179,7 @@ class XattrsOf:
         return tuple(_decoded(self._distinct[number]))
 
     def renumbered(self, keep: Mask, number: Ints) -> XattrsOf:
-        """Those of the inodes that are kept, which have other numbers now."""
+        """Return a copy for the inodes that are kept, which have new numbers now."""
         other = XattrsOf()
         rows = keep[np.frombuffer(self.inodes, np.uint32)].nonzero()[0].tolist()
         other.inodes = _taken(number, array("I", (self.inodes[row] for row in rows)))
@@ -212,7 +215,7 @@ class BlocksOf:
         self.ends.append(len(self.checksums))
 
     def renumbered(self, keep: Mask, number: Ints) -> BlocksOf:
-        """Those of the inodes that are kept, which have other numbers now."""
+        """Return a copy for the inodes that are kept, which have new numbers now."""
         other = BlocksOf()
         begin = 0
         for inode, end in zip(self.inodes, self.ends, strict=True):

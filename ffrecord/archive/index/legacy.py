@@ -1,8 +1,8 @@
-"""The original FFRecord's index: a pickle of nested OrderedDicts, name -> record number.
+"""The index of the original FFRecord: a pickle of nested OrderedDicts, name -> record number.
 
-Reading one runs nothing. The parser knows the few opcodes that such a pickle has and can build
-dictionaries of strings and integers only: no class is looked up, no function is called, nothing
-recurses, and bytes, names, what waits on its stack and what it remembers are bounded.
+Reading it runs no code from the file. The parser knows only the few opcodes that such a pickle
+needs, and builds only dictionaries of strings and integers. It looks up no class, calls no function
+and does not recurse. The number of bytes and names, the stack and the memo have limits.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from ffrecord.archive.index.build import Tree
+from ffrecord.archive.index.check import WAY_OUT
 from ffrecord.errors import IndexStructureError
 from ffrecord.format.index import DEEPEST, LEGACY_MAGIC, LONGEST_NAME
 
@@ -23,14 +24,14 @@ Raw: TypeAlias = "bytes | bytearray"
 FILE_MODE = stat.S_IFREG | 0o444
 FOLDER_MODE = stat.S_IFDIR | 0o555
 BATCH = 1000
-"""Items that pickle sets at once, and so the most that wait on its stack for one dictionary."""
+"""Number of items that `pickle` sets at once: at most so many of a dictionary are on the stack."""
 
 PIECE = 1 << 14
-"""Parts of a pickle that are written at once; an item has three or four."""
+"""Number of byte strings that are joined and written at once; an item takes three or four."""
 
-LONGEST_LINE = 100
+LONGEST_LINE = 100  # bytes in the name of a class
 LONGEST_TEXT = 3 * LONGEST_NAME
-"""Bytes of a name as a pickle has it: three for each one that is not UTF-8."""
+"""Most bytes of a name in a pickle: a byte that is not UTF-8 takes three."""
 
 _CLASS: Final = ("the class OrderedDict",)
 _NO_ARGUMENTS: Final = ("no arguments",)
@@ -38,25 +39,34 @@ _U16, _I32, _U32, _U64 = (struct.Struct(f"<{code}") for code in "HiIQ")
 _KIND = 0o170000
 _RECORD = struct.Struct("<ci")
 _NAMES = [b"X" + _U32.pack(length) for length in range(LONGEST_TEXT + 1)]
-"""How a name of each length begins."""
+"""Opcode and length in front of a name, for each length."""
 
 
 def most_bytes(files: int) -> int:
-    """More than an index of so many files needs: for each one, and for a folder of its own, the
-    longest names there are; and something for folders without files."""
+    """Return a limit for the bytes of an index of `files` files.
+
+    It allows the longest name for each file, as long a name for a folder for each file, and some
+    room for folders without files.
+    """
     return (64 << 20) + 2048 * files
 
 
 def most_entries(files: int) -> int:
-    """More names than an index of so many files has: as many folders, and some without files."""
+    """Return a limit for the names in an index of `files` files.
+
+    It allows one folder for each file, and some folders without files.
+    """
     return (1 << 18) + 2 * files
 
 
 def read_tree(
     path: str, record: Raw, record_sizes: list[int], archive: os.stat_result, most_entries: int
 ) -> Tree:
-    """The tree that the original's index record describes. It has no attributes: files and
-    folders are read-only, and otherwise the archive's."""
+    """Return the tree that an index record of the original FFRecord describes.
+
+    Such an index has no attributes. Files and folders get the owner and the time of the archive,
+    and are read-only.
+    """
     structure = parse(path, record, len(LEGACY_MAGIC), most_entries)
     owned = (archive.st_uid, archive.st_gid, archive.st_mtime_ns)
     tree = Tree()
@@ -75,7 +85,8 @@ def read_tree(
                     below.append((inode, value))
                 else:
                     if not 0 <= value < len(record_sizes):
-                        raise _wrong(path, f"{name!r} is record {value} of {len(record_sizes)}")
+                        what = f"{name!r} is record {value}, of {len(record_sizes)} records"
+                        raise _wrong(path, what)
                     inode = tree.add_inode(FILE_MODE, *owned, record_sizes[value], value)
                 tree.add_entry(parent, name, inode)
         level, depth = below, depth + 1
@@ -85,18 +96,21 @@ def read_tree(
 def parse(
     path: str, raw: Raw, start: int = 0, most_entries: int = most_entries(0)
 ) -> dict[str, Any]:
-    """The nested dictionaries of a pickle: str -> int or such a dictionary again."""
+    """Return the nested dictionaries of a pickle: str -> int or a dictionary of the same kind."""
     try:
         return _Parser(path, raw, start, most_entries).run()
-    except (IndexError, struct.error):  # it ends in the middle of an opcode's argument
+    except (IndexError, struct.error):  # the end is inside the argument of an opcode
         raise _wrong(path, "its pickle is cut off") from None
 
 
 def pickled(tree: Tree, symlink_record: Callable[[int], int | None]) -> Iterator[bytes]:
-    """The index that the original reads, magic number and pickle, piece by piece: folders, files,
-    and the entries of symlinks for which `symlink_record` knows a file's record."""
+    """Yield the index that the original FFRecord reads, magic number and pickle, in pieces.
+
+    It has folders and files. Entries of symlinks are files for which `symlink_record` returns a
+    record, and are left out if it returns None.
+    """
     piece = [LEGACY_MAGIC + b"\x80\x04\x8c\x0bcollections\x8c\x0bOrderedDict\x93\x94)R("]
-    waiting = [0]  # items of each open folder since its last batch
+    waiting = [0]  # number of items of each open folder since its last batch
     names, inodes, modes, records = tree.names, tree.inode, tree.mode, tree.record
     for entry, depth in tree.in_path_order():
         while depth < len(waiting):
@@ -113,7 +127,7 @@ def pickled(tree: Tree, symlink_record: Callable[[int], int | None]) -> Iterator
         waiting[-1] += 1
         name = names[entry]
         if not name.isascii():
-            # As text it is what Python makes of a name on a disk, whatever the locale here is.
+            # The text that Python makes of such a name on a disk, independent of the locale here.
             name = name.decode("utf-8", "surrogateescape").encode("utf-8", "surrogatepass")
         if kind == stat.S_IFDIR:
             waiting.append(0)
@@ -129,24 +143,24 @@ def pickled(tree: Tree, symlink_record: Callable[[int], int | None]) -> Iterator
 
 
 def _wrong(path: str, what: str) -> IndexStructureError:
-    return IndexStructureError(f"{path}: its index is wrong: {what}")
+    return IndexStructureError(f"{path}: its index is wrong: {what}; {WAY_OUT}")
 
 
 def _name(path: str, name: str) -> bytes:
     try:
         raw = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise _wrong(path, f"{name!r} is no file name") from None
+        raise _wrong(path, f"{name!r} is not a file name") from None
     if raw in (b"", b".", b"..") or b"/" in raw or b"\0" in raw or len(raw) > LONGEST_NAME:
-        raise _wrong(path, f"{name[:300]!r} is no file name")
+        raise _wrong(path, f"{name[:300]!r} is not a file name")
     return raw
 
 
 class _Parser:
     """A pickle machine for dictionaries of strings and integers.
 
-    Strings and the class may be fetched from the memo again; dictionaries may not, so that no
-    two folders are the same one and none is in itself.
+    Strings and the class may be fetched from the memo. Dictionaries may not, so that no folder is
+    in the tree twice or inside itself.
     """
 
     def __init__(self, path: str, raw: Raw, start: int, most_entries: int) -> None:
@@ -155,7 +169,7 @@ class _Parser:
         self._at = self._start = start
         self._entries = 0
         self._most_entries = most_entries
-        # Each name and folder once, the root, and the class with its two names.
+        # Each name and each folder once, the root, and the class with its two names.
         self._most_remembered = 2 * most_entries + 4
         self._stack: list[Any] = []
         self._marks: list[int] = []
@@ -167,12 +181,12 @@ class _Parser:
         while True:
             opcode = raw[self._at]
             self._at += 1
-            # In the order of how often they come; the first three are one file.
+            # The most frequent opcodes first: the first three make one file.
             if opcode == 0x8C:  # SHORT_BINUNICODE
                 stack.append(self._string(raw[self._at], 1))
             elif opcode == 0x94:  # MEMOIZE
                 if len(memo) >= most_remembered:
-                    raise self._refused("its pickle remembers more than it has")
+                    raise self._refused("its pickle remembers more than it contains")
                 memo.append(stack[-1])
             elif opcode in _INTEGERS:
                 size, number = _INTEGERS[opcode]
@@ -207,20 +221,20 @@ class _Parser:
             else:
                 self._rare(opcode)
             if len(stack) > most_open:
-                raise self._refused("more open items than any folder has")
+                raise self._refused("more open items than a folder can have")
 
     def _most_open(self) -> int:
-        """The most that may wait on the stack: names and values of all open folders, and these."""
+        """Return the most items the stack may hold: open folders, and their names and values."""
         if len(self._marks) > DEEPEST + 1:
-            raise self._refused("more open items than any folder has")
+            raise self._refused("more open items than a folder can have")
         return 2 * min(BATCH * (len(self._marks) + 1), self._most_entries) + 2 * DEEPEST
 
     def _rare(self, opcode: int) -> None:
-        """Opcodes that come once or twice in a pickle."""
+        """Run an opcode that a pickle has once or twice."""
         raw = self._raw
         if opcode == 0x80:  # PROTO
             if raw[self._at] > 5:
-                raise self._refused(f"its pickle has protocol {raw[self._at]}")
+                raise self._refused(f"its pickle has protocol {raw[self._at]}, the highest is 5")
             self._at += 1
         elif opcode == 0x95:  # FRAME
             (size,) = _U64.unpack_from(raw, self._at)
@@ -233,7 +247,7 @@ class _Parser:
             size = raw[self._at]
             digits = raw[self._at + 1 : self._at + 1 + size]
             if size > 8 or len(digits) != size:
-                raise self._refused("a number of more than 8 bytes")
+                raise self._refused("a number has more than 8 bytes")
             self._stack.append(int.from_bytes(digits, "little", signed=True))
             self._at += 1 + size
         elif opcode == 0x93:  # STACK_GLOBAL
@@ -243,12 +257,12 @@ class _Parser:
             module, name = self._line(), self._line()
             self._class(module, name)
         else:
-            raise self._refused(f"its pickle has opcode {bytes([opcode])!r}, which no folder needs")
+            raise self._refused(f"its pickle has opcode {bytes([opcode])!r}, which no index needs")
 
     def _string(self, size: int, width: int) -> str:
         begin = self._at + width
         if size > LONGEST_TEXT:
-            raise self._refused(f"a text of {size} bytes is no file name")
+            raise self._refused(f"a text of {size} bytes is too long for a file name")
         raw = self._raw[begin : begin + size]
         if len(raw) != size:
             raise IndexError
@@ -261,7 +275,7 @@ class _Parser:
     def _line(self) -> str:
         end = self._raw.find(b"\n", self._at, self._at + LONGEST_LINE)
         if end < 0:
-            raise self._refused("its pickle asks for something by a name without an end")
+            raise self._refused("its pickle asks for a class with a too long name")
         line = self._raw[self._at : end].decode("ascii", "replace")
         self._at = end + 1
         return line
@@ -269,23 +283,23 @@ class _Parser:
     def _class(self, module: Any, name: Any) -> None:
         if module != "collections" or name != "OrderedDict":
             shown = [each[:60] if isinstance(each, str) else "…" for each in (module, name)]
-            raise self._refused(f"its pickle asks for {'.'.join(shown)}")
+            raise self._refused(f"its pickle asks for {'.'.join(shown)}, which is not allowed")
         self._stack.append(_CLASS)
 
     def _make_dictionary(self) -> None:
         arguments, made = self._stack.pop(), self._stack.pop()
         if made is not _CLASS or arguments is not _NO_ARGUMENTS:
-            raise self._refused("its pickle calls something")
+            raise self._refused("its pickle calls a function")
         self._push_folder()
 
     def _push_folder(self) -> None:
-        """The first one, or one that has a name: nothing else makes them pile up."""
+        """Push a folder: the root, or a folder after its name. So folders cannot pile up."""
         if self._stack and not isinstance(self._stack[-1], str):
-            raise self._refused("an item that is a folder without a name")
+            raise self._refused("an item is a folder without a name")
         self._stack.append({})
 
     def _put(self, number: int, width: int) -> None:
-        """Into the memo; picklers number what they put there from 0 on."""
+        """Put the top of the stack into the memo, whose numbers count from 0."""
         self._at += width
         if number > len(self._memo) or number >= self._most_remembered:
             raise self._refused(f"its pickle remembers something as number {number}")
@@ -295,36 +309,36 @@ class _Parser:
         self._at += width
         value = self._memo[number] if number < len(self._memo) else None
         if not (isinstance(value, str) or value is _CLASS):
-            raise self._refused("its pickle uses something twice")
+            raise self._refused("its pickle uses a folder or number twice")
         self._stack.append(value)
 
     def _set_items(self, mark: int) -> None:
         stack = self._stack
         if mark < 1 or not isinstance(stack[mark - 1], dict):
-            raise self._refused("items outside of a folder")
+            raise self._refused("an item is outside of any folder")
         folder, items = stack[mark - 1], stack[mark:]
         if len(items) % 2:
-            raise self._refused("a name without a file")
+            raise self._refused("an item has a name without a file")
         self._entries += len(items) // 2
         if self._entries > self._most_entries:
-            raise self._refused(f"more than {self._most_entries} names")
+            raise self._refused(f"there are more than {self._most_entries} names")
         del stack[mark:]
         for name, value in zip(items[::2], items[1::2], strict=True):
-            # bool is an int to isinstance, and can come from nowhere here: type() says so.
+            # type(), not isinstance(), which would allow bool.
             if type(name) is not str or type(value) not in (int, dict):
-                raise self._refused("an item that is not a name and a record or folder")
+                raise self._refused("an item is not a name with a record number or a folder")
             if name in folder:
-                raise self._refused(f"{name[:300]!r} is there twice")
+                raise self._refused(f"a folder has {name[:300]!r} twice")
             folder[name] = value
 
     def _stop(self) -> dict[str, Any]:
         if len(self._stack) != 1 or self._marks or not isinstance(self._stack[0], dict):
-            raise self._refused("its pickle is not one folder")
+            raise self._refused("its pickle is not a single folder")
         root: dict[str, Any] = self._stack[0]
         return root
 
     def _refused(self, what: str) -> IndexStructureError:
-        return _wrong(self._path, f"{what} (byte {self._at - self._start} of its pickle)")
+        return _wrong(self._path, f"{what} (at byte {self._at - self._start} of its pickle)")
 
 
 _INTEGERS: dict[int, tuple[int, struct.Struct | None]] = {

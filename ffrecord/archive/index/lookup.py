@@ -1,12 +1,11 @@
-"""`Index`: names to inodes, inodes to attributes and records.
+"""`Index`: looks up the inode of a name, and the attributes and the record of an inode.
 
-Inodes are numbers from 0, the root, in breadth-first order; names are bytes. A whole path is found
-by its hash, a batch of paths in a few numpy operations; what the hash finds is compared byte by
-byte, and a name that it does not find is looked for by binary search in its folder's sorted
-names. So a wrong hash in an archive costs time and nothing else.
+Inodes are numbers in breadth-first order; the root is 0. Names are bytes. A whole path is found by
+its hash, and a batch of paths in a few numpy operations. The path that a hash finds is compared
+byte by byte. If it differs, the name is searched among the sorted names of its folder. So a wrong
+hash in an archive only costs time.
 
-Nothing here changes after it was made, but for caches of folders' paths: an `Index` may be used
-by any number of threads.
+Any number of threads may use an `Index`: only its caches of folder paths ever change.
 """
 
 from __future__ import annotations
@@ -23,7 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.aliases import Ints
-from ffrecord.archive.index.check import RecordSizes, WaitFor, check, nothing_to_wait_for
+from ffrecord.archive.index.check import (
+    WAY_OUT,
+    RecordSizes,
+    WaitFor,
+    check,
+    nothing_to_wait_for,
+)
 from ffrecord.archive.index.columns import MISSING as MISSING
 from ffrecord.archive.index.pathrows import PathRows
 from ffrecord.errors import IndexStructureError
@@ -32,20 +37,20 @@ from ffrecord.format.checksum import crc32
 from ffrecord.format.index import BLOCK, Buffer
 
 ROOT = 0
-FOLDER_SIZE = 4096  # what stat(2) says of one, as on ext4
-LONGEST_PREFIX = 4096  # longer paths are found name by name
-NEAR = 8  # of about one hash in a bucket; hardly ever more
+FOLDER_SIZE = 4096  # st_size of a folder, as on ext4
+LONGEST_PREFIX = 4096  # bytes; longer paths are resolved name by name
+NEAR = 8  # hashes compared in a bucket, which has about one and hardly ever more
 
 _INODE = struct.Struct("<QQqII")
 _ENTRY = struct.Struct("<QII")
-_TWO_ENTRIES = struct.Struct("<Q8xQII")  # a name begins where the one before it ends
+_TWO_ENTRIES = struct.Struct("<Q8xQII")  # a name begins where the name before it ends
 _ATTRIBUTES = struct.Struct("<6I")
 
 
 class Status(NamedTuple):
-    """An inode's attributes, as stat(2) has them and as far as an archive knows them.
+    """The attributes of an inode, as in stat(2), as far as an archive stores them.
 
-    A tuple: the mount makes one for every request.
+    A tuple, because it is fast: the mount makes one for every request.
     """
 
     inode: int
@@ -58,7 +63,7 @@ class Status(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """The size in units of 512 bytes, as st_blocks has it."""
+        """The size in units of 512 bytes, like st_blocks."""
         return -(-self.size // 512)
 
     @property
@@ -75,13 +80,13 @@ class Status(NamedTuple):
 
 
 class Index:
-    """A checked index over the bytes of an image, which must not change.
+    """A checked index. The bytes of its image must not change.
 
     Args:
-        path: the archive, for messages.
-        image: bytes, or anything whose slices are bytes, such as a `mmap`.
-        record_sizes: of every record that can be a file.
-        wait_for: called before rows of the image are looked at, see `check`.
+        path: the path of the archive, for messages.
+        image: bytes, or an object whose slices are bytes, such as a `mmap`.
+        record_sizes: the sizes of all records that can hold files.
+        wait_for: called before rows of the image are read, see `check`.
     """
 
     def __init__(
@@ -102,12 +107,12 @@ class Index:
         self._path_crcs = {ROOT: 0}
         self._regular = (tables.attributes["mode"] & np.uint32(0o170000)) == stat.S_IFREG
         self._is_regular: list[bool] = self._regular.tolist()
-        # What stands in front of the names in each folder, once it was needed.
+        # Cache of the path and slash in front of the names in a folder.
         self._prefixes = {ROOT: b""}
-        self._far_down: set[int] = set()  # folders for which it would be too long
+        self._far_down: set[int] = set()  # folders whose prefix would be too long
         self._path_rows = PathRows(image, self._names_at, len(tables.inodes))
         self._path_rows.add(ROOT, b"")
-        # Checked to be less than 2**63, or to mean nothing.
+        # All numbers that are used in these rows were checked to be less than 2**63.
         self._inode_rows = tables.inodes.view("V32")
         self._entry_rows = tables.entries.view("c16")
 
@@ -116,16 +121,16 @@ class Index:
         return _Buckets(self._raw, self.tables)
 
     def __len__(self) -> int:
-        """How many inodes there are."""
+        """Return the number of inodes."""
         return self._count
 
     # ---- inodes --------------------------------------------------------------------------
 
     def status(self, inode: int) -> Status:
-        """The inode's attributes."""
+        """Return the attributes of an inode."""
         _, length, mtime, row, _ = self._inode(inode)
         mode, uid, gid, links, _, _ = self._attributes(row)
-        # A folder's length is how many entries it has.
+        # The length of a folder is its number of entries.
         size = FOLDER_SIZE if stat.S_ISDIR(mode) else length
         return Status(inode, mode, links, uid, gid, size, mtime)
 
@@ -133,53 +138,62 @@ class Index:
         return self._attributes(self._inode(inode)[3])[0]
 
     def record(self, inode: int) -> int:
-        """The record that holds a regular file."""
+        """Return the record that holds a regular file."""
         return self._inode(inode)[0]
 
     def record_and_length(self, inode: int) -> tuple[int, int]:
-        """The record that holds a regular file, and its bytes; an error if it is not one."""
+        """Return the record and the length of a regular file; raise OSError for anything else."""
         record, length, _, row, _ = self._inode(inode)
         if not self._is_regular[row]:
             raise OSError(errno.EISDIR, "not a file")
         return record, length
 
     def target(self, inode: int) -> bytes:
-        """Where a symlink points."""
+        """Return the target of a symlink."""
         begin, length, *_ = self._inode(inode)
         target = self.tables.texts[begin : begin + length].tobytes()
         if b"\0" in target:
-            raise IndexStructureError(f"{self._path}: a symlink's target has a NUL in it")
+            what = "the target of a symlink contains a NUL"
+            raise IndexStructureError(f"{self._path}: its index is wrong: {what}; {WAY_OUT}")
         return target
 
     def xattrs(self, inode: int) -> dict[bytes, bytes]:
-        """The inode's extended attributes, by name."""
+        """Return the extended attributes of an inode, by name."""
         *_, first, count = self._attributes(self._inode(inode)[3])
         found = {}
         for text, name_length, length in self.tables.xattrs[first : first + count].tolist():
             both = self.tables.texts[text : text + name_length + length].tobytes()
             name = both[:name_length]
             if not name.startswith(b"user.") or b"\0" in name or name in found:
-                raise IndexStructureError(f"{self._path}: an extended attribute's name is {name!r}")
+                what = f"an extended attribute is called {name!r}"
+                if name in found:
+                    what = f"a file has the extended attribute {name!r} twice"
+                raise IndexStructureError(f"{self._path}: its index is wrong: {what}; {WAY_OUT}")
             found[name] = both[name_length:]
         return found
 
     def block_checksums(self, inode: int) -> npt.NDArray[np.uint32] | None:
-        """The CRC-32 of each block of a file; None if it has one block, whose checksum is its
-        record's, or if the archive has none, as those of the original."""
+        """Return the CRC-32 of each block of a file, or None if the index has none.
+
+        Files of one block have none: their record's checksum is used. Archives of the original
+        FFRecord have none at all.
+        """
         size = self._inode(inode)[1]
         first = self.first_block(inode) if size > BLOCK else None
         return None if first is None else self.tables.blocks[first : first + -(-size // BLOCK)]
 
     def first_block(self, inode: int) -> int | None:
-        """Where in the table of blocks those of a file with more than one begin; None if the
-        archive has none, as those of the original."""
+        """Return where the checksums of a large file begin in the table of blocks.
+
+        Return None if the archive has no such table, like archives of the original FFRecord.
+        """
         large = self.tables.large
         if not len(large):
             return None
         return int(large["first"][large["inode"].searchsorted(np.uint32(inode))])
 
     def inode_path(self, inode: int) -> bytes:
-        """The path from the root, without a slash in front; empty for the root."""
+        """Return the path of an inode, without a leading slash; empty for the root."""
         names: list[bytes] = []
         while inode != ROOT:
             names.append(self.last_name(inode))
@@ -187,17 +201,17 @@ class Index:
         return b"/".join(reversed(names))
 
     def last_name(self, inode: int) -> bytes:
-        """The first name of an inode, without the folders that it is in."""
+        """Return the last part of the path of an inode: its first name, without folders."""
         return self.name(self._inode(inode)[4])
 
     def parent(self, inode: int) -> int:
-        """The folder of an inode's first name; the root's is the root."""
+        """Return the folder that contains the first name of an inode; for the root, the root."""
         return ROOT if inode == ROOT else self._entry(self._inode(inode)[4])[2]
 
     # ---- folders -------------------------------------------------------------------------
 
     def entries(self, folder: int) -> range:
-        """The numbers of a folder's entries, in the order of their names."""
+        """Return the numbers of a folder's entries, in the order of their names."""
         first, count, *_ = self._inode(folder)
         return range(first, first + count)
 
@@ -206,7 +220,7 @@ class Index:
         return self._raw[self._names_at + begin : self._names_at + end]
 
     def children(self, folder: int) -> Iterator[tuple[bytes, int]]:
-        """Names in a folder and their inodes, sorted by name."""
+        """Yield the names in a folder and their inodes, sorted by name."""
         entries = self.entries(folder)
         rows = self.tables.entries[entries.start : entries.stop]
         at = self._entry(entries.start - 1)[0] if entries.start else 0
@@ -215,7 +229,7 @@ class Index:
             at = end
 
     def child(self, folder: int, name: bytes) -> int:
-        """The inode of a name in a folder; MISSING if there is none, or if that is no folder."""
+        """Return the inode of a name in a folder; MISSING if the name or the folder is missing."""
         crc = self._path_crcs.get(folder)
         if crc is None:
             if not stat.S_ISDIR(self.mode(folder)):
@@ -231,7 +245,7 @@ class Index:
         return self._search(folder, name)
 
     def _path_crc(self, folder: int) -> int:
-        """The CRC-32 of a folder's path and a slash, with which the hashes of its names begin."""
+        """Return the CRC-32 of a folder's path and a slash, with which the paths in it begin."""
         way = []
         while folder not in self._path_crcs:
             way.append(folder)
@@ -251,24 +265,24 @@ class Index:
     # ---- batches of paths ----------------------------------------------------------------
 
     def find(self, paths: list[bytes]) -> Ints:
-        """The inode of each path, or MISSING: `resolve` then knows whether it is there.
+        """Return the inode of each path, or MISSING if the hash does not find it.
 
-        A path here is names joined by single slashes, taken as they are: no symlink is followed,
-        and ".." is a name that no folder has.
+        A path here is names joined by single slashes. No symlink is followed, and ".." is not
+        special. A path that is MISSING here may still exist: `resolve` finds out.
         """
         tables = self.tables
         if not len(tables.entries):
             return np.full(len(paths), MISSING)
         wanted = np.fromiter(map(crc32, paths), np.uint32, len(paths))
         entry = tables.hashed.take(self._buckets.places(wanted), mode="clip").astype(np.int64)
-        # Rows of two numbers, less than 2**63: numpy takes complex ones faster than any other type.
+        # Rows of 16 bytes, as complex numbers: numpy's `take` is fastest for this type.
         rows = self._entry_rows.take(entry).view(np.int64)
         end, inodes_and_parents = rows[::2], rows[1::2]
         begin = self._entry_rows.take(entry - 1, mode="wrap").view(np.int64)[::2]
         parents = inodes_and_parents >> 32
         there: Sequence[bytes | None] | None = self._path_rows.paths(parents, begin, end)
         if there is None:
-            begin[entry == 0] = 0  # the first name begins where none ends
+            begin[entry == 0] = 0  # no name ends before the first
             there = self._paths(parents, begin, end)
         inodes = inodes_and_parents & 0xFFFFFFFF
         if there != paths:
@@ -276,22 +290,25 @@ class Index:
         return inodes
 
     def _paths(self, folders: Ints, begin: Ints, end: Ints) -> list[bytes | None]:
-        """The same one by one, wherever they are; None in folders too far down."""
+        """Return the paths of entries, one by one; None if the path is too long.
+
+        `PathRows.paths` is faster, but cannot handle all folders.
+        """
         raw, prefixes, parents = self._raw, self._prefixes, folders.tolist()
         for folder in set(parents).difference(prefixes):
             self._prefix(folder)
-        # All of them touched at once: the processor waits for memory once, not for each name.
+        # Touch all names at once, so that the processor waits for memory once, not for each name.
         self.tables.names.take(begin, mode="clip")
         starts, stops = (begin + self._names_at).tolist(), (end + self._names_at).tolist()
-        # No list of tuples is made: those would set the garbage collector to work.
+        # Three lists, not one list of tuples, which would trigger the garbage collector.
         return [
             prefixes[parent] + raw[start:stop] if parent in prefixes else None
             for parent, start, stop in zip(parents, starts, stops, strict=True)
         ]
 
     def records(self, inodes: Ints) -> Ints:
-        """The record of each inode, MISSING where that is no regular file, or MISSING itself."""
-        # Clipped, MISSING is the root, which is no regular file.
+        """Return the record of each inode; MISSING if it is not a regular file or is MISSING."""
+        # "clip" turns MISSING into the root, which is not a regular file.
         rows = self._inode_rows.take(inodes, mode="clip").view("<i8")
         records = rows[::4]
         regular = self._regular.take(rows[3::4] & 0xFFFFFFFF)
@@ -299,7 +316,7 @@ class Index:
         return records
 
     def _prefix(self, folder: int) -> bytes | None:
-        """A folder's path with a slash, which its names follow; None if no path may be as long."""
+        """Return the path of a folder and a slash; None if that is too long for any path."""
         way = []
         while folder not in self._prefixes and folder not in self._far_down:
             way.append(folder)
@@ -320,14 +337,14 @@ class Index:
 
     def _inode(self, inode: int) -> tuple[int, int, int, int, int]:
         if not 0 <= inode < self._count:
-            raise IndexError(f"{self._path}: there is no inode {inode}")
+            raise IndexError(f"{self._path}: inode {inode} is not among its {self._count} inodes")
         row: tuple[int, int, int, int, int] = _INODE.unpack_from(
             self._raw, self._inodes_at + _INODE.size * inode
         )
         return row
 
     def _named(self, entry: int) -> tuple[int, int, int, int]:
-        """Where an entry's name begins and ends, its inode, and the folder that it is in."""
+        """Return where the name of an entry begins and ends, its inode, and its folder."""
         if not entry:
             return (0, *self._entry(0))
         row: tuple[int, int, int, int] = _TWO_ENTRIES.unpack_from(
@@ -349,16 +366,17 @@ class Index:
 
 
 class _Buckets:
-    """Where in the sorted hashes those with given leading bits begin.
+    """Table of where the hashes with given leading bits begin among the sorted hashes.
 
-    A binary search waits for memory at each of its steps; this looks at two places.
+    A binary search waits for memory at each step; this needs two memory accesses.
     """
 
     def __init__(self, image: Buffer, tables: index_layout.Image) -> None:
         hashes = tables.hashes
         bits = len(hashes).bit_length()
         self._shift = np.uint32(32 - bits)
-        # Behind the last hashes are other tables, and what is there is as good as no hash.
+        # The last rows reach into the next tables. Those bytes match by chance at most, and
+        # every match is compared with the path.
         at = index_layout.section_offset(tables, "hashes")
         row = f"V{NEAR * index_layout.HASH.itemsize}"
         self._near = np.ndarray(1 + len(hashes), row, image, at, strides=index_layout.HASH.itemsize)
@@ -366,7 +384,7 @@ class _Buckets:
         self._start = (np.cumsum(counts) - counts).astype(np.uint32)
 
     def places(self, wanted: npt.NDArray[np.uint32]) -> Ints:
-        """For each hash the place of one that is the same, or any place if none is near."""
+        """Return for each hash the place of an equal one; any place if none is near."""
         start = self._start.take(wanted >> self._shift).astype(np.int64)
         near = self._near[start].view(index_layout.HASH).reshape(-1, NEAR)
         places: Ints = (near == wanted[:, None]).argmax(axis=1)

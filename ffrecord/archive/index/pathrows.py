@@ -1,11 +1,11 @@
-"""The paths of many entries at once, for `lookup`: what a hash has found is compared by its bytes.
+"""`PathRows`: builds the paths of many entries at once, so that `lookup` can compare them.
 
-A path is what stands in front of its folder's names, which is kept here, and a name out of the
-image. Each becomes a row of bytes, all of one width, and the rows of a batch are put together by
-a few numpy operations: half the time of one path after the other.
+A path is the prefix of its folder, which is stored here, and a name from the image. Each path
+becomes a row of bytes, all of one width. A few numpy operations build the rows of a whole batch, in
+half the time of building one path after another.
 
-Safe from any number of threads: no two folders are given the same row, and a row is complete
-before it is known whose it is.
+Any number of threads may use it: no two folders get the same row, and a row is complete before a
+folder refers to it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ffrecord.format.index import Buffer
 
 Rows: TypeAlias = npt.NDArray[np.void]
 
-NARROWEST = 32
-WIDEST = 128  # bytes of a path
-MOST_FOLDERS = 1 << 14
+NARROWEST = 32  # bytes of a row at first
+WIDEST = 128  # most bytes of a path
+MOST_FOLDERS = 1 << 14  # prefixes that are stored, in 2 MiB
 
 _UNKNOWN = 1 << 40  # longer than any path
 
@@ -33,16 +33,16 @@ class PathRows:
     """Paths of entries in folders that were added.
 
     Args:
-        image: the index's bytes.
-        names_at: where in them the names begin.
-        inodes: how many there are.
+        image: the bytes of the index.
+        names_at: the offset of the names in the image.
+        inodes: the number of inodes.
     """
 
     def __init__(self, image: Buffer, names_at: int, inodes: int) -> None:
         self._image = np.frombuffer(image, np.uint8)
         self._names_at = names_at
-        # Zeros take no memory until something is written over them.
-        self._row_of = np.zeros(inodes, np.uint16)  # 0: no folder that was added
+        # Zeros take no memory until something is written.
+        self._row_of = np.zeros(inodes, np.uint16)  # 0: a folder that was not added
         self._prefixes = np.zeros((MOST_FOLDERS, WIDEST), np.uint8)
         self._lengths = np.zeros(MOST_FOLDERS, np.int64)
         self._lengths[0] = _UNKNOWN
@@ -50,8 +50,7 @@ class PathRows:
         self._tables = _Tables.of(NARROWEST, self._image, self._prefixes)
 
     def add(self, folder: int, prefix: bytes) -> None:
-        """Let a folder be known by what stands in front of its names, unless that is too long or
-        there are too many."""
+        """Store the prefix of a folder, unless it is too long or there are too many already."""
         fits = len(prefix) <= min(WIDEST, self._names_at)
         if fits and (row := next(self._free)) < MOST_FOLDERS:
             self._prefixes[row, : len(prefix)] = np.frombuffer(prefix, np.uint8)
@@ -59,10 +58,10 @@ class PathRows:
             self._row_of[folder] = row
 
     def paths(self, folders: Ints, begin: Ints, end: Ints) -> list[bytes] | None:
-        """The paths of entries whose names are at the given places.
+        """Return the paths of entries whose names are at the given places, or None.
 
-        None, and they must be put together in another way, if one is in a folder that is not
-        known, is too long, or so near to the image's end that no row is left there.
+        None means that the caller must build them in another way: a folder was not added, a path
+        is too long, or a name is too close to the end of the image for a whole row.
         """
         tables = self._tables
         row = self._row_of.take(folders).astype(np.int64)
@@ -71,7 +70,7 @@ class PathRows:
         length += prefix
         at = begin - prefix
         at += self._names_at
-        # All of them touched at once: the processor waits for memory once, not for each name.
+        # Touch all names at once, so that the processor waits for memory once, not for each name.
         self._image.take(at, mode="clip")
         try:
             paths = tables.image[at].view(np.uint64)
@@ -86,7 +85,7 @@ class PathRows:
         return found
 
     def _widen(self, longest: int) -> None:
-        """Have room for such paths from now on, if that was the problem."""
+        """Widen the rows for paths of this length, if the width was the problem."""
         if self._tables.text.itemsize < longest <= WIDEST:
             width = 1 << (longest - 1).bit_length()
             self._tables = _Tables.of(width, self._image, self._prefixes)
@@ -94,12 +93,12 @@ class PathRows:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """The parts that rows of one width are made of."""
+    """The parts that make up rows of one width."""
 
-    image: Rows  # from each of its bytes on
+    image: Rows  # a row from each byte of the image on
     prefixes: Rows
-    first: Rows  # ones in as many bytes as the row's number says, the first ones
-    text: np.dtype[Any]  # a row without the zeros at its end
+    first: Rows  # masks: row n has ones in its first n bytes
+    text: np.dtype[Any]  # type of a row whose trailing zeros are dropped
 
     @classmethod
     def of(cls, width: int, image: Bytes, prefixes: Bytes) -> _Tables:

@@ -1,8 +1,8 @@
-"""From a path as a user writes it to an inode: slashes, dots, and symlinks inside the archive.
+"""Resolve a path as a user writes it: slashes, dots, and symlinks inside the archive.
 
-Errors are those that `open()` raises for such a path on a disk. The archive is the whole world: an
-absolute path begins at its root, and ".." of the root is the root. A symlink that leaves the
-archive is an error, EXDEV, as openat2(2) gives with RESOLVE_BENEATH.
+Errors are the same as with `open()` for a path on a disk. An absolute path begins at the root
+of the archive, and ".." of the root is the root. A symlink that leads out of the archive raises
+EXDEV, like openat2(2) with RESOLVE_BENEATH.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from ffrecord.archive.index.lookup import MISSING, ROOT, Index
 from ffrecord.archive.names import to_text
 from ffrecord.format.index import LONGEST_NAME
 
-MOST_SYMLINKS = 40
+MOST_SYMLINKS = 40  # on the way to one inode, as in Linux
 MOST_NAMES = 4096
-"""In all symlinks on the way to one inode: twice as many as one of them can have."""
+"""Most names in all symlinks on the way to one inode: twice as many as one symlink can have."""
 
 
 def resolve(index: Index, path: bytes, *, follow: bool = True, start: int = ROOT) -> int:
-    """The inode of a path from the folder `start`; with `follow` what a symlink at its end is."""
+    """Return the inode of a path from the folder `start`.
+
+    Without `follow`, a symlink at the end of the path is returned itself.
+    """
     inode, links = ROOT if path.startswith(b"/") else start, 0
     waiting = [(name, False) for name in reversed(path.split(b"/"))]
     steps = 0
@@ -61,14 +64,16 @@ def resolve(index: Index, path: bytes, *, follow: bool = True, start: int = ROOT
 
 
 def require(index: Index, paths: Iterable[bytes]) -> None:
-    """An error if one of these is not there, before anything is made of them."""
+    """Raise an error if one of these paths is missing from the archive."""
     for path in paths:
         resolve(index, path, follow=path.endswith(b"/"))
 
 
 def leads_to(index: Index, folder: int, name: bytes, inode: int) -> int:
-    """The inode that an entry means: for a symlink, unless it leads nowhere or out of the archive,
-    what it points to."""
+    """Return the inode of an entry or, for a symlink, the inode that it leads to.
+
+    A broken symlink, or one that leads out of the archive, returns its own inode.
+    """
     if stat.S_ISLNK(index.mode(inode)):
         with contextlib.suppress(OSError):
             return resolve(index, name, start=folder)
@@ -76,8 +81,10 @@ def leads_to(index: Index, folder: int, name: bytes, inode: int) -> int:
 
 
 def readable_record(index: Index, folder: int, name: bytes, inode: int) -> int | None:
-    """The record that an entry reads as: a file's own, or that of the file in here that a symlink
-    leads to. None for folders, and for symlinks to anything else."""
+    """Return the record of an entry: of a file, or of the file that a symlink leads to.
+
+    Return None for a folder, and for a symlink that leads to no file in the archive.
+    """
     inode = leads_to(index, folder, name, inode)
     return index.record(inode) if stat.S_ISREG(index.mode(inode)) else None
 
@@ -87,4 +94,4 @@ def _error(code: int, path: bytes) -> OSError:
 
 
 def _leaves(path: bytes) -> OSError:
-    return OSError(errno.EXDEV, "a symlink points out of the archive", to_text(path))
+    return OSError(errno.EXDEV, "a symlink on this path leads out of the archive", to_text(path))

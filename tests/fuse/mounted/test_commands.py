@@ -194,7 +194,7 @@ def test_absolute_paths_mount_and_unmount_from_a_folder_that_was_deleted(
         env=mounting.environment(), cwd=tmp_path, capture_output=True, text=True, check=False,
         timeout=mounting.PATIENCE,
     )  # fmt: skip
-    why = "the working directory was deleted: give an absolute path"
+    why = "the working directory was deleted; pass an absolute path"
     assert done.stdout.splitlines() == [
         "0 ", "0 ",
         f"13 ffrecord: tree.ffr: {why}", f"13 ffrecord: mnt: {why}", f"18 ffrecord: mnt: {why}",

@@ -268,6 +268,6 @@ def a_whole_archive_lies_beside_other_files() -> Archive:
     return {"PART_00000.ffr": record_bytes([b"other"]), "index.ffr": sample().archive()}
 
 
-@attack(IndexStructureError, "none of its shards")
+@attack(IndexStructureError, "not one of its shards")
 def a_shard_has_company() -> Archive:
     return sharded(sample()) | {"PART_00002.ffr": record_bytes([b"one more"])}

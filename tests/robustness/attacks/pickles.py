@@ -30,7 +30,7 @@ attack = Attacks()
 # ---- pickles: names and records --------------------------------------------------------------
 
 
-@attack(IndexStructureError, "is no file name")
+@attack(IndexStructureError, "file name")
 def a_pickled_name_is_none() -> list[Archive]:
     names = ("", ".", "..", "a/b", "/", "../a", "a\0b", "\0", "a" * 256, "é" * 128, "\ud800",
              "a" * 100_000)  # fmt: skip
