@@ -30,9 +30,9 @@ from ffrecord.torch.stateful import is_stateful, own_state, state_or_reason
 
 REPLACED = (
     "batches are read without the loader's on_error, batch seeds, read-ahead and state: another "
-    "package made a torch DataLoader from it, or the dataset defines __getitems__. With Accelerate, "
-    "call ffrecord.torch.accelerate.prepare_loader(accelerator, loader); otherwise pass on_error to "
-    "the dataset"
+    "package made a torch DataLoader from it, or the dataset defines __getitems__; with Accelerate "
+    "call ffrecord.torch.accelerate.prepare_loader(accelerator, loader), otherwise pass on_error "
+    "to the dataset"
 )
 
 OnError: TypeAlias = "str | Callable[[int, Exception], Any]"
