@@ -126,8 +126,8 @@ def seeded(seed: int) -> torch.Generator:
 def shut_down(iterator: Any) -> None:
     """Stop an iterator's workers now.
 
-    An exception can keep an iterator alive. Workers of later tests would inherit it, and torch would
-    then wait seconds for them.
+    An exception can keep an iterator alive. Workers of later tests would inherit it, and torch
+    would then wait seconds for them.
     """
     end = getattr(iterator, "_shutdown_workers", None)
     if end is not None:

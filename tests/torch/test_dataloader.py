@@ -476,8 +476,8 @@ def test_seeds_fit_into_a_tensor(workers: int, numbers: Path) -> None:
     assert len(set(found)) == len(found)
 
 
-def test_all_64_bits_of_a_seed_are_used(numbers: Path) -> None:
-    """Only torch's seed leaves out the highest bit, so that it fits into a tensor."""
+def test_random_numbers_are_those_of_the_whole_64_bit_seed(numbers: Path) -> None:
+    """torch gets 63 bits of the seed, but its numbers are the same as for all 64."""
     batch = BatchRequest([0], seed=(1 << 63) + 12345, number=0)
     delivery = Assembler(as_list, "raise")(Noisy(numbers).__getitems__(batch))
     (sample,) = delivery.batch[0]

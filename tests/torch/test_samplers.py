@@ -118,7 +118,7 @@ def test_set_epoch_to_another_epoch_forgets_the_position() -> None:
 def test_shares_and_padding_equal_those_of_torch(
     n: int, ranks: int, drop_last: bool, shuffle: bool, epoch: int
 ) -> None:
-    """torch pads an order with its own beginning, and deals it out in turn. Our sampler does too."""
+    """torch pads an order with its own beginning and deals it out in turn. So does our sampler."""
     for rank, ours in enumerate(samplers(n, ranks, drop_last=drop_last, shuffle=shuffle)):
         theirs: DistributedSampler[int] = DistributedSampler(
             range(n), ranks, rank, shuffle=False, drop_last=drop_last  # type: ignore[arg-type]

@@ -152,7 +152,7 @@ KINDS: dict[str, Maker] = {
 def rest(loader: Any, iterator: Any = None) -> str:
     """Return the SHA-256 of the rest of this epoch's batches and all of the next epoch's.
 
-    torch's global seed is set first, because loaders without a generator draw from it.
+    torch's global seed is set before the next epoch, because loaders without a generator use it.
     """
     found = [[plain(batch) for batch in (loader if iterator is None else iterator)]]
     torch.manual_seed(5)

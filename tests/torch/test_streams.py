@@ -147,13 +147,13 @@ def test_a_stream_continues_after_any_batch(kind: str, workers: int, stays: bool
         second.load_state_dict(pickle.loads(pickle.dumps(state)))
         assert second.state_dict() is not state
         if not workers or stop == len(epochs[epoch]):
-            # Draws by a stream without workers, or by torch for new workers, use the program's
-            # global generator: set it.
+            # These draws come from the program's global generator: those of a stream without
+            # workers, and torch's for new workers.
             torch.set_rng_state(program)
         rest = epochs[epoch][stop:] or epochs[epoch + 1]
         found = batches(second)
         if kind == "plain" and (not workers or (stays and epoch)):
-            # A plain stream without workers does not save its draws. Compare samples only.
+            # Earlier draws of a plain stream in the same process are not saved. Compare samples only.
             assert [[sample for sample, _ in batch] for batch in found] == [
                 [sample for sample, _ in batch] for batch in rest
             ]
