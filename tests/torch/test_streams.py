@@ -153,7 +153,7 @@ def test_a_stream_continues_after_any_batch(kind: str, workers: int, stays: bool
         rest = epochs[epoch][stop:] or epochs[epoch + 1]
         found = batches(second)
         if kind == "plain" and (not workers or (stays and epoch)):
-            # Earlier draws of a plain stream in the same process are not saved. Compare samples only.
+            # Earlier draws of a plain stream in one process are not saved: compare samples only.
             assert [[sample for sample, _ in batch] for batch in found] == [
                 [sample for sample, _ in batch] for batch in rest
             ]
