@@ -129,7 +129,7 @@ little = (pages * os.sysconf("SC_PAGE_SIZE") + int(sys.argv[2]), most)
 enough = (most, most)  # memory to report the error
 gc.freeze()
 
-def came_of(case, path):
+def result_of(case, path):
     resource.setrlimit(resource.RLIMIT_AS, little)
     try:
         with PackedFolder(path) as packed:
@@ -140,7 +140,7 @@ def came_of(case, path):
         return type(error).__name__
 
 for number, path in attempts:
-    print(json.dumps([number, path, came_of(CASES[number], path)]), flush=True)
+    print(json.dumps([number, path, result_of(CASES[number], path)]), flush=True)
     gc.collect()  # free the memory of this attack before the next
 print(json.dumps(handmade.open_descriptors() - before))
 """
@@ -156,15 +156,15 @@ def test_all_attacks_together_take_little_memory_and_run_no_code(
     finally:
         process.kill()
     assert process.returncode == 0, err
-    *came, leaked = map(json.loads, out.splitlines())
+    *results, leaked = map(json.loads, out.splitlines())
     errors = {number: case.error and case.error.__name__ for number, case in CASES.items()}
     wrong = {
         f"{number} {CASES[number].title}: {error}"
-        for number, _, error in came
+        for number, _, error in results
         if error != errors[number]
     }
     assert not wrong, "\n".join(sorted(wrong))
-    assert [tuple(item[:2]) for item in came] == attempts
+    assert [tuple(item[:2]) for item in results] == attempts
     assert leaked == 0
     assert list(tmp_path.iterdir()) == []  # no canary file, and no core dump
 
