@@ -155,7 +155,7 @@ def _state_in_worker(dataset: Any) -> tuple[int | None, Opaque | None]:
 
 
 def check_on_error(on_error: OnError) -> OnError:
-    """Return a valid `on_error` as it is; raise ValueError for any other value."""
+    """Return `on_error` if it is valid; otherwise raise ValueError."""
     if on_error not in ("raise", "skip") and not callable(on_error):
         raise ValueError(
             f'on_error={on_error!r} is not valid; pass "raise", "skip" or a function of the index '

@@ -89,7 +89,7 @@ def encoded(state: torch.Tensor) -> Encoded:
 
 
 def decoded(value: Any) -> torch.Tensor:
-    """Return the state that a JSON value of `encoded` stands for. A tensor is returned as it is.
+    """Return the state that `encoded` turned into this value. It may also be a tensor (version 1).
 
     Raises:
         ValueError: the value is not a generator's state.

@@ -22,7 +22,7 @@ class ReaderRegistry:
     """
 
     def ffreaders(self) -> list[FileReader]:
-        """Return all readers, each once: first this object's, then those of registries in it."""
+        """Return all readers, each once: this object's first, then the readers of its registries."""
         found: dict[int, FileReader] = {}
         for value in self._everything():
             if isinstance(value, PackedFolder):
@@ -34,7 +34,7 @@ class ReaderRegistry:
     def ffdatasets(self) -> list[Any]:
         """Return all other objects with a fingerprint, such as `DatasetReader`s.
 
-        They are searched like the readers.
+        The search is the same as for readers.
         """
         found: dict[int, Any] = {}
         for value in self._everything():

@@ -234,7 +234,7 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         """Return the sampler's state, or the random state that the order is drawn from.
 
         Args:
-            progress: the progress of the present epoch; None: return them for the next epoch.
+            progress: the progress of the present epoch; None to ask about the next epoch.
         """
         steps, draws = self._steps, self._steps.draws
         if progress is not None:
@@ -337,15 +337,15 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         former = former_fingerprint_of(self.dataset) if saved["version"] == 1 else here
         if saved["fingerprint"] not in (here, former):
             raise StateError(
-                f"the state belongs to other data, with the fingerprint "
-                f"{saved['fingerprint'][:16]}; this loader's data has {here[:16]}. Open the data "
-                "that the state was saved with, or start without the state"
+                f"the state belongs to other data: its fingerprint is {saved['fingerprint'][:16]}, "
+                f"and the fingerprint of this loader's data is {here[:16]}; open the data that the "
+                "state was saved with, or start without the state"
             )
         if saved["sampler_kind"] != steps.kind:
             raise StateError(
                 f"the state belongs to a loader with the sampler {saved['sampler_kind']!r}, and "
-                f"this loader has {steps.kind!r}; make the loader with the sampler, shuffle and "
-                "number of ranks that it was saved with"
+                f"this loader has {steps.kind!r}; use the sampler, the shuffle= and the number of "
+                "ranks that the state was saved with"
             )
         fixed = saved["given"] or not (steps.seekable or self._tracked)
         if fixed and saved["step_size"] != steps.step_size:
@@ -364,7 +364,7 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         if count is not None and saved["step"] > count:
             raise StateError(
                 f"the state is at batch {saved['step']}, and an epoch of this loader has only "
-                f"{count} batches; use the dataset, batch size and drop_last that it was saved with"
+                f"{count} batches; use the batch size and drop_last that it was saved with"
             )
         own = None if steps.seekable else saved["sampler"]
         if own is not None and set(own) != {"sampler", "iterator", "ended"}:
@@ -386,8 +386,8 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
             )
         if self._tracked and not all(set(each) == FIELDS for each in known):
             raise StateError(
-                "the state does not belong to a loader with an IterableDataset, as this one is; "
-                "make the loader with the dataset that it was saved with"
+                "the state does not belong to a loader with an IterableDataset, and this loader "
+                "has one; use the dataset that the state was saved with"
             )
         own = any(each.get("dataset") is not None for each in known)
         if own and not is_stateful(self.dataset):

@@ -5,7 +5,8 @@ order on every machine. Rank r takes the positions r, r + ranks, r + 2 * ranks, 
 So the ranks together have always seen the beginning of the order, and its length is the position
 in the state. Any other number of ranks can continue from there.
 
-A sampler serves one iteration at a time. A state that does not fit raises `StateError`.
+A sampler's state is the position of its latest iteration. A state that does not fit raises
+`StateError`.
 """
 
 from __future__ import annotations
@@ -152,8 +153,8 @@ class _Shuffle:
         if length != self._length or fingerprint not in (self._fingerprint, self._former):
             raise StateError(
                 f"the state belongs to other data: {length} samples with the fingerprint "
-                f"{fingerprint[:16]}; this sampler has {self._length} with "
-                f"{self._fingerprint[:16]}. Open the data that the state was saved with, or start "
+                f"{fingerprint[:16]}, and this sampler has {self._length} with "
+                f"{self._fingerprint[:16]}; open the data that the state was saved with, or start "
                 "without the state"
             )
         if shuffle != self.shuffle:
@@ -201,7 +202,7 @@ class ShuffleSampler(_Shuffle, Sampler[int]):
         self._begun = False
 
     def next_state(self, skip: int = 0) -> State:
-        """Return the state in which the next iteration begins if it skips so many indices."""
+        """Return the state in which the next iteration begins if it skips `skip` indices."""
         return self._state(self.epoch + self._begun, self._skipped(skip))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -218,8 +219,8 @@ class DistributedShuffleSampler(_Shuffle, DistributedSampler[int]):
 
     Args:
         dataset: the dataset.
-        num_replicas: the number of ranks; by default that of `torch.distributed`.
-        rank: the rank of this process; by default that of `torch.distributed`.
+        num_replicas: the number of ranks; by default from `torch.distributed`.
+        rank: the rank of this process; by default from `torch.distributed`.
         shuffle: False: keep the order of the dataset.
         seed: an integer. It must be the same on all ranks.
         drop_last: leave out indices that do not divide equally, instead of repeating some.
@@ -249,5 +250,5 @@ class DistributedShuffleSampler(_Shuffle, DistributedSampler[int]):
         return left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
 
     def next_state(self, skip: int = 0) -> State:
-        """Return the state in which the next iteration begins if it skips so many indices."""
+        """Return the state in which the next iteration begins if it skips `skip` indices."""
         return self._state(self.epoch, self._skipped(skip))

@@ -516,7 +516,7 @@ def made_again(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
     """Make a copy of a loader with another sampler, by Lightning's rules.
 
     The arguments are the instance's attributes that have the names of parameters, unless they equal
-    the defaults. The parameters are those of this class and, because it takes `**options`, torch's.
+    the defaults. Parameters of torch's class count too, because this class takes `**options`.
     """
     attributes = {k: v for k, v in vars(loader).items() if k[0] != "_"}
     attributes["multiprocessing_context"] = loader.multiprocessing_context

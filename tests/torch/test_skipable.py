@@ -157,8 +157,8 @@ def test_a_skipable_sampler_is_a_torch_batch_sampler_with_its_attributes(numbers
 def test_a_skipable_sampler_can_be_made_again_as_lightning_does(numbers: Path) -> None:
     found: Any = DataLoader(Processed(numbers), batch_size=4).batch_sampler
     backwards = range(22, -1, -1)
-    anew = type(found)(backwards, batch_size=found.batch_size, drop_last=found.drop_last)
-    loader = DataLoader(Processed(numbers), batch_sampler=anew)
+    again = type(found)(backwards, batch_size=found.batch_size, drop_last=found.drop_last)
+    loader = DataLoader(Processed(numbers), batch_sampler=again)
     due = list(BatchSampler(backwards, 4, False))
     assert batches(loader) == due
     loader.set_step(3)

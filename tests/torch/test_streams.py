@@ -147,8 +147,8 @@ def test_a_stream_continues_after_any_batch(kind: str, workers: int, stays: bool
         second.load_state_dict(pickle.loads(pickle.dumps(state)))
         assert second.state_dict() is not state
         if not workers or stop == len(epochs[epoch]):
-            # These draws come from the program's global generator: those of a stream without
-            # workers, and torch's for new workers.
+            # A stream without workers draws from the program's global generator, and so does
+            # torch for new workers.
             torch.set_rng_state(program)
         rest = epochs[epoch][stop:] or epochs[epoch + 1]
         found = batches(second)

@@ -53,7 +53,7 @@ class Operation:
     """An operation on files, and the checks of its result."""
 
     allowed: tuple[type[Exception], ...] = ()
-    """Errors that it may raise, besides those of reading, writing and the operating system."""
+    """Errors that it may raise, besides errors of reading, writing and the operating system."""
 
     def prepare(self) -> None:
         """Make the source files, and remove the target or replace it by an old one."""
