@@ -22,7 +22,7 @@ class ReaderRegistry:
     """
 
     def ffreaders(self) -> list[FileReader]:
-        """Return all readers, each once: this object's first, then the readers of its registries."""
+        """Return all readers once: first this object's, then the readers of its registries."""
         found: dict[int, FileReader] = {}
         for value in self._everything():
             if isinstance(value, PackedFolder):
