@@ -1,16 +1,19 @@
-"""Training straight from record files and packed folders with PyTorch."""
+"""Datasets, samplers and a loader that train PyTorch models from record files and packed folders.
+
+Importing it without PyTorch raises `MissingPackageError`.
+"""
 
 from __future__ import annotations
 
 from ffrecord.errors import MissingPackageError
 
 try:
-    import torch  # noqa: F401 - before the modules that need it, to say what is missing
+    import torch  # noqa: F401 - first, so that a missing torch is reported in plain words
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise MissingPackageError(
-        "ffrecord.torch needs PyTorch, which is not installed: pip install 'ffrecord[torch]'"
+        "ffrecord.torch needs PyTorch, which is not installed; run: pip install 'ffrecord[torch]'"
     ) from error
 
 from ffrecord.torch.dataloader import DataLoader

@@ -1,10 +1,10 @@
-"""`prepare_loader`: what `Accelerator.prepare` does for a loader, with a loader of ours inside.
+"""`prepare_loader`: a replacement for `Accelerator.prepare` that keeps our loader's features.
 
-Accelerate builds a loader of torch's from the attributes of the one it is given: `on_error`, batch
-seeds, read-ahead and the state are lost. Everything else that it does is needed: it splits the
-batches over the processes, moves them to the device, synchronizes random numbers and knows the
-last batch of an epoch. So Accelerate prepares the loader here too, and then the loader inside of
-the prepared one is replaced by one of ours, with the batches that this process should get.
+Accelerate builds a torch loader from the attributes of ours, and loses `on_error`, batch seeds,
+read-ahead and the state. The rest of its work is needed: it splits the batches over the processes,
+moves them to the device, synchronizes random numbers and knows the last batch of an epoch. So
+Accelerate prepares the loader here too. Then the torch loader inside the prepared one is replaced
+by one of ours with the same batches.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ffrecord.errors import StateError
 from ffrecord.torch.dataloader import DataLoader
 
 BATCHING = {"self", "dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"}
-"""Options that say which batches there are: Accelerate has the last word on these."""
+"""Options that choose the batches. Accelerate decides these."""
 
 
 def _keywords(loader: type[TorchDataLoader[Any]]) -> set[str]:
-    """Return the options that the constructor of a loader names."""
+    """Return the names of a loader's options, without those that choose the batches."""
     parameters = inspect.signature(loader.__init__).parameters.values()
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {each.name for each in parameters if each.kind in named} - BATCHING
@@ -35,12 +35,22 @@ OURS = _keywords(DataLoader)
 
 
 def prepare_loader(accelerator: Any, loader: DataLoader[Any]) -> Any:
-    """Prepare a loader for an `accelerate.Accelerator`, in place of `accelerator.prepare(loader)`.
+    """Prepare a loader for Accelerate. Use it in place of `accelerator.prepare(loader)`.
 
-    Returns the loader that Accelerate makes, so its other functions know it, with all options of
-    `loader`. `accelerator.save_state` and `load_state` include its state; `skip_first_batches`
-    is not needed then. With `dispatch_batches=True`, where only the main process reads, there is
-    no state.
+    `accelerator.save_state` and `load_state` include the loader's state, so do not call
+    `skip_first_batches`. With `dispatch_batches=True`, only the main process reads, and the state
+    is not saved.
+
+    Args:
+        accelerator: the `accelerate.Accelerator`.
+        loader: the loader.
+
+    Returns:
+        The loader that Accelerate makes, so that its other functions know it, with all options of
+        `loader`.
+
+    Raises:
+        ValueError: there are several processes, and the sampler is a `DistributedSampler`.
     """
     if isinstance(loader.dataset, IterableDataset):
         return accelerator.prepare_data_loader(loader)
@@ -48,12 +58,12 @@ def prepare_loader(accelerator: Any, loader: DataLoader[Any]) -> Any:
     prepared = accelerator.prepare_data_loader(loader)
     sampler = getattr(getattr(prepared.batch_sampler, "batch_sampler", None), "sampler", None)
     if sampler is not None:
-        prepared.set_sampler(sampler)  # so that the share of the batches has it as well
+        prepared.set_sampler(sampler)  # Accelerate's batch sampler shard needs it too
     inside = _Inside(loader, prepared)
     inside.processes = accelerator.num_processes
     prepared.base_dataloader = inside
     dispatched = bool(accelerator.dispatch_batches)
-    prepared.use_stateful_dataloader = not dispatched  # whether save_state asks for a state
+    prepared.use_stateful_dataloader = not dispatched  # True: save_state saves the loader's state
     prepared.dl_state_dict = inside.state_dict()
     return prepared
 
@@ -62,13 +72,13 @@ def _check_is_whole(loader: DataLoader[Any], processes: int) -> None:
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if processes > 1 and isinstance(sampler, DistributedSampler):
         raise ValueError(
-            f"{type(sampler).__name__} gives each process a share, and Accelerate splits the "
-            "batches once more: samples would be lost. Use ShuffleSampler, or shuffle=True"
+            f"{type(sampler).__name__} gives each process a share of the samples, and Accelerate "
+            "would split that share again; use ShuffleSampler or shuffle=True instead"
         )
 
 
 class _Inside(DataLoader[Any]):
-    """The loader inside of a prepared one, whose count of epochs belongs to the state."""
+    """The loader inside a prepared one. Its state includes Accelerate's count of epochs."""
 
     processes = 1
 
@@ -84,17 +94,21 @@ class _Inside(DataLoader[Any]):
         self.prepared = prepared
 
     def state_dict(self) -> dict[str, Any]:
-        # Accelerate tells the sampler the number of the epoch whenever one begins.
+        # Accelerate calls the sampler's set_epoch(iteration) whenever an epoch begins.
         following = self.prepared.iteration + self.prepared.end_of_dataloader
         return super().state_dict() | {"iteration": following, "processes": self.processes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         iteration, processes = state.get("iteration"), state.get("processes")
         if not isinstance(iteration, int) or not isinstance(processes, int):
-            raise StateError("this is not the state of a loader that prepare_loader made")
+            raise StateError(
+                "not the state of a loader that prepare_loader made: 'iteration' or 'processes' is "
+                "missing; pass a state that such a loader saved"
+            )
         if processes != self.processes:
             raise StateError(
-                f"the state was saved by {processes} processes, here are {self.processes}"
+                f"the state was saved by {processes} processes, and this run has "
+                f"{self.processes}; run it with {processes} processes"
             )
         super().load_state_dict(state)
         self.prepared.iteration = iteration

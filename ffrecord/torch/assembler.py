@@ -1,14 +1,16 @@
-"""Requests and deliveries between a loader and its workers, and the work there for one batch.
+"""Requests and deliveries between a loader and its workers, and a worker's work for one batch.
 
-A batch of indices goes to a worker as a `BatchRequest`: it also carries the indices that the same
-worker will get next, so that their reads can be on the way while this batch is decoded, and a seed.
-A dataset of ours answers with a `Promise`, and `Assembler`, which torch takes for the collate
-function, keeps it: so a loader's options reach the worker once, with that function, and torch's
-own classes do the rest.
+A batch of indices goes to a worker as a `BatchRequest`. It also carries a seed, and the indices
+that the same worker gets next, so that their reads run while this batch is decoded. Our datasets
+answer with a `Promise`. torch passes the promise to its collate function, which is our `Assembler`,
+and the assembler reads the batch. So a loader's options reach a worker once, with the collate
+function, and torch's classes need no change.
 
-The assembler tells the dataset which indices come next, the dataset tells its readers, and there
-the announced batch waits for the read of the same records (`ffrecord.records.ahead`): in between
-is the user's `__getitem__`, which no handle passes through.
+The assembler announces the next indices to the dataset, and the dataset to its readers. There the
+announced batch waits for a read of the same records (`ffrecord.records.ahead`). The reader matches
+record numbers, because the user's `__getitem__` in between cannot pass a handle on.
+
+An `FFRecordError` travels in the `Delivery` and is raised in the main process with its own type.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from ffrecord.torch.stateful import is_stateful, own_state, state_or_reason
 
 REPLACED = (
     "batches are read without the loader's on_error, batch seeds, read-ahead and state: another "
-    "package made a torch DataLoader from it, or the dataset defines __getitems__. For Accelerate "
-    "use ffrecord.torch.accelerate.prepare_loader(accelerator, loader); on_error can also be given "
+    "package made a torch DataLoader from it, or the dataset defines __getitems__; with Accelerate "
+    "call ffrecord.torch.accelerate.prepare_loader(accelerator, loader), otherwise pass on_error "
     "to the dataset"
 )
 
@@ -38,14 +40,15 @@ Skipped: TypeAlias = list[tuple[int, str]]
 
 
 class BatchRequest(list[Any]):
-    """Indices, and what the worker needs to know about them.
+    """The indices of one batch, with the facts that the worker needs for it.
 
     Args:
+        indices: the indices.
         following: the indices that the same worker gets next.
-        seed: for random transforms.
-        single: one index, of a loader that makes no batches.
-        number: which batch of the epoch it is. An empty batch without one is passed over.
-        restored: a state that the dataset is to load first.
+        seed: the seed for random transforms.
+        single: True for one index from a loader that makes no batches.
+        number: the batch's number in the epoch. An empty batch without a number is ignored.
+        restored: a state that the dataset loads before the batch.
     """
 
     __slots__ = ("following", "number", "restored", "seed", "single")
@@ -67,7 +70,7 @@ class BatchRequest(list[Any]):
 
 
 class Loadable(Protocol):
-    """A dataset whose batches can be put on their way."""
+    """A dataset that can read ahead."""
 
     def __getitem__(self, key: Any, /) -> Any: ...
     def prefetch(self, indices: list[int]) -> None: ...
@@ -75,51 +78,51 @@ class Loadable(Protocol):
 
 
 class Promise(NamedTuple):
-    """A batch that is read when the assembler asks for it."""
+    """A batch that the assembler will read."""
 
     dataset: Loadable
     batch: BatchRequest
 
 
 class Opaque:
-    """Something that torch does not look into when it pins a batch."""
+    """A box that keeps torch from pinning tensors in a state when it pins a batch."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 class Delivery(NamedTuple):
-    """One batch as a worker hands it over. A named tuple, so that torch pins the tensors in it."""
+    """One batch as a worker returns it. It is a named tuple so that torch pins its tensors."""
 
-    batch: tuple[Any, ...]  # empty if every sample was skipped, or there was an error
+    batch: tuple[Any, ...]  # empty if every sample was skipped, or after an error
     skipped: Skipped
-    error: FFRecordError | None  # raised again where it can be caught as what it is
-    number: int | None = None  # which batch of the epoch it is
+    error: FFRecordError | None  # raised in the main process
+    number: int | None = None  # the batch's number in the epoch
     worker: int | None = None
-    state: Opaque | None = None  # the dataset's, after this batch; text: why there is none
+    state: Opaque | None = None  # the dataset's state after this batch, or text: why it is missing
 
 
 class Assembler:
-    """Keeps promises: reads a batch with the next one on its way, and collates the samples."""
+    """The collate function of our loaders: reads the promised batch and collates its samples."""
 
     def __init__(self, collate_fn: Callable[[Any], Any], on_error: OnError) -> None:
         self.collate_fn = collate_fn
         self.on_error = on_error
-        self._announced: list[Any] | None = None  # the batch that was begun and should be next
-        self._replaced = False  # whether it was said that the loader is not ours
+        self._announced: list[Any] | None = None  # the batch that is read ahead and should be next
+        self._replaced = False  # True after the warning that the loader is not ours
 
     def __call__(self, fetched: Any) -> Any:
         if not isinstance(fetched, Promise):
             self._warn_of_replacement()
             return self.collate_fn(fetched)
         dataset, batch = fetched
-        if batch.number is None and not batch:  # it is another worker's turn
+        if batch.number is None and not batch:  # the resumed epoch begins at another worker
             return Delivery((), [], None)
         if self._announced is not None and self._announced != batch:
-            dataset.drop_prefetched()  # the epoch that it was begun for was left early
+            dataset.drop_prefetched()  # the program left an epoch early
         self._announced = batch.following
         if batch.following:
-            # What is wrong with it, or that its keys are no indices, will show when it is read.
+            # Errors in the next batch, or keys that are not indices, are raised when it is read.
             with contextlib.suppress(FFRecordError, OSError, LookupError, TypeError, ValueError):
                 dataset.prefetch(batch.following)
         if batch.restored is not None:
@@ -135,7 +138,7 @@ class Assembler:
         return Delivery(collated, skipped, None, batch.number, *_state_in_worker(dataset))
 
     def _warn_of_replacement(self) -> None:
-        """Warn once that batches come from a loader that is not ours, in one worker only."""
+        """Warn that the loader is not ours, once and in one worker only."""
         worker = get_worker_info()
         if self._replaced or (worker is not None and worker.id > 0):
             return
@@ -144,7 +147,7 @@ class Assembler:
 
 
 def _state_in_worker(dataset: Any) -> tuple[int | None, Opaque | None]:
-    """The worker's number and its dataset's own state; None where there is none to be sent."""
+    """Return the worker's number and its dataset's state; None for both if it has no state."""
     info = get_worker_info()
     if info is None or not is_stateful(dataset):
         return None, None
@@ -152,17 +155,21 @@ def _state_in_worker(dataset: Any) -> tuple[int | None, Opaque | None]:
 
 
 def check_on_error(on_error: OnError) -> OnError:
+    """Return `on_error` if it is valid; otherwise raise ValueError."""
     if on_error not in ("raise", "skip") and not callable(on_error):
-        raise ValueError(f'on_error must be "raise", "skip" or a function, not {on_error!r}')
+        raise ValueError(
+            f'on_error={on_error!r} is not valid; pass "raise", "skip" or a function of the index '
+            "and the error"
+        )
     return on_error
 
 
 def samples_of(dataset: Loadable, indices: list[int], on_error: OnError) -> tuple[Any, Skipped]:
-    """The samples at `indices`, and what was left out of them.
+    """Return the samples at `indices`, and a list of those that were left out.
 
-    Where a batch fails, its samples are asked for one by one, and only those that fail by
-    themselves are bad: a function is given the index and the error, and what it returns, unless
-    that is None, takes the sample's place.
+    If a batch fails, its samples are read one by one, and those that fail again are bad. If
+    `on_error` is a function, it is called with the index and the error, and returns a sample to
+    use instead, or None.
     """
     try:
         return dataset[indices], []
@@ -185,9 +192,9 @@ def samples_of(dataset: Loadable, indices: list[int], on_error: OnError) -> tupl
 
 @contextlib.contextmanager
 def _seeded(seed: int | None) -> Iterator[None]:
-    """Random numbers of Python, numpy and torch from a seed.
+    """Seed the random numbers of Python, numpy and torch for the block.
 
-    A worker process is there for nothing else. The main process gets its own numbers back.
+    In the main process the generators are restored afterwards. A worker does not need that.
     """
     if seed is None:
         yield
@@ -195,9 +202,9 @@ def _seeded(seed: int | None) -> Iterator[None]:
     in_worker = get_worker_info() is not None
     before = None if in_worker else _random_states()
     random.seed(seed)
-    # Python's generator and numpy's are the same one: the same words would give the same numbers.
+    # Python and numpy use the same algorithm: without the 1 they would draw the same numbers.
     np.random.seed([seed & 0xFFFFFFFF, seed >> 32, 1])
-    # torch uses 32 bits of it. Without the highest, `torch.initial_seed()` fits into a tensor.
+    # torch uses 32 bits of it. Clear the highest bit, so that `torch.initial_seed()` fits a tensor.
     torch.default_generator.manual_seed(seed & (1 << 63) - 1)
     try:
         yield

@@ -1,8 +1,10 @@
-"""`DataLoader`: torch's, with steps that can be skipped and a state that can be saved.
+"""`DataLoader`: torch's DataLoader with a state that can be saved, and steps that can be skipped.
 
-Everything is torch's own machinery: this class only says which batches come (`Steps`), what is
-done with them where they are read (`Assembler`, `Stamping`), and counts those that were handed out
-(`Epoch`). Its state is `ResumableLoader`'s.
+torch's own code runs the workers and queues. This class chooses the batches (`Steps`), adds work
+where they are read (`Assembler`, `Stamping`), and counts the batches it returns (`Epoch`).
+`ResumableLoader` saves and loads the state.
+
+Use a loader from one thread. A state that does not fit raises `StateError`.
 """
 
 from __future__ import annotations
@@ -32,30 +34,33 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class DataLoader(ResumableLoader[T_co]):
-    """torch's DataLoader, for datasets of ours and any other.
+    """torch's DataLoader with read-ahead, batch seeds, `on_error` and a state.
 
-    Takes all of torch's arguments, and with a dataset of ours does more:
+    It takes any dataset and all of torch's arguments. With a dataset of `ffrecord.torch` it adds:
 
-    - While a worker decodes a batch, its next one is being read.
-    - Random transforms get their numbers from the epoch's seed and the batch's number, so that
+    - Read-ahead: while a worker decodes a batch, its next batch is being read.
+    - Batch seeds: random transforms are seeded from the epoch's seed and the batch's number. So
       the samples are the same with any number of workers, and after resuming. The seed comes
-      from `generator`, or torch's global one, as torch's worker seeds do.
-    - Samples that cannot be read or decoded are treated as `on_error` says.
+      from `generator` or from torch's global generator, like torch's worker seeds.
+    - `on_error` for samples that cannot be read or decoded.
 
-    `state_dict()` between any two batches, given to `load_state_dict()` of a loader of the same
-    data and batch size, goes on with the next batch, also with another number of workers and,
-    with a `DistributedShuffleSampler`, of ranks. docs/torch.md says what holds for datasets and
-    samplers from elsewhere.
+    Call `state_dict()` between any two batches to save the position. `load_state_dict()` of
+    another loader with the same data and batch size continues with the next batch. The number of
+    workers may change, and with a `DistributedShuffleSampler` the number of ranks too.
+    docs/torch.md lists the limits for other datasets and samplers.
 
     Args:
-        skippable: whether `set_step` may be used. It need not be off for anything; the original
-            asked for that with Lightning.
-        on_error: as `Dataset` has it, whose own choice it overrides.
+        dataset: a dataset of `ffrecord.torch`, or any other.
+        batch_size: samples in a batch. None: no batches.
+        skippable: allow `set_step`. There is no need to turn it off; the original FFRecord needed
+            that for Lightning.
+        on_error: how bad samples are treated. It takes precedence over the dataset's `on_error`.
         read_ahead: read the next batch while the present one is decoded.
-        batch_seeds: seed Python's, numpy's and torch's random numbers for each batch. Turn it off
-            if a `worker_init_fn` is to have the last word.
-        snapshot_every_n_steps: a worker asks an IterableDataset for its state after so many
-            batches. Loading a state passes over the samples since then.
+        batch_seeds: seed the random numbers of Python, numpy and torch for each batch. Turn it
+            off to keep the seeds that a `worker_init_fn` sets.
+        snapshot_every_n_steps: the number of batches after which a worker asks an
+            `IterableDataset` for its state. Loading a state reads and drops the samples since
+            then. None: only after the first batch and at the end.
     """
 
     def __init__(
@@ -74,15 +79,19 @@ class DataLoader(ResumableLoader[T_co]):
         self._ours = isinstance(dataset, Dataset)
         check_on_error("raise" if on_error is None else on_error)
         if on_error is not None and not self._ours:
-            raise ValueError("on_error needs a dataset of ffrecord.torch")
+            raise ValueError(
+                f"on_error={on_error!r} needs a dataset of ffrecord.torch, not "
+                f"{type(dataset).__name__}; derive the dataset from ffrecord.torch.Dataset, or "
+                "remove on_error"
+            )
         self.skippable = skippable
         self.on_error = on_error
         self.read_ahead = read_ahead
         self.batch_seeds = batch_seeds
         self.snapshot_every_n_steps = snapshot_every_n_steps
-        self.skipped: Skipped = []  # index and reason of every sample that was left out
+        self.skipped: Skipped = []  # index and reason for every sample that was left out
         if self._ours:
-            inner = self.collate_fn  # already wrapped, if the loader was made from another
+            inner = self.collate_fn  # already wrapped if this loader was made from another
             inner = inner.collate_fn if isinstance(inner, Assembler) else inner
             policy = dataset.on_error if on_error is None else on_error  # type: ignore[attr-defined]
             self.collate_fn = Assembler(inner, policy)
@@ -96,7 +105,7 @@ class DataLoader(ResumableLoader[T_co]):
             kept=(self.prefetch_factor or 0) * self.num_workers + max(self.num_workers, 1) + 2,
         )
         self._steps.ahead = self._ahead()
-        self._steps.start = Start(self._step, self._step)  # the step that set_step said
+        self._steps.start = Start(self._step, self._step)  # a shared SkipableSampler may be set
         self._epoch = 0
         self._seed = self._base = self._progress = None
         self._place = Place()
@@ -104,11 +113,11 @@ class DataLoader(ResumableLoader[T_co]):
 
     @property
     def _index_sampler(self) -> Any:
-        """Where torch's iterators take their batches from."""
+        """The source that torch's iterators take batches from."""
         return super()._index_sampler if self._iterable else self._steps
 
     def _ahead(self) -> int:
-        """Say after how many batches a worker gets its next one; 0 if it is not to be told."""
+        """Return how many batches later the same worker gets its next one; 0: no read-ahead."""
         if not self._ours or not self.read_ahead:
             return 0
         if not self.num_workers:
@@ -149,15 +158,15 @@ class DataLoader(ResumableLoader[T_co]):
         )
 
     def _renewed(self, progress: Progress, told: int | None) -> Epoch | None:
-        """Make an epoch once more if its sampler was told another number since; else None."""
+        """Start the epoch again if `set_epoch` was called since; otherwise return None."""
         if self._progress is not progress or self._steps.epoch == told:
             return None
         self._epoch -= 1
-        renewed: Epoch = DataLoader.__iter__(self)  # not of a class that wraps what it gives
+        renewed: Epoch = DataLoader.__iter__(self)  # a subclass may wrap the result
         return renewed
 
     def _get_iterator(self) -> Any:
-        """Let torch see the dataset in a wrapper, where it needs one. `self.dataset` stays."""
+        """Give torch a wrapped dataset if needed. `self.dataset` stays unwrapped."""
         if self._tracked:
             collate: Any = Stamping(
                 self.collate_fn, self._place, self.snapshot_every_n_steps or 1 << 62
@@ -176,7 +185,7 @@ class DataLoader(ResumableLoader[T_co]):
 
     @contextlib.contextmanager
     def _numbers_for_torch(self, resumed: State | None) -> Iterator[None]:
-        """The random numbers that torch draws when it begins: those of a resumed epoch again."""
+        """Let torch draw its first random numbers, for a resumed epoch the same as before."""
         begun = resumed is not None and resumed["begun"]
         base = None if resumed is None else resumed["base_rng"]
         program = random_state(None)
@@ -186,15 +195,15 @@ class DataLoader(ResumableLoader[T_co]):
             yield
         if resumed is None or not begun:
             return
-        # A resumed epoch drew its random numbers when it began: the program's stay as they are.
+        # A resumed epoch drew its random numbers before it was saved: do not use up new ones.
         set_random_state(None, program)
         if self._steps.draws.generator is not self.generator:
             self._restore(self.generator, resumed["generator"])
 
 
 def _in_torchs_order(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Make room for torch's start method before a generator, where the original has none."""
-    place = 9  # after the dataset and the batch size
+    """Insert torch's `multiprocessing_context` where the original's arguments do not have it."""
+    place = 9  # of the generator in the original, counted after dataset and batch size
     if len(args) > place and isinstance(args[place], torch.Generator):
         return (*args[:place], None, *args[place:])
     return args

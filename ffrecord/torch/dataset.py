@@ -1,7 +1,9 @@
-"""Datasets that are asked for a batch of samples at a time, and read it as one.
+"""Datasets that read all records of a batch with one call.
 
-`dataset[[3, 4, 1]]` is a list of samples, `dataset[3]` one sample, `dataset[2:5]` a list. torch's
-own DataLoader finds `__getitems__` and asks for batches too.
+`dataset[[3, 4, 1]]` and `dataset[2:5]` return a list of samples, `dataset[3]` returns one sample.
+torch's own DataLoader finds `__getitems__` and asks for whole batches too.
+
+Each process uses its own copy of a dataset. Errors of reading are subclasses of `FFRecordError`.
 """
 
 from __future__ import annotations
@@ -41,20 +43,20 @@ from ffrecord.torch.assembler import (
 from ffrecord.torch.registry import ReaderRegistry
 
 T_co = TypeVar("T_co", covariant=True)
-# So many batches are put on their way before it is seen that a reader is not read like that.
+# Stop reading ahead for a reader after this many announced batches if none of them was read.
 MOST_UNREAD = 3
 _read_otherwise: WeakSet[FileReader] = WeakSet()
-"""Readers that were never read with the indices that were announced to them."""
+"""Readers that are read with other indices than the announced ones. They get no read-ahead."""
 
 GetItem: TypeAlias = Callable[[Any, Any], Any]
 
 
 def _takes_any_key(getitem: GetItem) -> GetItem:
-    """Let a `__getitem__` that is written for lists of indices take an index or a slice too."""
+    """Wrap a `__getitem__` for lists of indices so that it also takes an index or a slice."""
 
     @functools.wraps(getitem)
     def wrapper(self: Any, key: Any) -> Any:
-        if isinstance(key, BatchRequest):  # of a loader of ours that makes no batches
+        if isinstance(key, BatchRequest):  # from our loader with batch_size=None
             return Promise(self, key)
         if isinstance(key, list):
             return getitem(self, key)
@@ -70,9 +72,10 @@ def _takes_any_key(getitem: GetItem) -> GetItem:
 
 
 class Dataset(TorchDataset[T_co], ReaderRegistry):
-    """A dataset that reads a batch of records at a time. There are two ways to write one.
+    """Base class of datasets that read a batch of records at a time.
 
-    Either give the files to this class and define `process`, which makes samples of records:
+    There are two ways to write one. Either pass the files to this class and define `process`,
+    which turns records into samples:
 
         class Pictures(Dataset):
             def process(self, indices, data):
@@ -80,8 +83,8 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
 
         pictures = Pictures("train.ffr")
 
-    or read with `FileReader`s of your own, and define `__len__` and `__getitem__`, which is given
-    a list of indices and returns a list of samples:
+    Or open `FileReader`s yourself and define `__len__` and `__getitem__`. `__getitem__` takes a
+    list of indices and returns a list of samples:
 
         class Pictures(Dataset):
             def __init__(self, fname):
@@ -94,11 +97,11 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
                 return [decode(record) for record in self.reader.read(indices)]
 
     Args:
-        fnames: a file, a list of files or a folder, as `FileReader` takes it.
+        fnames: a file, a list of files or a folder, as for `FileReader`.
         check_data: verify the checksum of every record.
-        on_error: what a loader does with a sample that cannot be read or decoded: "raise", "skip"
-            it with a warning, or a function that is given the index and the error and returns
-            a sample for its place, or None to skip it.
+        on_error: how a loader treats a sample that cannot be read or decoded. `"raise"` raises the
+            error. `"skip"` leaves the sample out with a warning. A function is called with the
+            index and the error, and returns a sample to use instead, or None to skip.
     """
 
     on_error: OnError = "raise"
@@ -124,32 +127,44 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
         if not _is_one_each(samples, len(indices)):
             raise CountError(
                 f"{type(self).__name__}.process returned {len(samples)} samples for "
-                f"{len(indices)} records: one for each is due; on_error leaves bad ones out"
+                f"{len(indices)} records; return one sample for each record, and pass "
+                'on_error="skip" to leave out bad ones'
             )
         return samples
 
     def process(self, indices: list[int], data: list[npt.NDArray[np.uint8]]) -> Sequence[T_co]:
-        """The samples that the records of a batch are, one each; to be defined by the user."""
+        """Return one sample for each record of a batch. Subclasses define it.
+
+        Args:
+            indices: the indices of the samples.
+            data: their records, in the same order.
+        """
         raise NotImplementedError(
-            f"{type(self).__name__} must define process(indices, data), or __getitem__ and __len__"
+            f"{type(self).__name__} does not say how records become samples; define "
+            "process(indices, data), or __getitem__ and __len__"
         )
 
     def __getitems__(self, indices: list[int]) -> Any:
-        """Return a batch, for torch's loaders. Bad samples are treated as `on_error` says."""
+        """Return the samples of a batch. torch's loaders call this; `on_error` applies."""
         if isinstance(indices, BatchRequest):
             return Promise(self, indices)
         samples, skipped = samples_of(self, list(indices), self.on_error)
         warn_of_skipped(skipped, stacklevel=3)
         if skipped and not samples:
-            raise FFRecordError(f"every sample of a batch was skipped; the first: {skipped[0][1]}")
+            raise FFRecordError(
+                f"all {len(skipped)} samples of a batch were skipped, sample {skipped[0][0]} "
+                f"because of {skipped[0][1]}; check the files with `ffrecord verify`, or use "
+                "ffrecord.torch.DataLoader, which drops such batches"
+            )
         return samples
 
     def prefetch(self, indices: list[int]) -> None:
-        """Begin to read what `self[indices]` will read.
+        """Start to read the records that `self[indices]` will read.
 
-        Readers with a record for every sample are taken to be read with the same indices, or the
-        first of each where a sampler gives tuples; one where that never came true is left alone.
-        Override it where a dataset knows better.
+        This assumes that each reader with a record for every sample is read with the same indices.
+        If a sampler gives tuples, the first item of each is the index. Read-ahead stops for a
+        reader if its first three announced batches are not read. Override this method if the
+        dataset reads other records.
         """
         length = len(self)
         indices = [index[0] if isinstance(index, tuple) and index else index for index in indices]
@@ -163,30 +178,33 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
                 reader.prefetch(indices)
 
     def drop_prefetched(self) -> None:
-        """Let go of what was begun for batches that nobody will ask for."""
+        """Cancel all reads that `prefetch` started."""
         for reader in self.ffreaders():
             reader.drop_prefetched()
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """The same data in the same order has the same fingerprint.
+        """The dataset's fingerprint: equal for the same data in the same order.
 
-        It is made of the length, of the readers' fingerprints, and of those that other attributes
-        have: `DatasetReader`s, for example, or datasets of torch's around them.
+        It is computed from the length, the fingerprints of the readers, and the fingerprints of
+        other attributes, such as a `DatasetReader` or a torch dataset around one.
         """
         return self.fingerprint_by(fingerprint_of)
 
     def fingerprint_by(self, of: Fingerprinting) -> str:
-        """Return the fingerprint, with those of datasets inside as a function gives them."""
+        """Return the fingerprint, using `of` for the datasets inside."""
         read = [reader.fingerprint for reader in self.ffreaders()]
         others = [] if of is former_fingerprint_of else map(of, self.ffdatasets())
         return combined(str(len(self)), *read, *others)
 
     def __repr__(self) -> str:
-        """Name the data, the same in every process: Grain compares it when a state is loaded."""
+        """Return text with the length and the fingerprint.
+
+        It is the same in every process, because Grain compares it when it loads a state.
+        """
         try:
             return f"<{type(self).__name__}: {len(self)} samples, {fingerprint_of(self)[:16]}>"
-        except Exception:  # of a dataset that is not ready, or closed
+        except Exception:  # the dataset is closed, or its __init__ has not finished
             return super().__repr__()
 
     def __add__(self, other: TorchDataset[Any]) -> ConcatDataset[Any]:  # type: ignore[override]
@@ -194,7 +212,7 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
 
 
 class Subset(Dataset[T_co]):
-    """The samples of a dataset at given indices."""
+    """The samples of a dataset at given indices, read in batches."""
 
     def __init__(self, dataset: Dataset[T_co], indices: Sequence[int]) -> None:
         self.dataset = dataset
@@ -218,22 +236,22 @@ class Subset(Dataset[T_co]):
 
 
 class ConcatDataset(Dataset[T_co]):
-    """Several datasets, one after the other; `a + b` makes one too.
+    """Several datasets one after the other, read in batches. `a + b` makes one too.
 
-    Its `on_error` is that of its parts if they agree, else "raise".
+    If all datasets have the same `on_error`, it applies here too. Otherwise it is `"raise"`.
     """
 
     def __init__(self, datasets: Iterable[TorchDataset[T_co]]) -> None:
         self.datasets = list(datasets)
         if not self.datasets:
-            raise ValueError("datasets should not be an empty iterable")
+            raise ValueError("ConcatDataset got an empty list of datasets; pass at least one")
         choices = [getattr(dataset, "on_error", "raise") for dataset in self.datasets]
         self.on_error = choices[0] if choices.count(choices[0]) == len(choices) else "raise"
         self.cumulative_sizes = self.cumsum(self.datasets)
 
     @staticmethod
     def cumsum(sequence: Iterable[Any]) -> list[int]:
-        """How many samples each dataset and those before it have together."""
+        """Return the running totals of the datasets' lengths."""
         return list(accumulate(map(len, sequence)))
 
     def __len__(self) -> int:
@@ -241,7 +259,7 @@ class ConcatDataset(Dataset[T_co]):
 
     def __getitem__(self, indices: Any) -> Any:  # a list here, for callers any key
         parts = self._parts(indices)
-        if len(parts) > 1:  # all of them on their way before the first is waited for
+        if len(parts) > 1:  # start all reads before waiting for the first
             for dataset, inner, _ in parts:
                 prefetch(dataset, inner)
         samples: list[Any] = [None] * len(indices)
@@ -256,7 +274,7 @@ class ConcatDataset(Dataset[T_co]):
             prefetch(dataset, inner)
 
     def _parts(self, indices: list[int]) -> list[tuple[TorchDataset[T_co], list[int], list[int]]]:
-        """For each dataset concerned: its own indices, and their places among `indices`."""
+        """Return each dataset that is needed, its own indices, and their places in `indices`."""
         whole = record_numbers(indices, len(self))
         ends = np.array(self.cumulative_sizes)
         which = ends.searchsorted(whole, side="right")
@@ -273,8 +291,11 @@ class ConcatDataset(Dataset[T_co]):
 
 
 def _is_one_each(samples: Any, count: int) -> bool:
-    """Whether there is a sample for every record, as far as can be told: it may be a batch that
-    was collated already. That is a dictionary, a tensor, a tuple of parts, a list of tensors."""
+    """Return False if `samples` surely does not have one sample for each of `count` records.
+
+    `process` may return a collated batch: a dictionary, a tensor, a tuple of parts or a list of
+    tensors.
+    """
     if not isinstance(samples, (list, tuple)) or len(samples) == count:
         return True
     if isinstance(samples, list) and not all(isinstance(part, Tensor) for part in samples):
@@ -290,7 +311,7 @@ def _length(part: Any) -> int | None:
 
 
 def fetch(dataset: TorchDataset[Any], indices: list[int]) -> Any:
-    """A batch of samples of any map-style dataset."""
+    """Return the samples at `indices` of any map-style dataset."""
     if isinstance(dataset, Dataset):
         return dataset[indices]
     if hasattr(dataset, "__getitems__"):
@@ -299,12 +320,13 @@ def fetch(dataset: TorchDataset[Any], indices: list[int]) -> Any:
 
 
 def prefetch(dataset: TorchDataset[Any], indices: list[int]) -> None:
-    """Put a batch on its way, where a dataset can."""
+    """Start to read a batch if the dataset is one of ours."""
     if isinstance(dataset, Dataset):
         dataset.prefetch(indices)
 
 
 def warn_of_skipped(skipped: Skipped, stacklevel: int) -> None:
-    for index, what in skipped:
-        message = f"sample {index} was left out: {what}"
+    """Warn once for each sample that was left out."""
+    for index, reason in skipped:
+        message = f"sample {index} was left out: {reason}"
         warnings.warn(message, BadRecordWarning, stacklevel=stacklevel + 1)

@@ -1,7 +1,8 @@
-"""Random numbers of samplers from elsewhere: what an epoch's order was drawn from.
+"""The random numbers that foreign samplers draw an epoch's order from.
 
-torch's samplers draw when the first index of an epoch is asked for: from a generator of their own,
-from torch's global one or, `RandomSampler`, from a new one whose seed is drawn from the global one.
+torch's samplers draw when the first index of an epoch is asked for. They draw from their own
+generator or from torch's global one. `RandomSampler` without a generator makes a new one, and seeds
+it from the global one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ffrecord.torch.randomness import (
     set_random_state,
 )
 
-# They draw nothing, or from a generator that they seed with the epoch's number.
+# Samplers that draw nothing, or draw from a generator that they seed with the epoch's number.
 NEVER = (SequentialSampler, DistributedSampler, list, tuple, range, torch.Tensor, np.ndarray)
 
 
@@ -30,50 +31,50 @@ class Draws:
     """The random numbers of one sampler.
 
     Args:
-        sampler: the sampler, or the one inside it, that has a `generator`; else any sampler.
+        sampler: the sampler, or the sampler inside it if that one has the `generator`.
     """
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
-        self.touched = False  # whether a sampler of unknown kind used torch's global numbers
-        self._seen = False  # whether it was looked at when it gave something
+        self.touched = False  # True if an unknown kind of sampler used torch's global generator
+        self._seen = False  # True if an unknown kind of sampler was watched giving an item
 
     @property
     def generator(self) -> torch.Generator | None:
-        """The sampler's own generator; None if it has none."""
+        """The sampler's own generator, or None."""
         generator: torch.Generator | None = getattr(self._sampler, "generator", None)
         return generator
 
     @property
     def never(self) -> bool:
-        """Whether the order is known not to depend on them."""
+        """True if the order surely does not depend on random numbers."""
         return type(self._sampler) in NEVER
 
     @property
     def known(self) -> bool:
-        """Whether it is known beforehand if the order depends on them."""
+        """True if the sampler's kind tells whether its order depends on random numbers."""
         return self.never or hasattr(self._sampler, "generator")
 
     @property
     def matter(self) -> bool:
-        """Whether the order depends on them, as far as was seen."""
+        """True if the order depends on random numbers, as far as was seen."""
         return not self.never if self.known else self.touched
 
     @property
     def may_matter(self) -> bool:
-        """Whether the order may depend on them, as long as the sampler was not seen to draw."""
+        """True if the order depends on random numbers, or nothing is known about it yet."""
         return self.matter or not (self.known or self._seen)
 
     @property
     def _seeds_its_own(self) -> bool:
-        """Whether the sampler draws a seed from the global numbers and then uses only that."""
+        """True if the sampler draws one seed from the global generator, and then uses only that."""
         return getattr(type(self._sampler), "__iter__", None) is RandomSampler.__iter__
 
     def origin(self, state: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the generator's state that the sampler would draw its order from now.
+        """Return the random state that the sampler would draw its order from now.
 
         Args:
-            state: of torch's global generator, if that is not to be taken as it is.
+            state: a state to use in place of the global generator's present one.
         """
         if self.generator is not None:
             return random_state(self.generator)
@@ -84,9 +85,9 @@ class Draws:
 
     @contextlib.contextmanager
     def coming_from(self, origin: torch.Tensor | None) -> Iterator[None]:
-        """Let the sampler draw from `origin`; None: from where it would anyway.
+        """Make the sampler draw from `origin` in the block; None: change nothing.
 
-        torch's global numbers stay as they are, unless the sampler draws the same from them.
+        torch's global generator is restored, unless it would give the same order by itself.
         """
         if origin is None:
             yield
@@ -106,9 +107,9 @@ class Draws:
                 yield
 
     def watched(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Pass items on, and see whether torch's global numbers were used for them."""
+        """Yield the items, and notice if the sampler uses torch's global generator."""
         while not self.touched:
-            before = random_state(None).numpy().tobytes()  # quicker to compare than tensors
+            before = random_state(None).numpy().tobytes()  # faster to compare than tensors
             try:
                 item = next(items)
             except StopIteration:

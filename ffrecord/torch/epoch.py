@@ -1,4 +1,7 @@
-"""One pass over a loader: what it has handed out, and the states that its workers were in then."""
+"""One pass over a loader: it counts the returned batches and keeps the states of the workers.
+
+Workers run ahead of the main process, so only this count says where a loader is.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,19 @@ WorkerStates = list[Any]
 
 @dataclass(slots=True)
 class Progress:
-    """How far an epoch is."""
+    """The progress of an epoch."""
 
     epoch: int
-    step: int  # the first batch that was not handed out
-    given: set[int] = field(default_factory=set)  # later ones that were
-    failed: int = 0  # batches that were an error: a state begins with them until another follows
+    step: int  # the first batch that was not returned
+    given: set[int] = field(default_factory=set)  # later batches that were returned
+    failed: int = 0  # batches that raised since `step`; a state saved now begins with them
     finished: bool = False
     turn: int = 0  # the worker that is next
-    workers: WorkerStates = field(default_factory=list)  # their datasets' states
-    problem: str | None = None  # why a worker's state is not known
+    workers: WorkerStates = field(default_factory=list)  # the dataset's state in each worker
+    problem: str | None = None  # the reason if a worker's state is not known
 
     def count(self, delivery: Any, in_order: bool) -> None:
-        """Take note of a batch that is being handed out."""
+        """Count a batch that is being returned."""
         number = delivery.number if isinstance(delivery, Delivery) else None
         if in_order or number is None:
             self.step += 1 + self.failed
@@ -38,7 +41,7 @@ class Progress:
             self.step += 1
 
     def note(self, delivery: Delivery, in_order: bool) -> None:
-        """Take over the state that came with a batch."""
+        """Keep the dataset's state that came with a batch."""
         if delivery.worker is None or delivery.state is None:
             return
         if in_order:
@@ -51,19 +54,21 @@ class Progress:
 
 
 class Epoch(Iterator[Any]):
-    """torch's iterator over an epoch, counting what it hands out.
+    """An iterator over an epoch that counts the batches of torch's iterator.
 
     Args:
         batches: torch's iterator.
-        progress: how far the epoch is.
-        report: is told which samples were left out.
-        length: how many batches are to come; raises TypeError if nobody knows.
-        in_order: whether they come in their order.
-        discarded: so many are passed over first.
-        following: makes the next epoch, if this one may turn out to be over: it was resumed.
-        renewed: makes this epoch once more if the sampler was told another one, else None.
-            Workers get their first batches when the iterator is made; Lightning calls `set_epoch`
-            after that.
+        progress: the progress of the epoch.
+        report: a function that is called with the samples that were left out.
+        length: a function that returns the number of batches left, or raises TypeError if it is
+            not known.
+        in_order: True if batches come in their order.
+        discarded: the number of batches to drop first.
+        following: a function that makes the next epoch, for a resumed epoch that may have no
+            batches left.
+        renewed: a function that makes this epoch again if `set_epoch` was called since, or returns
+            None. Lightning calls `set_epoch` after `iter()`, when workers already have their first
+            batches.
     """
 
     def __init__(
@@ -96,7 +101,7 @@ class Epoch(Iterator[Any]):
         renewed, self._renewed = self._renewed, None
         other = None if renewed is None else renewed()
         if other is not None:
-            self._go_on_with(other)
+            self._continue_as(other)
         progress = self._progress
         try:
             for _ in range(self._discarded):
@@ -111,7 +116,7 @@ class Epoch(Iterator[Any]):
             progress.finished = True
             if self._following is None:
                 raise
-            self._go_on_with(self._following())
+            self._continue_as(self._following())
             return self._next()
         except Exception:
             progress.failed += 1
@@ -123,17 +128,17 @@ class Epoch(Iterator[Any]):
             progress.count(got, self._in_order)
         return got
 
-    def _go_on_with(self, other: Epoch) -> None:
-        """Become another epoch: a state was saved after the last batch of this one."""
+    def _continue_as(self, other: Epoch) -> None:
+        """Continue as another epoch."""
         vars(self).update(vars(other))
 
     def __len__(self) -> int:
         return self._length()
 
     def __getstate__(self) -> Any:
-        return self._batches.__getstate__()  # torch's iterators cannot be copied: it says so
+        return self._batches.__getstate__()  # torch's raises: its iterators cannot be copied
 
     def __getattr__(self, name: str) -> Any:
-        if "_batches" not in vars(self):  # it is being made
+        if "_batches" not in vars(self):  # __init__ has not run
             raise AttributeError(name)
         return getattr(self._batches, name)

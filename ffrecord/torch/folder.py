@@ -1,4 +1,8 @@
-"""`PackedFolderDataset`: a packed folder of classes, as torchvision's ImageFolder has it."""
+"""`PackedFolderDataset`: torchvision's ImageFolder for packed folders.
+
+Missing classes and files raise `FileNotFoundError`. A damaged file raises an `FFRecordError`, and a
+file that Pillow cannot decode raises Pillow's error with the archive and the path in front.
+"""
 
 from __future__ import annotations
 
@@ -21,40 +25,44 @@ from ffrecord.torch.dataset import Dataset
 
 Function: TypeAlias = Callable[[Any], Any]
 
-NOWHERE = -1
+NOWHERE = -1  # in place of a record number: a symlink whose target is not in the archive
 IMG_EXTENSIONS = (
     ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
 
 
 def pil_loader(data: Bytes) -> Any:
-    """An image file's bytes as an RGB image of Pillow's."""
+    """Decode the bytes of an image file to an RGB `PIL.Image.Image`."""
     try:
         from PIL import Image
     except ImportError:
         raise ImportError(
-            "PackedFolderDataset decodes images with Pillow: pip install pillow, or give a loader"
+            "PackedFolderDataset needs Pillow to decode images, and Pillow is not installed; "
+            "run: pip install pillow, or pass your own decoder as loader="
         ) from None
     with Image.open(io.BytesIO(data.data)) as image:
         return image.convert("RGB")
 
 
 class PackedFolderDataset(Dataset[tuple[Any, Any]]):
-    """(sample, class) of every file in a packed folder, batch-wise.
+    """A dataset with one `(sample, class)` pair for each file of a packed folder.
 
-    The classes are the folders at the top, sorted; their files, in all folders below them, come
-    in the order that torchvision's ImageFolder gives them.
+    The classes are the top folders, sorted by name. A class has all files below its folder, in the
+    order of torchvision's ImageFolder.
 
     Args:
-        archive: a packed folder's path, or an open `PackedFolder`.
-        loader: makes a sample of a file's bytes, which come as a uint8 array; an image by default.
-        transform: applied to every sample.
-        target_transform: applied to every class number.
-        extensions: which files count, by the end of their names; None: all of them.
-        is_valid_file: decides by a file's path instead.
-        allow_empty: whether a class may have no file.
-        root: the folder inside the archive that has the classes.
-        on_error: as `Dataset` has it.
+        archive: the path of a packed folder, or an open `PackedFolder`.
+        loader: a function from a file's bytes (a uint8 array) to a sample. By default Pillow
+            decodes an RGB image.
+        transform: a function that is applied to every sample.
+        target_transform: a function that is applied to every class number.
+        extensions: the endings of the files to use. None means all files.
+        is_valid_file: a function that takes a path and returns True for a file to use. It
+            replaces `extensions`.
+        allow_empty: allow classes without files.
+        root: the folder inside the archive that holds the class folders.
+        check_data: verify the checksum of every file.
+        on_error: how a loader treats a sample that cannot be read or decoded, as for `Dataset`.
     """
 
     def __init__(
@@ -96,7 +104,7 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
     def __getitem__(self, indices: Any) -> Any:  # a list here, for callers any key
         records = self._records[indices]
         for missing in (records == NOWHERE).nonzero()[0].tolist():
-            self.folder.record(self._paths[indices[missing]])  # raises what opening it would
+            self.folder.record(self._paths[indices[missing]])  # raises the error of opening it
         data = self.folder.archive.read_records(records, lambda k: self._paths[indices[k]])
         targets = self._targets[indices].tolist()
         return [self._sample(*each) for each in zip(data, targets, indices, strict=True)]
@@ -105,7 +113,7 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
         try:
             sample = self.loader(data)
         except OSError as error:
-            if error.errno is None:  # Pillow's, of bytes that are no image, or not all of one
+            if error.errno is None:  # Pillow's error for a truncated file or one that is no image
                 where = f"{self.folder.archive.path}: {self._paths[index]}"
                 error.args = (f"{where}: {error}",)
             raise
@@ -124,17 +132,17 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
 
     @functools.cached_property
     def samples(self) -> list[tuple[str, int]]:
-        """The path in the archive and the class of every file."""
+        """The path in the archive and the class number of every file."""
         return list(zip(self._paths, self.targets, strict=True))
 
     @property
     def imgs(self) -> list[tuple[str, int]]:
-        """The same, under the name that ImageFolder has for it."""
+        """Same as `samples`. ImageFolder has this second name too."""
         return self.samples
 
     @functools.cached_property
     def targets(self) -> list[int]:
-        """The class of every file."""
+        """The class number of every file."""
         targets: list[int] = self._targets.tolist()
         return targets
 
@@ -142,14 +150,14 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
         chosen = hashlib.sha256(self._records.tobytes() + self._targets.tobytes())
         return combined(self.folder.reader.fingerprint, chosen.hexdigest(), *self.classes)
 
-    # ---- inside --------------------------------------------------------------------------
+    # ---- the search for classes and files ------------------------------------------------
 
     @functools.cached_property
     def _paths(self) -> list[str]:
         return self._find_files()[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the paths, of which there may be millions: workers have no use for them."""
+        """Leave out the paths. There may be millions, and workers rarely need them."""
         state = dict(self.__dict__)
         for derived in ("_paths", "samples", "targets"):
             state.pop(derived, None)
@@ -158,11 +166,14 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
     def _find_classes(self) -> list[str]:
         classes = sorted(map(str, self.folder.list(self.root, list_file=False)))
         if not classes:
-            raise FileNotFoundError(f"{self._where()}: no folder in it, so there are no classes")
+            raise FileNotFoundError(
+                f"{self._where()}: contains no folders, and each class needs one; if the class "
+                "folders are further down, pass their parent folder as root="
+            )
         return classes
 
     def _find_files(self) -> tuple[list[str], npt.NDArray[np.int64]]:
-        """The path and the class of every file that counts."""
+        """Return the path and the class number of every file of the dataset."""
         paths: list[str] = []
         counts = []
         for name in self.classes:
@@ -174,15 +185,19 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
             counts.append(len(paths) - before)
         missing = [name for name, count in zip(self.classes, counts, strict=True) if not count]
         if missing and not self.allow_empty:
+            names = ", ".join(map(repr, missing))
             raise FileNotFoundError(
-                f"{self._where()}: no file that counts in {', '.join(map(repr, missing))}; "
-                "see extensions, is_valid_file and allow_empty"
+                f"{self._where()}: no usable files in the class folders {names}; "
+                "choose other files with extensions= or is_valid_file=, or pass allow_empty=True"
             )
         return paths, np.repeat(np.arange(len(counts)), counts)
 
     def _find_records(self, paths: list[str]) -> npt.NDArray[np.int64]:
-        """The record of every file; NOWHERE for a symlink that leads out of the archive, or to
-        nothing, which fails when it is read, as it would on disk."""
+        """Return the record number of every file.
+
+        It is `NOWHERE` for a symlink whose target is missing or outside the archive. Reading such a
+        symlink fails, as it does on disk.
+        """
         with contextlib.suppress(OSError):
             return self.folder.records(paths)
         records = np.full(len(paths), NOWHERE, np.int64)
@@ -193,7 +208,7 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
 
     @property
     def _counts(self) -> Callable[[str], bool] | None:
-        """Whether a path is one of the dataset's; None if all are."""
+        """A function that returns True for the paths to use, or None if all are used."""
         if self.is_valid_file is not None:
             return self.is_valid_file
         if self.extensions is None:

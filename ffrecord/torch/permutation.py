@@ -1,11 +1,11 @@
-"""A shuffle of 0 … n-1 that is computed, not stored: any part of it, in any order, in O(1) memory.
+"""A shuffle of 0 … n-1 that is computed in O(1) memory, for any positions in any order.
 
-A Feistel network over the smallest power of two that holds n: each round XORs one half of an
-index's bits with a keyed hash of the other half, which can be undone whatever the hash, so the
-whole is a permutation. An image of n or more is sent through again until it falls below n (cycle
-walking: fewer than two rounds on average, since the power of two is less than 2n), which leaves
-a permutation of 0 … n-1. The keys come from the seed and the epoch by a hash that is the same on
-every machine.
+It is a Feistel network over the smallest power of two that holds n. Each round XORs one half of an
+index's bits with a keyed hash of the other half. A round can be undone whatever the hash, so the
+network is a permutation. A result of n or more goes through the network again until it is below n
+(cycle walking), which leaves a permutation of 0 … n-1. The power of two is less than 2n, so this
+takes fewer than two passes on average. The keys are a hash of the seed and the epoch that is the
+same on every machine.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ffrecord.aliases import Ints
 _Words: TypeAlias = npt.NDArray[np.uint32]
 _Indices: TypeAlias = npt.NDArray[np.uint64]
 
-# Four rounds make a Feistel network pseudo-random where halves are wide. Where they have a bit or
-# two it takes many more until every order is equally likely: over 100,000 seeds the 120 orders of
-# five showed a bias after 16 rounds and none after 32.
+# Four rounds make a Feistel network pseudo-random if its halves are wide. With halves of one or two
+# bits, many more are needed before all orders are equally likely: over 100,000 seeds, the 120
+# orders of five numbers showed a bias after 16 rounds and none after 32.
 ROUNDS = 16
 SMALL_BITS = 12
 SMALL_ROUNDS = 48
@@ -32,16 +32,19 @@ LARGEST = 1 << 62
 
 
 class Permutation:
-    """The order that a seed and an epoch give to the numbers below n.
+    """The order of the numbers below n for a seed and an epoch.
 
-    `permutation(positions)` is what stands at these positions. Immutable, so any thread may use it.
+    `permutation(positions)` returns the numbers at these positions. It is immutable, so any thread
+    may use it.
     """
 
     __slots__ = ("_high", "_keys", "_low", "n")
 
     def __init__(self, n: int, seed: int, epoch: int = 0) -> None:
         if not 0 <= n <= LARGEST:
-            raise ValueError(f"n must be from 0 to 2**62, not {n}")
+            raise ValueError(
+                f"a permutation of {n} numbers is not possible; pass n from 0 to 2**62"
+            )
         self.n = n
         bits = max(n - 1, 1).bit_length()
         self._low = bits // 2 + bits % 2
@@ -53,12 +56,14 @@ class Permutation:
         return self.n
 
     def __call__(self, positions: npt.ArrayLike) -> Ints:
-        """Return the numbers that stand at `positions`, each from 0 to n - 1."""
+        """Return the numbers at `positions`. Positions and numbers are from 0 to n - 1."""
         asked = np.asarray(positions, np.int64)
         at = asked.ravel().astype(np.uint64)
         if at.size and int(at.max()) >= self.n:
-            raise IndexError(f"a position is out of range: there are {self.n}")
-        images = self._encrypt(at)  # memory of its own, so it may be worked on in place
+            raise IndexError(
+                f"a position is out of range; pass positions from 0 to {self.n - 1} (n is {self.n})"
+            )
+        images = self._encrypt(at)  # a new array, so it may be changed in place
         outside = (images >= self.n).nonzero()[0]
         while outside.size:
             images[outside] = self._encrypt(images[outside])
@@ -66,7 +71,7 @@ class Permutation:
         return images.view(np.int64).reshape(asked.shape)
 
     def _encrypt(self, indices: _Indices) -> _Indices:
-        """One pass through the network: a permutation of the power of two."""
+        """Send indices through the network once: a permutation of the power of two."""
         low_mask, high_mask = _mask(self._low), _mask(self._high)
         high = (indices >> np.uint64(self._low)).astype(np.uint32)
         low = indices.astype(np.uint32) & low_mask
@@ -85,14 +90,14 @@ def _mask(bits: int) -> np.uint32:
 
 
 def _round_keys(seed: int, epoch: int, rounds: int) -> list[tuple[np.uint32, np.uint32]]:
-    """From any two integers: those of 64 bits and more, and negative ones, included."""
+    """Return the keys of each round. Seed and epoch may be any integers, large or negative too."""
     digest = hashlib.shake_128(f"ffrecord permutation 1:{seed}:{epoch}".encode())
     words = [np.uint32(word) for word in struct.unpack(f"<{rounds}I", digest.digest(4 * rounds))]
     return list(zip(words[::2], words[1::2], strict=True))
 
 
 def _mixed(words: _Words, key: np.uint32) -> _Words:
-    """A hash of each word under a key: multiply and shift until every bit depends on every bit."""
+    """Hash each word with a key: multiply and shift until every bit depends on every bit."""
     mixed = words + key
     mixed ^= mixed >> np.uint32(16)
     mixed *= np.uint32(0x7FEB352D)

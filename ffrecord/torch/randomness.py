@@ -1,7 +1,7 @@
-"""Random numbers: seeds, states of torch's generators, and those states as JSON values.
+"""Seeds, states of torch's generators, and the form of these states as JSON values.
 
-A generator that was just seeded is written as its seed, an int. Any other state is written as text:
-torch's 5,056 bytes, of which half are zeros, compressed and encoded.
+The state of a freshly seeded generator is written as its seed, an int. Any other state is written
+as text: torch's 5,056 bytes, half of them zeros, compressed and encoded.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ STATE_BYTES = torch.Generator().get_state().numel()
 
 
 def mixed_seed(*parts: int) -> int:
-    """Return a seed of 64 bits that differs where any of the parts does."""
+    """Return a 64-bit seed that is a hash of the parts, so each part changes it."""
     digest = hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=8)
     return int.from_bytes(digest.digest(), "little")
 
 
-# ---- generators; None stands for torch's global one ----------------------------------------
+# ---- generators; None means torch's global one ---------------------------------------------
 
 
 def random_state(generator: torch.Generator | None) -> torch.Tensor:
@@ -58,10 +58,10 @@ def drawn_seed(generator: torch.Generator | None) -> int:
 def drawing_from(
     generator: torch.Generator | None, state: torch.Tensor | None
 ) -> Iterator[None]:  # fmt: skip
-    """Put a generator into a state for the block, and back afterwards.
+    """Set a generator to a state for the block, and restore it afterwards.
 
-    If it is in that state already, or the state is None, its numbers are simply used up: a program
-    that restored its own random numbers goes on as if it had never stopped.
+    If the generator is already in that state, or the state is None, nothing is restored. So a
+    program that restored its random numbers itself continues as if it had never stopped.
     """
     before = random_state(generator)
     if state is None or torch.equal(before, state):
@@ -83,16 +83,16 @@ def encoded(state: torch.Tensor) -> Encoded:
     if torch.equal(torch.Generator().manual_seed(seed).get_state(), state):
         return seed
     words = np.frombuffer(state.numpy().tobytes(), np.uint32)
-    # Every second word is zero: side by side they take no room.
+    # Every second word is zero: put side by side, the zeros compress to almost nothing.
     packed = zlib.compress(words.reshape(-1, 2).T.tobytes(), 9)
     return base64.b85encode(packed).decode()
 
 
 def decoded(value: Any) -> torch.Tensor:
-    """Return the state that `encoded` was given, or a state that is a tensor still.
+    """Return the state that `encoded` turned into this value. It may also be a tensor (version 1).
 
     Raises:
-        ValueError: it is not a generator's state.
+        ValueError: the value is not a generator's state.
     """
     try:
         state = value if isinstance(value, torch.Tensor) else _unpacked(value)
@@ -105,9 +105,11 @@ def _unpacked(value: Any) -> torch.Tensor:
     if isinstance(value, int) and not isinstance(value, bool):
         return torch.Generator().manual_seed(value).get_state()
     if not isinstance(value, str):
-        raise TypeError(f"a seed or text is due, not {type(value).__name__}")
+        raise TypeError(f"expected an int or a str, not {type(value).__name__}")
     raw = zlib.decompressobj().decompress(base64.b85decode(value), STATE_BYTES + 1)
     if len(raw) != STATE_BYTES:
-        raise ValueError(f"not the state of a generator: {len(raw)} bytes, not {STATE_BYTES}")
+        raise ValueError(
+            f"not the state of a generator: it has {len(raw)} bytes, not {STATE_BYTES}"
+        )
     words = np.frombuffer(raw, np.uint32).reshape(2, -1).T
     return torch.from_numpy(np.frombuffer(words.tobytes(), np.uint8).copy())

@@ -1,4 +1,4 @@
-"""`ReaderRegistry`: what an object reads from, found in its attributes."""
+"""`ReaderRegistry`: a base class that finds an object's readers in its attributes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ffrecord.archive.folder import PackedFolder
 from ffrecord.records.fingerprints import has_fingerprint
 from ffrecord.records.reader import FileReader
 
-# A longer list than this is one of names or numbers, unless it begins with something to read from:
-# it is not gone through for every batch.
+# Longer lists are not searched for every batch, unless they begin with a reader: they usually hold
+# names or numbers.
 MANY = 1000
 
 
 class ReaderRegistry:
-    """An object that knows its readers.
+    """Base class of objects that list their readers.
 
-    Every `FileReader` and `PackedFolder` that is an attribute, or stands in a list, tuple or
-    dictionary that is one, counts, and those of registries that are attributes with them.
+    It finds every `FileReader` and `PackedFolder` in the object's attributes, and in attributes
+    that are a list, a tuple or a dictionary. It also searches the registries among them.
     """
 
     def ffreaders(self) -> list[FileReader]:
-        """All readers, each once: this object's own, then those of the registries in it."""
+        """Return all readers once: first this object's, then the readers of its registries."""
         found: dict[int, FileReader] = {}
         for value in self._everything():
             if isinstance(value, PackedFolder):
@@ -32,20 +32,22 @@ class ReaderRegistry:
         return list(found.values())
 
     def ffdatasets(self) -> list[Any]:
-        """Return everything else in this object, and in the registries in it, that has a
-        fingerprint: `DatasetReader`s, for example."""
+        """Return all other objects with a fingerprint, such as `DatasetReader`s.
+
+        The search is the same as for readers.
+        """
         found: dict[int, Any] = {}
         for value in self._everything():
-            mine = isinstance(value, (FileReader, PackedFolder, ReaderRegistry))
-            if not mine and not isinstance(value, type) and has_fingerprint(value):
+            ours = isinstance(value, (FileReader, PackedFolder, ReaderRegistry))
+            if not ours and not isinstance(value, type) and has_fingerprint(value):
                 found[id(value)] = value
         return list(found.values())
 
     def _everything(self) -> Iterator[Any]:
-        """The attributes of this object, and of the registries among them, with their items."""
+        """Yield the attributes of this object and of the registries in it, with list items."""
         seen: set[int] = set()
         waiting: list[ReaderRegistry] = [self]
-        for registry in waiting:  # it grows while it is gone through
+        for registry in waiting:  # the list grows during the loop
             if id(registry) in seen:
                 continue
             seen.add(id(registry))

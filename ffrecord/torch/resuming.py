@@ -1,6 +1,7 @@
-"""`ResumableLoader`: the part of `DataLoader` that saves where it is, and goes on from there.
+"""`ResumableLoader`: the part of `DataLoader` that saves and loads the loader's state.
 
-The other part, iteration, asks it in which states an epoch and its workers begin.
+`DataLoader` itself iterates. It asks this class for the states in which an epoch and its workers
+begin. Use a loader from one thread. A state that does not fit raises `StateError`.
 """
 
 from __future__ import annotations
@@ -43,21 +44,21 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ResumableLoader(Skipping, TorchDataLoader[T_co]):
-    """A loader that can tell where it is, and go on from there."""
+    """A torch DataLoader that saves its position and continues from a saved one."""
 
     skippable: bool
     batch_seeds: bool
-    _ours: bool  # whether the dataset is one of ours
+    _ours: bool  # True if the dataset is an ffrecord.torch.Dataset
     _steps: Steps
-    _epoch: int  # how many have begun
-    _seed: int | None  # what the seeds of all epochs are made of
-    _base: torch.Tensor | None  # what torch draws its workers' seeds from
+    _epoch: int  # the number of epochs that have begun
+    _seed: int | None  # the seed that the seeds of all epochs are computed from
+    _base: torch.Tensor | None  # the random state that torch draws its workers' seeds from
     _progress: Progress | None  # of the present epoch
-    _place: Place  # in an IterableDataset
-    _loaded: State | None  # a state to go on from, as it was given
-    _resumed: State | None  # the same, checked
+    _place: Place  # the position in an IterableDataset
+    _loaded: State | None  # a loaded state that no epoch has begun with yet, as it was passed in
+    _resumed: State | None  # the same state, checked
 
-    # ---- what kind of dataset it is ------------------------------------------------------
+    # ---- kinds of datasets ---------------------------------------------------------------
 
     @property
     def _iterable(self) -> bool:
@@ -65,7 +66,10 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
 
     @property
     def _tracked(self) -> bool:
-        """Whether it is an IterableDataset whose place is known. torch looks into data pipes."""
+        """True for an IterableDataset whose position is tracked.
+
+        Data pipes are not tracked: torch inspects them, so they cannot be wrapped.
+        """
         return self._iterable and not isinstance(self.dataset, IterDataPipe)
 
     @property
@@ -74,26 +78,26 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
 
     @property
     def _wrapped(self) -> bool:
-        """Whether a dataset from elsewhere must tell which batch it made, or its own state."""
+        """True for a foreign dataset that must be wrapped to report batch numbers or its state."""
         if self._ours or self._iterable or isinstance(self.dataset, MapDataPipe):
             return False
         return self._out_of_order or (self.num_workers > 0 and is_stateful(self.dataset))
 
     @property
     def _stateful(self) -> bool:
-        """Whether workers' states are a part of the loader's."""
+        """True if the loader's state includes the states of its workers."""
         return self._tracked or (not self._iterable and is_stateful(self.dataset))
 
     @property
     def _pool_stays(self) -> bool:
-        """Whether there are workers that the next epoch goes on with."""
+        """True if persistent workers exist that the next epoch will use again."""
         return self.persistent_workers and self._iterator is not None
 
     def _epoch_seed(self) -> int | None:
-        """Return the seed of the epoch that begins, for random transforms.
+        """Return the seed for the random transforms of the epoch that begins.
 
-        It is made of what torch was about to draw for its workers in the first epoch, of the
-        epoch's number and of the rank. So it does not matter who draws how often afterwards.
+        It is computed from the seed that torch is about to draw for its workers in the first epoch,
+        from the epoch's number and from the rank. Later draws by the program do not change it.
         """
         if not self.batch_seeds or not self._ours:
             return None
@@ -103,10 +107,10 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         rank = torch.distributed.get_rank() if distributed else 0
         return mixed_seed(self._seed, self._epoch, rank)
 
-    # ---- datasets with a state of their own ----------------------------------------------
+    # ---- datasets that save their own state ----------------------------------------------
 
     def _workers_at_the_beginning(self, resumed: State | None) -> WorkerStates:
-        """The states in which the workers begin, or this process; None: as they are made."""
+        """Return the states in which the workers, or this process, begin; None: a fresh start."""
         count = max(self.num_workers, 1)
         if resumed is not None and resumed["workers"]:
             return list(resumed["workers"])
@@ -118,7 +122,7 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         return [after_the_epoch(each) if last.finished else None for each in last.workers]
 
     def _restore_dataset(self, progress: Progress, resumed: State | None) -> None:
-        """Have the dataset begin in its states, where it has some."""
+        """Arrange for the dataset to begin in its saved states, if it has any."""
         if self._tracked:
             if not self._pool_stays:
                 self._place = Place(progress.workers, progress.turn)
@@ -133,12 +137,12 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
                 self.dataset.load_state_dict(states[0])  # type: ignore[attr-defined]
 
     def _worker_states(self, progress: Progress | None, begun: bool) -> WorkerStates:
-        """The states that a saved state has of the dataset."""
+        """Return the states of the dataset in each worker, for the loader's state."""
         if not self._stateful:
             return []
         if self.num_workers:
             if progress is None or not (begun or self._pool_stays):
-                return []  # each epoch has workers of its own
+                return []  # the next epoch starts new workers
             workers = copy.deepcopy(progress.workers)
         elif not self._tracked:
             workers = [{"dataset": own_state(self.dataset)}]
@@ -153,25 +157,34 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
     # ---- steps and state -----------------------------------------------------------------
 
     def set_step(self, step: int) -> None:
-        """Leave out so many batches at the beginning of every epoch, until it is set again."""
+        """Skip the first `step` batches of every epoch, until it is called again."""
         if self._iterable:
-            raise TypeError("set_step needs a dataset with indices, not an IterableDataset")
+            raise TypeError(
+                f"set_step({step}) does not work with an IterableDataset, which has no indices; "
+                "use state_dict() and load_state_dict() instead"
+            )
         step = operator.index(step)
         steps = self._steps
         if self._loaded is not None and steps.seekable:
             steps.sampler.rewind()
         most = steps.count
-        if not self.skippable or step < 0 or (most is not None and step > most):
-            why = f"there are {most}" if self.skippable else "the loader is not skippable"
-            raise ValueError(f"step {step} cannot be set: {why}")
+        if not self.skippable:
+            raise ValueError(
+                f"step {step} cannot be set: the loader was made with skippable=False; remove "
+                "that argument"
+            )
+        if step < 0 or (most is not None and step > most):
+            highest = "up" if most is None else f"to {most}, the number of batches in an epoch"
+            raise ValueError(f"step {step} cannot be set; pass a number from 0 {highest}")
         self._step = step
         self._loaded, self._resumed = None, None
         steps.start = Start(step, step, origin=steps.start.origin)
 
     def state_dict(self) -> State:
-        """Return where the loader is: after the last batch that was handed out.
+        """Return the loader's position: after the last batch that it returned.
 
-        This never fails. Where a place cannot be told, the state says so when it is loaded.
+        This never raises. If the position is not known, it warns, and loading the state raises a
+        `StateError` that says why.
         """
         if self._loaded is not None:
             return dict(self._loaded)
@@ -179,14 +192,19 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
             return self._state()
         except Exception as error:
             why = str(error) if isinstance(error, StateError) else repr(error)
-            warnings.warn(f"this loader's state cannot be resumed: {why}", stacklevel=2)
+            warnings.warn(
+                f"the state of this loader is saved, but cannot be resumed: {why}", stacklevel=2
+            )
             return unresumable(why)
 
     def _state(self) -> State:
         steps, progress = self._steps, self._progress
         begun = progress is not None and not progress.finished
         if begun and self._out_of_order and not (self._ours or self._wrapped or self._tracked):
-            raise StateError("with in_order=False it is not known which batches are to come")
+            raise StateError(
+                "with in_order=False a loader of a data pipe does not know which batches are left; "
+                "pass in_order=True"
+            )
         if progress is not None and progress.problem is not None:
             raise StateError(progress.problem)
         now = progress if begun else None
@@ -213,10 +231,10 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         }
 
     def _order(self, progress: Progress | None) -> tuple[Any, torch.Tensor | None]:
-        """The sampler's own state, and what the order is drawn from if it has none.
+        """Return the sampler's state, or the random state that the order is drawn from.
 
         Args:
-            progress: of the present epoch; None: the next one is meant.
+            progress: the progress of the present epoch; None to ask about the next epoch.
         """
         steps, draws = self._steps, self._steps.draws
         if progress is not None:
@@ -225,7 +243,10 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
             if sampler is not None:
                 return sampler, None
             if is_stateful(steps.sampler):
-                raise StateError(f"the state of the sampler at step {progress.step} is not known")
+                raise StateError(
+                    f"the sampler's state before batch {progress.step} is no longer known; pass "
+                    "in_order=True, or use a ShuffleSampler"
+                )
             matter = draws.matter if steps.present.drawn else draws.may_matter
             return None, steps.present.origin if matter else None
         sampler = steps.next_state()
@@ -237,7 +258,7 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         return None, draws.origin(ahead.get_state())
 
     def _base_state(self, begun: bool) -> Any:
-        """Return the state that torch draws workers' seeds from, if their states depend on it."""
+        """Return the random state of the workers' seeds, if the datasets' states depend on it."""
         if not self.num_workers or not (self._stateful or self._iterable):
             return None
         if begun or self._pool_stays:
@@ -245,14 +266,14 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         return encoded(random_state(None)) if self.generator is None else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state: the next epoch begins with the batch after the last one then.
+        """Continue from a saved state: the next iteration begins with the first batch not seen.
 
-        A state of an epoch's end goes on with the next epoch. A `generator` that was given to the
-        loader or its sampler goes on from where it was too; torch's global one is the program's own
-        to restore.
+        After the last batch of an epoch, that is the first batch of the next epoch. A `generator`
+        that was passed to the loader or its sampler is restored too. torch's global generator is
+        not: restore it yourself.
 
         Raises:
-            StateError: it is the state of a loader of other data, or of another kind.
+            StateError: the state belongs to a loader with other data or other settings.
         """
         saved = checked(state)
         self._compare(saved)
@@ -260,13 +281,13 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         self._progress = None
         self._restore(self.generator, saved["generator"])
         if self._stateful:
-            self._iterator = None  # workers that persist are made again, with their states
+            self._iterator = None  # start persistent workers again, in the saved states
         if not self._iterable:
             self._move(saved)
         self._loaded, self._resumed = dict(state), saved
 
     def _move(self, saved: State) -> None:
-        """Put the sampler where a state says."""
+        """Move the sampler to the position of a state."""
         steps, step, begun = self._steps, saved["step"], saved["begun"]
         own = None
         steps.present.waits = False
@@ -278,7 +299,7 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
                 steps.set_epoch(saved["sampler_epoch"])
         origin = saved["rng"]
         if saved["version"] == 1 and origin is not None and steps.draws.generator is None:
-            origin = steps.draws.origin(origin)  # it was the global generator's state
+            origin = steps.draws.origin(origin)  # version 1 saved the global generator's state
         self._step = 0 if begun else step
         if not begun:
             if steps.draws.generator is not None:
@@ -289,7 +310,8 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         skip = 0 if steps.seekable or own is not None else step
         steps.start = Start(skip, step, self._epoch_seed(), origin, own, frozenset(saved["given"]))
         if steps.count is not None and len(steps) == 0:
-            # It was the last batch: the next epoch follows, with what the sampler draws for it.
+            # The state is after the last batch. Let the sampler make the draws of that epoch, so
+            # that the next epoch has the right order.
             steps.pass_over()
             steps.start = Start()
             self._epoch += 1
@@ -298,48 +320,59 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
 
     @staticmethod
     def _restore(generator: torch.Generator | None, state: torch.Tensor | None) -> None:
-        """Where either is missing there is nothing to: torch's global one is the program's."""
+        """Restore a generator, unless it is torch's global one (None) or no state was saved."""
         if generator is not None and state is not None:
             set_random_state(generator, state)
 
     def _fingerprint(self) -> str:
-        """Return the fingerprint that a state knows its data by."""
+        """Return the dataset's fingerprint, for comparison with a state."""
         if self._iterable and not has_fingerprint(self.dataset):
-            return UNSIZED  # the length of a stream may be that of a worker's share
+            return UNSIZED  # a stream may report the length of one worker's share
         return fingerprint_of(self.dataset)
 
     def _compare(self, saved: State) -> None:
-        """Refuse a state that cannot be one of this loader's."""
+        """Raise StateError if a state does not fit this loader."""
         steps = self._steps
         here = self._fingerprint()
         former = former_fingerprint_of(self.dataset) if saved["version"] == 1 else here
         if saved["fingerprint"] not in (here, former):
             raise StateError(
-                "the state belongs to other data: its fingerprint is "
-                f"{saved['fingerprint'][:16]}, here it is {here[:16]}"
+                f"the state belongs to other data: its fingerprint is {saved['fingerprint'][:16]}, "
+                f"and the fingerprint of this loader's data is {here[:16]}; open the data that the "
+                "state was saved with, or start without the state"
             )
         if saved["sampler_kind"] != steps.kind:
             raise StateError(
-                "the state belongs to a loader with another kind of sampler: "
-                f"{saved['sampler_kind']}, here it is {steps.kind}"
+                f"the state belongs to a loader with the sampler {saved['sampler_kind']!r}, and "
+                f"this loader has {steps.kind!r}; use the sampler, the shuffle= and the number of "
+                "ranks that the state was saved with"
             )
         fixed = saved["given"] or not (steps.seekable or self._tracked)
         if fixed and saved["step_size"] != steps.step_size:
             raise StateError(
-                f"the state belongs to a loader with a batch size of {saved['step_size']}, here "
-                f"it is {steps.step_size}; ShuffleSampler allows that, others do not"
+                f"the state was saved with a batch size of {saved['step_size']}, and this loader "
+                f"has {steps.step_size}; pass batch_size={saved['step_size']} (only states of a "
+                "ShuffleSampler with in_order=True fit another batch size)"
             )
         if saved["given"] and saved["ranks"] != steps.ranks:
             raise StateError(
-                f"the state was saved out of order on {saved['ranks']} ranks, here are "
-                f"{steps.ranks}; with in_order=True the number may change"
+                f"the state was saved with in_order=False on {saved['ranks']} ranks, and this "
+                f"loader has {steps.ranks}; use {saved['ranks']} ranks (only states saved with "
+                "in_order=True fit another number)"
             )
         count = None if steps.seekable or self._iterable else steps.count
         if count is not None and saved["step"] > count:
-            raise StateError(f"the state is at step {saved['step']}, there are {count}")
+            raise StateError(
+                f"the state is at batch {saved['step']}, and an epoch of this loader has only "
+                f"{count} batches; use the batch size and drop_last that it was saved with"
+            )
         own = None if steps.seekable else saved["sampler"]
         if own is not None and set(own) != {"sampler", "iterator", "ended"}:
-            raise StateError("this is not the state of a sampler from elsewhere")
+            raise StateError(
+                f"the sampler's part of the state has the keys {sorted(map(str, own))}, not "
+                "'ended', 'iterator' and 'sampler'; pass a state that state_dict() returned, "
+                "unchanged"
+            )
         self._compare_workers(saved)
 
     def _compare_workers(self, saved: State) -> None:
@@ -348,11 +381,17 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
             saved["num_workers"] != self.num_workers
         ):
             raise StateError(
-                f"the state has {saved['num_workers']} workers' places in the dataset, here are "
-                f"{self.num_workers} workers"
+                f"the state has {saved['num_workers']} workers' positions in the dataset, and this "
+                f"loader has {self.num_workers} workers; pass num_workers={saved['num_workers']}"
             )
         if self._tracked and not all(set(each) == FIELDS for each in known):
-            raise StateError("this is not the state of a loader with an IterableDataset")
+            raise StateError(
+                "the state does not belong to a loader with an IterableDataset, and this loader "
+                "has one; use the dataset that the state was saved with"
+            )
         own = any(each.get("dataset") is not None for each in known)
         if own and not is_stateful(self.dataset):
-            raise StateError("the state has one of the dataset, which has no load_state_dict")
+            raise StateError(
+                f"the state includes a state of the dataset, but {type(self.dataset).__name__} "
+                "cannot load it; define state_dict() and load_state_dict() in the dataset"
+            )

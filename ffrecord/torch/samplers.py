@@ -1,9 +1,12 @@
-"""Shuffles that need a few integers: seekable, resumable, the same for the same seed everywhere.
+"""Samplers that shuffle in O(1) memory. They can seek and resume.
 
-The order of an epoch is a `Permutation` of the dataset's indices. Of a number of ranks, rank r
-takes the positions r, r + ranks, r + 2 * ranks, … of it, so that what all ranks together have
-seen is always its beginning: its length is all the state there is, and any other number of ranks
-can go on from there.
+The order of an epoch is a `Permutation` of the dataset's indices. The same seed gives the same
+order on every machine. Rank r takes the positions r, r + ranks, r + 2 * ranks, … of the order.
+So the ranks together have always seen the beginning of the order, and its length is the position
+in the state. Any other number of ranks can continue from there.
+
+A sampler's state is the position of its latest iteration. A state that does not fit raises
+`StateError`.
 """
 
 from __future__ import annotations
@@ -22,14 +25,14 @@ from ffrecord.torch.permutation import Permutation
 
 State: TypeAlias = dict[str, Any]
 
-# So many indices are computed at a time: enough for numpy to be quick, and few to keep.
+# Indices that are computed at a time: enough for numpy to be fast, and little memory.
 STRETCH = 4096
 
 
 class _Shuffle:
-    """An epoch's order, where in it the next iteration begins, and the state of that.
+    """The order of an epoch, the position of the next iteration in it, and the sampler's state.
 
-    `ranks` share the order; this one takes every `ranks`-th index from its place on.
+    All ranks share the order. Each takes every `ranks`-th index.
     """
 
     shuffle: bool
@@ -45,17 +48,20 @@ class _Shuffle:
             self._length = operator.index(data_source)
             self._fingerprint = self._former = f"length {self._length}"
         if self._length < 0:
-            raise ValueError(f"there cannot be {self._length} samples")
-        self._begin = 0  # where the next iteration begins in the epoch's order
-        self._present = 0  # where the present one began
-        self._given = 0  # how many indices it has given out
+            raise ValueError(
+                f"a sampler cannot have {self._length} samples; pass a dataset, or a length of at "
+                "least 0"
+            )
+        self._begin = 0  # position in the epoch's order at which the next iteration begins
+        self._present = 0  # position at which the present iteration began
+        self._given = 0  # indices that the present iteration has yielded
 
     def _share(self) -> tuple[int, int]:
-        """The number of this rank, and of all ranks."""
+        """Return this rank and the number of ranks."""
         return 0, 1
 
     def _count(self, begin: int) -> int:
-        """How many indices this rank gets of the order from `begin` on."""
+        """Return the number of indices that this rank gets from position `begin` on."""
         return max(self._length - begin, 0)
 
     def __len__(self) -> int:
@@ -63,15 +69,15 @@ class _Shuffle:
 
     @property
     def begin(self) -> int:
-        """Where the next iteration begins in the epoch's order."""
+        """The position in the epoch's order at which the next iteration begins."""
         return self._begin
 
     def count_from(self, begin: int, skip: int = 0) -> int:
-        """Return how many indices an iteration gives that leaves out `skip` after `begin`."""
+        """Return the number of indices from position `begin` on, less `skip` of them."""
         return max(self._count(begin) - skip, 0)
 
     def _indices(self) -> Iterator[int]:
-        """The iteration that begins now."""
+        """Begin an iteration and return its indices."""
         self._present, self._begin, self._given = self._begin, 0, 0
         return self._given_out(self.epoch, self._present)
 
@@ -81,7 +87,7 @@ class _Shuffle:
         order = Permutation(self._length, self.seed, epoch) if self.shuffle else None
         for start in range(0, count, STRETCH):
             steps = np.arange(start, min(start + STRETCH, count), dtype=np.int64)
-            # Where indices are missing for an equal share, the order begins anew.
+            # If the length does not divide equally, the last ranks take indices from the beginning.
             positions = (begin + rank + steps * ranks) % self._length
             indices: Ints = positions if order is None else order(positions)
             for index in indices.tolist():
@@ -89,27 +95,30 @@ class _Shuffle:
                 yield index
 
     def set_epoch(self, epoch: int) -> None:
-        """Take the order of that epoch from the next iteration on.
+        """Use the order of `epoch` from the next iteration on.
 
-        From its beginning, unless it is the epoch that a loaded state is in the middle of.
+        It starts at the beginning, unless a loaded state is in the middle of the same epoch.
         """
         if epoch != self.epoch:
             self._begin = 0
         self.epoch = epoch
 
     def skip(self, count: int) -> None:
-        """Begin the next iteration so many of this rank's indices later."""
+        """Begin the next iteration `count` of this rank's indices later."""
         self._begin = self._skipped(count)
 
     def _skipped(self, count: int) -> int:
         return min(self._begin + count * self._share()[1], self._length)
 
     def rewind(self) -> None:
-        """Begin the next iteration at the beginning of its epoch after all."""
+        """Begin the next iteration at the beginning of its epoch again."""
         self._begin = 0
 
     def state_dict(self, given: int | None = None) -> State:
-        """Where it is, or was when it had given out the first `given` indices of this iteration."""
+        """Return the state after the present iteration has yielded `given` indices.
+
+        Without an argument, return the present state.
+        """
         given = self._given if given is None else given
         position = min(self._present + given * self._share()[1], self._length)
         return self._state(self.epoch, position)
@@ -125,40 +134,53 @@ class _Shuffle:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin the next iteration where a state says, that of any number of ranks.
+        """Begin the next iteration at a saved state, from any number of ranks.
 
-        StateError if the state belongs to other data.
+        Raises:
+            StateError: the state belongs to other data, or is not the state of a sampler.
         """
         try:
             seed, epoch, position = (int(state[key]) for key in ("seed", "epoch", "position"))
             length, fingerprint = int(state["length"]), str(state["fingerprint"])
             shuffle = bool(state["shuffle"])
         except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
-            # The last two are those of infinity and of tensors.
-            raise StateError(f"not the state of a shuffle: {error!r}") from None
-        # States of the first version have its fingerprint.
+            # int() raises OverflowError for infinity, and RuntimeError for some tensors.
+            raise StateError(
+                f"not the state of a ShuffleSampler: {error!r}; pass a state that state_dict() "
+                "returned"
+            ) from None
+        # States of version 1 have the fingerprint of that version.
         if length != self._length or fingerprint not in (self._fingerprint, self._former):
             raise StateError(
                 f"the state belongs to other data: {length} samples with the fingerprint "
-                f"{fingerprint[:16]}, here are {self._length} with {self._fingerprint[:16]}"
+                f"{fingerprint[:16]}, and this sampler has {self._length} with "
+                f"{self._fingerprint[:16]}; open the data that the state was saved with, or start "
+                "without the state"
             )
         if shuffle != self.shuffle:
-            raise StateError("the state belongs to a sampler that shuffles, or this one does")
+            raise StateError(
+                f"the state was saved with shuffle={shuffle}, and this sampler has "
+                f"shuffle={self.shuffle}; pass shuffle={shuffle}"
+            )
         if not 0 <= position <= length:
-            raise StateError(f"the state is at sample {position} of {length}")
+            raise StateError(
+                f"the state is at position {position}, and the data has {length} samples; pass a "
+                "state that state_dict() returned, unchanged"
+            )
         self.seed, self.epoch = seed, epoch
         self._begin = self._present = position
         self._given = 0
 
 
 class ShuffleSampler(_Shuffle, Sampler[int]):
-    """All indices of a dataset in random order, in O(1) memory; each epoch another order.
+    """A sampler that gives all indices in random order, in O(1) memory.
 
-    An iteration is an epoch: the next one, unless `set_epoch` or a loaded state names it.
+    Each iteration is the next epoch, with another order. `set_epoch` or a loaded state choose
+    the epoch instead.
 
     Args:
         data_source: the dataset, or its length.
-        seed: the same seed gives the same orders, on every machine.
+        seed: an integer. The same seed gives the same orders on every machine.
     """
 
     def __init__(self, data_source: Sized | SupportsIndex, *, seed: int = 0) -> None:
@@ -169,7 +191,7 @@ class ShuffleSampler(_Shuffle, Sampler[int]):
         self._prepare(data_source)
 
     def __iter__(self) -> Iterator[int]:
-        # A generator: an iterator that torch makes and does not use begins no epoch.
+        # A generator, because torch makes an iterator that it does not use: it begins no epoch.
         if self._begun:
             self.epoch += 1
         self._begun = True
@@ -180,7 +202,7 @@ class ShuffleSampler(_Shuffle, Sampler[int]):
         self._begun = False
 
     def next_state(self, skip: int = 0) -> State:
-        """Return the state in which the next iteration begins if it skips so many indices."""
+        """Return the state in which the next iteration begins if it skips `skip` indices."""
         return self._state(self.epoch + self._begun, self._skipped(skip))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -189,11 +211,19 @@ class ShuffleSampler(_Shuffle, Sampler[int]):
 
 
 class DistributedShuffleSampler(_Shuffle, DistributedSampler[int]):
-    """`ShuffleSampler` for one of several ranks, in place of torch's DistributedSampler.
+    """A `ShuffleSampler` for one of several ranks, in place of torch's `DistributedSampler`.
 
-    As with that one, an epoch's order is another only after `set_epoch`; shares are made equal by
-    repeating indices from the beginning of the order or, with `drop_last`, by leaving some out.
-    The state is that of all ranks, which are taken to have given out equally many indices.
+    As in torch, the order changes only after `set_epoch`. All ranks get equally many indices:
+    some indices are repeated from the beginning of the order, or left out with `drop_last`. The
+    state holds for all ranks, and assumes that all have yielded equally many indices.
+
+    Args:
+        dataset: the dataset.
+        num_replicas: the number of ranks; by default from `torch.distributed`.
+        rank: the rank of this process; by default from `torch.distributed`.
+        shuffle: False: keep the order of the dataset.
+        seed: an integer. It must be the same on all ranks.
+        drop_last: leave out indices that do not divide equally, instead of repeating some.
     """
 
     def __init__(
@@ -220,5 +250,5 @@ class DistributedShuffleSampler(_Shuffle, DistributedSampler[int]):
         return left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
 
     def next_state(self, skip: int = 0) -> State:
-        """Return the state in which the next iteration begins if it skips so many indices."""
+        """Return the state in which the next iteration begins if it skips `skip` indices."""
         return self._state(self.epoch, self._skipped(skip))

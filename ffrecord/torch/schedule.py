@@ -1,4 +1,8 @@
-"""The batches of an epoch as a loader sends them out: from any step on, and with a look ahead."""
+"""The batches of an epoch as a loader sends them to its workers.
+
+An epoch can begin at any batch. Each request also names the batch that the same worker gets next.
+A loader uses its `Steps` from one thread.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +35,8 @@ SamplerState: TypeAlias = dict[str, Any]
 
 END = object()
 SEEKABLE = (ShuffleSampler, DistributedShuffleSampler)
-# The order of an epoch of theirs is settled when it begins. Any other sampler may decide on a batch
-# when it is asked for it, by the losses of the last one for example, and is not asked early.
+# Samplers that fix the order of an epoch when it begins, so batches may be asked for early. Any
+# other sampler may choose a batch only when it is asked, for example by the last batch's losses.
 SETTLED = (
     *SEEKABLE, SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler,
     DistributedSampler, list, tuple, range, torch.Tensor, np.ndarray,
@@ -41,31 +45,33 @@ SETTLED = (
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where an epoch begins."""
+    """The point at which an epoch begins."""
 
-    skip: int = 0  # so many batches of the sampler are left out
-    number: int = 0  # the first one after them is this one of the epoch
-    seed: int | None = None  # for the random transforms of its batches
-    origin: torch.Tensor | None = None  # the state of a generator, to draw the order from
-    sampler: SamplerState | None = None  # the state of a sampler that has one of its own
-    given: frozenset[int] = frozenset()  # batches after `number` that were handed out already
-    passing: int = 0  # so many workers get an empty batch first: it is the turn of the next one
-    restored: tuple[Any, ...] = ()  # states of the dataset, for the workers from then on
+    skip: int = 0  # the number of the sampler's batches to leave out
+    number: int = 0  # the number in the epoch of the first batch after them
+    seed: int | None = None  # for the random transforms of the batches
+    origin: torch.Tensor | None = None  # the random state that the order is drawn from
+    sampler: SamplerState | None = None  # the sampler's state, if it has a state_dict
+    given: frozenset[int] = frozenset()  # batches after `number` that were returned already
+    passing: int = 0  # the number of workers that get an empty batch before the next one's turn
+    restored: tuple[Any, ...] = ()  # states of the dataset for the workers, from that turn on
 
 
 class Steps(Sampler[Any]):
-    """Batches of a batch sampler, or indices of a sampler where a loader makes no batches.
+    """The batches of a batch sampler, or the indices of a sampler if a loader makes no batches.
 
-    `start` says where the next iteration begins. A sampler of ours is moved there, one with a state
-    of its own is given that, and any other is asked for its batches, and those before are dropped.
+    `start` says where the next iteration begins. Our samplers seek to that point. A sampler with a
+    `state_dict` gets its saved state. Any other sampler is iterated, and the batches before that
+    point are dropped.
 
     Args:
-        source: the batch sampler, or the sampler.
-        batched: whether it gives batches.
-        ahead: a worker's next batch is the one after so many; 0: it is not to be told.
-        promises: whether the dataset is given `BatchRequest`s: it is ours, or wrapped.
-        ours: whether the dataset is ours: a list of indices is then several samples, not one key.
-        kept: so many states of a sampler of its own are kept: as many as batches can be under way.
+        source: the batch sampler or the sampler.
+        batched: True if `source` gives batches.
+        ahead: how many batches later the same worker gets its next one; 0: no read-ahead.
+        promises: True if the dataset takes `BatchRequest`s: it is ours, or wrapped.
+        ours: True if the dataset is ours. A list is then several indices, not one key.
+        kept: how many states of a sampler with a `state_dict` are kept. It must cover all batches
+            that can be under way.
     """
 
     def __init__(
@@ -83,27 +89,27 @@ class Steps(Sampler[Any]):
 
     @property
     def sampler(self) -> Any:
-        """Where indices come from."""
+        """The sampler that gives the indices."""
         return self.source.sampler if type(self.source) is BatchSampler else self.source
 
     @property
     def seekable(self) -> bool:
-        """Whether the sampler can be moved to a step."""
+        """True if the sampler can seek to a step."""
         return isinstance(self.sampler, SEEKABLE)
 
     @property
     def settled(self) -> bool:
-        """Whether the sampler may be asked for a batch before it is wanted."""
+        """True if the sampler may be asked for a batch before the batch is needed."""
         return type(self.sampler) in SETTLED
 
     @property
     def step_size(self) -> int:
-        """How many indices a step takes from the sampler."""
+        """The number of indices that a step takes from the sampler."""
         return self.source.batch_size if type(self.source) is BatchSampler else 1
 
     @property
     def kind(self) -> str:
-        """The kind of sampler: a saved state fits only a sampler of the same kind."""
+        """The kind of sampler. A saved state fits only a sampler of the same kind."""
         if self.seekable:
             return "shuffle of ffrecord"
         ranks = getattr(self.sampler, "num_replicas", None)
@@ -111,18 +117,18 @@ class Steps(Sampler[Any]):
 
     @property
     def ranks(self) -> int:
-        """How many ranks share the sampler's order."""
+        """The number of ranks that share the sampler's order."""
         return int(getattr(self.sampler, "num_replicas", 1))
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of a sampler that is told it, or counts it."""
+        """The sampler's epoch; None if it has no `set_epoch`."""
         epoch: int | None = getattr(self._with("set_epoch"), "epoch", None)
         return epoch
 
     @property
     def next_epoch(self) -> int | None:
-        """The epoch that such a sampler will take next if nobody tells it another."""
+        """The epoch of the sampler's next iteration, unless `set_epoch` is called before."""
         sampler = self._with("set_epoch")
         return sampler.next_state()["epoch"] if isinstance(sampler, SEEKABLE) else self.epoch
 
@@ -132,7 +138,7 @@ class Steps(Sampler[Any]):
             sampler.set_epoch(epoch)
 
     def _with(self, name: str) -> Any:
-        """The sampler or, of a batch sampler of another kind, the one inside, if it has that."""
+        """Return the sampler that has the attribute: `sampler`, or the sampler inside it."""
         for sampler in (self.sampler, getattr(self.sampler, "sampler", None)):
             if getattr(sampler, name, None) is not None:
                 return sampler
@@ -140,23 +146,27 @@ class Steps(Sampler[Any]):
 
     @property
     def count(self) -> int | None:
-        """How many an epoch has; None if the sampler does not know."""
+        """The number of steps in an epoch; None if the sampler has no length."""
         try:
             return len(self.source)
         except TypeError:
             return None
 
     def __len__(self) -> int:
-        """How many are still to come, from the start on."""
+        """Return the number of steps from `start` to the end of the epoch."""
         if not self.seekable:
             return self.left(self.start)
         return self.left(self.start, 0 if self.present.waits else self.sampler.begin)
 
     def left(self, start: Start, begin: int | None = None) -> int:
-        """How many come from a start on; TypeError if the sampler does not know.
+        """Return the number of steps from a start to the end of the epoch.
 
         Args:
-            begin: where in its order a sampler of ours is moved to before it begins.
+            start: the point at which the epoch begins.
+            begin: the position of our sampler in its order before it skips.
+
+        Raises:
+            TypeError: the sampler has no length.
         """
         if not self.seekable:
             return max(len(self.source) - start.number - len(start.given), 0)
@@ -167,37 +177,37 @@ class Steps(Sampler[Any]):
         return max(count - len(start.given), 0)
 
     def __iter__(self) -> Iterator[Any]:
-        # A torch loader with workers makes two iterators at the beginning and uses one.
+        # A torch loader with workers makes two iterators and uses one: do not draw or seek yet.
         self.present = _Iteration(self, self.start, waits=True)
         return self.present
 
     def next_state(self) -> SamplerState | None:
-        """Return the sampler's own state before the next epoch; None if it has none."""
+        """Return the sampler's state before the next epoch; None if it does not save one."""
         if self.seekable:
             state: SamplerState = self.sampler.next_state()
             return state
         return _own_state(self)
 
     def pass_over(self) -> None:
-        """Go through what is left of an epoch, for what that does to the sampler."""
+        """Iterate the rest of an epoch, so that the sampler makes its draws."""
         for _ in _Iteration(self, self.start).numbered():
             pass
 
 
 class _Iteration(Iterator[Any]):
-    """The batches of one epoch. Nothing is moved or drawn before the first one is asked for."""
+    """The batches of one epoch. The sampler does not seek or draw before the first is asked for."""
 
     def __init__(self, steps: Steps, start: Start, waits: bool = False) -> None:
         self.steps = steps
         self.start = start
-        self.waits = waits  # until the first batch the place of a sampler of ours is this one's
-        self.origin = start.origin  # what the order is drawn from
+        self.waits = waits  # True until the first batch; our sampler's position is for this epoch
+        self.origin = start.origin  # the random state that the order is drawn from
         self._states: deque[tuple[int, SamplerState | None]] = deque(maxlen=steps.kept)
         self._batches: Iterator[Any] | None = None
 
     @property
     def drawn(self) -> bool:
-        """Whether the first batch was asked for."""
+        """True after the first batch was asked for."""
         return self._batches is not None
 
     def __next__(self) -> Any:
@@ -210,15 +220,16 @@ class _Iteration(Iterator[Any]):
     # ---- states --------------------------------------------------------------------------
 
     def pin(self) -> None:
-        """Settle what the order will be drawn from, if it was not drawn yet.
+        """Fix the random state that the order will be drawn from, if it was not drawn yet.
 
-        A state is saved: it must be the same order then, whatever the program draws meanwhile.
+        This is called when a state is saved. The order must be the same after resuming, even if the
+        program draws random numbers in between.
         """
         if not self.drawn and self.origin is None and not self.steps.draws.never:
             self.origin = self.steps.draws.origin()
 
     def sampler_state(self, step: int) -> SamplerState | None:
-        """Return the sampler's own state before the batch `step`; None if it is not known."""
+        """Return the sampler's state before the batch `step`; None if it is not known."""
         steps = self.steps
         if steps.seekable:
             if self.drawn:
@@ -234,7 +245,7 @@ class _Iteration(Iterator[Any]):
     # ---- batches -------------------------------------------------------------------------
 
     def numbered(self) -> Iterator[tuple[int, Any]]:
-        """Yield the sampler's batches from the start on, with their numbers."""
+        """Yield the numbers and the batches of the sampler, from the start on."""
         steps, start = self.steps, self.start
         if steps.seekable:
             steps.sampler.skip(start.skip * steps.step_size)
@@ -246,7 +257,7 @@ class _Iteration(Iterator[Any]):
                 yield number, key
 
     def _drawn(self) -> Iterator[Any]:
-        """The items of a sampler that is not ours. It draws when its first is asked for."""
+        """Yield the items of a foreign sampler, which draws when its first item is asked for."""
         steps, start, draws = self.steps, self.start, self.steps.draws
         if self.origin is None and not draws.never:
             self.origin = draws.origin()
@@ -269,7 +280,7 @@ class _Iteration(Iterator[Any]):
             item = next(items, END)
 
     def _begun(self) -> _Once:
-        """The sampler's iterator, in the states that it has of its own."""
+        """Return the sampler's iterator, after loading the saved states of both."""
         sampler, states = self.steps.sampler, copy.deepcopy(self.start.sampler)
         if states is not None and states["sampler"] is not None:
             sampler.load_state_dict(states["sampler"])
@@ -279,15 +290,15 @@ class _Iteration(Iterator[Any]):
         return _Once(indices)
 
     def _items(self, indices: _Once) -> Iterator[Any]:
-        """Indices as they are, or in batches."""
+        """Return an iterator over the indices, in batches if the loader makes batches."""
         steps = self.steps
-        once: Any = indices.inner if steps.settled else indices  # torch's are iterators like others
+        once: Any = indices.inner if steps.settled else indices  # torch's iterators need no guard
         if steps.source is steps.sampler:
             return once  # type: ignore[no-any-return]
         return iter(BatchSampler(once, steps.source.batch_size, steps.source.drop_last))
 
     def _with_more(self, keys: Iterator[tuple[int, Any]]) -> Iterator[BatchRequest]:
-        """Each with its number and seed, and with the indices that the same worker gets next."""
+        """Yield a request for each batch: its number, its seed and the worker's next indices."""
         steps, start = self.steps, self.start
         restored = deque(start.restored)
         for _ in range(start.passing):
@@ -302,14 +313,14 @@ class _Iteration(Iterator[Any]):
             window.append(batch)
             if len(window) > steps.ahead:
                 present = window.popleft()
-                if steps.ahead and not single:  # one record is read faster than it is announced
+                if steps.ahead and not single:  # reading one record is faster than announcing it
                     present.following = list(window[-1])
                 yield present
         yield from window
 
 
 def _own_state(steps: Steps, indices: _Once | None = None) -> SamplerState | None:
-    """Return the state of a sampler that has one of its own, and of its iterator."""
+    """Return the states of the sampler and its iterator; None if both do not save one."""
     sampler = own_state(steps.sampler)
     iterator = None if indices is None else own_state(indices.inner)
     if sampler is None and iterator is None:
@@ -319,9 +330,9 @@ def _own_state(steps: Steps, indices: _Once | None = None) -> SamplerState | Non
 
 
 class _Once(Iterator[Any]):
-    """An iterator that is not asked for its iterator again.
+    """A wrapper so that `iter()` is not called on a sampler's iterator.
 
-    Some begin anew then, and some cannot be asked: torch needs nothing but `__next__`.
+    Some iterators would start again, and some have no `__iter__`. torch needs only `__next__`.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -337,5 +348,5 @@ class _Once(Iterator[Any]):
 
 
 def _is_one(key: Any) -> bool:
-    """Whether a sampler gave an index, not several; one may be an array or tensor of no axes."""
+    """Return True for one index, which may be an array or tensor without axes."""
     return not hasattr(key, "__len__") or getattr(key, "ndim", 1) == 0

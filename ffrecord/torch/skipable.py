@@ -1,9 +1,9 @@
-"""`SkipableSampler`: a batch sampler whose first batches can be left out.
+"""`SkipableSampler`: a batch sampler whose first batches can be skipped.
 
-Loaders of the original FFRecord skip steps with it: `loader.batch_sampler` is one, and programs set
-its step. Loaders of ours skip steps themselves, and have such an object for these programs. It is
-also torch's `BatchSampler`, because Lightning and Accelerate make new loaders out of what they find
-in one: the sampler, the batch size and `drop_last`.
+Loaders of the original FFRecord have one as `loader.batch_sampler`, and programs set its step. Our
+loaders skip steps themselves, but have this object for such programs. It is a subclass of torch's
+`BatchSampler`, because Lightning and Accelerate make new loaders from a batch sampler's `sampler`,
+`batch_size` and `drop_last`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from torch.utils.data import BatchSampler, IterableDataset
 
 
 class SkipableSampler(BatchSampler):
-    """Batches, from the one on that `set_step` says.
+    """A batch sampler that skips the first batches, as many as `set_step` says.
 
     Args:
-        sampler: gives batches or, if there is a batch size, indices to make batches of.
-        batch_size, drop_last: as in torch's `BatchSampler`.
+        sampler: gives indices if `batch_size` is set, otherwise batches.
+        batch_size: indices in a batch, as in torch's `BatchSampler`.
+        drop_last: leave out a last batch that is smaller, as in torch's `BatchSampler`.
 
     Attributes:
-        batches: all batches, whatever the step is.
-        step: how many batches are left out.
+        batches: all batches, including skipped ones.
+        step: the number of batches that are skipped.
     """
 
     def __init__(
         self, sampler: Any, batch_size: int | None = None, drop_last: bool = False
     ) -> None:
-        # Not super().__init__(): it refuses to be without a batch size.
+        # Not super().__init__(), which raises without a batch size.
         self.batches = sampler
         self.sampler = sampler
         self.batch_size = batch_size  # type: ignore[assignment]
@@ -43,20 +44,20 @@ class SkipableSampler(BatchSampler):
             self.batches = BatchSampler(sampler, batch_size, drop_last)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Pass on what is set: some programs change a loader's sampler or batch size like that."""
+        """Change `batches` too: some programs set a loader's sampler or batch size this way."""
         super().__setattr__(name, value)
         makes_batches = getattr(self, "batches", None) is not getattr(self, "sampler", None)
         if makes_batches and name in ("sampler", "batch_size", "drop_last"):
             setattr(self.batches, name, value)
 
     def set_step(self, step: int) -> None:
-        """Leave out so many batches, here and in the loader that has this batch sampler."""
+        """Skip the first `step` batches, here and in the loader that has this batch sampler."""
         loader = None if self._loader is None else self._loader()
         if loader is not None:
             loader.set_step(step)
             return
         if operator.index(step) < 0:
-            raise ValueError(f"step {step} cannot be set: it is negative")
+            raise ValueError(f"step {step} cannot be set; pass a number from 0 up")
         self.step = operator.index(step)
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -83,18 +84,20 @@ class Skipping:
         self._skipable.step = step
 
     def _take_batch_sampler(self: Any, *, skippable: bool) -> Any:
-        """Put a `SkipableSampler` in the place of the batch sampler that torch has made.
+        """Replace the batch sampler that torch made by a `SkipableSampler`.
 
-        A batch sampler that the user has given stays, and is shared if it is a `SkipableSampler`.
-        Return what gives all batches, or None if the loader makes none.
+        A batch sampler from the user stays. If it is a `SkipableSampler`, it is shared.
+
+        Returns:
+            The object that gives all batches, or None if the loader makes no batches.
         """
         batches = self.batch_sampler
         self._skipable = SkipableSampler(())
-        if type(batches) is SkipableSampler:  # not a subclass: that may do more than skip
+        if type(batches) is SkipableSampler:  # a subclass may do more than skip
             self._skipable = batches
         elif skippable and self.batch_size and not isinstance(self.dataset, IterableDataset):
             self._skipable = SkipableSampler(batches.sampler, batches.batch_size, batches.drop_last)
-            # Past torch's __setattr__, which refuses it: torch itself has no need to.
+            # Bypass torch's __setattr__, which does not allow a new batch sampler.
             self.__dict__["batch_sampler"] = self._skipable
         self._link()
         return self._skipable.batches if self.batch_sampler is self._skipable else batches

@@ -1,8 +1,10 @@
-"""IterableDatasets whose place is known: in each worker, after each batch.
+"""Positions in IterableDatasets: in each worker, after each batch.
 
-A dataset, or its iterator, that has `state_dict` and `load_state_dict` is asked for its state, as
-torchdata's StatefulDataLoader does. Any other is begun anew when a state is loaded, and the samples
-that were handed out are passed over.
+If a dataset or its iterator has `state_dict` and `load_state_dict`, these are used, as in
+torchdata's StatefulDataLoader. Any other dataset starts from the beginning when a state is loaded,
+and the samples that were returned before are read and dropped.
+
+Each worker process has its own `Samples`. States travel to the main process with the batches.
 """
 
 from __future__ import annotations
@@ -21,21 +23,22 @@ from ffrecord.torch.wrapping import Wrapper, inner_of
 WorkerState: TypeAlias = dict[str, Any]
 
 FIELDS = {"given", "batches", "at", "ended", "over", "dataset", "iterator"}
-PASS = object()  # stands for a sample of a worker whose turn it is not
+PASS = object()  # a placeholder for samples of a worker whose turn has passed
 
 
 def after_the_epoch(state: WorkerState | None) -> WorkerState | None:
-    """Return the state of a worker that has come to the end: the next epoch is to begin."""
+    """Return a worker's state changed from the end of an epoch to the beginning of the next."""
     return None if state is None else {**state, "over": True, "given": 0, "batches": 0}
 
 
 class Place:
-    """Where the next iteration over a stream begins, and the present one.
+    """The position at which the next iteration over a stream begins, and the present iteration.
 
     Args:
-        states: of each worker, or of this process if there are none; None: from the beginning.
-        turn: the worker that gives the first batch. Those before it are asked first by torch, and
-            give an empty one.
+        states: the state of each worker, or of this process if there are no workers. None: from
+            the beginning.
+        turn: the worker that gives the first batch. torch asks the workers before it first; they
+            return an empty batch.
     """
 
     def __init__(self, states: Sequence[WorkerState | None] = (), turn: int = 0) -> None:
@@ -49,13 +52,13 @@ class Place:
         number = 0 if info is None else info.id
         state = self._states[number] if number < len(self._states) else None
         self.samples = Samples(dataset, state, passing=number < self._turn)
-        # They are for the first iteration. Workers that persist go on by themselves.
+        # The states are for the first iteration only. Persistent workers continue by themselves.
         self._states, self._turn = [], 0
         return self.samples
 
 
 class Stream(Wrapper):
-    """An IterableDataset that begins at a place."""
+    """A wrapper that makes an IterableDataset begin at a `Place`."""
 
     _ffrecord_place: Place
 
@@ -73,8 +76,8 @@ class Stream(Wrapper):
 class Samples(Iterator[Any]):
     """The samples of one worker, from a state on.
 
-    The state is loaded when the first sample is asked for: it may set torch's random numbers, which
-    a loader puts back when it has begun.
+    The state is loaded when the first sample is asked for, not earlier. Loading it may set torch's
+    random numbers, and a loader restores those at the end of `iter()`.
     """
 
     def __init__(self, dataset: Any, state: WorkerState | None, passing: bool) -> None:
@@ -103,7 +106,7 @@ class Samples(Iterator[Any]):
         return sample
 
     def _restore(self, state: WorkerState) -> None:
-        """Load the dataset's state, then that of its iterator; read over what was given since."""
+        """Load the states of the dataset and its iterator, then drop the samples given since."""
         dataset = self._dataset
         own, iterators = copy.deepcopy((state["dataset"], state["iterator"]))
         known, ended, over = state["at"], state["ended"], state["over"]
@@ -115,7 +118,7 @@ class Samples(Iterator[Any]):
         if iterators is not None:
             iterator.load_state_dict(iterators)
         if over and iterator is not None and not ended:
-            _pass_over(iterator)  # as far as the end, for what that does to the dataset
+            _pass_over(iterator)  # to the end, because that may change the dataset
         if over or (own is None and iterators is None):
             iterator, known = iter(dataset), 0
         self._given, self._batches, self._ended = state["given"], state["batches"], False
@@ -126,30 +129,33 @@ class Samples(Iterator[Any]):
         self._iterator = iterator
 
     def after_batch(self, every: int) -> WorkerState:
-        """Return the state after a batch: all of it every so often, else how far it is."""
+        """Return the state after a batch: complete after each `every` batches, otherwise counts."""
         self._batches += 1
         if self._ended or self._batches == 1 or self._batches % every == 0:
             return self.state()
         return {"given": self._given, "batches": self._batches}
 
     def state(self) -> WorkerState:
-        """Return all that is known."""
+        """Return the complete state."""
         if self._loaded is not None:
             return self._loaded
         itself = self._iterator is self._dataset
         return {
             "given": self._given,
             "batches": self._batches,
-            "at": self._given,  # when the states below were asked for
+            "at": self._given,  # the value of "given" when the states below were taken
             "ended": self._ended,
-            "over": False,  # those were of the epoch before: it is over
+            "over": False,  # True if the states below are from the previous, finished epoch
             "dataset": None if itself else own_state(self._dataset),
             "iterator": own_state(self._iterator),
         }
 
 
 def _pass_over(iterator: Any, count: int | None = None) -> None:
-    """Ask for so many samples, or all. Never for the iterator's iterator: some begin anew then."""
+    """Read and drop `count` samples, or all.
+
+    This calls only `next`: some iterators start again when `iter` is called on them.
+    """
     end = object()
     numbers = itertools.count() if count is None else range(count)
     for _ in numbers:
@@ -158,12 +164,13 @@ def _pass_over(iterator: Any, count: int | None = None) -> None:
 
 
 class Stamping:
-    """A collate function that sends the worker's state along with a batch.
+    """A collate function that sends the worker's state along with each batch.
 
     Args:
-        collate_fn: the loader's.
-        place: the stream's. Both reach a worker together, so that it is the same object there.
-        every: the dataset is asked for its state after so many batches.
+        collate_fn: the loader's collate function.
+        place: the stream's `Place`. Stream and collate function are pickled together, so that they
+            share it in a worker too.
+        every: the number of batches after which the dataset is asked for its state.
     """
 
     def __init__(self, collate_fn: Callable[[Any], Any], place: Place, every: int) -> None:
@@ -173,13 +180,13 @@ class Stamping:
 
     def __call__(self, fetched: Any) -> Any:
         samples = self.place.samples
-        assert samples is not None  # a batch comes after the beginning
+        assert samples is not None  # iteration began before the first batch
         if samples.passing:
             samples.passing = False
             return Delivery((), [], None)
         batch = self.collate_fn(fetched)
         info = get_worker_info()
-        if info is None:  # the state is asked for when it is wanted
+        if info is None:  # in the main process, state_dict() asks for the state itself
             return batch
         state = state_or_reason(lambda: samples.after_batch(self.every))
         return Delivery((batch,), [], None, worker=info.id, state=Opaque(state))

@@ -1,7 +1,7 @@
-"""Datasets from elsewhere in a wrapper, which a worker is given in their place.
+"""Wrappers around foreign datasets, which workers get in their place.
 
-A wrapper passes everything on to the dataset inside, so that a `worker_init_fn` that looks at or
-changes `get_worker_info().dataset` does that to the dataset itself.
+A wrapper passes all attributes on to the dataset inside. So a `worker_init_fn` can read and change
+`get_worker_info().dataset` as if it were the dataset itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INNER = "_ffrecord_inner"
 
 
 class Wrapper:
-    """Looks like the object inside."""
+    """A wrapper that looks like the object inside."""
 
     def __init__(self, inner: Any) -> None:
         object.__setattr__(self, INNER, inner)
@@ -27,10 +27,13 @@ class Wrapper:
 
     @__class__.setter
     def __class__(self, value: Any) -> None:
-        raise TypeError("the class of a wrapped dataset cannot be changed")
+        raise TypeError(
+            f"the class of a {type(inner_of(self)).__name__} cannot be changed in a worker; change "
+            "it before the loader is made"
+        )
 
     def __getattr__(self, name: str) -> Any:
-        if name == INNER:  # it is being made
+        if name == INNER:  # __init__ has not run
             raise AttributeError(name)
         return getattr(inner_of(self), name)
 
@@ -62,7 +65,7 @@ def inner_of(wrapper: Wrapper) -> Any:
 
 
 class Promising(Wrapper):
-    """A dataset with indices that answers a `BatchRequest` as datasets of ours do."""
+    """A foreign map-style dataset that answers a `BatchRequest` with a `Promise`."""
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, BatchRequest):
@@ -76,7 +79,7 @@ class Promising(Wrapper):
 
 
 class _Batchwise(Wrapper):
-    """The same, asked for lists of keys."""
+    """A foreign dataset that takes a list of keys, as our datasets do."""
 
     def __getitem__(self, keys: list[Any]) -> Any:
         return fetch(inner_of(self), keys)
@@ -89,7 +92,7 @@ class _Batchwise(Wrapper):
 
 
 class _OneByOne(_Batchwise):
-    """The same, for a loader that makes no batches."""
+    """A `_Batchwise` that reads each key by itself, for a loader that makes no batches."""
 
     def __getitem__(self, keys: list[Any]) -> Any:
         return [inner_of(self)[key] for key in keys]

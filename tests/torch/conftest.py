@@ -1,4 +1,4 @@
-"""Files and warnings of the tests of ffrecord.torch."""
+"""Fixtures and ignored warnings for the tests of ffrecord.torch."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of N records, each of which says its number."""
+    """Return a file of N records, each with its number in it."""
     return write_numbers(tmp_path_factory.mktemp("numbers") / "numbers.ffr", range(N))

@@ -1,4 +1,4 @@
-"""Datasets and loaders that the tests of ffrecord.torch share. Importable, so workers find them."""
+"""Shared datasets and helpers for the tests of ffrecord.torch. Worker processes import them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support import handmade
 Bytes = npt.NDArray[np.uint8]
 N = 23
 
-# Four workers on two cores are asked for on purpose; there is no accelerator to pin memory for.
+# The tests start four workers on two cores on purpose, and pin memory without an accelerator.
 TORCH_WARNINGS = [
     "ignore:This DataLoader will create [34] worker processes",
     "ignore:'pin_memory' argument is set as true but no accelerator",
@@ -27,7 +27,7 @@ TORCH_WARNINGS = [
 
 
 def record(number: int) -> bytes:
-    """A record that says which one it is, of a size of its own."""
+    """Return a record with its number in it. Records differ in size."""
     return struct.pack("<q", number) + bytes([number % 251]) * (37 * number % 500)
 
 
@@ -36,7 +36,7 @@ def write_numbers(path: Path, numbers: Sequence[int]) -> Path:
 
 
 def damaged(numbers: Path, copy: Path, number: int) -> Path:
-    """A copy of a file of numbers in which one record is damaged."""
+    """Copy a file of numbers and damage one record of the copy."""
     content = bytearray(numbers.read_bytes())
     content[content.index(record(number)) + 3] ^= 1
     copy.write_bytes(content)
@@ -51,7 +51,7 @@ def number_of(data: Bytes) -> int:
 
 
 class Processed(Dataset[int]):
-    """The original's older style: files for the base class, and `process`."""
+    """A dataset in the original's older style: the base class opens the files; `process`."""
 
     def process(self, indices: list[int], data: list[Bytes]) -> list[int]:
         assert len(indices) == len(data)
@@ -59,7 +59,7 @@ class Processed(Dataset[int]):
 
 
 class Reading(Dataset[int]):
-    """The original's newer style: readers of one's own, `__getitem__` and `__len__`."""
+    """A dataset in the original's newer style: its own reader, `__getitem__` and `__len__`."""
 
     def __init__(self, fname: Path) -> None:
         self.reader = FileReader(fname)
@@ -73,7 +73,7 @@ class Reading(Dataset[int]):
 
 
 class Both(Dataset[tuple[int, int]]):
-    """A sample of each style."""
+    """A dataset of pairs: one sample in each style."""
 
     def __init__(self, fname: Path) -> None:
         self.parts = [Processed(fname), Reading(fname)]
@@ -86,7 +86,7 @@ class Both(Dataset[tuple[int, int]]):
 
 
 class Noisy(Processed):
-    """A random transform that draws from all three sources of random numbers."""
+    """A dataset with a random transform that draws from Python, numpy and torch."""
 
     def process(self, indices: list[int], data: list[Bytes]) -> list[Any]:
         return [
@@ -99,7 +99,7 @@ STYLES = [Processed, Reading]
 
 
 def plain(batch: Any) -> Any:
-    """A collated batch as lists and numbers."""
+    """Return a collated batch as lists and numbers."""
     if isinstance(batch, torch.Tensor):
         return batch.tolist()
     if isinstance(batch, (list, tuple)):
@@ -108,12 +108,12 @@ def plain(batch: Any) -> Any:
 
 
 def batches(loader: Any) -> list[Any]:
-    """What an epoch gives."""
+    """Return the batches of one epoch."""
     return [plain(batch) for batch in loader]
 
 
 def as_list(samples: list[Any]) -> list[Any]:
-    """A collate function that leaves the samples as they are."""
+    """Return the samples unchanged: a collate function."""
     return samples
 
 
@@ -124,8 +124,11 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def shut_down(iterator: Any) -> None:
-    """End an iterator's workers now. One that an exception keeps alive would be inherited by the
-    workers of later tests, which torch then waits seconds for."""
+    """Stop an iterator's workers now.
+
+    An exception can keep an iterator alive. Workers of later tests would inherit it, and torch
+    would then wait seconds for them.
+    """
     end = getattr(iterator, "_shutdown_workers", None)
     if end is not None:
         end()

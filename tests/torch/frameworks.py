@@ -1,4 +1,4 @@
-"""Packages that the tests of the frameworks use and not every machine has."""
+"""Optional packages for the tests of other frameworks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 
 
 def package(name: str) -> Any:
-    """Import a package, or skip the module that asks and say how to get the package."""
+    """Import a package. If it is missing, skip the calling module and say how to install it."""
     if importlib.util.find_spec(name) is None:
-        pytest.skip(
-            f"{name} is not installed: scripts/setup long installs it", allow_module_level=True
-        )
+        pytest.skip(f"{name} is not installed; run: scripts/setup long", allow_module_level=True)
     return importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""Starts the ranks of a distributed test, each a process of its own."""
+"""Start the ranks of a distributed test, one process for each rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def run_ranks(
 ) -> list[Any]:
     """Call `run_rank(rank, ranks, folder, name, plan)` of a module in every rank, and wait.
 
-    Each of them leaves its result in `<folder>/<name>.<rank>.json`; all results are returned.
+    Each rank writes its result to `<folder>/<name>.<rank>.json`. Return all results.
     """
     script = (
         "import json, sys, warnings; from pathlib import Path;"

@@ -1,4 +1,4 @@
-"""The loader as a drop-in for torch's: the same batches, however it is set up, and set_step."""
+"""The loader as a replacement for torch's: the same batches with any options, and set_step."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from tests.torch.datasets import (
 SIZE = 4
 STEPS = -(-N // SIZE)
 
-# Importing torch takes seconds: the server of forks does it once.
+# Importing torch takes seconds. With preloading, the fork server does it once.
 multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.torch.datasets"])
 
 
 def expected(dataset: Any, epochs: int = 1, **options: Any) -> list[Any]:
-    """What torch's own loader gives, without workers."""
+    """Return the batches of torch's own loader without workers."""
     loader: TorchDataLoader[Any] = TorchDataLoader(dataset, **options)
     return [batches(loader) for _ in range(epochs)]
 
@@ -55,7 +55,7 @@ def expected(dataset: Any, epochs: int = 1, **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize("workers", [0, 2, 4])
 @pytest.mark.parametrize("make", STYLES)
-def test_batches_are_those_of_torch(make: Any, workers: int, numbers: Path) -> None:
+def test_batches_equal_those_of_torch(make: Any, workers: int, numbers: Path) -> None:
     options: dict[str, Any] = {"multiprocessing_context": "fork"} if workers else {}
     dataset = make(numbers)
     loader = DataLoader(
@@ -70,16 +70,16 @@ def test_batches_are_those_of_torch(make: Any, workers: int, numbers: Path) -> N
 
 @pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_batches_are_those_of_torch_where_workers_begin_from_nothing(
+def test_batches_of_spawned_workers_equal_those_of_torch(
     method: str, workers: int, numbers: Path
 ) -> None:
-    """Both styles at once: starting such workers takes seconds."""
+    """Test both styles at once, because such workers take seconds to start."""
     dataset = Both(numbers)
     loader = DataLoader(
         dataset, SIZE, shuffle=True, num_workers=workers, generator=seeded(6),
         multiprocessing_context=method, persistent_workers=True,
     )  # fmt: skip
-    # Persistent workers are given a seed once only, so torch's second epoch is another.
+    # Persistent workers get a seed only once, so torch's second epoch has another order.
     (first,) = expected(dataset, batch_size=SIZE, shuffle=True, generator=seeded(6))
     assert batches(loader) == first
     assert sorted(pair for batch in batches(loader) for pair in zip(*batch, strict=True)) == [
@@ -91,7 +91,7 @@ def test_batches_are_those_of_torch_where_workers_begin_from_nothing(
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 @pytest.mark.parametrize("make", STYLES)
-def test_each_style_alone_where_workers_begin_from_nothing(
+def test_each_style_works_alone_in_spawned_workers(
     make: Any, method: str, workers: int, numbers: Path
 ) -> None:
     dataset = make(numbers)
@@ -104,7 +104,7 @@ def test_each_style_alone_where_workers_begin_from_nothing(
     )
 
 
-def test_persistent_workers_give_what_torch_gives_over_three_epochs(numbers: Path) -> None:
+def test_persistent_workers_equal_torch_over_three_epochs(numbers: Path) -> None:
     options: dict[str, Any] = {
         "batch_size": SIZE, "shuffle": True, "num_workers": 2, "persistent_workers": True,
         "multiprocessing_context": "fork",
@@ -117,10 +117,10 @@ def test_persistent_workers_give_what_torch_gives_over_three_epochs(numbers: Pat
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_shuffle_sampler_gives_every_epoch_its_order_with_any_number_of_workers(
+def test_the_order_of_a_shuffle_sampler_does_not_depend_on_workers(
     workers: int, numbers: Path
 ) -> None:
-    """torch's loaders with workers begin to iterate over a sampler twice."""
+    """torch's loaders with workers call `iter()` on a sampler twice."""
     dataset = Processed(numbers)
     loader = DataLoader(dataset, SIZE, sampler=ShuffleSampler(dataset, seed=3), num_workers=workers)
     alone = ShuffleSampler(N, seed=3)
@@ -158,7 +158,7 @@ def test_an_epoch_that_is_left_early_does_not_disturb_the_next(workers: int, num
     ],
 )
 @pytest.mark.parametrize("make", STYLES)
-def test_options_mean_what_they_mean_to_torch(
+def test_options_mean_the_same_as_in_torch(
     make: Any, options: dict[str, Any], numbers: Path
 ) -> None:
     dataset = make(numbers)
@@ -166,14 +166,14 @@ def test_options_mean_what_they_mean_to_torch(
     assert len(DataLoader(dataset, **options)) == len(TorchDataLoader(dataset, **options))
 
 
-def test_options_may_be_given_by_place_as_to_torch(numbers: Path) -> None:
+def test_options_may_be_positional_as_in_torch(numbers: Path) -> None:
     dataset = Processed(numbers)
     loader = DataLoader(dataset, 5, False, None, None, 0, as_list, False, True)
     assert batches(loader) == expected(dataset, batch_size=5, drop_last=True)[0]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_datasets_of_torch_and_iterables_go_through(workers: int) -> None:
+def test_torch_datasets_and_iterables_work(workers: int) -> None:
     tensors = TensorDataset(torch.arange(11) * 10)
     loader = DataLoader(tensors, 4, num_workers=workers)
     assert batches(loader) == expected(tensors, batch_size=4)[0]
@@ -186,13 +186,13 @@ class Stream(IterableDataset[int]):
         return iter(range(6))
 
 
-def test_an_iterable_has_no_steps() -> None:
+def test_set_step_is_refused_for_an_iterable() -> None:
     with pytest.raises(TypeError, match="IterableDataset"):
         DataLoader(Stream(), 4).set_step(1)
 
 
 class Waiting(Processed):
-    """Reads nothing until there is a file that allows it."""
+    """A dataset that waits until the file `release` exists."""
 
     release: Path
 
@@ -202,7 +202,7 @@ class Waiting(Processed):
         return super().process(indices, data)
 
 
-def test_a_worker_that_takes_too_long_is_torchs_error(numbers: Path, tmp_path: Path) -> None:
+def test_a_slow_worker_raises_torchs_timeout(numbers: Path, tmp_path: Path) -> None:
     dataset = Waiting(numbers)
     dataset.release = tmp_path / "released"
     iterator = iter(DataLoader(dataset, 4, num_workers=1, timeout=0.1))
@@ -212,15 +212,15 @@ def test_a_worker_that_takes_too_long_is_torchs_error(numbers: Path, tmp_path: P
     shut_down(iterator)
 
 
-def test_what_a_worker_hands_over_survives_pinning() -> None:
-    """torch's thread for pinned memory takes it apart and puts it together again."""
+def test_a_delivery_survives_pinning() -> None:
+    """torch's thread for pinned memory takes a batch apart and builds it again."""
     delivery = Delivery(({"a": "text", "b": [1, 2]},), [(3, "damaged")], None)
     pinned = pin_memory(delivery)  # type: ignore[no-untyped-call]
     assert isinstance(pinned, Delivery)
     assert pinned == delivery
 
 
-def test_on_error_is_for_datasets_of_ours_only() -> None:
+def test_on_error_is_refused_for_other_datasets() -> None:
     with pytest.raises(ValueError, match="on_error"):
         DataLoader(TensorDataset(torch.arange(3)), on_error="skip")
     with pytest.raises(ValueError, match="nonsense"):
@@ -232,7 +232,7 @@ def test_on_error_is_for_datasets_of_ours_only() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_set_step_leaves_batches_out_until_it_is_set_again(
+def test_set_step_skips_batches_until_it_is_set_again(
     workers: int, shuffled: bool, numbers: Path
 ) -> None:
     dataset = Processed(numbers)
@@ -259,26 +259,26 @@ def test_set_step_leaves_batches_out_until_it_is_set_again(
 
 
 @pytest.mark.parametrize("step", [-1, STEPS + 1])
-def test_a_step_that_is_not_there_is_a_value_error(step: int, numbers: Path) -> None:
+def test_a_step_out_of_range_is_a_value_error(step: int, numbers: Path) -> None:
     loader = DataLoader(Processed(numbers), SIZE)
-    with pytest.raises(ValueError, match=f"there are {STEPS}"):
+    with pytest.raises(ValueError, match=f"from 0 to {STEPS}"):
         loader.set_step(step)
     assert len(loader) == STEPS
 
 
-def test_a_loader_that_is_not_skippable_has_no_steps_to_set(numbers: Path) -> None:
-    with pytest.raises(ValueError, match="not skippable"):
+def test_set_step_is_refused_with_skippable_false(numbers: Path) -> None:
+    with pytest.raises(ValueError, match="skippable=False"):
         DataLoader(Processed(numbers), SIZE, skippable=False).set_step(1)
 
 
 class Countless:
-    """A sampler that does not say how many there are: torch asks for that only if one does."""
+    """A sampler without `__len__`. torch does not need one."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(N - 1, -1, -1))
 
 
-def test_a_sampler_without_a_length_will_do(numbers: Path) -> None:
+def test_a_sampler_without_a_length_works(numbers: Path) -> None:
     loader = DataLoader(Processed(numbers), SIZE, sampler=Countless())
     order = list(Countless())
     whole = [order[at : at + SIZE] for at in range(0, N, SIZE)]
@@ -314,7 +314,7 @@ class Resetting:
 
 
 class NextOnly:
-    """An iterator with `__next__` and nothing else. torch takes it."""
+    """An iterator that has only `__next__`. torch accepts it."""
 
     def __init__(self, items: Any) -> None:
         self.items = iter(items)
@@ -324,7 +324,7 @@ class NextOnly:
 
 
 class Bare:
-    """A sampler whose iterator has `__next__` only."""
+    """A sampler whose iterator has only `__next__`."""
 
     def __init__(self, items: list[Any]) -> None:
         self.items = items
@@ -343,7 +343,7 @@ PAIRS = [[2 * i, 2 * i + 1] for i in range(6)]
     ("workers", "ours"), [(0, True), (0, False), (2, True)], ids=["0-True", "0-False", "2-True"]
 )
 @pytest.mark.parametrize("make", [Resetting, Bare])
-def test_a_batch_sampler_is_asked_for_its_iterator_once_an_epoch(
+def test_iter_is_called_once_an_epoch_on_a_batch_sampler(
     make: Any, workers: int, ours: bool, numbers: Path
 ) -> None:
     dataset: Any = Processed(numbers) if ours else list(range(N))
@@ -362,7 +362,7 @@ def test_a_batch_sampler_is_asked_for_its_iterator_once_an_epoch(
     shut_down(iterator)
 
 
-def test_a_sampler_whose_iterator_has_next_only_will_do(numbers: Path) -> None:
+def test_a_sampler_whose_iterator_has_only_next_works(numbers: Path) -> None:
     dataset = Processed(numbers)
     options: dict[str, Any] = {"batch_size": None, "sampler": Bare([4, 2, 9, 7])}
     assert batches(DataLoader(dataset, **options)) == expected(dataset, **options)[0]
@@ -379,11 +379,11 @@ def test_set_step_works_with_persistent_workers(numbers: Path) -> None:
     assert batches(loader) == whole
 
 
-# ---- what samplers and workers may be like -----------------------------------------------
+# ---- unusual samplers and workers --------------------------------------------------------
 
 
 class Adaptive:
-    """A batch sampler that decides on a batch when it is asked for it."""
+    """A batch sampler that chooses a batch only when it is asked for it."""
 
     def __init__(self) -> None:
         self.harder = 0
@@ -398,7 +398,7 @@ class Adaptive:
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_an_adaptive_sampler_is_not_asked_early(wrapped: bool, numbers: Path) -> None:
-    """Without workers: it takes the last batch into account."""
+    """Without workers, a sampler may use the result of the last batch to choose the next."""
     dataset = Processed(numbers)
     sampler = Adaptive()
     options: dict[str, Any] = {"batch_sampler": sampler}
@@ -413,7 +413,7 @@ def test_an_adaptive_sampler_is_not_asked_early(wrapped: bool, numbers: Path) ->
 
 
 class Scaled(Processed):
-    """Is asked for (index, size) pairs: pictures of a size that the batch decides on."""
+    """A dataset with (index, size) pairs as keys: each batch has pictures of one size."""
 
     def __getitem__(self, indices: Any) -> Any:
         numbers = super().__getitem__([index for index, _ in indices])
@@ -448,7 +448,7 @@ class FailingPair(Scaled):
 
 
 @pytest.mark.filterwarnings("ignore::ffrecord.BadRecordWarning")
-def test_a_bad_pair_is_left_out_by_itself(numbers: Path) -> None:
+def test_only_the_bad_pair_is_left_out(numbers: Path) -> None:
     pairs = [[(2, 100), (3, 100), (4, 100)]]
     loader = DataLoader(
         FailingPair(numbers), batch_sampler=pairs, collate_fn=as_list, on_error="skip"
@@ -464,7 +464,7 @@ class Seeds(Processed):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_seeds_fit_into_a_tensor(workers: int, numbers: Path) -> None:
-    """default_collate makes a tensor of them, as a batch of seeds for another library."""
+    """default_collate makes a tensor of seeds, for example for another library."""
     dataset = Seeds(numbers)
     found = []
     for seed in range(8):
@@ -476,8 +476,8 @@ def test_seeds_fit_into_a_tensor(workers: int, numbers: Path) -> None:
     assert len(set(found)) == len(found)
 
 
-def test_the_numbers_of_a_seed_are_those_of_all_its_64_bits(numbers: Path) -> None:
-    """As before seeds were made to fit into a tensor."""
+def test_random_numbers_are_those_of_the_whole_64_bit_seed(numbers: Path) -> None:
+    """torch gets 63 bits of the seed, but its numbers are the same as for all 64."""
     batch = BatchRequest([0], seed=(1 << 63) + 12345, number=0)
     delivery = Assembler(as_list, "raise")(Noisy(numbers).__getitems__(batch))
     (sample,) = delivery.batch[0]
@@ -486,10 +486,10 @@ def test_the_numbers_of_a_seed_are_those_of_all_its_64_bits(numbers: Path) -> No
 
 
 @pytest.mark.parametrize("folder", [False, True])
-def test_an_archive_that_was_replaced_between_epochs_is_an_error_for_new_workers(
+def test_an_archive_replaced_between_epochs_is_an_error_for_new_workers(
     folder: bool, tmp_path: Path
 ) -> None:
-    """Spawned ones open it by name. This process goes on with the file that it has open."""
+    """Spawned workers open it by name. This process keeps reading the file that it has open."""
     path, other = tmp_path / "a.ffr", tmp_path / "b.ffr"
     dataset: Any
     if folder:
@@ -509,14 +509,14 @@ def test_an_archive_that_was_replaced_between_epochs_is_an_error_for_new_workers
     assert len(batches(forked)) == len(loader)
 
 
-# ---- made again, as Lightning does it ----------------------------------------------------
+# ---- loaders that Lightning makes from ours ----------------------------------------------
 
 
 def made_again(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
-    """A loader like another but with this sampler, by the rules that Lightning follows.
+    """Make a copy of a loader with another sampler, by Lightning's rules.
 
-    Attributes of the instance whose names are those of parameters, where they are not the
-    defaults, are the arguments: this class's parameters and, since it takes others, torch's.
+    The arguments are the instance's attributes that have the names of parameters, unless they equal
+    the defaults. Parameters of torch's class count too, because this class takes `**options`.
     """
     attributes = {k: v for k, v in vars(loader).items() if k[0] != "_"}
     attributes["multiprocessing_context"] = loader.multiprocessing_context
@@ -575,7 +575,7 @@ def test_workers_find_relative_paths_after_a_change_of_folder(
     assert plain(pickle.loads(pickle.dumps(dataset))[[3, 1]]) == plain(dataset[[3, 1]])
 
 
-def test_an_iterator_s_length_is_what_it_gives_also_when_resumed(numbers: Path) -> None:
+def test_the_length_of_an_iterator_is_right_also_when_resumed(numbers: Path) -> None:
     loader = DataLoader(Processed(numbers), SIZE)
     begun = iter(loader)
     next(begun)

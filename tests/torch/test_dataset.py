@@ -1,4 +1,4 @@
-"""Datasets of batches: keys of every kind, both styles, readers found, subsets and sums."""
+"""Datasets that read batches: all kinds of keys, both styles, readers, subsets and sums."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Make = Callable[[Path], Dataset[int]]
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The indices of every call of FileReader.read."""
+    """Record the indices of every call of FileReader.read."""
     calls: list[list[int]] = []
     original = FileReader.read
 
@@ -87,13 +87,13 @@ def test_one_index_gives_one_sample(make: Make, key: Any, numbers: Path) -> None
         st.none() | st.integers(-5, 5).filter(bool),
     )
 )
-def test_a_slice_gives_what_a_list_would(make: Make, numbers: Path, key: slice) -> None:
+def test_a_slice_of_samples_equals_that_of_a_list(make: Make, numbers: Path, key: slice) -> None:
     assert make(numbers)[key] == list(range(N))[key]
 
 
 @pytest.mark.parametrize("make", STYLES)
 @pytest.mark.parametrize("key", [N, -N - 1, [0, N], np.array([-N - 1]), 2**70])
-def test_an_index_outside_is_an_index_error(make: Make, key: Any, numbers: Path) -> None:
+def test_an_index_out_of_range_is_an_index_error(make: Make, key: Any, numbers: Path) -> None:
     with pytest.raises((IndexError, OverflowError)) as raised:
         make(numbers)[key]
     assert raised.type is IndexError
@@ -133,20 +133,20 @@ class Inherited(Doubled):
     pass
 
 
-def test_subclasses_of_subclasses_get_lists_and_may_ask_above_for_anything(numbers: Path) -> None:
+def test_a_subclass_gets_lists_and_may_pass_any_key_to_super(numbers: Path) -> None:
     assert Doubled(numbers)[3] == 6
     assert Inherited(numbers)[1:3] == [2, 4]
     assert WithNeighbour(numbers)[[2, 3]] == [(4, 4), (6, 4)]
     assert WithNeighbour(numbers)[3] == (6, 6)
 
 
-def test_a_dataset_that_defines_nothing_says_what_is_missing(numbers: Path) -> None:
+def test_a_dataset_without_process_names_the_missing_methods(numbers: Path) -> None:
     with pytest.raises(NotImplementedError, match=r"process\(indices, data\)"):
         Dataset(numbers)[0]
 
 
 class Returning(Processed):
-    """Makes of the samples of a batch what a test asks for."""
+    """A dataset whose `process` applies a function of the test to the samples of a batch."""
 
     def __init__(self, fname: Path, make: Callable[[list[int]], Any]) -> None:
         super().__init__(fname)
@@ -187,7 +187,7 @@ class Returning(Processed):
     ],
     ids=["itself", "a sum", "our loader", "torch's loader"],
 )
-def test_another_number_of_samples_than_of_records_is_an_error_with_both(
+def test_a_wrong_number_of_samples_is_an_error_with_both_numbers(
     ask: Any, make: Any, count: int, numbers: Path
 ) -> None:
     said = rf"Returning\.process returned {count} samples for 4 records"
@@ -206,7 +206,7 @@ def _all_but_one(samples: list[int]) -> list[int]:
     return samples[1:]
 
 
-def test_with_on_error_those_that_process_leaves_out_are_skipped(numbers: Path) -> None:
+def test_with_on_error_samples_missing_from_process_are_skipped(numbers: Path) -> None:
     even = Returning(numbers, lambda samples: [each for each in samples if each % 2 == 0])
     loader = DataLoader(even, batch_size=4, on_error="skip")
     with pytest.warns(BadRecordWarning):
@@ -221,7 +221,7 @@ def test_with_on_error_those_that_process_leaves_out_are_skipped(numbers: Path) 
         torch.tensor,
         lambda samples: {"numbers": torch.tensor(samples)},
         lambda samples: (torch.tensor(samples), np.array(samples), samples),
-        lambda samples: [torch.tensor(samples)] * 2,  # as default_collate does with pairs
+        lambda samples: [torch.tensor(samples)] * 2,  # the result of default_collate for pairs
     ],
     ids=["a tensor", "a dictionary", "a tuple", "a list of tensors"],
 )
@@ -238,12 +238,12 @@ def test_process_may_return_a_collated_batch(loader: Any, collated: Any, numbers
 
 
 def dict_of(batch: Any) -> dict[Any, Any]:
-    """A collated batch as lists, by their names or numbers."""
+    """Return a collated batch as a dictionary of lists, by name or number."""
     parts = batch if isinstance(batch, dict) else dict(enumerate(batch))
     return {key: part if isinstance(part, list) else part.tolist() for key, part in parts.items()}
 
 
-def test_files_may_be_many_and_unchecked(tmp_path: Path) -> None:
+def test_a_dataset_takes_several_files_without_checks(tmp_path: Path) -> None:
     first = write_numbers(tmp_path / "0.ffr", range(4))
     second = write_numbers(tmp_path / "1.ffr", range(4, 9))
     for files in (tmp_path, [first, second], (str(first), str(second))):
@@ -252,7 +252,7 @@ def test_files_may_be_many_and_unchecked(tmp_path: Path) -> None:
         assert not dataset.reader.check_data
 
 
-def test_an_on_error_that_means_nothing_is_refused(numbers: Path) -> None:
+def test_an_unknown_on_error_is_refused(numbers: Path) -> None:
     with pytest.raises(ValueError, match="ignore"):
         Processed(numbers, on_error="ignore")
 
@@ -278,7 +278,7 @@ def test_a_dataset_pickles(make: Make, numbers: Path) -> None:
 
 
 def test_types_are_known_to_a_checker(numbers: Path) -> None:
-    """What this asks of mypy is the test: it fails there."""
+    """mypy is the test here: it fails if the types are wrong."""
     dataset: Dataset[int] = Processed(numbers)
     loader: TorchDataLoader[int] = TorchDataLoader(dataset)
     whole: ConcatDataset[int] = ConcatDataset([dataset, Subset(dataset, [1])])
@@ -292,7 +292,7 @@ def test_types_are_known_to_a_checker(numbers: Path) -> None:
 # ---- fingerprints ------------------------------------------------------------------------
 
 
-def test_a_fingerprint_is_of_the_data_and_its_order(tmp_path: Path, numbers: Path) -> None:
+def test_a_fingerprint_depends_on_the_data_and_its_order(tmp_path: Path, numbers: Path) -> None:
     other = write_numbers(tmp_path / "other.ffr", [*range(N - 1), N])
     dataset = Processed(numbers)
     assert dataset.fingerprint == Processed(numbers).fingerprint
@@ -317,7 +317,9 @@ class Holder(ReaderRegistry):
         self.__dict__.update(attributes)
 
 
-def test_readers_are_found_wherever_they_are_kept(tmp_path: Path, numbers: Path) -> None:
+def test_readers_are_found_in_attributes_lists_and_dictionaries(
+    tmp_path: Path, numbers: Path
+) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").write_bytes(b"content")
     pack_folder(tmp_path / "folder", tmp_path / "folder.ffr")
@@ -347,7 +349,7 @@ def test_many_readers_in_one_list_are_found(numbers: Path) -> None:
 
 def test_readers_of_sums_and_subsets_are_found(numbers: Path) -> None:
     first, second = Processed(numbers), Reading(numbers)
-    found = (Subset(first, [1]) + second).ffreaders()  # nearer ones come first
+    found = (Subset(first, [1]) + second).ffreaders()  # second is nearer, so it comes first
     assert found == [second.reader, first.reader]
     assert (first + first).ffreaders() == [first.reader]
 
@@ -359,7 +361,7 @@ INDICES = st.lists(st.integers(-4, 3), max_size=8)
 
 
 @given(st.lists(st.integers(-N, N - 1), min_size=4, max_size=4), INDICES)
-def test_a_subset_is_what_a_list_would_be(
+def test_a_subset_equals_a_subset_of_a_list(
     numbers: Path, chosen: list[int], indices: list[int]
 ) -> None:
     model = [list(range(N))[index] for index in chosen]
@@ -371,8 +373,8 @@ def test_a_subset_is_what_a_list_would_be(
 
 
 @given(st.data())
-def test_a_sum_is_what_a_sum_of_lists_would_be(numbers: Path, data: st.DataObject) -> None:
-    """Also with parts that are empty, the same, subsets, sums, or datasets of torch's."""
+def test_a_sum_equals_a_sum_of_lists(numbers: Path, data: st.DataObject) -> None:
+    """Parts may be empty, the same, subsets, sums, or torch datasets."""
     dataset = Reading(numbers)
     tensors = TensorDataset(torch.arange(100, 105))
     pieces = [
@@ -413,5 +415,5 @@ def test_plus_makes_a_sum(numbers: Path) -> None:
     assert (dataset + TensorDataset(torch.arange(3)))[-1] == (torch.tensor(2),)
 
 
-def test_records_are_what_was_written(numbers: Path) -> None:
+def test_records_equal_those_that_were_written(numbers: Path) -> None:
     assert number_of(FileReader(numbers).read_one(5)) == 5

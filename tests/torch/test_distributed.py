@@ -1,4 +1,4 @@
-"""Ranks that are processes, with gloo: every sample once, and other numbers of ranks go on."""
+"""Ranks in processes, with gloo: every sample comes once; another number of ranks can resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE = 3
 
 
 def run_rank(rank: int, ranks: int, folder: Path, name: str, plan: dict[str, Any]) -> None:
-    """What one process does: epochs, batches until a stop, and its state; into a file."""
+    """Run one rank: some epochs, some batches and the state; write all to a file."""
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/{name}.meeting", rank=rank, world_size=ranks
     )
@@ -48,7 +48,7 @@ def run_rank(rank: int, ranks: int, folder: Path, name: str, plan: dict[str, Any
 
 
 def run(folder: Path, name: str, ranks: int, **plan: Any) -> list[Any]:
-    """Start all ranks, wait for them, and return what each of them got."""
+    """Run all ranks and return their results."""
     plan = {"state": None, "epochs": [], "stop": None} | plan
     return run_ranks("tests.torch.test_distributed", ranks, folder, name, plan)
 
@@ -64,14 +64,14 @@ def numbers_of(batches: list[Any]) -> list[int]:
     return [number for batch in batches for number in batch[0]]
 
 
-def test_ranks_cover_every_sample_once_and_fewer_ranks_go_on(folder: Path) -> None:
-    """Four ranks: an epoch, then two batches of the next; two ranks: the rest, and an epoch."""
+def test_ranks_cover_every_sample_once_and_fewer_ranks_continue(folder: Path) -> None:
+    """Four ranks read an epoch and two batches. Two ranks read the rest and another epoch."""
     four = run(folder, "four", 4, epochs=[0], stop=[1, 2])
     assert Counter(number for rank in four for number in numbers_of(rank[0][0])) == Counter(
         range(COUNT)
     )
     assert all(len(rank[0][0]) == COUNT // 4 // SIZE for rank in four)
-    # Each rank draws random transforms of its own.
+    # Each rank draws other random transforms.
     assert len({rank[0][0][0][1][0] for rank in four}) == 4
     before = [number for rank in four for number in numbers_of(rank[1])]
     assert len(set(before)) == len(before) == 4 * 2 * SIZE

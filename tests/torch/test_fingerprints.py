@@ -1,4 +1,4 @@
-"""A state knows its data: of everything of ours, and through torch's wrappers around it."""
+"""States are refused for other data: with all our readers, also inside torch's datasets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COUNT = 12
 
 
 class Holding(Dataset[Any]):
-    """A dataset of ours that reads from something without being a reader of ours."""
+    """A dataset of ours with an attribute that has a fingerprint but is not a FileReader."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = [inner]
@@ -51,7 +51,7 @@ class Holding(Dataset[Any]):
 
 
 class Knowing(TorchDataset[int]):
-    """A dataset from elsewhere that says what its data is."""
+    """A foreign dataset with a fingerprint."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -99,7 +99,7 @@ def same(datapoint: Any, seed: int) -> Any:
     return datapoint
 
 
-# For each: what is made of a folder and a version of the data in it. The length is the same.
+# Functions that make a dataset from a folder and a version of its data. All have one length.
 MAKERS: dict[str, Callable[[Path, int], Any]] = {
     "Dataset": numbers,
     "DatasetReader": fields,
@@ -159,7 +159,7 @@ def test_a_state_of_other_data_of_the_same_length_is_refused(kind: str, tmp_path
             make(other).load_state_dict(make(first).state_dict())
 
 
-def test_another_choice_of_the_same_data_is_other_data(tmp_path: Path) -> None:
+def test_another_subset_of_the_same_data_is_other_data(tmp_path: Path) -> None:
     data = numbers(tmp_path, 0)
     loader = DataLoader(torchs.Subset(data, [0, 1, 2, 3]), 2)
     for other in ([3, 2, 1, 0], [0, 1, 2, 4]):
@@ -167,7 +167,7 @@ def test_another_choice_of_the_same_data_is_other_data(tmp_path: Path) -> None:
             DataLoader(torchs.Subset(data, other), 2).load_state_dict(loader.state_dict())
 
 
-def test_combinations_differ_by_how_they_combine(tmp_path: Path) -> None:
+def test_fingerprints_depend_on_how_readers_are_combined(tmp_path: Path) -> None:
     data = fields(tmp_path, 0)
     made = [
         Mix([data] * 2, [1, 2], length=9),
@@ -178,7 +178,7 @@ def test_combinations_differ_by_how_they_combine(tmp_path: Path) -> None:
     ]
     assert len({each.fingerprint for each in made}) == len(made)
     assert Mix([data] * 2, [2, 4], length=9).fingerprint == made[0].fingerprint
-    # What a function does to the datapoints, and with which seed, is not a part of the data.
+    # The function of a Transform and its seed are not part of the fingerprint.
     assert Transform(data, same, seed=3).fingerprint == data.fingerprint
 
 
@@ -189,8 +189,8 @@ def sha256(data: bytes) -> str:
 @pytest.mark.parametrize(
     "kind", ["DatasetReader", "random_split", "Subset of a reader", "attribute"]
 )
-def test_a_state_of_version_1_that_knew_less_still_loads(kind: str, tmp_path: Path) -> None:
-    """It had the length only, alone or as a part of a fingerprint."""
+def test_a_state_of_version_1_with_a_shorter_fingerprint_loads(kind: str, tmp_path: Path) -> None:
+    """Version 1 knew only the length of these, alone or as a part of a fingerprint."""
     data = MAKERS[kind](tmp_path, 0)
     loader = DataLoader(data, 2, sampler=ShuffleSampler(data))
     iterator = iter(loader)

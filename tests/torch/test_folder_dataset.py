@@ -1,8 +1,8 @@
-"""Packed folders as datasets: torchvision's ImageFolder is the model, written down with os.walk.
+"""Packed folders as datasets, compared with a model of torchvision's ImageFolder.
 
-The rules are ImageFolder's documented ones: the folders at the top, sorted, are the classes; all
-files below them with a known extension, whatever its case, are samples, folder by folder in the
-order of their paths, names in order within each.
+The model is written with os.walk and follows ImageFolder's documentation. The classes are the top
+folders, sorted. The samples are all files below them with a known extension in any case: folder by
+folder in the order of their paths, and sorted by name within each.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ NAMES = [
 def model(
     root: Path, valid: Callable[[str], bool] | None = None
 ) -> tuple[list[str], list[tuple[str, int]]]:
-    """The classes and samples of ImageFolder; paths from the root."""
+    """Return the classes and samples of ImageFolder, with paths from the root."""
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     samples = []
     for number, name in enumerate(classes):
@@ -101,17 +101,17 @@ def assert_like(dataset: PackedFolderDataset, root: Path, prefix: str = "") -> N
     assert dataset[:] == [((root / path).read_text(), number) for path, number in samples]
 
 
-# ---- as ImageFolder ----------------------------------------------------------------------
+# ---- same as ImageFolder -----------------------------------------------------------------
 
 
-def test_classes_and_samples_are_those_of_image_folder(folder: Path, archive: Path) -> None:
+def test_classes_and_samples_equal_those_of_image_folder(folder: Path, archive: Path) -> None:
     dataset = PackedFolderDataset(archive, text)
     assert_like(dataset, folder)
     assert dataset.classes == ["Dog", "cat", "cat-b", "zebra.png", "été"]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_any_names_come_in_the_same_order(seed: int, tmp_path: Path) -> None:
+def test_random_names_come_in_the_order_of_image_folder(seed: int, tmp_path: Path) -> None:
     generator = random.Random(seed)
     letters = "ab-. Aäß~0"
     names = set()
@@ -150,7 +150,7 @@ def test_links_inside_the_archive_are_followed(tmp_path: Path) -> None:
     assert dataset.classes == ["a", "b", "c"]
 
 
-def test_a_folder_that_links_to_one_it_is_in_is_gone_into_once(tmp_path: Path) -> None:
+def test_a_link_to_a_parent_folder_is_followed_once(tmp_path: Path) -> None:
     root = fill(tmp_path / "images", ["a/1.png", "b/2.png"])
     (root / "a" / "up").symlink_to("..")
     pack_folder(root, tmp_path / "images.ffr")
@@ -165,7 +165,7 @@ def test_a_folder_that_links_to_one_it_is_in_is_gone_into_once(tmp_path: Path) -
     [(lambda data: b"no image", "cannot identify"), (lambda data: data[:-200], "truncated")],
     ids=["none", "truncated"],
 )
-def test_an_image_that_cannot_be_decoded_is_named(
+def test_an_undecodable_image_is_named(
     spoil: Callable[[bytes], bytes], said: str, workers: int, tmp_path: Path
 ) -> None:
     for name in ("a/1.png", "b/2.png"):
@@ -184,7 +184,7 @@ def test_an_image_that_cannot_be_decoded_is_named(
     shut_down(iterator)
 
 
-def test_a_loader_s_own_error_of_a_file_stays_as_it_is(tmp_path: Path) -> None:
+def test_an_error_raised_by_the_loader_stays_unchanged(tmp_path: Path) -> None:
     def elsewhere(data: object) -> bytes:
         return (tmp_path / "missing").read_bytes()
 
@@ -194,7 +194,7 @@ def test_a_loader_s_own_error_of_a_file_stays_as_it_is(tmp_path: Path) -> None:
     assert caught.value.filename == str(tmp_path / "missing")
 
 
-def test_a_link_that_leads_nowhere_fails_when_it_is_read(tmp_path: Path) -> None:
+def test_a_broken_link_fails_when_it_is_read(tmp_path: Path) -> None:
     root = fill(tmp_path / "images", ["a/1.png"])
     (root / "a" / "broken.png").symlink_to("nothing.png")
     pack_folder(root, tmp_path / "images.ffr")
@@ -230,7 +230,7 @@ def test_a_folder_inside_the_archive_may_be_the_root(tmp_path: Path) -> None:
         PackedFolderDataset(tmp_path / "images.ffr", text, root="test")
 
 
-def test_an_archive_may_have_shards_or_be_open_already(folder: Path, tmp_path: Path) -> None:
+def test_an_archive_may_have_shards_or_be_open(folder: Path, tmp_path: Path) -> None:
     pack_folder(folder, tmp_path / "shards", shard_size=100)
     dataset = PackedFolderDataset(tmp_path / "shards", text)
     assert len(dataset.folder.reader.fnames) > 3
@@ -241,10 +241,10 @@ def test_an_archive_may_have_shards_or_be_open_already(folder: Path, tmp_path: P
     assert_like(again, folder)
 
 
-# ---- which files count -------------------------------------------------------------------
+# ---- choice of files ---------------------------------------------------------------------
 
 
-def test_extensions_may_be_others_or_all_or_one(folder: Path, archive: Path) -> None:
+def test_extensions_may_be_a_list_a_string_or_none(folder: Path, archive: Path) -> None:
     everything = PackedFolderDataset(archive, text, extensions=None, allow_empty=True)
     assert everything.samples == model(folder, lambda path: True)[1]
     for one in (".txt", [".TXT"], (".txt",)):
@@ -252,7 +252,7 @@ def test_extensions_may_be_others_or_all_or_one(folder: Path, archive: Path) -> 
         assert dataset.samples == [("cat/notes.txt", 1)]
 
 
-def test_a_function_may_decide_by_the_path(folder: Path, archive: Path) -> None:
+def test_is_valid_file_decides_by_the_path(folder: Path, archive: Path) -> None:
     asked = []
 
     def valid(path: str) -> bool:
@@ -269,7 +269,7 @@ def test_an_empty_class_is_an_error_unless_it_is_allowed(tmp_path: Path) -> None
     root = fill(tmp_path / "images", ["full/1.png", "text/1.txt"])
     (root / "empty").mkdir()
     pack_folder(root, tmp_path / "images.ffr")
-    with pytest.raises(FileNotFoundError, match=r"'empty', 'text'; see .*allow_empty"):
+    with pytest.raises(FileNotFoundError, match=r"'empty', 'text'; .*allow_empty=True"):
         PackedFolderDataset(tmp_path / "images.ffr", text)
     dataset = PackedFolderDataset(tmp_path / "images.ffr", text, allow_empty=True)
     assert dataset.class_to_idx == {"empty": 0, "full": 1, "text": 2}
@@ -279,7 +279,7 @@ def test_an_empty_class_is_an_error_unless_it_is_allowed(tmp_path: Path) -> None
 def test_a_folder_without_classes_is_an_error(tmp_path: Path) -> None:
     root = fill(tmp_path / "images", ["1.png"])
     pack_folder(root, tmp_path / "images.ffr")
-    with pytest.raises(FileNotFoundError, match="no classes"):
+    with pytest.raises(FileNotFoundError, match="contains no folders"):
         PackedFolderDataset(tmp_path / "images.ffr", text)
 
 
@@ -298,7 +298,7 @@ def test_images_are_decoded_with_pillow(tmp_path: Path) -> None:
     for (image, target), original in zip(dataset[:2], pixels, strict=True):
         assert target == 0
         assert np.array_equal(image, original)
-    assert dataset[2][0].shape == (5, 7, 3)  # grey is made RGB too
+    assert dataset[2][0].shape == (5, 7, 3)  # a grey image becomes RGB too
 
 
 def test_transforms_are_applied(archive: Path) -> None:
@@ -308,7 +308,7 @@ def test_transforms_are_applied(archive: Path) -> None:
     assert dataset.targets == plain.targets
 
 
-def test_keys_are_those_of_any_dataset(archive: Path) -> None:
+def test_a_packed_folder_dataset_takes_every_kind_of_key(archive: Path) -> None:
     dataset = PackedFolderDataset(archive, text)
     samples = dataset[:]
     assert dataset[-1] == samples[-1]
@@ -337,7 +337,7 @@ def test_a_batch_is_one_read(archive: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_it_goes_to_workers(method: str, archive: Path) -> None:
+def test_workers_read_a_packed_folder_dataset(method: str, archive: Path) -> None:
     dataset = PackedFolderDataset(archive, text)
     loader = DataLoader(
         dataset, 6, num_workers=1 if method == "spawn" else 2, collate_fn=as_list,
@@ -346,7 +346,7 @@ def test_it_goes_to_workers(method: str, archive: Path) -> None:
     assert [tuple(sample) for batch in batches(loader) for sample in batch] == dataset[:]
 
 
-def test_it_pickles_without_its_paths_and_finds_them_again(archive: Path) -> None:
+def test_a_pickle_leaves_out_the_paths_and_finds_them_again(archive: Path) -> None:
     dataset = PackedFolderDataset(archive, text)
     samples, targets = dataset.samples, dataset.targets
     pickled = pickle.dumps(dataset)
@@ -357,7 +357,7 @@ def test_it_pickles_without_its_paths_and_finds_them_again(archive: Path) -> Non
     assert copied.fingerprint == dataset.fingerprint
 
 
-def test_its_fingerprint_is_of_what_it_chose(archive: Path) -> None:
+def test_the_fingerprint_depends_on_the_chosen_files(archive: Path) -> None:
     chosen = [
         PackedFolderDataset(archive, text),
         PackedFolderDataset(archive, text, extensions=None),

@@ -1,4 +1,4 @@
-"""Grain with our readers and datasets as its sources: loaders, worker processes, saved states."""
+"""Our readers and datasets as sources of Grain: loaders, worker processes, saved states."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def loader(source: Any, workers: int) -> Any:
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", [FileReader, Processed])
-def test_a_loader_gives_every_sample_and_goes_on_from_its_state(
+def test_a_grain_loader_gives_every_sample_and_resumes(
     kind: Any, workers: int, numbers: Path
 ) -> None:
     iterator = iter(loader(kind(numbers), workers))
@@ -52,7 +52,7 @@ def test_a_state_of_other_data_is_refused(numbers: Path, tmp_path: Path) -> None
     state = iter(loader(Processed(numbers), 0)).get_state()
     other = tmp_path / "other.ffr"
     other.write_bytes(numbers.read_bytes())
-    iter(loader(Processed(other), 0)).set_state(state)  # a copy elsewhere is the same data
+    iter(loader(Processed(other), 0)).set_state(state)  # a copy at another path is the same data
     short = Processed([numbers, other])
     with pytest.raises(ValueError, match="data source"):
         iter(loader(short, 0)).set_state(state)
@@ -60,9 +60,7 @@ def test_a_state_of_other_data_is_refused(numbers: Path, tmp_path: Path) -> None
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [FileReader, Processed])
-def test_a_map_dataset_shuffles_batches_and_prefetches_in_processes(
-    kind: Any, numbers: Path
-) -> None:
+def test_a_map_dataset_shuffles_batches_and_prefetches(kind: Any, numbers: Path) -> None:
     dataset = grain.MapDataset.source(kind(numbers)).shuffle(seed=1).map(as_number).batch(SIZE)
     in_threads = [batch.tolist() for batch in dataset]
     assert sorted(n for batch in in_threads for n in batch) == list(range(N))

@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face's transformers, with our datasets and with our loader."""
+"""The Trainer of Hugging Face's transformers with our datasets and our loader."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ EPOCHS = 3
 
 pytestmark = [
     pytest.mark.long,
-    # There is no accelerator to pin memory for; the Trainer asks all the same.
+    # The Trainer pins memory even without an accelerator.
     pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator"),
 ]
 
 
 class Samples(Dataset[dict[str, Any]]):
-    """Samples as the Trainer takes them: the arguments of the model."""
+    """A dataset of dictionaries for the Trainer: their keys are the model's arguments."""
 
     def __init__(self, fname: Path, **options: Any) -> None:
         super().__init__(fname, **options)
@@ -40,7 +40,7 @@ class Samples(Dataset[dict[str, Any]]):
 
 
 class Recorder(torch.nn.Module):
-    """A model that keeps what it was trained on, and predicts the numbers it is given."""
+    """A model that keeps its training batches, and predicts its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def test_the_trainers_own_loader_reads_our_dataset_a_batch_at_a_time(
 
 def test_predictions_are_of_every_sample_in_order(numbers: Path, tmp_path: Path) -> None:
     training = trainer(transformers.Trainer, tmp_path, None)
-    _, given = training.predict(Samples(numbers)).predictions  # the loss, and the numbers
+    _, given = training.predict(Samples(numbers)).predictions  # loss and numbers
     assert given.tolist() == list(range(N))
 
 
@@ -122,7 +122,7 @@ def test_bad_samples_are_left_out_by_the_dataset(numbers: Path, tmp_path: Path) 
 
 @pytest.mark.filterwarnings("ignore::ffrecord.errors.ReplacedLoaderWarning")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_our_loader_goes_on_after_any_checkpoint_with_the_batches_that_are_left(
+def test_our_loader_continues_after_any_checkpoint(
     workers: int, numbers: Path, tmp_path: Path
 ) -> None:
     whole = trainer(WithOurLoader, tmp_path, Samples(numbers), workers)
@@ -145,10 +145,10 @@ def test_the_options_of_our_loader_are_kept(numbers: Path, tmp_path: Path) -> No
     assert sorted(given) == sorted(EPOCHS * [n for n in range(N) if n != 7])
 
 
-def test_the_trainer_says_that_torchs_loader_reads_the_rest_of_a_resumed_epoch(
+def test_a_resumed_epoch_of_the_trainer_warns_that_torchs_loader_reads(
     numbers: Path, tmp_path: Path
 ) -> None:
-    """To skip batches the Trainer makes a loader of torch's from the one it was given."""
+    """To skip batches, the Trainer makes a torch loader from ours."""
     trainer(WithOurLoader, tmp_path, Samples(numbers)).train()
     resumed = trainer(WithOurLoader, tmp_path / "again", Samples(numbers))
     with pytest.warns(ReplacedLoaderWarning, match="on_error") as caught:

@@ -1,4 +1,4 @@
-"""Lightning's Trainer with our loader: every batch once, in order, and after every checkpoint."""
+"""Lightning's Trainer with our loader: every batch comes once, also after any checkpoint."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ EPOCHS = 3
 pytestmark = [
     pytest.mark.filterwarnings(each)
     for each in (
-        # Advice for real training that does not fit a test.
+        # Advice for real training, which does not apply to a test.
         "ignore:The '.*_dataloader' does not have many workers",
         "ignore:Be aware that when using `ckpt_path`, callbacks",
         "ignore:You defined a `.*_step` but have no `.*_dataloader`",
         "ignore:Your `IterableDataset` has `__len__` defined",
-        # Lightning's own use of torch.
+        # A deprecated call in Lightning itself.
         r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning",
     )
 ]
 
 
 class Recorder(pl.LightningModule):  # type: ignore[name-defined,misc]
-    """A model that keeps every batch it is given, with the step's kind and the epoch."""
+    """A model that keeps every batch with the kind of step and the epoch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def trainer(folder: Path, **options: Any) -> Any:
 
 
 def every_checkpoint(folder: Path) -> list[Any]:
-    """One after every batch, the last of an epoch included, and one after every epoch."""
+    """Return callbacks that save a checkpoint after every batch and after every epoch."""
     steps = pl.callbacks.ModelCheckpoint(
         folder, "{epoch}-{step}", every_n_train_steps=1, save_top_k=-1
     )
@@ -121,10 +121,10 @@ def fit_with_checkpoints(loader: DataLoader[Any], folder: Path) -> Recorder:
         pytest.param("RandomSampler", 2, marks=pytest.mark.long),
     ],
 )
-def test_fit_goes_on_after_any_batch_with_the_batches_that_are_left(
+def test_fit_continues_after_any_batch(
     kind: str, workers: int, numbers: Path, tmp_path: Path
 ) -> None:
-    """Random transforms included. The last batch of an epoch is one of them."""
+    """Check random transforms too, and the last batch of an epoch."""
     whole = fit_with_checkpoints(made(numbers, kind, workers), tmp_path)
     wrong = {}
     for step in (1, STEPS - 1, STEPS, STEPS + 1, 2 * STEPS, EPOCHS * STEPS):
@@ -137,10 +137,10 @@ def test_fit_goes_on_after_any_batch_with_the_batches_that_are_left(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_fit_goes_on_after_an_epochs_end_with_the_order_of_the_next_one(
+def test_fit_continues_after_an_epochs_end_with_the_next_order(
     workers: int, numbers: Path, tmp_path: Path
 ) -> None:
-    """Lightning loads no state then: it tells the sampler the epoch, after `iter(loader)`."""
+    """Lightning loads no state then. It calls `set_epoch` after `iter(loader)`."""
     whole = fit_with_checkpoints(made(numbers, "ShuffleSampler", workers), tmp_path)
     for epoch in range(EPOCHS - 1):
         step = (epoch + 1) * STEPS
@@ -154,7 +154,7 @@ def test_fit_goes_on_after_an_epochs_end_with_the_order_of_the_next_one(
         assert given == expected, epoch
 
 
-def test_fit_after_an_epoch_that_was_left_early_begins_the_next_one(
+def test_fit_begins_the_next_epoch_after_one_that_was_cut_short(
     numbers: Path, tmp_path: Path
 ) -> None:
     """`limit_train_batches` ends every epoch before the loader does."""
@@ -188,7 +188,7 @@ def test_validation_during_fit_sees_every_sample_in_order(numbers: Path, tmp_pat
 
 
 class Reporting(Recorder):
-    """A model whose processes leave what they were given in a folder."""
+    """A model that writes the batches of each process to a folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class Reporting(Recorder):
 def test_several_processes_share_every_epoch_and_keep_the_options(
     numbers: Path, tmp_path: Path
 ) -> None:
-    """Lightning makes a loader with a DistributedSampler from the one it is given."""
+    """Lightning makes a loader with a DistributedSampler from ours."""
     dataset = Processed(damaged(numbers, tmp_path / "bad.ffr", 7))
     loader = DataLoader(dataset, SIZE, shuffle=True, on_error="skip")
     trainer(tmp_path, strategy="ddp_spawn", devices=2).fit(Reporting(tmp_path), loader)
@@ -212,7 +212,7 @@ def test_several_processes_share_every_epoch_and_keep_the_options(
     for epoch in range(EPOCHS):
         given = [n for trained, _ in ranks for e, batch in trained if e == epoch for n in batch]
         assert set(given) == set(range(N)) - {7}
-        assert len(given) <= N  # one sample is repeated to make the shares equal, one left out
+        assert len(given) <= N  # the equal shares repeat one sample, and one is left out
 
 
 # ---- validate, test, predict -----------------------------------------------------------------
@@ -234,29 +234,27 @@ def test_evaluation_sees_every_sample_once_in_order(
 def test_predictions_are_of_every_sample_in_order(
     drop_last: bool, workers: int, numbers: Path, tmp_path: Path
 ) -> None:
-    """Lightning makes a new loader for this, whose batch sampler is its own iterator."""
+    """Lightning makes a new loader to predict. Its batch sampler is its own iterator."""
     loader = DataLoader(Processed(numbers), SIZE, num_workers=workers, drop_last=drop_last)
     predictions = trainer(tmp_path).predict(Recorder(), loader)
     assert [len(batch) for batch in predictions] == (N // SIZE) * [SIZE] + [N % SIZE]
     assert torch.cat(predictions).tolist() == list(range(N))
 
 
-def test_predictions_leave_bad_samples_out_as_the_loader_was_told(
-    numbers: Path, tmp_path: Path
-) -> None:
+def test_predictions_leave_out_bad_samples(numbers: Path, tmp_path: Path) -> None:
     loader = DataLoader(Processed(damaged(numbers, tmp_path / "bad.ffr", 7)), SIZE, on_error="skip")
     with pytest.warns(BadRecordWarning, match="sample 7"):
         predictions = trainer(tmp_path).predict(Recorder(), loader)
     assert torch.cat(predictions).tolist() == [n for n in range(N) if n != 7]
 
 
-# ---- streams, and batches in any order -----------------------------------------------------
+# ---- streams, and in_order=False -----------------------------------------------------------
 
 
 class Stream(IterableDataset[int]):
     """The samples of a file as a stream, shared among the workers.
 
-    It has a length: without one, Lightning takes a batch in advance and resumes after it.
+    It has a length. Without one, Lightning takes a batch in advance, and loses it when it resumes.
     """
 
     def __init__(self, fname: Path) -> None:

@@ -1,4 +1,4 @@
-"""Samples that cannot be read or decoded: raised as what they are, left out, or replaced."""
+"""Samples that cannot be read or decoded raise their error, are left out, or are replaced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHOLE = [list(range(at, min(at + SIZE, N))) for at in range(0, N, SIZE)]
 
 @pytest.fixture
 def damaged(numbers: Path, tmp_path: Path) -> Path:
-    """The file of numbers, with a flipped bit in two records."""
+    """Return a file of numbers with a flipped bit in two records."""
     return spoiled(numbers, tmp_path, DAMAGED)
 
 
@@ -42,7 +42,7 @@ def without(bad: list[int]) -> list[list[int]]:
 
 
 def drained(loader: Any) -> tuple[list[Any], list[str]]:
-    """The batches of an epoch, and what was warned of."""
+    """Return the batches of an epoch and the texts of its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BadRecordWarning)
         found = [plain(batch) for batch in loader]
@@ -50,7 +50,7 @@ def drained(loader: Any) -> tuple[list[Any], list[str]]:
 
 
 class Decoding(Processed):
-    """Cannot decode the numbers that are divisible by seven."""
+    """A dataset that fails to decode numbers divisible by seven."""
 
     def process(self, indices: list[int], data: list[Bytes]) -> list[int]:
         samples = super().process(indices, data)
@@ -65,7 +65,7 @@ class Decoding(Processed):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make", [Processed, Reading])
-def test_a_damaged_record_is_its_own_error_also_from_a_worker(
+def test_a_damaged_record_raises_its_error_also_from_a_worker(
     make: Any, workers: int, damaged: Path
 ) -> None:
     iterator = iter(DataLoader(make(damaged), SIZE, num_workers=workers))
@@ -74,12 +74,12 @@ def test_a_damaged_record_is_its_own_error_also_from_a_worker(
         next(iterator)
     assert raised.value.record == 5
     assert raised.value.path == str(damaged)
-    assert plain(next(iterator)) == WHOLE[2]  # and one may go on
+    assert plain(next(iterator)) == WHOLE[2]  # iteration continues after the error
     shut_down(iterator)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_in_decoding_is_raised_as_torch_does_it(workers: int, numbers: Path) -> None:
+def test_a_decoding_error_is_raised_as_in_torch(workers: int, numbers: Path) -> None:
     iterator = iter(DataLoader(Decoding(numbers), SIZE, num_workers=workers))
     with pytest.raises(ValueError, match="0 is divisible by seven"):
         next(iterator)
@@ -91,7 +91,7 @@ def test_an_error_in_decoding_is_raised_as_torch_does_it(workers: int, numbers: 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make", [Processed, Reading])
-def test_a_damaged_record_is_left_out_and_the_order_of_the_rest_stays(
+def test_a_damaged_record_is_left_out_and_the_others_keep_their_order(
     make: Any, workers: int, damaged: Path
 ) -> None:
     loader = DataLoader(make(damaged), SIZE, num_workers=workers, on_error="skip")
@@ -106,7 +106,7 @@ def test_a_damaged_record_is_left_out_and_the_order_of_the_rest_stays(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_errors_in_decoding_are_left_out_too(workers: int, numbers: Path) -> None:
+def test_samples_with_decoding_errors_are_left_out_too(workers: int, numbers: Path) -> None:
     loader = DataLoader(Decoding(numbers), SIZE, num_workers=workers, on_error="skip")
     found, said = drained(loader)
     assert found == without([0, 7, 14, 21])
@@ -114,7 +114,7 @@ def test_errors_in_decoding_are_left_out_too(workers: int, numbers: Path) -> Non
     assert loader.skipped[1] == (7, "ValueError: 7 is divisible by seven")
 
 
-def test_the_datasets_own_choice_counts_unless_the_loader_has_another(damaged: Path) -> None:
+def test_on_error_of_the_loader_takes_precedence_over_the_datasets(damaged: Path) -> None:
     dataset = Processed(damaged, on_error="skip")
     assert drained(DataLoader(dataset, SIZE))[0] == without(DAMAGED)
     assert drained(DataLoader(Subset(dataset, range(N)), SIZE))[0] == without(DAMAGED)
@@ -122,14 +122,14 @@ def test_the_datasets_own_choice_counts_unless_the_loader_has_another(damaged: P
         drained(DataLoader(dataset, SIZE, on_error="raise"))
 
 
-def test_a_sum_leaves_out_what_a_part_cannot_read(damaged: Path, numbers: Path) -> None:
+def test_a_sum_leaves_out_damaged_samples_of_a_part(damaged: Path, numbers: Path) -> None:
     whole = Processed(damaged) + Processed(numbers)
     loader = DataLoader(whole, 2 * N, on_error="skip")
     assert drained(loader)[0] == [[n for n in range(N) if n not in DAMAGED] + list(range(N))]
     assert [index for index, _ in loader.skipped] == DAMAGED
 
 
-def test_a_sum_has_the_choice_of_its_parts_where_they_agree(damaged: Path) -> None:
+def test_a_sum_has_the_on_error_of_its_parts_if_they_agree(damaged: Path) -> None:
     lenient, strict = Processed(damaged, on_error="skip"), Processed(damaged)
     assert drained(DataLoader(lenient + lenient, N))[0] == 2 * [
         [number for number in range(N) if number not in DAMAGED]
@@ -140,10 +140,10 @@ def test_a_sum_has_the_choice_of_its_parts_where_they_agree(damaged: Path) -> No
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("first_bad", [0, 8, 20])
-def test_a_batch_with_nothing_left_is_dropped_and_still_counts(
+def test_an_empty_batch_is_dropped_and_still_counts(
     workers: int, first_bad: int, numbers: Path, tmp_path: Path
 ) -> None:
-    """So that a state after it goes on with what follows it."""
+    """It counts, so that a state saved after it continues with the next batch."""
     bad = list(range(first_bad, min(first_bad + SIZE, N)))
     dataset = Processed(spoiled(numbers, tmp_path, bad), on_error="skip")
     expected = without(bad)
@@ -156,7 +156,7 @@ def test_a_batch_with_nothing_left_is_dropped_and_still_counts(
             second = DataLoader(dataset, SIZE)
             second.load_state_dict(first.state_dict())
             found += [plain(batch) for batch in second]
-        # After the last one that is left, the next epoch follows.
+        # After the last batch that is not empty, the next epoch follows.
         assert found == expected * (2 if stop == len(expected) else 1)
 
 
@@ -189,7 +189,7 @@ def test_a_function_replaces_a_sample_or_leaves_it_out(workers: int, damaged: Pa
         (replaced, [[-5 if n == 5 else n for n in batch if n != 13] for batch in WHOLE]),
     ],
 )
-def test_the_datasets_choice_holds_in_torchs_loader(
+def test_on_error_of_the_dataset_applies_in_torchs_loader(
     on_error: str | Callable[[int, Exception], Any], expected: list[Any], damaged: Path
 ) -> None:
     loader = TorchDataLoader(Processed(damaged, on_error=on_error), SIZE)
@@ -198,17 +198,15 @@ def test_the_datasets_choice_holds_in_torchs_loader(
     assert said[-1].startswith("sample 13 was left out")
 
 
-def test_torchs_loader_cannot_drop_a_batch_so_that_is_an_error(
-    numbers: Path, tmp_path: Path
-) -> None:
+def test_an_empty_batch_is_an_error_in_torchs_loader(numbers: Path, tmp_path: Path) -> None:
     dataset = Processed(spoiled(numbers, tmp_path, [4, 5, 6, 7]), on_error="skip")
     iterator = iter(TorchDataLoader(dataset, SIZE))
     assert plain(next(iterator)) == WHOLE[0]
-    with pytest.warns(BadRecordWarning), pytest.raises(FFRecordError, match="every sample"):
+    with pytest.warns(BadRecordWarning), pytest.raises(FFRecordError, match="all 4 samples"):
         next(iterator)
 
 
-# ---- one at a time -----------------------------------------------------------------------
+# ---- loaders without batches -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -234,9 +232,7 @@ def test_a_loader_without_batches_raises_the_error_itself(workers: int, damaged:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_sampler_of_lists_gives_batches_with_what_is_bad_left_out(
-    workers: int, damaged: Path
-) -> None:
+def test_a_sampler_of_lists_gives_batches_without_bad_samples(workers: int, damaged: Path) -> None:
     loader = DataLoader(
         Processed(damaged), None, sampler=WHOLE, num_workers=workers, on_error="skip",
         collate_fn=as_list,

@@ -1,7 +1,7 @@
-"""The shuffle that is computed: a permutation always, a fair one, and the same in every version.
+"""The computed shuffle is always a permutation, is fair, and is the same in every version.
 
-The chi-square tests look at fixed seeds, so each either passes always or fails always. Their limit
-is what a fair shuffle exceeds once in 10,000 choices of seeds.
+The chi-square tests use fixed seeds, so each always passes or always fails. A fair shuffle exceeds
+their limit once in 10,000 choices of seeds.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ffrecord.torch import ShuffleSampler
 from ffrecord.torch.permutation import LARGEST, Permutation
 
 SIGNIFICANCE = 1e-4
-# A permutation of a few takes half a millisecond to make: the sweep over many seeds is a long one.
+# Making a small permutation takes half a millisecond, so sweeps over many seeds are long tests.
 SEEDS = [600, pytest.param(6000, marks=pytest.mark.long)]
 
-# What stands at the first positions, written down when this was made: saved states of loaders rely
-# on it, so no version may change it.
+# The first numbers of some orders, as the first version gave them. Saved states of loaders rely on
+# them, so no version may change them.
 STORED = [
     (1, 0, 0, [0]),
     (2, 1, 0, [0, 1]),
@@ -49,7 +49,7 @@ STORED = [
 
 
 def chi_square_limit(freedom: int) -> float:
-    """What the statistic exceeds with a probability of SIGNIFICANCE (Wilson and Hilferty)."""
+    """Return the limit that is exceeded with probability SIGNIFICANCE (Wilson and Hilferty)."""
     z = NormalDist().inv_cdf(1 - SIGNIFICANCE)
     spread = 2 / (9 * freedom)
     return float(freedom * (1 - spread + z * spread**0.5) ** 3)
@@ -64,11 +64,11 @@ def assert_uniform(counts: npt.ArrayLike, freedom: int | None = None) -> None:
 
 
 def orders(n: int, seeds: int) -> npt.NDArray[np.int64]:
-    """One row for each seed: the whole order."""
+    """Return the whole order for each seed, one row each."""
     return np.array([Permutation(n, seed)(np.arange(n)) for seed in range(seeds)])
 
 
-# ---- a permutation -----------------------------------------------------------------------
+# ---- permutations ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_every_length_up_to_5000_is_permuted(thousands: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1024, 1025, 4095, 4096, 4097, 2**16 + 1, 2**20 - 3, 2**20])
-def test_longer_ones_are_permuted_too(n: int) -> None:
+def test_longer_ranges_are_permuted_too(n: int) -> None:
     assert np.array_equal(np.sort(Permutation(n, 5)(np.arange(n))), np.arange(n))
 
 
 @pytest.mark.parametrize("n", [2**33 + 7, 2**40, 2**40 + 1, 2**61 + 12345, 2**62 - 1, LARGEST])
-def test_huge_ones_give_no_index_twice_and_none_outside(n: int) -> None:
+def test_huge_ranges_give_distinct_indices_in_range(n: int) -> None:
     order = Permutation(n, seed=3)
     near = np.arange(20_000)
     far = np.random.default_rng(0).integers(0, n, 20_000)
@@ -96,12 +96,12 @@ def test_huge_ones_give_no_index_twice_and_none_outside(n: int) -> None:
     assert found.min() >= 0
     assert found.max() < n
     assert len(np.unique(found)) == len(positions)
-    # They are spread over the whole range, and near positions are not near each other in it.
+    # The numbers cover the whole range, and neighbouring positions have distant numbers.
     assert_uniform(np.histogram(order(near) / n, bins=50, range=(0, 1))[0])
 
 
 @given(st.integers(1, 10**6), st.integers(), st.integers(0, 10**6), st.data())
-def test_any_part_is_what_stands_there_in_the_whole(
+def test_any_part_equals_that_part_of_the_whole(
     n: int, seed: int, epoch: int, data: st.DataObject
 ) -> None:
     n = min(n, 3000)
@@ -120,19 +120,19 @@ def test_positions_may_be_one_number_or_an_array_of_any_shape() -> None:
     assert np.array_equal(order(grid), whole.reshape(10, 100))
 
 
-def test_the_positions_given_are_left_as_they_are() -> None:
+def test_the_given_positions_are_not_changed() -> None:
     positions = np.arange(50)
     Permutation(50, 1)(positions)
     assert np.array_equal(positions, np.arange(50))
 
 
 @pytest.mark.parametrize("position", [-1, 10, 2**40])
-def test_a_position_outside_is_an_index_error(position: int) -> None:
-    with pytest.raises(IndexError, match="there are 10"):
+def test_a_position_out_of_range_is_an_index_error(position: int) -> None:
+    with pytest.raises(IndexError, match="from 0 to 9"):
         Permutation(10, 0)([0, position])
 
 
-def test_nothing_is_in_an_empty_one() -> None:
+def test_an_empty_permutation_gives_nothing() -> None:
     assert Permutation(0, 0)([]).tolist() == []
     assert len(Permutation(0, 0)) == 0
     with pytest.raises(IndexError):
@@ -145,7 +145,7 @@ def test_lengths_that_are_too_small_or_too_large_are_refused(n: int) -> None:
         Permutation(n, 0)
 
 
-# ---- a fair one --------------------------------------------------------------------------
+# ---- fairness ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
@@ -160,7 +160,7 @@ def test_all_orders_of_a_few_are_equally_likely(n: int, seeds: int) -> None:
 def test_every_index_is_equally_likely_at_every_position(n: int, seeds: int) -> None:
     found = orders(n, seeds)
     counts = [np.bincount(found[:, position], minlength=n) for position in range(n)]
-    # Rows and columns of this table have given sums.
+    # The sums of rows and columns are fixed, which reduces the degrees of freedom.
     assert_uniform(counts, freedom=(n - 1) ** 2)
 
 
@@ -177,7 +177,7 @@ def test_every_part_of_a_long_range_is_equally_likely_at_some_positions(n: int, 
 @pytest.mark.parametrize("n", [5, 11])
 def test_every_pair_of_neighbours_is_equally_likely(n: int, seeds: int) -> None:
     found = orders(n, seeds)
-    # One pair from each order, since the pairs of one order are not independent.
+    # Take one pair from each order, because the pairs of one order are not independent.
     rows = np.arange(len(found))
     at = rows % (n - 1)
     pairs = found[rows, at] * n + found[rows, at + 1]
@@ -187,8 +187,8 @@ def test_every_pair_of_neighbours_is_equally_likely(n: int, seeds: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1009, 65_536])
-def test_steps_between_neighbours_are_as_in_a_fair_shuffle(n: int) -> None:
-    """In one order: the step from one index to the next, around the circle, may be any."""
+def test_steps_between_neighbours_match_a_fair_shuffle(n: int) -> None:
+    """Within one order, all steps from an index to the next (modulo n) are equally likely."""
     steps = np.concatenate(
         [np.diff(Permutation(n, seed)(np.arange(min(n, 1009)))) % n for seed in range(40)]
     )
@@ -196,7 +196,7 @@ def test_steps_between_neighbours_are_as_in_a_fair_shuffle(n: int) -> None:
 
 
 def test_two_epochs_agree_at_as_many_positions_as_two_fair_shuffles() -> None:
-    """That is at one position on average, with a variance of one."""
+    """Fair shuffles agree at one position on average, with a variance of one."""
     n, pairs = 1000, 200
     same = sum(
         int(
@@ -209,7 +209,7 @@ def test_two_epochs_agree_at_as_many_positions_as_two_fair_shuffles() -> None:
     assert abs(same - pairs) < NormalDist().inv_cdf(1 - SIGNIFICANCE / 2) * pairs**0.5
 
 
-# ---- the same one ------------------------------------------------------------------------
+# ---- the same order for ever -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "seed", "epoch", "first"), STORED)
@@ -227,7 +227,7 @@ def test_seeds_and_epochs_each_give_another_order() -> None:
         for epoch in [0, 1, 2, 11, 2**40]
     }
     assert len(seen) == 8 * 5
-    # Written one after the other, these two would be the same digits.
+    # If seed and epoch were joined without a separator, both pairs would have the same digits.
     assert Permutation(n, 1, 11)(range(n)).tolist() != Permutation(n, 11, 1)(range(n)).tolist()
 
 
@@ -236,7 +236,7 @@ def test_the_same_seed_and_epoch_give_the_same_order() -> None:
     assert first(range(777)).tolist() == second(range(777)).tolist()
 
 
-# ---- without memory ----------------------------------------------------------------------
+# ---- memory ------------------------------------------------------------------------------
 
 
 def peak_of_drawing(n: int) -> int:

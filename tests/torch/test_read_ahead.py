@@ -1,4 +1,4 @@
-"""Reading ahead: the next batch is on its way, where that is of use, and nowhere else."""
+"""Read-ahead: the next batch is being read if the dataset will use it, otherwise not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = -(-N // SIZE)
 
 
 class Watch:
-    """Counts prefetches, and reads by whether they were found on their way."""
+    """Counts prefetches, and reads that were announced (hits) or not (misses)."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[int, ...]] = []
@@ -77,7 +77,7 @@ def made(kind: str, numbers: Path, archive: Path) -> Dataset[Any]:
 
 
 @pytest.mark.parametrize("kind", ["Processed", "Reading", "folder", "subset", "folder's subset"])
-def test_every_batch_but_the_first_is_found_on_its_way(
+def test_every_batch_but_the_first_is_read_ahead(
     kind: str, numbers: Path, archive: Path, watch: Watch
 ) -> None:
     dataset = made(kind, numbers, archive)
@@ -89,13 +89,13 @@ def test_every_batch_but_the_first_is_found_on_its_way(
     assert all(reader.prefetched == 0 for reader in dataset.ffreaders())
 
 
-def test_a_sum_finds_both_parts_of_a_batch_on_their_way(numbers: Path, watch: Watch) -> None:
-    """Also in batches that both parts have a share in, which begins both before it waits."""
+def test_both_parts_of_a_sum_are_read_ahead(numbers: Path, watch: Watch) -> None:
+    """If both parts share a batch, both reads start before the first is waited for."""
     whole = Processed(numbers) + Reading(numbers)
     order = [index for pair in zip(range(N), range(N, 2 * N), strict=True) for index in pair]
     loader = DataLoader(whole, SIZE, sampler=order)
     assert [n for batch in batches(loader) for n in batch] == [index % N for index in order]
-    assert watch.misses == 0  # the first batch's parts begin together too
+    assert watch.misses == 0  # both parts of the first batch start together too
     assert watch.hits == 2 * len(loader)
 
 
@@ -120,7 +120,7 @@ def test_workers_read_their_own_next_batch_ahead(numbers: Path, tmp_path: Path) 
 
 
 class Telling(Processed):
-    """Tells with each sample whether its batch was found on its way."""
+    """A dataset whose samples say whether their batch was read ahead."""
 
     def __getitem__(self, indices: Any) -> Any:
         before = self.reader.prefetched
@@ -128,17 +128,17 @@ class Telling(Processed):
         return [(sample, self.reader.prefetched < before) for sample in samples]
 
 
-# ---- where it is of no use ---------------------------------------------------------------
+# ---- no read-ahead -----------------------------------------------------------------------
 
 
 class Backwards(Reading):
-    """Reads other records than it is asked for."""
+    """A dataset that reads other record numbers than its indices."""
 
     def __getitem__(self, indices: Any) -> Any:
         return super().__getitem__([N - 1 - index for index in indices])
 
 
-def test_a_dataset_that_reads_other_indices_is_left_alone_after_two_batches(
+def test_read_ahead_stops_for_a_dataset_that_reads_other_indices(
     numbers: Path, watch: Watch
 ) -> None:
     dataset = Backwards(numbers)
@@ -150,9 +150,7 @@ def test_a_dataset_that_reads_other_indices_is_left_alone_after_two_batches(
     assert dataset.reader.prefetched == 0
 
 
-def test_a_reader_in_the_place_of_one_that_is_left_alone_is_tried_anew(
-    numbers: Path, watch: Watch
-) -> None:
+def test_read_ahead_starts_again_for_a_new_reader(numbers: Path, watch: Watch) -> None:
     dataset = Backwards(numbers)
     loader = DataLoader(dataset, SIZE)
     batches(loader)
@@ -164,7 +162,7 @@ def test_a_reader_in_the_place_of_one_that_is_left_alone_is_tried_anew(
 
 
 class Fewer(Dataset[int]):
-    """A reader with fewer records than samples cannot be read with the same indices."""
+    """A dataset with fewer records than samples, so its reader is not read with the indices."""
 
     def __init__(self, fname: Path) -> None:
         self.table = FileReader(fname)
@@ -176,7 +174,7 @@ class Fewer(Dataset[int]):
         return [len(data) for data in self.table.read([index // 2 for index in indices])]
 
 
-def test_a_reader_with_fewer_records_than_samples_is_left_alone(
+def test_a_reader_with_fewer_records_than_samples_is_not_read_ahead(
     numbers: Path, watch: Watch
 ) -> None:
     assert len(batches(DataLoader(Fewer(numbers), SIZE))) == -(-2 * N // SIZE)
@@ -184,17 +182,17 @@ def test_a_reader_with_fewer_records_than_samples_is_left_alone(
 
 
 @pytest.mark.parametrize("kind", ["Processed", "Reading", "folder"])
-def test_without_read_ahead_nothing_is_begun(
+def test_read_ahead_false_reads_nothing_early(
     kind: str, numbers: Path, archive: Path, watch: Watch
 ) -> None:
     batches(DataLoader(made(kind, numbers, archive), SIZE, read_ahead=False))
     assert watch.begun == []
 
 
-def test_an_epoch_that_is_left_early_does_not_end_reading_ahead(
+def test_read_ahead_continues_after_an_epoch_that_was_left_early(
     numbers: Path, watch: Watch
 ) -> None:
-    """What was begun for it is let go of when the next epoch begins."""
+    """The next epoch drops the reads that were started for the abandoned one."""
     dataset = Reading(numbers)
     loader = DataLoader(dataset, SIZE)
     for _ in range(4):
@@ -207,7 +205,7 @@ def test_an_epoch_that_is_left_early_does_not_end_reading_ahead(
 
 
 class CountedList(list[Any]):
-    """Counts how many of its items are looked at."""
+    """A list that counts how many of its items are read."""
 
     looks = 0
 
@@ -220,7 +218,7 @@ class CountedList(list[Any]):
 def test_a_long_list_among_a_datasets_attributes_is_not_searched_for_every_batch(
     numbers: Path, watch: Watch
 ) -> None:
-    """Datasets often have a list of a million names."""
+    """A dataset may have a list of a million names."""
     dataset = Reading(numbers)
     dataset.names = CountedList(map(str, range(5000)))  # type: ignore[attr-defined]
     CountedList.looks = 0
@@ -242,7 +240,7 @@ def test_a_reader_that_is_replaced_is_found(numbers: Path, watch: Watch) -> None
 # ---- with reads in flight ----------------------------------------------------------------
 
 
-def test_a_reader_may_be_closed_with_a_batch_on_its_way(numbers: Path) -> None:
+def test_a_reader_may_be_closed_during_read_ahead(numbers: Path) -> None:
     handmade.evict(numbers)
     dataset = Reading(numbers)
     iterator = iter(DataLoader(dataset, SIZE))
@@ -253,10 +251,8 @@ def test_a_reader_may_be_closed_with_a_batch_on_its_way(numbers: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Reading", "folder"])
-def test_workers_may_be_forked_with_a_batch_on_its_way(
-    kind: str, numbers: Path, archive: Path
-) -> None:
-    """They inherit a read that never arrives with them, and read for themselves."""
+def test_workers_may_be_forked_during_read_ahead(kind: str, numbers: Path, archive: Path) -> None:
+    """The workers inherit a read that never completes for them, so they read again."""
     dataset = made(kind, numbers, archive)
     samples = [plain(sample) for sample in dataset[:]]
     dataset.ffreaders()[0].close()
@@ -273,7 +269,7 @@ def test_workers_may_be_forked_with_a_batch_on_its_way(
     assert plain(next(iterator)) == samples[SIZE : 2 * SIZE]
 
 
-def test_an_index_that_is_wrong_is_an_error_where_it_is_read_not_before(numbers: Path) -> None:
+def test_a_wrong_index_is_an_error_when_its_batch_is_read(numbers: Path) -> None:
     loader = DataLoader(Processed(numbers), batch_sampler=[[0, 1], [N, 2], [3]])
     iterator = iter(loader)
     assert plain(next(iterator)) == [0, 1]

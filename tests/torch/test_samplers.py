@@ -1,4 +1,4 @@
-"""Shuffles of a few integers: every index once, torch's padding, and states for any ranks."""
+"""Samplers: every index comes once, padding is torch's, and states fit any number of ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def samplers(n: int, ranks: int, **options: Any) -> list[DistributedShuffleSampl
 
 
 def together(shares: list[list[int]]) -> list[int]:
-    """What all ranks gave out, in the order in which they did, one each in turn."""
+    """Return the indices of all ranks in the order in which the ranks yield them in turn."""
     assert len({len(share) for share in shares}) == 1
     return list(chain.from_iterable(zip(*shares, strict=True)))
 
@@ -40,18 +40,18 @@ def together(shares: list[list[int]]) -> list[int]:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 100, STRETCH, 2 * STRETCH + 3])
-def test_every_index_comes_once_in_an_order_of_its_own_for_each_epoch(n: int) -> None:
+def test_every_index_comes_once_and_each_epoch_has_another_order(n: int) -> None:
     sampler = ShuffleSampler(n, seed=5)
     assert len(sampler) == n
     for epoch in range(3):
         assert list(sampler) == whole_order(n, 5, epoch)
 
 
-def test_the_length_may_be_given_or_a_dataset(numbers: Path) -> None:
+def test_a_sampler_takes_a_length_or_a_dataset(numbers: Path) -> None:
     assert list(ShuffleSampler(Processed(numbers))) == list(ShuffleSampler(N))
 
 
-def test_set_epoch_names_the_next_epoch() -> None:
+def test_set_epoch_chooses_the_next_epoch() -> None:
     sampler = ShuffleSampler(10)
     sampler.set_epoch(4)
     assert list(sampler) == whole_order(10, 0, 4)
@@ -74,7 +74,7 @@ def test_skip_leaves_out_the_beginning_of_one_iteration() -> None:
 
 
 @given(st.integers(0, 30), st.integers(0, 3), st.data())
-def test_a_shuffle_goes_on_from_its_state(n: int, epoch: int, data: st.DataObject) -> None:
+def test_a_shuffle_continues_from_its_state(n: int, epoch: int, data: st.DataObject) -> None:
     given_out = data.draw(st.integers(0, n))
     first = ShuffleSampler(n, seed=9)
     first.set_epoch(epoch)
@@ -84,14 +84,14 @@ def test_a_shuffle_goes_on_from_its_state(n: int, epoch: int, data: st.DataObjec
     assert all(isinstance(value, (int, str)) for value in state.values())
     second = ShuffleSampler(n, seed=1)
     second.load_state_dict(state)
-    second.set_epoch(epoch)  # as a loop over epochs does; the position stays
+    second.set_epoch(epoch)  # the same epoch, as in a loop over epochs: the position stays
     assert len(second) == n - given_out
     assert seen + list(second) == whole_order(n, 9, epoch)
     assert list(second) == whole_order(n, 9, epoch + 1)
 
 
-def test_a_state_tells_where_a_number_of_indices_had_been_given_out() -> None:
-    """A loader asks that way: its workers are ahead of it."""
+def test_state_dict_takes_a_number_of_yielded_indices() -> None:
+    """A loader needs this, because its workers have taken more indices than it has returned."""
     first = ShuffleSampler(20)
     first.skip(4)
     list(first)
@@ -115,10 +115,10 @@ def test_set_epoch_to_another_epoch_forgets_the_position() -> None:
 @given(
     st.integers(1, 40), st.integers(1, 7), st.booleans(), st.booleans(), st.integers(0, 3)
 )  # fmt: skip
-def test_shares_and_padding_are_those_of_torch(
+def test_shares_and_padding_equal_those_of_torch(
     n: int, ranks: int, drop_last: bool, shuffle: bool, epoch: int
 ) -> None:
-    """Torch pads an order by its own beginning, and deals it out in turn: so do we with ours."""
+    """torch pads an order with its own beginning and deals it out in turn. So does our sampler."""
     for rank, ours in enumerate(samplers(n, ranks, drop_last=drop_last, shuffle=shuffle)):
         theirs: DistributedSampler[int] = DistributedSampler(
             range(n), ranks, rank, shuffle=False, drop_last=drop_last  # type: ignore[arg-type]
@@ -139,12 +139,12 @@ def test_every_index_comes_once_over_all_ranks_and_epochs_differ() -> None:
             assert together([list(sampler) for sampler in all_of_them]) == whole_order(24, 2, epoch)
 
 
-def test_without_set_epoch_the_order_stays_as_torchs_does() -> None:
+def test_without_set_epoch_the_order_stays_as_in_torch() -> None:
     sampler = DistributedShuffleSampler(range(10), 2, 0)
     assert list(sampler) == list(sampler)
 
 
-def test_a_rank_that_is_not_there_is_torchs_error() -> None:
+def test_a_rank_out_of_range_is_torchs_error() -> None:
     with pytest.raises(ValueError, match="rank"):
         DistributedShuffleSampler(range(10), 2, 2)
 
@@ -158,7 +158,7 @@ def test_a_rank_that_is_not_there_is_torchs_error() -> None:
 def test_any_numbers_of_ranks_one_after_the_other_lose_and_repeat_nothing(
     n: int, stops: list[tuple[int, int]], last_ranks: int, epoch: int
 ) -> None:
-    """Each (ranks, indices per rank) goes on from the state before it, at last to the end."""
+    """Each run of (ranks, indices per rank) resumes the previous one; the last reads to the end."""
     order = whole_order(n, 6, epoch)
     seen: list[int] = []
     state = None
@@ -177,14 +177,14 @@ def test_any_numbers_of_ranks_one_after_the_other_lose_and_repeat_nothing(
         assert all(each == states[0] for each in states)
         state = states[0]
         given_out = together(shares)
-        # Only where what is left does not divide by the ranks, the order begins anew at its end.
+        # Indices repeat only if the rest does not divide by the number of ranks.
         assert given_out == (order[len(seen) :] + order * ranks)[: len(given_out)]
         seen += given_out[:left]
     assert seen == order
     assert not n or Counter(seen) == Counter(range(n))
 
 
-def test_one_process_goes_on_where_ranks_stopped_and_the_other_way_round() -> None:
+def test_one_process_continues_from_ranks_and_the_other_way_round() -> None:
     order = whole_order(30, 6, 0)
     ranks = samplers(30, 4, seed=6)
     iterator = iter(ranks[2])
@@ -199,7 +199,7 @@ def test_one_process_goes_on_where_ranks_stopped_and_the_other_way_round() -> No
     assert together([list(sampler) for sampler in pair])[:29] == whole_order(30, 6, 1)[1:]
 
 
-def test_with_drop_last_what_does_not_divide_is_left_for_nobody() -> None:
+def test_with_drop_last_indices_that_do_not_divide_are_left_out() -> None:
     pair = samplers(11, 2, seed=6, drop_last=True)
     state = None
     for sampler in pair:
@@ -220,7 +220,7 @@ def test_a_state_of_other_data_is_refused(numbers: Path, tmp_path: Path) -> None
     for sampler in (ShuffleSampler(other), ShuffleSampler(N), ShuffleSampler(N + 1)):
         with pytest.raises(StateError, match="other data"):
             sampler.load_state_dict(state)
-    with pytest.raises(StateError, match=r"23 samples .* here are 24"):
+    with pytest.raises(StateError, match=r"23 samples .* has 24"):
         ShuffleSampler(24).load_state_dict(ShuffleSampler(23).state_dict())
 
 
@@ -235,7 +235,7 @@ def test_a_state_of_a_sampler_that_shuffles_is_refused_by_one_that_does_not() ->
     [{"position": -1}, {"position": 11}, {"seed": "x"}, {"epoch": None}, {"length": []}],
     ids=repr,
 )
-def test_a_state_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
+def test_an_invalid_state_is_refused(change: dict[str, Any]) -> None:
     sampler = ShuffleSampler(10)
     with pytest.raises(StateError):
         sampler.load_state_dict(sampler.state_dict() | change)
@@ -243,28 +243,26 @@ def test_a_state_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("garbage", [{}, {"seed": 1}, [], None, 3], ids=repr)
-def test_what_is_no_state_is_refused(garbage: Any) -> None:
+def test_a_value_that_is_not_a_state_is_refused(garbage: Any) -> None:
     with pytest.raises(StateError):
         ShuffleSampler(10).load_state_dict(garbage)
 
 
-def test_an_iterator_that_is_not_used_begins_no_epoch() -> None:
+def test_an_unused_iterator_begins_no_epoch() -> None:
     sampler = ShuffleSampler(10)
     iter(sampler)
     assert list(sampler) == list(ShuffleSampler(10))
 
 
-def test_a_length_may_be_any_integer_but_a_negative_one() -> None:
+def test_a_length_may_be_any_integer_type_but_not_negative() -> None:
     assert list(ShuffleSampler(np.int64(5))) == list(ShuffleSampler(5))
     with pytest.raises(ValueError, match="-5"):
         ShuffleSampler(-5)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_resumed_loader_is_whole_again_once_its_iterator_is_made(
-    workers: int, numbers: Path
-) -> None:
-    """Lightning asks for the length after `iter`, and takes it for that of every epoch."""
+def test_a_resumed_loader_has_its_full_length_after_iter(workers: int, numbers: Path) -> None:
+    """Lightning asks for the length after `iter`, and uses it for every epoch."""
 
     def made() -> DataLoader[int]:
         dataset = Processed(numbers)
@@ -288,10 +286,10 @@ def test_a_resumed_loader_is_whole_again_once_its_iterator_is_made(
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_epoch_that_is_named_before_its_first_batch_is_that_epoch(
+def test_set_epoch_before_the_first_batch_takes_effect(
     workers: int, persistent: bool, numbers: Path
 ) -> None:
-    """Lightning resumes like that, and workers have their first batches by then."""
+    """Lightning resumes this way, when workers already have their first batches."""
     dataset = Processed(numbers)
     persistent = persistent and workers > 0
     for kind in (ShuffleSampler(dataset, seed=5), DistributedShuffleSampler(dataset, 1, 0, seed=5)):

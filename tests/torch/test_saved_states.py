@@ -1,9 +1,10 @@
-"""States that were saved before the modules moved into rooms: loaders go on with the same batches.
+"""Stored states of an earlier version: loaders continue from them with the same batches.
 
 `saved/states.json` has, for each kind of loader, a state from its second epoch and the SHA-256 of
-the batches that followed, to the end of the third. `saved/folder.ffr` is a packed folder of then: a
-new one would have other owners and times, and so another fingerprint.
-A new kind is added by running this module, which keeps what is there:
+the following batches, to the end of the third epoch. `saved/folder.ffr` is a packed folder of that
+version. A new folder would have other owners and times, and so another fingerprint.
+
+To add a new kind of loader, run this module. It keeps the stored states:
 
     python -m tests.torch.test_saved_states
 """
@@ -43,17 +44,17 @@ Maker = Callable[[Path], "DataLoader[Any]"]
 
 
 class Counted(IterableDataset[Any]):
-    """A stream without a state: it is begun anew, and read over."""
+    """A stream without a state: a loader reads it again from the beginning."""
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
         number, count = (0, 1) if info is None else (info.id, info.num_workers)
-        # In the loader's own process random numbers are the program's.
+        # Without workers, random numbers come from the program's generator.
         yield from ((k, info and float(torch.rand(()))) for k in range(number, N, count))
 
 
 class Counting(IterableDataset[Any]):
-    """A stream with a state: where it is, and in which epoch."""
+    """A stream with a state: its position and its epoch."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -73,7 +74,7 @@ class Counting(IterableDataset[Any]):
 
 
 def content(data: Any) -> int:
-    """A loader of a file's bytes; importable, so that workers find it."""
+    """Return a number from a file's bytes. Workers import this function."""
     return int(np.asarray(data, np.int64).sum())
 
 
@@ -103,7 +104,7 @@ def processed(place: Path) -> Processed:
 
 
 def by(sampler: Callable[..., Any], dataset: Any, workers: int, *args: Any, **options: Any) -> Any:
-    """A loader of batches of four in the order of a sampler."""
+    """Return a loader of batches of four in a sampler's order."""
     order = sampler(dataset, *args, **options)
     return DataLoader(dataset, 4, sampler=order, num_workers=workers, collate_fn=as_list)
 
@@ -149,9 +150,9 @@ KINDS: dict[str, Maker] = {
 
 
 def rest(loader: Any, iterator: Any = None) -> str:
-    """The SHA-256 of what a loader gives to the end of this epoch, and in the next.
+    """Return the SHA-256 of the rest of this epoch's batches and all of the next epoch's.
 
-    The seed is the program's own: later epochs of loaders without a generator begin with it.
+    torch's global seed is set before the next epoch, because loaders without a generator use it.
     """
     found = [[plain(batch) for batch in (loader if iterator is None else iterator)]]
     torch.manual_seed(5)
@@ -160,7 +161,7 @@ def rest(loader: Any, iterator: Any = None) -> str:
 
 
 def saved(make: Maker, place: Path) -> dict[str, Any]:
-    """A state, and what follows: by the loader itself, and by one that has loaded the state."""
+    """Return a state and the hash of the batches after it, the same for a resumed loader."""
     torch.manual_seed(3)
     loader = make(place)
     for _ in loader:
@@ -177,7 +178,7 @@ def saved(make: Maker, place: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_state_that_was_saved_then_goes_on_as_it_did_then(kind: str, tmp_path: Path) -> None:
+def test_a_stored_state_continues_with_the_stored_batches(kind: str, tmp_path: Path) -> None:
     then = json.loads(STATES.read_text("utf-8"))[kind]
     torch.manual_seed(77)
     loader = KINDS[kind](tmp_path)
@@ -185,8 +186,8 @@ def test_a_state_that_was_saved_then_goes_on_as_it_did_then(kind: str, tmp_path:
     assert rest(loader) == then["rest"]
 
 
-def test_the_orders_of_then_are_all_different() -> None:
-    """Else a loader that ignores its state could pass."""
+def test_the_stored_orders_all_differ() -> None:
+    """Otherwise a loader that ignores its state could pass."""
     then = json.loads(STATES.read_text("utf-8"))
     assert then.keys() == KINDS.keys()
     assert len({each["rest"] for each in then.values()}) >= len(KINDS) - 4

@@ -1,4 +1,4 @@
-"""`SkipableSampler`, as programs that were written for the original use it."""
+"""`SkipableSampler` as programs written for the original FFRecord use it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def loader(request: pytest.FixtureRequest, numbers: Path) -> DataLoader[Any]:
     return DataLoader(Processed(numbers), batch_size=4, num_workers=request.param)
 
 
-# ---- of a loader ---------------------------------------------------------------------------------
+# ---- in a loader ---------------------------------------------------------------------------------
 
 
-def test_the_batch_sampler_of_a_loader_is_one(loader: DataLoader[Any]) -> None:
+def test_the_batch_sampler_of_a_loader_is_a_skipable_sampler(loader: DataLoader[Any]) -> None:
     sampler: Any = loader.batch_sampler
     assert isinstance(sampler, SkipableSampler)
     assert sampler.step == 0
@@ -37,7 +37,7 @@ def test_the_batch_sampler_of_a_loader_is_one(loader: DataLoader[Any]) -> None:
     assert list(sampler) == ALL == batches(loader)
 
 
-def test_a_step_that_is_set_on_the_sampler_is_the_loaders(loader: DataLoader[Any]) -> None:
+def test_a_step_set_on_the_sampler_is_set_on_the_loader(loader: DataLoader[Any]) -> None:
     sampler: Any = loader.batch_sampler
     sampler.set_step(4)
     assert sampler.step == 4
@@ -48,14 +48,14 @@ def test_a_step_that_is_set_on_the_sampler_is_the_loaders(loader: DataLoader[Any
     assert batches(loader) == ALL
 
 
-def test_a_step_that_is_set_on_the_loader_is_the_samplers(loader: DataLoader[Any]) -> None:
+def test_a_step_set_on_the_loader_is_set_on_the_sampler(loader: DataLoader[Any]) -> None:
     sampler: Any = loader.batch_sampler
     loader.set_step(5)
     assert (sampler.step, len(sampler), list(sampler)) == (5, 1, ALL[5:])
     assert batches(loader) == ALL[5:]
 
 
-def test_a_state_that_is_loaded_goes_before_a_step_and_a_step_before_a_state(
+def test_the_later_of_load_state_dict_and_set_step_takes_precedence(
     numbers: Path,
 ) -> None:
     def make() -> Any:
@@ -76,7 +76,7 @@ def test_a_state_that_is_loaded_goes_before_a_step_and_a_step_before_a_state(
 
 
 @pytest.mark.parametrize("step", [-1, 7])
-def test_a_step_that_is_not_there_is_refused_and_changes_nothing(
+def test_a_step_out_of_range_is_refused_and_changes_nothing(
     step: int, loader: DataLoader[Any]
 ) -> None:
     sampler: Any = loader.batch_sampler
@@ -87,20 +87,20 @@ def test_a_step_that_is_not_there_is_refused_and_changes_nothing(
     assert batches(loader) == ALL[2:]
 
 
-def test_a_loader_that_is_not_skippable_has_torchs_own(numbers: Path) -> None:
+def test_a_loader_that_is_not_skippable_has_torchs_batch_sampler(numbers: Path) -> None:
     loader = DataLoader(Processed(numbers), batch_size=4, skippable=False)
     assert type(loader.batch_sampler) is BatchSampler
     assert batches(loader) == ALL
 
 
-def test_a_loader_that_makes_no_batches_has_none(numbers: Path) -> None:
+def test_a_loader_without_batches_has_no_batch_sampler(numbers: Path) -> None:
     loader = DataLoader(Processed(numbers), batch_size=None)
     assert loader.batch_sampler is None
     loader.set_step(20)
     assert list(loader) == [20, 21, 22]
 
 
-def test_a_batch_sampler_that_was_given_stays(numbers: Path) -> None:
+def test_the_users_batch_sampler_stays(numbers: Path) -> None:
     given = BatchSampler(SequentialSampler(range(23)), 4, False)
     loader = DataLoader(Processed(numbers), batch_sampler=given)
     assert loader.batch_sampler is given
@@ -108,7 +108,7 @@ def test_a_batch_sampler_that_was_given_stays(numbers: Path) -> None:
     assert batches(loader) == ALL[3:]
 
 
-def test_a_skipable_sampler_that_was_given_keeps_its_step_and_shares_it(numbers: Path) -> None:
+def test_the_users_skipable_sampler_shares_its_step(numbers: Path) -> None:
     given = SkipableSampler(ALL)
     given.set_step(4)
     loader = DataLoader(Processed(numbers), batch_sampler=given)
@@ -121,7 +121,7 @@ def test_a_skipable_sampler_that_was_given_keeps_its_step_and_shares_it(numbers:
     assert batches(loader) == ALL
 
 
-def test_a_shuffled_loader_skips_as_torch_would_go_on(numbers: Path) -> None:
+def test_a_shuffled_loader_skips_the_first_batches_of_torchs_order(numbers: Path) -> None:
     def made(kind: Any) -> Any:
         generator = torch.Generator().manual_seed(1)
         return kind(Processed(numbers), batch_size=4, shuffle=True, generator=generator)
@@ -131,7 +131,7 @@ def test_a_shuffled_loader_skips_as_torch_would_go_on(numbers: Path) -> None:
     assert batches(ours) == batches(made(TorchDataLoader))[2:]
 
 
-def test_a_sampler_of_ours_is_still_moved_to_its_step(numbers: Path) -> None:
+def test_our_sampler_still_seeks_to_its_step(numbers: Path) -> None:
     dataset = Processed(numbers)
     whole = batches(DataLoader(dataset, batch_size=4, sampler=ShuffleSampler(dataset, seed=3)))
     loader = DataLoader(dataset, batch_size=4, sampler=ShuffleSampler(dataset, seed=3))
@@ -143,7 +143,7 @@ def test_a_sampler_of_ours_is_still_moved_to_its_step(numbers: Path) -> None:
 # ---- for frameworks that take a loader apart -----------------------------------------------------
 
 
-def test_it_is_torchs_batch_sampler_with_what_a_loader_was_made_of(numbers: Path) -> None:
+def test_a_skipable_sampler_is_a_torch_batch_sampler_with_its_attributes(numbers: Path) -> None:
     dataset = Processed(numbers)
     loader = DataLoader(dataset, batch_size=4, drop_last=True, shuffle=True)
     sampler: Any = loader.batch_sampler
@@ -151,21 +151,21 @@ def test_it_is_torchs_batch_sampler_with_what_a_loader_was_made_of(numbers: Path
     assert isinstance(sampler.sampler, RandomSampler)
     assert sampler.sampler is loader.sampler
     assert (sampler.batch_size, sampler.drop_last) == (4, True)
-    assert {"sampler", "batch_size", "drop_last"} <= set(vars(sampler))  # Lightning copies these
+    assert {"sampler", "batch_size", "drop_last"} <= set(vars(sampler))  # Lightning copies them
 
 
-def test_it_is_made_anew_with_another_sampler_as_lightning_does(numbers: Path) -> None:
+def test_a_skipable_sampler_can_be_made_again_as_lightning_does(numbers: Path) -> None:
     found: Any = DataLoader(Processed(numbers), batch_size=4).batch_sampler
     backwards = range(22, -1, -1)
-    anew = type(found)(backwards, batch_size=found.batch_size, drop_last=found.drop_last)
-    loader = DataLoader(Processed(numbers), batch_sampler=anew)
+    again = type(found)(backwards, batch_size=found.batch_size, drop_last=found.drop_last)
+    loader = DataLoader(Processed(numbers), batch_sampler=again)
     due = list(BatchSampler(backwards, 4, False))
     assert batches(loader) == due
     loader.set_step(3)
     assert batches(loader) == due[3:]
 
 
-def test_a_sampler_or_a_batch_size_that_is_set_on_it_is_the_loaders(numbers: Path) -> None:
+def test_a_sampler_or_batch_size_set_on_it_applies_to_the_loader(numbers: Path) -> None:
     loader = DataLoader(Processed(numbers), batch_size=4)
     sampler: Any = loader.batch_sampler
     sampler.sampler = range(10)
@@ -176,11 +176,11 @@ def test_a_sampler_or_a_batch_size_that_is_set_on_it_is_the_loaders(numbers: Pat
     assert batches(loader) == list(sampler) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
 
 
-# ---- copies, and an end --------------------------------------------------------------------------
+# ---- copies and lifetime -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["deepcopy", "pickle"])
-def test_a_copy_of_a_loader_has_a_step_of_its_own(how: str, numbers: Path) -> None:
+def test_a_copy_of_a_loader_has_its_own_step(how: str, numbers: Path) -> None:
     loader = DataLoader(Processed(numbers), batch_size=4)
     loader.set_step(1)
     other: Any = copy.deepcopy(loader) if how == "deepcopy" else pickle.loads(pickle.dumps(loader))
@@ -189,7 +189,7 @@ def test_a_copy_of_a_loader_has_a_step_of_its_own(how: str, numbers: Path) -> No
     assert batches(loader) == ALL[1:]
 
 
-def test_a_loader_is_gone_when_nobody_has_it_although_its_sampler_is_kept(numbers: Path) -> None:
+def test_a_kept_sampler_does_not_keep_its_loader_alive(numbers: Path) -> None:
     gc.disable()
     try:
         loader = DataLoader(Processed(numbers), batch_size=4)
@@ -203,10 +203,10 @@ def test_a_loader_is_gone_when_nobody_has_it_although_its_sampler_is_kept(number
     assert list(sampler) == ALL[2:]
 
 
-# ---- by itself -----------------------------------------------------------------------------------
+# ---- without a loader ----------------------------------------------------------------------------
 
 
-def test_by_itself_it_skips_what_any_batch_sampler_gives() -> None:
+def test_without_a_loader_it_skips_batches_of_any_batch_sampler() -> None:
     inner: Any = BatchSampler(SequentialSampler(range(23)), 4, False)
     sampler = SkipableSampler(inner)
     assert sampler.sampler is inner
@@ -215,7 +215,7 @@ def test_by_itself_it_skips_what_any_batch_sampler_gives() -> None:
     assert (list(sampler), len(sampler), sampler.step) == (ALL[4:], 2, 4)
     sampler.set_step(9)
     assert (list(sampler), len(sampler)) == ([], 0)
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="from 0 up"):
         sampler.set_step(-1)
     assert list(TorchDataLoader(range(23), batch_sampler=sampler)) == []  # type: ignore[arg-type]
 
@@ -235,7 +235,7 @@ def test_twelve_arguments_by_position_end_in_a_generator(workers: int, numbers: 
     assert len(batches(loader)) == 5
 
 
-def test_the_start_method_stays_where_torch_has_it(numbers: Path) -> None:
+def test_the_start_method_keeps_torchs_position(numbers: Path) -> None:
     loader: Any = DataLoader(
         Processed(numbers), 4, False, None, None, 2, None, False, False, 0, None, "fork",
         torch.Generator(),

@@ -1,4 +1,4 @@
-"""States of loaders whose dataset is an IterableDataset, or has a state of its own."""
+"""States of loaders whose dataset is an IterableDataset, or saves its own state."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ffrecord.errors import StateError
 from ffrecord.torch import DataLoader
 from tests.torch.datasets import Processed, as_list, batches, plain, seeded, shut_down
 
-COUNTS = (0, 11, 5)  # samples of each worker; one process has all of them
+COUNTS = (0, 11, 5)  # samples of each worker; without workers, this process has all
 
 
 def mine(counts: tuple[int, ...]) -> range:
-    """The samples of this process."""
+    """Return the samples of this process."""
     info = get_worker_info()
     if info is None:
         return range(sum(counts))
@@ -34,7 +34,7 @@ def mine(counts: tuple[int, ...]) -> range:
 
 
 class Plain(IterableDataset[Any]):
-    """Has no state: is begun anew, and read over."""
+    """A stream without a state: a loader reads it again from the beginning."""
 
     def __iter__(self) -> Iterator[Any]:
         for sample in mine(COUNTS):
@@ -42,7 +42,7 @@ class Plain(IterableDataset[Any]):
 
 
 class Counting(IterableDataset[Any]):
-    """Has a state, and counts its epochs. After an epoch it is at the beginning of the next."""
+    """A stream with a state. It counts its epochs, and after one it is ready for the next."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -63,7 +63,7 @@ class Counting(IterableDataset[Any]):
 
 
 class Draws(Iterator[Any]):
-    """An iterator with a state: it draws random numbers, and knows where they come from."""
+    """An iterator that draws random numbers. Its state includes their generator's state."""
 
     def __init__(self, samples: range) -> None:
         self.left = list(samples)
@@ -87,7 +87,7 @@ class Drawing(IterableDataset[Any]):
 
 
 class Itself(IterableDataset[Any]):
-    """Its own iterator, which begins anew when it is asked for."""
+    """A stream that is its own iterator, and starts again with every `iter()`."""
 
     def __iter__(self) -> Iterator[Any]:
         self.left = list(mine(COUNTS))
@@ -126,8 +126,8 @@ def take(iterator: Any, count: int) -> list[Any]:
 
 @pytest.mark.parametrize(("workers", "stays"), WORKERS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_goes_on_after_any_batch(kind: str, workers: int, stays: bool) -> None:
-    """Also in its second epoch, in the order of the workers, with the random numbers of then."""
+def test_a_stream_continues_after_any_batch(kind: str, workers: int, stays: bool) -> None:
+    """Check the second epoch too, the order of the workers, and the random numbers."""
     torch.manual_seed(3)
     unbroken = made(kind, workers, stays)
     epochs = [batches(unbroken) for _ in range(3)]
@@ -147,12 +147,13 @@ def test_a_stream_goes_on_after_any_batch(kind: str, workers: int, stays: bool) 
         second.load_state_dict(pickle.loads(pickle.dumps(state)))
         assert second.state_dict() is not state
         if not workers or stop == len(epochs[epoch]):
-            # What a stream draws in the program, or torch for new workers, is the program's.
+            # A stream without workers draws from the program's global generator, and so does
+            # torch for new workers.
             torch.set_rng_state(program)
         rest = epochs[epoch][stop:] or epochs[epoch + 1]
         found = batches(second)
         if kind == "plain" and (not workers or (stays and epoch)):
-            # What it drew before in this process is not known: its samples are.
+            # Earlier draws of a plain stream in one process are not saved: compare samples only.
             assert [[sample for sample, _ in batch] for batch in found] == [
                 [sample for sample, _ in batch] for batch in rest
             ]
@@ -162,7 +163,7 @@ def test_a_stream_goes_on_after_any_batch(kind: str, workers: int, stays: bool) 
 
 @pytest.mark.parametrize(("workers", "stays"), WORKERS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_state_between_epochs_is_that_of_the_next(kind: str, workers: int, stays: bool) -> None:
+def test_a_state_between_epochs_is_at_the_next_epoch(kind: str, workers: int, stays: bool) -> None:
     torch.manual_seed(3)
     first = made(kind, workers, stays, generator=seeded(4))
     batches(first)
@@ -171,14 +172,14 @@ def test_a_state_between_epochs_is_that_of_the_next(kind: str, workers: int, sta
     torch.set_rng_state(program)
     second = made(kind, workers, stays, generator=seeded(5))
     second.load_state_dict(state)
-    if kind == "plain" and stays:  # as above
+    if kind == "plain" and stays:  # see the test above
         assert [len(batch) for batch in batches(second)] == [len(batch) for batch in following[0]]
     else:
         assert [batches(second) for _ in range(2)] == following
 
 
 @pytest.mark.parametrize(("workers", "stays"), WORKERS)
-def test_a_resumed_stream_can_be_saved_before_each_worker_was_heard_of(
+def test_a_resumed_stream_can_be_saved_before_every_worker_has_answered(
     workers: int, stays: bool
 ) -> None:
     whole = batches(made("counting", workers, stays))
@@ -196,7 +197,7 @@ def test_a_resumed_stream_can_be_saved_before_each_worker_was_heard_of(
 
 
 @pytest.mark.parametrize("every", [3, None])
-def test_states_may_be_asked_for_every_few_batches(every: int | None) -> None:
+def test_snapshot_every_n_steps_still_resumes_exactly(every: int | None) -> None:
     options: dict[str, Any] = {"snapshot_every_n_steps": every}
     unbroken = made("counting", 3, True, **options)
     epochs = [batches(unbroken) for _ in range(3)]
@@ -215,7 +216,7 @@ def test_states_may_be_asked_for_every_few_batches(every: int | None) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 3])
-def test_drop_last_and_single_samples(workers: int) -> None:
+def test_streams_resume_with_drop_last_and_without_batches(workers: int) -> None:
     for options in ({"batch_size": 2, "drop_last": True}, {"batch_size": None}):
         whole = batches(made("counting", workers, False, **options))
         for stop in (1, len(whole) - 1, len(whole)):
@@ -226,8 +227,8 @@ def test_drop_last_and_single_samples(workers: int) -> None:
             second.load_state_dict(loader.state_dict())
             shut_down(iterator)
             rest = batches(second)
-            # At the end the next epoch follows: of the same object its second, of new workers
-            # their first.
+            # At the end the next epoch follows. For the same object that is its second epoch;
+            # new workers begin with their first.
             assert [len(batch) for batch in rest] == [len(b) for b in whole[stop:] or whole]
             if stop < len(whole):
                 assert rest == whole[stop:]
@@ -243,7 +244,7 @@ def test_the_batch_size_of_a_stream_may_change() -> None:
     assert found == [[sample, 0] for sample in range(sum(COUNTS))]
 
 
-def test_a_state_of_a_stream_is_json_if_the_dataset_s_own_is() -> None:
+def test_a_state_of_a_stream_is_json_if_the_datasets_state_is() -> None:
     for workers in (0, 3):
         loader = made("counting", workers, False)
         iterator = iter(loader)
@@ -256,22 +257,22 @@ def test_a_state_of_a_stream_is_json_if_the_dataset_s_own_is() -> None:
 
 
 def test_another_number_of_workers_is_refused() -> None:
-    """Each worker's samples are its own."""
+    """Each worker has its own part of the samples."""
     loader = made("counting", 3, False)
     iterator = iter(loader)
     take(iterator, 2)
     state = loader.state_dict()
     shut_down(iterator)
     for workers in (0, 2):
-        with pytest.raises(StateError, match=rf"3 workers' places .* here are {workers} workers"):
+        with pytest.raises(StateError, match=rf"3 workers' positions .* has {workers} workers"):
             made("counting", workers, False).load_state_dict(state)
 
 
-def test_a_state_of_something_else_is_refused() -> None:
+def test_a_state_of_another_kind_of_dataset_is_refused() -> None:
     loader = made("counting", 0, False)
     take(iter(loader), 1)
     state = loader.state_dict()
-    with pytest.raises(StateError, match="no load_state_dict"):
+    with pytest.raises(StateError, match="cannot load it"):
         made("plain", 0, False).load_state_dict(state)
     changes: list[dict[str, Any]] = [
         {"workers": [{}]}, {"workers": [3]}, {"workers": [None, None]}, {"turn": 1},
@@ -283,8 +284,8 @@ def test_a_state_of_something_else_is_refused() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_worker_sees_the_dataset_itself(workers: int) -> None:
-    """A worker_init_fn may look at it, and change it, as torch's documentation shows."""
+def test_a_worker_init_fn_sees_the_dataset_itself(workers: int) -> None:
+    """It may read and change the dataset, as torch's documentation shows."""
     loader = DataLoader(
         Configured(), None, num_workers=workers,
         worker_init_fn=configure if workers else None,
@@ -319,7 +320,7 @@ def configure(number: int) -> None:
     dataset.begin = 5
 
 
-def test_a_data_pipe_is_gone_through_again() -> None:
+def test_a_data_pipe_is_read_again_from_its_beginning() -> None:
     def pipe() -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -337,11 +338,11 @@ def test_a_data_pipe_is_gone_through_again() -> None:
     assert batches(second) == rest
 
 
-# ---- datasets with indices and a state of their own --------------------------------------
+# ---- map-style datasets that save their own state ----------------------------------------
 
 
 class Stateful(TorchDataset[Any]):
-    """Counts what it has read, and draws random numbers."""
+    """A dataset that counts the samples it has read, and draws random numbers."""
 
     def __init__(self) -> None:
         self.read = 0
@@ -363,7 +364,7 @@ class Stateful(TorchDataset[Any]):
 
 @pytest.mark.parametrize("size", [None, 2])
 @pytest.mark.parametrize(("workers", "stays"), WORKERS)
-def test_a_dataset_s_own_state_is_a_part_of_the_loader_s(
+def test_the_datasets_state_is_part_of_the_loaders(
     workers: int, stays: bool, size: int | None
 ) -> None:
     def make() -> DataLoader[Any]:
@@ -386,18 +387,18 @@ def test_a_dataset_s_own_state_is_a_part_of_the_loader_s(
         assert batches(second) == rest, stop
 
 
-def test_a_dataset_s_own_state_needs_the_same_number_of_workers() -> None:
+def test_a_datasets_state_needs_the_same_number_of_workers() -> None:
     loader: DataLoader[Any] = DataLoader(Stateful(), 2, num_workers=2)
     iterator = iter(loader)
     next(iterator)
     state = loader.state_dict()
     shut_down(iterator)
-    with pytest.raises(StateError, match="2 workers' places in the dataset, here are 3"):
+    with pytest.raises(StateError, match=r"2 workers' positions in the dataset, .* has 3"):
         DataLoader(Stateful(), 2, num_workers=3).load_state_dict(state)
 
 
 class Ours(Processed):
-    """One of ours with a state."""
+    """A dataset of ours with a state."""
 
     read = 0
 
@@ -413,7 +414,7 @@ class Ours(Processed):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_of_ours_may_have_a_state_too(workers: int, numbers: Path) -> None:
+def test_our_dataset_may_have_a_state_too(workers: int, numbers: Path) -> None:
     loader = DataLoader(Ours(numbers), 4, num_workers=workers)
     iterator = iter(loader)
     take(iterator, 3)
@@ -424,11 +425,11 @@ def test_a_dataset_of_ours_may_have_a_state_too(workers: int, numbers: Path) -> 
     assert batches(second) == rest
 
 
-# ---- samplers with a state of their own --------------------------------------------------
+# ---- samplers that save their own state --------------------------------------------------
 
 
 class Remembering:
-    """A sampler that goes on where it was."""
+    """A sampler that saves its position."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -452,7 +453,7 @@ class Remembering:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_sampler_s_own_state_is_a_part_of_the_loader_s(workers: int) -> None:
+def test_the_samplers_state_is_part_of_the_loaders(workers: int) -> None:
     dataset = list(range(20))
 
     def make() -> DataLoader[Any]:
@@ -475,11 +476,11 @@ def test_a_sampler_s_own_state_is_a_part_of_the_loader_s(workers: int) -> None:
             assert batches(second) == expected
 
 
-# ---- out of order ------------------------------------------------------------------------
+# ---- in_order=False ----------------------------------------------------------------------
 
 
 class Slow(Processed):
-    """Its first batch comes when a file is there."""
+    """A dataset whose first batch waits until a file exists."""
 
     release: Path
 
@@ -506,7 +507,7 @@ def waited(indices: list[int], release: Path) -> None:
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_out_of_order_every_batch_still_comes_once(
+def test_with_in_order_false_every_batch_comes_once(
     ours: bool, numbers: Path, tmp_path: Path
 ) -> None:
     release = tmp_path / "released"
@@ -528,11 +529,11 @@ def test_out_of_order_every_batch_still_comes_once(
         second.load_state_dict(state)
         assert len(second) == 4
         assert sorted(batches(second)) == rest
-    with pytest.raises(StateError, match="batch size of 4, here it is 5"):
+    with pytest.raises(StateError, match=r"batch size of 4, .* has 5"):
         DataLoader(dataset, 5, **options).load_state_dict(state)
 
 
-def test_a_stream_out_of_order_loses_nothing() -> None:
+def test_a_stream_with_in_order_false_loses_nothing() -> None:
     loader = made("counting", 3, False, in_order=False)
     iterator = iter(loader)
     found = take(iterator, 4)
@@ -543,7 +544,7 @@ def test_a_stream_out_of_order_loses_nothing() -> None:
     assert sorted(s for batch in found for s in batch) == [[s, 0] for s in range(sum(COUNTS))]
 
 
-# ---- where there is no place to be told --------------------------------------------------
+# ---- unknown positions -------------------------------------------------------------------
 
 
 class Broken(Counting):
@@ -552,8 +553,8 @@ class Broken(Counting):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_state_that_cannot_be_had_says_so_when_it_is_loaded(workers: int) -> None:
-    """A checkpoint is not lost for it."""
+def test_an_unknown_state_warns_and_says_why_when_it_is_loaded(workers: int) -> None:
+    """So the program's checkpoint is saved all the same."""
     loader = DataLoader(Broken(), 2, num_workers=workers, collate_fn=as_list)
     iterator = iter(loader)
     take(iterator, 1)
@@ -566,7 +567,7 @@ def test_a_state_that_cannot_be_had_says_so_when_it_is_loaded(workers: int) -> N
 
 
 def test_an_iterator_is_not_copied() -> None:
-    """As torch's is not."""
+    """torch's iterators cannot be copied either."""
     for loader in (made("counting", 0, False), DataLoader(list(range(4)))):  # type: ignore[arg-type]
         with pytest.raises(NotImplementedError):
             copy.copy(iter(loader))

@@ -1,8 +1,8 @@
-"""Packed folders made by hand, with `struct` and `zlib` only, for attacks to spoil.
+"""Packed folders built by hand with `struct` and `zlib`, which attacks then change.
 
-Nothing here may use the package. A `Draft` is right to begin with: every number is where
-docs/format.md wants it, and an attack changes one. All checksums are computed last, over what the
-attack left, so that they hold and the checks behind them are reached.
+Nothing here may use the package. A `Draft` begins as a valid index according to docs/format.md, and
+an attack changes one number. All checksums are computed last, after the change. So they are right,
+and the later checks are reached.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Entry:
     name: bytes
     inode: int
     parent: int
-    end: int | None = None  # of its name; None is where it ends
+    end: int | None = None  # the end of its name; None: the right one
 
     def pack(self, end: int) -> bytes:
         return struct.pack("<QII", end if self.end is None else self.end, self.inode, self.parent)
@@ -106,7 +106,7 @@ class Shard:
 
 @dataclass
 class Draft:
-    """An index as rows that can be changed, and the files that it names."""
+    """An index as rows that can be changed, and the contents of its files."""
 
     files: list[bytes] = field(default_factory=list)
     inodes: list[Inode] = field(default_factory=list)
@@ -118,12 +118,12 @@ class Draft:
     blocks: list[int] = field(default_factory=list)
     shards: list[Shard] = field(default_factory=list)
     texts: bytearray = field(default_factory=bytearray)
-    names: bytes | None = None  # None: those of the entries, end to end
+    names: bytes | None = None  # None: the names of the entries, end to end
 
-    # ---- making one ------------------------------------------------------------------------
+    # ---- adding rows -----------------------------------------------------------------------
 
     def add_inode(self, mode: int, data: int = 0, length: int = 0) -> int:
-        """A new inode's number, which is also the row of its attributes."""
+        """Add an inode and return its number, which is also the row of its attributes."""
         number = len(self.inodes)
         self.inodes.append(Inode(data, length, 1_600_000_000 * 10**9 + number, number))
         self.attributes.append(Attributes(mode, links=2 if stat.S_ISDIR(mode) else 1))
@@ -152,10 +152,10 @@ class Draft:
         for name, value in pairs:
             self.xattrs.append(Xattr(self.add_text(name + value), len(name), len(value)))
 
-    # ---- finding one's way -----------------------------------------------------------------
+    # ---- finding and changing rows ---------------------------------------------------------
 
     def find(self, path: bytes) -> int:
-        """The inode of a path, by going through the entries one after the other."""
+        """Return the inode of a path, found by a search through all entries."""
         inode = 0
         for name in path.split(b"/"):
             (inode,) = (
@@ -175,12 +175,12 @@ class Draft:
         return self.attributes[self.inode(path).attributes]
 
     def rename(self, path: bytes, name: bytes) -> None:
-        """Another name, in the same place among the entries."""
+        """Change a name, but not its place among the entries."""
         self.entry(path).name = name
         self.rehash()
 
     def rehash(self) -> None:
-        """CRC-32s of whole paths, sorted, from the entries as they are."""
+        """Compute the sorted CRC-32s of all paths from the present entries."""
         before = {0: 0}
         found = []
         for number, entry in enumerate(self.entries):
@@ -192,14 +192,14 @@ class Draft:
     # ---- bytes -----------------------------------------------------------------------------
 
     def image(self, **claimed: int) -> bytes:
-        """The index's bytes; `claimed` are counts that are not those of the rows."""
+        """Return the bytes of the index. `claimed` replaces the right counts."""
         sections = self._sections()
         counts = {name: count for name, count, _ in sections if name} | claimed
         head = struct.pack("<10Q", *(counts[name] for name in COUNTS))
         return head + b"".join(raw + bytes(-len(raw) % 8) for _, _, raw in sections)
 
     def padding(self) -> list[int]:
-        """Where in the image bytes are that belong to no table."""
+        """Return the positions of bytes in the image that belong to no table."""
         found: list[int] = []
         at = 8 * len(COUNTS)
         for _, _, raw in self._sections():
@@ -229,7 +229,7 @@ class Draft:
         ]
 
     def archive(self, **claimed: int) -> bytes:
-        """A whole file, with every checksum right."""
+        """Return a whole file, with right checksums."""
         return sealed(self.files, self.image(**claimed))
 
 
@@ -247,17 +247,17 @@ def sealed(
     magic: bytes = b"FFRINDEX",
     before: bytes = b"",
 ) -> bytes:
-    """A file whose last record is an index with a trailer that is right, or says these things."""
+    """Return a file whose last record is an index. Arguments replace values of its trailer."""
     crc = zlib.crc32(image) if crc is None else crc
     trailer = struct.pack("<QII8s", len(image) if length is None else length, crc, version, magic)
     return record_bytes([*files, before + image + trailer])
 
 
 def plant(tree: Tree) -> Draft:
-    """The draft of a tree, numbered breadth first."""
+    """Return the draft of a tree, numbered breadth first."""
     draft = Draft()
     folders: list[tuple[int, Tree]] = [(draft.add_inode(stat.S_IFDIR | 0o755), tree)]
-    for parent, folder in folders:  # it grows while it is gone through
+    for parent, folder in folders:  # the list grows during the loop
         draft.inodes[parent].data, draft.inodes[parent].length = len(draft.entries), len(folder)
         for name, node in sorted(folder.items()):
             if isinstance(node, bytes):
@@ -293,31 +293,31 @@ LARGE_FILES: Tree = {
 
 
 def sample() -> Draft:
-    """The draft that most attacks spoil: files, folders, a symlink, extended attributes."""
+    """Return the draft that most attacks change: files, folders, a symlink, extended attributes."""
     draft = plant(SAMPLE)
     draft.set_xattrs(draft.find(b"alpha"), XATTRS)
     return draft
 
 
 def large_files() -> Draft:
-    """Two files with checksums of blocks, and one without between them."""
+    """Return a draft of two files with checksums of blocks, and one without between them."""
     return plant(LARGE_FILES)
 
 
 def nested(levels: int, tree: Tree, name: bytes = b"d") -> Tree:
-    """Folders in folders, and a tree in the last one."""
+    """Return a tree inside nested folders."""
     for _ in range(levels):
         tree = {name: tree}
     return tree
 
 
 def chain(levels: int, name: bytes = b"d") -> Draft:
-    """Folders in folders, with a file in the last one."""
+    """Return a draft of nested folders with a file in the last one."""
     return plant(nested(levels, {b"end": b"the end"}, name))
 
 
 def sharded(draft: Draft, spoil: Mapping[str, int] | None = None) -> dict[str, bytes]:
-    """The files of an archive of two shards; `spoil` changes the second row of their table."""
+    """Return the files of an archive of two shards. `spoil` changes the second row of shards."""
     middle = len(draft.files) // 2
     parts = [record_bytes(draft.files[:middle]), record_bytes(draft.files[middle:])]
     counts = [middle, len(draft.files) - middle]
@@ -339,16 +339,16 @@ ORDERED_DICT = b"ccollections\nOrderedDict\n)R"
 
 
 def legacy(pickled: bytes, files: Sequence[bytes] = PICKLED_FILES) -> bytes:
-    """An archive as the original's, whose index is this pickle."""
+    """Return an archive in the original's format, with this pickle as its index."""
     return record_bytes([*files, LEGACY_MAGIC + pickled])
 
 
 def text(string: str) -> bytes:
-    """A string as BINUNICODE."""
+    """Return a string as the opcode BINUNICODE."""
     raw = string.encode("utf-8", "surrogatepass")
     return b"X" + struct.pack("<I", len(raw)) + raw
 
 
 def folder(items: bytes, make: bytes = b"}") -> bytes:
-    """A whole pickle of one folder with these items."""
+    """Return a whole pickle of one folder with these items."""
     return b"\x80\x04" + make + b"(" + items + b"u."

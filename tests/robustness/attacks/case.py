@@ -1,4 +1,4 @@
-"""What an attack is: archives, and what comes of opening and using them."""
+"""`Case`: an attack's archives, and the result of opening and using them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ U32 = (1 << 32) - 1
 
 @dataclass(frozen=True)
 class Case:
-    """One attack. Its archives must give `error`, with a message that has `says` in it, when they
-    are opened; with `use`, when they were opened without one and are then used so. Without an
-    error they are harmless, and `use` shows that."""
+    """One attack.
+
+    Opening its archives must raise `error`, with `says` in the message. If the case has `use`,
+    opening must succeed, and `use` must raise the error. If `error` is None, the attack is
+    harmless, and `use` must succeed.
+    """
 
     title: str
     error: type[FFRecordError] | None
@@ -39,7 +42,7 @@ class Case:
 
 
 class Attacks:
-    """The attacks of one module, in its order."""
+    """The attacks of one module, in order."""
 
     def __init__(self) -> None:
         self.cases: list[Case] = []
@@ -47,8 +50,10 @@ class Attacks:
     def __call__(
         self, error: type[FFRecordError] | None, says: str = "", use: Use | None = None
     ) -> Callable[[Make], Make]:
-        """A function that makes an archive, or several where one idea has several forms. Its name
-        is the sentence that README.md and the test's id show."""
+        """Register a function that makes an archive, or a list of archives for several forms.
+
+        The function's name is the attack's title in README.md and in the test's id.
+        """
 
         def register(make: Make) -> Make:
             title = make.__name__.replace("_", " ")

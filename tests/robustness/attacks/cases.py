@@ -1,4 +1,4 @@
-"""All attacks, by their numbers in README.md."""
+"""All attacks, by their number in README.md."""
 
 from __future__ import annotations
 

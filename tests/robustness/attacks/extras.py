@@ -32,7 +32,7 @@ def reading_attributes(packed: PackedFolder) -> None:
 
 
 @attack(IndexStructureError, "extended attributes")
-def rows_of_extended_attributes_are_not_there() -> list[Archive]:
+def rows_of_extended_attributes_are_missing() -> list[Archive]:
     found: list[Archive] = []
     for first, count in ((0, 3), (2, 1), (3, 0), (U32, 1), (1, U32), (U32, U32), (U32, 2)):
         draft = sample()
@@ -54,7 +54,7 @@ def an_extended_attribute_is_out_of_range() -> list[Archive]:
 
 
 @attack(IndexStructureError, "extended attribute")
-def an_extended_attribute_is_longer_than_any() -> list[Archive]:
+def an_extended_attribute_is_too_long() -> list[Archive]:
     rows = [
         Xattr(0, 256, 0), Xattr(0, U32, 0), Xattr(0, 5, 65_537), Xattr(0, 5, U32),
         Xattr(0, U32, U32), Xattr(0, U32 - 4, 16), Xattr(0, 5, U32 - 4),
@@ -75,14 +75,14 @@ def with_xattrs(*pairs: tuple[bytes, bytes]) -> bytes:
 
 
 @attack(IndexStructureError, "extended attribute", use=reading_attributes)
-def an_extended_attribute_is_not_the_users() -> list[Archive]:
+def an_extended_attribute_is_outside_the_user_namespace() -> list[Archive]:
     names = (b"security.capability", b"trusted.overlay.opaque", b"system.posix_acl_access", b"",
              b"user", b"USER.name", b"xuser.a")  # fmt: skip
     return [with_xattrs((name, b"value")) for name in names]
 
 
 @attack(IndexStructureError, "extended attribute", use=extracting)
-def an_extended_attribute_that_is_not_the_users_is_extracted() -> Archive:
+def an_extended_attribute_outside_the_user_namespace_is_extracted() -> Archive:
     return with_xattrs((b"security.capability", b"\1\0\0\2" + bytes(16)))
 
 
@@ -92,13 +92,13 @@ def the_name_of_an_extended_attribute_has_a_nul_in_it() -> list[Archive]:
 
 
 @attack(IndexStructureError, "extended attribute", use=reading_attributes)
-def an_extended_attribute_is_there_twice() -> Archive:
+def an_extended_attribute_occurs_twice() -> Archive:
     return with_xattrs((b"user.a", b"1"), (b"user.b", b"2"), (b"user.a", b"3"))
 
 
 @attack(IndexStructureError, "attributes")
 def extended_attributes_share_bytes_and_add_up_to_gigabytes() -> Archive:
-    """30,000 of 64 KiB each, in half a megabyte: every one begins some bytes after the last."""
+    """30,000 attributes of 64 KiB lie in half a megabyte: each begins 10 bytes after the last."""
     draft = plant(SAMPLE)
     names = [b"user.%05d" % number for number in range(30_000)]
     draft.texts += b"".join(names) + bytes(65_536)
@@ -117,7 +117,7 @@ def reading_the_first_byte(packed: PackedFolder) -> None:
 
 
 @attack(IndexStructureError, "large files")
-def a_large_file_has_no_checksums_though_another_has() -> list[Archive]:
+def only_some_large_files_have_checksums() -> list[Archive]:
     found: list[Archive] = []
     for row in (0, 1):
         draft = large_files()
@@ -138,7 +138,7 @@ def a_small_file_has_checksums_of_blocks() -> list[Archive]:
 
 
 @attack(IndexStructureError, "checksums")
-def checksums_of_blocks_are_those_of_other_files() -> list[Archive]:
+def checksums_of_blocks_belong_to_other_files() -> list[Archive]:
     found: list[Archive] = []
     for inode in (0, 2, 3, 4, 1 << 31, U32):
         draft = large_files()
@@ -178,7 +178,7 @@ def the_checksum_of_a_block_is_wrong() -> Archive:
 
 @attack(SampleChecksumError, "record 0", use=extracting)
 def a_file_with_a_wrong_checksum_of_a_block_is_extracted() -> Archive:
-    """The record's own checksum holds: what a block's says must not be left unsaid for that."""
+    """The record's own checksum is right. The wrong checksum of a block must still be reported."""
     content = bytes(9 << 20)
     draft = plant({b"first": content})
     draft.blocks[-1] ^= 1
@@ -195,7 +195,7 @@ def reading_large_files(packed: PackedFolder) -> None:
 
 @attack(None, use=reading_large_files)
 def no_file_has_checksums_of_blocks() -> Archive:
-    """They are computed then, as for archives of the original's, from a record that is whole."""
+    """They are computed from the whole record, as for archives of the original."""
     draft = large_files()
     draft.large.clear()
     draft.blocks.clear()
@@ -203,7 +203,7 @@ def no_file_has_checksums_of_blocks() -> Archive:
 
 
 @attack(IndexStructureError, "zero")
-def a_large_file_has_something_where_zeros_are_due() -> list[Archive]:
+def a_large_file_has_padding_that_is_not_zero() -> list[Archive]:
     found: list[Archive] = []
     for row, value in ((0, 1), (1, 1), (1, 1 << 31)):
         draft = large_files()
@@ -216,7 +216,7 @@ def a_large_file_has_something_where_zeros_are_due() -> list[Archive]:
 
 
 @attack(IndexStructureError, "missing")
-def a_shard_is_not_there() -> list[Archive]:
+def a_shard_is_missing() -> list[Archive]:
     alone = sample()
     alone.shards.append(Shard(1, alone.add_text(b"PART_00000.ffr"), 14, 0))
     files = sharded(sample())
@@ -225,7 +225,7 @@ def a_shard_is_not_there() -> list[Archive]:
 
 
 @attack(IndexStructureError, "another file")
-def a_shard_is_another_file_than_the_one_that_was_packed() -> list[Archive]:
+def a_shard_is_not_the_file_that_was_packed() -> list[Archive]:
     swapped = sharded(sample())
     swapped["PART_00001.ffr"] = record_bytes([b"other", b"files"])
     return [sharded(sample(), {"records": 1}), sharded(sample(), {"crc": 0}), swapped]
@@ -256,7 +256,7 @@ def the_counts_of_records_of_shards_overflow() -> list[Archive]:
 
 @attack(IndexStructureError)
 def the_names_of_shards_share_bytes_and_add_up_to_gigabytes() -> Archive:
-    """3,000 shards, each of which has half a megabyte of name: the same one."""
+    """3,000 shards share one name of half a megabyte."""
     draft = sample()
     draft.texts += bytes(1 << 19)
     draft.shards = [Shard(1, 0, 1 << 19, 0) for _ in range(3_000)]
@@ -269,5 +269,5 @@ def a_whole_archive_lies_beside_other_files() -> Archive:
 
 
 @attack(IndexStructureError, "not one of its shards")
-def a_shard_has_company() -> Archive:
+def another_file_lies_beside_the_shards() -> Archive:
     return sharded(sample()) | {"PART_00002.ffr": record_bytes([b"one more"])}

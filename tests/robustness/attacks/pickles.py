@@ -1,4 +1,4 @@
-"""Attacks on the index that the original FFRecord wrote: a pickle."""
+"""Attacks on the index of the original FFRecord, which is a pickle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.robustness.attacks.builders import (
 from tests.robustness.attacks.case import U32, U64, Archive, Attacks
 
 CANARY = "the-canary"
-"""What pickles that run code make, in the current folder."""
+"""The file that pickles with code make in the current folder."""
 
 attack = Attacks()
 
@@ -31,14 +31,14 @@ attack = Attacks()
 
 
 @attack(IndexStructureError, "file name")
-def a_pickled_name_is_none() -> list[Archive]:
+def a_pickled_name_is_not_a_file_name() -> list[Archive]:
     names = ("", ".", "..", "a/b", "/", "../a", "a\0b", "\0", "a" * 256, "é" * 128, "\ud800",
              "a" * 100_000)  # fmt: skip
     return [legacy(folder(text(name) + b"K\0")) for name in names]
 
 
 @attack(IndexStructureError, "twice")
-def a_pickled_name_is_there_twice() -> list[Archive]:
+def a_pickled_name_occurs_twice() -> list[Archive]:
     twice = text("a") + b"K\0" + text("a") + b"K\1"
     one_by_one = b"\x80\x04}" + text("a") + b"K\0s" + text("a") + b"K\1s."
     inside = text("a") + b"}(" + twice + b"u"
@@ -47,7 +47,7 @@ def a_pickled_name_is_there_twice() -> list[Archive]:
 
 @attack(IndexStructureError)
 def two_pickled_names_are_the_same_bytes() -> list[Archive]:
-    """Escaped bytes are those of a letter that is there as well."""
+    """The escaped bytes of one name are the UTF-8 bytes of the other."""
     names = "é", "\udcc3\udca9"
     found: list[Archive] = []
     for values in ((b"K\0", b"K\1"), (b"}", b"}"), (b"K\0", b"}"), (b"}", b"K\1")):
@@ -87,7 +87,7 @@ def a_pickled_record_is_something_else() -> list[Archive]:
 
 
 @attack(IndexStructureError, "item")
-def a_pickled_item_is_no_name_with_a_record_or_a_folder() -> list[Archive]:
+def a_pickled_item_is_not_a_name_with_a_record_or_a_folder() -> list[Archive]:
     ordered = b"ccollections\nOrderedDict\n"
     pairs = (
         b"K\0K\0", b"}K\0", b")K\0", text("a") + text("b"), text("a") + b")", b"}}",
@@ -97,7 +97,7 @@ def a_pickled_item_is_no_name_with_a_record_or_a_folder() -> list[Archive]:
 
 
 @attack(IndexStructureError)
-def a_pickled_name_has_nothing_with_it() -> list[Archive]:
+def a_pickled_name_has_no_value() -> list[Archive]:
     return [
         legacy(folder(text("a"))),
         legacy(folder(text("a") + b"K\0" + text("b"))),
@@ -131,7 +131,7 @@ CALLS = {
     ),
     "INST": b"(" + text(COMMAND) + b"ios\nsystem\n",
     "OBJ": b"(cbuiltins\neval\n" + text(EXPRESSION) + b"o",
-    "NEWOBJ_EX of partial": (  # partial.__new__ takes what it is to call; REDUCE calls it
+    "NEWOBJ_EX of partial": (  # partial.__new__ takes the function; REDUCE calls it
         b"cfunctools\npartial\ncos\nsystem\n" + text(COMMAND) + b"\x86}\x92)R"
     ),
     "BUILD with a __setstate__": (
@@ -139,7 +139,7 @@ CALLS = {
         + text(COMMAND) + b"b0K\0"
     ),
 }  # fmt: skip
-"""Values of an item that make the canary when `pickle.loads` comes by."""
+"""Values of an item that make the canary file when `pickle.loads` reads them."""
 
 
 def calling(name: str) -> bytes:
@@ -169,7 +169,7 @@ def a_pickle_makes_an_instance_in_other_ways() -> list[Archive]:
 
 @attack(IndexStructureError)
 def a_pickle_makes_an_ordered_dict_in_other_ways() -> list[Archive]:
-    """The right class, but by opcodes that take arguments or look names up by themselves."""
+    """Make the right class, but with opcodes that take arguments or look up names."""
     name = b"collections\nOrderedDict\n"
     makes = (b"(i" + name, b"(c" + name + b"o", b"c" + name + b")}\x92", b"c" + name + b"]\x85R")
     return [legacy(folder(b"", make)) for make in makes]
@@ -182,7 +182,7 @@ def a_pickle_sets_the_state_of_something() -> list[Archive]:
 
 
 @attack(IndexStructureError)
-def a_pickle_calls_what_is_no_class() -> list[Archive]:
+def a_pickle_calls_something_that_is_not_a_class() -> list[Archive]:
     ordered = b"ccollections\nOrderedDict\n"
     calls = (text("os.system") + b")R", b"})R", b"K\0)R", b"))R", ordered + b"}R",
              ordered + ordered + b"R", ordered + text("a") + b"\x81", b"))\x81")  # fmt: skip
@@ -203,7 +203,7 @@ def a_pickle_asks_for_another_class() -> list[Archive]:
 
 @attack(IndexStructureError)
 def a_pickle_asks_for_a_class_with_an_endless_name() -> list[Archive]:
-    """No end of line within reach, or none at all."""
+    """The end of the line is too far away, or missing."""
     return [
         legacy(b"\x80\x02c" + b"a" * 101 + b"\n)R."),
         legacy(b"\x80\x02ccollections\n" + b"O" * (1 << 20) + b"\n)R."),
@@ -216,14 +216,14 @@ def a_pickle_asks_for_a_class_with_an_endless_name() -> list[Archive]:
 
 @attack(IndexStructureError, "asks for")
 def a_pickle_asks_for_a_class_whose_name_is_a_deep_folder() -> Archive:
-    """To show such a name would take as many levels of calls."""
+    """Showing such a name would take 3,000 nested calls."""
     deep = b"}" + (text("a") + b"}") * 3_000 + b"s" * 3_000
     return legacy(b"\x80\x04" + deep + text("a") + b"\x93.")
 
 
 @attack(IndexStructureError, "opcode")
-def a_pickle_asks_for_what_is_not_in_it() -> list[Archive]:
-    """Extension registries, persistent ids and buffers beside the pickle."""
+def a_pickle_asks_for_data_outside_it() -> list[Archive]:
+    """Use extension registries, persistent ids and buffers outside the pickle."""
     opcodes = (b"\x82\1", b"\x83\1\0", b"\x84\1\0\0\0", b"P1\n", text("1") + b"Q", b"\x97",
                text("1") + b"\x98")  # fmt: skip
     return [legacy(folder(text("a") + opcode)) for opcode in opcodes]
@@ -245,7 +245,7 @@ def a_pickle_is_cut_off_at_any_byte() -> list[Archive]:
 
 @attack(IndexStructureError)
 def a_pickle_asks_for_gigabytes() -> list[Archive]:
-    """Lengths far beyond its end: of text, bytes, numbers and frames, in every width."""
+    """Claim lengths far beyond the end: for text, bytes, numbers and frames, in every width."""
     asking = [
         code + struct.pack("<Q", size)
         for code in (b"\x8d", b"\x8e", b"\x95", b"\x96")
@@ -266,8 +266,8 @@ def reading_the_only_pickled_file(packed: PackedFolder) -> None:
 
 
 @attack(IndexStructureError, "remembers")
-def a_pickle_memorises_at_the_last_place_there_is() -> Archive:
-    """LONG_BINPUT 2**32 - 1: a memo that long would have 32 GB."""
+def a_pickle_memorises_at_the_highest_number() -> Archive:
+    """LONG_BINPUT 2**32 - 1: a memo of that length would take 32 GB."""
     inner = b"}j\xff\xff\xff\xffK\1s"
     return legacy(folder(text("folder") + b"r\xff\xff\xff\xff" + inner))
 
@@ -290,7 +290,7 @@ def a_pickle_memorises_one_thing_ten_million_times() -> Archive:
 
 @attack(IndexStructureError, "names")
 def a_pickle_has_more_names_than_its_files_can_need() -> Archive:
-    """Names from the memo, again and again: four bytes for each file."""
+    """Fetch the same names from the memo again and again: four bytes for each file."""
     names = b"".join(text(f"{number}") + b"\x94K\0" for number in range(256))
     again = b"".join(b"h" + bytes([number]) + b"K\0" for number in range(256))
     folders = [text(f"folder {number}") + b"}(" + again + b"u" for number in range(2_000)]
@@ -299,7 +299,7 @@ def a_pickle_has_more_names_than_its_files_can_need() -> Archive:
 
 @attack(IndexStructureError)
 def a_pickle_is_30_000_levels_deep() -> list[Archive]:
-    """By SETITEMS, by SETITEM, in turns, with OrderedDicts, and as few as are too many."""
+    """Use SETITEMS, SETITEM, both in turn, and OrderedDicts, also with just one level too many."""
     found: list[Archive] = []
     for levels in (30_000, 4_097):
         name = text("d")
@@ -325,7 +325,7 @@ def a_pickle_is_30_000_levels_deep() -> list[Archive]:
 
 @attack(IndexStructureError)
 def a_pickle_hides_300_000_levels_behind_marks() -> Archive:
-    """Marks make room on the stack, and a chain of single items fills it."""
+    """Marks extend the stack, and a chain of single items fills it."""
     levels = 300_000
     chained = (text("d") + b"}") * levels + b"s" * levels
     return legacy(b"\x80\x04}" + b"(" * 4_096 + chained + b"u" * 4_096 + b".")
@@ -335,7 +335,7 @@ def a_pickle_hides_300_000_levels_behind_marks() -> Archive:
 
 
 @attack(IndexStructureError, "twice")
-def a_pickle_fetches_what_it_never_memorised() -> list[Archive]:
+def a_pickle_fetches_an_item_it_never_memorised() -> list[Archive]:
     return [
         legacy(folder(text("a") + fetch))
         for fetch in (b"h\0", b"h\xff", b"j\0\0\0\0", b"j\xff\xff\xff\xff")
@@ -355,7 +355,7 @@ def a_pickle_puts_a_folder_into_itself() -> list[Archive]:
 def a_pickle_puts_a_folder_into_two_places() -> list[Archive]:
     shared: OrderedDict[str, int] = OrderedDict(x=0)
     billion: OrderedDict[str, object] = OrderedDict()
-    for _ in range(40):  # 2**40 folders, if each was taken for another
+    for _ in range(40):  # 2**40 folders, if each reference were another folder
         billion = OrderedDict(a=billion, b=billion)
     return [
         legacy(pickle.dumps(structure, protocol))
@@ -371,13 +371,13 @@ def a_pickle_takes_from_an_empty_stack() -> list[Archive]:
 
 
 @attack(IndexStructureError, "protocol")
-def a_pickle_has_a_protocol_that_is_not_known() -> list[Archive]:
+def a_pickle_has_an_unknown_protocol() -> list[Archive]:
     return [legacy(bytes([0x80, protocol]) + b"}.") for protocol in (6, 9, 255)]
 
 
 @attack(IndexStructureError, "opcode")
 def a_pickle_has_opcodes_that_no_folder_needs() -> list[Archive]:
-    """All that there are, but for those that the parser knows."""
+    """Try all opcodes that the parser does not know."""
     known = b"\x8c\x94KMJXqrhju(s)R\x81}.\x80\x95\x8d\x8a\x93c"
     return [
         legacy(b"\x80\x04}" + bytes([code]) + b"\0" * 16)
@@ -394,7 +394,7 @@ def reading_the_pickled_file(packed: PackedFolder) -> None:
 
 @attack(None, use=reading_the_pickled_file)
 def a_pickle_is_followed_by_garbage() -> list[Archive]:
-    """As `pickle.loads` does, what follows is ignored: that is where our own index lies."""
+    """`pickle.loads` ignores it too. Our own index lies there."""
     whole = pickle.dumps(OrderedDict(a=0, b=1))
     return [
         legacy(whole + garbage)
@@ -415,21 +415,21 @@ def pickled_names_share_a_record() -> Archive:
 
 
 @attack(IndexStructureError)
-def our_own_index_is_wrong_behind_a_pickle_that_is_right() -> Archive:
-    """Ours counts: the pickle is for the original, and is not what to fall back on."""
+def our_index_is_wrong_after_a_pickle_that_is_right() -> Archive:
+    """Our index takes precedence. The pickle is only for the original, and is no fallback."""
     draft = sample()
     draft.inode(b"alpha").data = 99
     before = b"piouhjgbr" + pickle.dumps(OrderedDict(alpha=0))
     return sealed(draft.files, draft.image(), before=before)
 
 
-def finding_what_our_own_index_says(packed: PackedFolder) -> None:
+def finding_the_names_of_our_index(packed: PackedFolder) -> None:
     assert packed.list() == ["alpha", "beta", "folder", "link"]
 
 
-@attack(None, use=finding_what_our_own_index_says)
-def a_pickle_that_runs_code_lies_before_our_own_index() -> list[Archive]:
-    """It is never looked at."""
+@attack(None, use=finding_the_names_of_our_index)
+def a_pickle_that_runs_code_lies_before_our_index() -> list[Archive]:
+    """The pickle is never read."""
     draft = sample()
     return [
         sealed(draft.files, draft.image(), before=b"piouhjgbr" + folder(text("a") + call))

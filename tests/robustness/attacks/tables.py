@@ -1,4 +1,4 @@
-"""Attacks on the numbers of an index: trailer, counts, names, records, attributes."""
+"""Attacks on the tables of an index: trailer, counts, names, records, attributes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def the_trailer_cuts_the_image_off() -> list[Archive]:
 
 
 @attack(IndexStructureError, "version")
-def the_version_is_not_one_that_is_known() -> list[Archive]:
+def the_version_is_unknown() -> list[Archive]:
     draft = sample()
     return [sealed(draft.files, draft.image(), version=version) for version in (0, 2, 256, U32)]
 
@@ -80,7 +80,7 @@ def the_checksum_of_the_image_is_wrong() -> list[Archive]:
 
 
 @attack(NotPackedFolderError, "no index")
-def the_last_record_is_no_index() -> list[Archive]:
+def the_last_record_is_not_an_index() -> list[Archive]:
     draft = sample()
     return [
         sealed(draft.files, draft.image(), magic=b"FFRINDEY"),
@@ -108,7 +108,7 @@ def all_counts_are_zero() -> Archive:
 
 
 @attack(IndexStructureError, "claims")
-def a_count_is_as_large_as_a_count_can_be() -> list[Archive]:
+def a_count_is_as_large_as_possible() -> list[Archive]:
     return [
         sample().archive(**{name: count})
         for name in ("inodes", "entries", "hashes", "attributes", "xattrs", "large", "blocks",
@@ -118,13 +118,13 @@ def a_count_is_as_large_as_a_count_can_be() -> list[Archive]:
 
 
 @attack(IndexStructureError, "claims")
-def a_count_wraps_round_to_the_right_number_of_bytes() -> list[Archive]:
+def a_count_wraps_around_to_the_right_number_of_bytes() -> list[Archive]:
     draft = sample()
     return [
         draft.archive(inodes=(1 << 59) + len(draft.inodes)),  # rows of 32 bytes
-        draft.archive(entries=(1 << 60) + len(draft.entries)),  # of 16
-        draft.archive(hashes=(1 << 62) + len(draft.hashes)),  # of 4
-        draft.archive(attributes=(1 << 61) + len(draft.attributes)),  # of 24
+        draft.archive(entries=(1 << 60) + len(draft.entries)),  # 16 bytes
+        draft.archive(hashes=(1 << 62) + len(draft.hashes)),  # 4 bytes
+        draft.archive(attributes=(1 << 61) + len(draft.attributes)),  # 24 bytes
         draft.archive(shards=1 << 61),
         draft.archive(blocks=1 << 62),
     ]
@@ -149,7 +149,7 @@ def a_count_is_one_too_many_or_too_few() -> list[Archive]:
 
 @attack(IndexStructureError, "can be in use")
 def a_table_has_more_rows_than_the_others_can_use() -> list[Archive]:
-    """Zeros, of which a file with holes in it can have any number for nothing."""
+    """The extra rows are zeros, which a file with holes can have without using disk space."""
     drafts = [sample() for _ in range(6)]
     drafts[0].inodes += [Inode() for _ in range(100)]
     drafts[1].hashes += [(0, 0)] * 100
@@ -162,7 +162,7 @@ def a_table_has_more_rows_than_the_others_can_use() -> list[Archive]:
 
 @attack(IndexStructureError, "zero")
 def bytes_between_tables_are_not_zero() -> list[Archive]:
-    """After each table whose length is no multiple of 8: every byte, one at a time."""
+    """Change each padding byte, one at a time, after tables whose length is no multiple of 8."""
     draft = plant({b"large": bytes(2 * BLOCK + 1), b"some": b"", b"text": Symlink(b"some")})
     image, padding = draft.image(), draft.padding()
     assert len(padding) == 4 + 4 + 4 + 4 + 3  # hashes, hashed, blocks, texts, names
@@ -222,17 +222,17 @@ def two_entries_of_a_folder_have_the_same_name() -> list[Archive]:
 def names_are_not_sorted() -> list[Archive]:
     return [
         renamed(b"alpha", b"c"),
-        renamed(b"beta", b"alp"),  # after "alpha", of which it is the beginning
+        renamed(b"beta", b"alp"),  # must come before "alpha", which begins with it
         renamed(b"folder/other", b"inne"),
-        renamed(b"alpha", b"\xff"),  # as signed bytes it would be in order
+        renamed(b"alpha", b"\xff"),  # in order only if bytes were signed
     ]
 
 
 @attack(IndexStructureError, "not in order")
 def names_far_from_the_first_are_not_sorted() -> list[Archive]:
-    """Names are checked some thousands at a time: on such borders, and in runs of one length."""
+    """Names are checked thousands at a time. The wrong names lie at the borders of such chunks."""
     draft = plant({b"000000": b""})
-    names = [b"%06d" % number for number in range(70_000)]  # of one file
+    names = [b"%06d" % number for number in range(70_000)]  # all are names of one file
     draft.entries = [Entry(name, 1, 0) for name in names]
     draft.inodes[0].length = draft.attributes[1].links = len(names)
     draft.hashes = [(0, number) for number in range(len(names))]
@@ -295,7 +295,7 @@ def a_record_is_negative_or_beyond_the_last() -> list[Archive]:
 
 
 @attack(IndexStructureError, "size")
-def a_size_is_not_that_of_its_record() -> list[Archive]:
+def a_size_differs_from_its_record() -> list[Archive]:
     found: list[Archive] = []
     for size in (0, 13, 15, 1 << 32, 1 << 53, (1 << 63) - 1, 1 << 63, U64):
         draft = sample()
@@ -305,7 +305,7 @@ def a_size_is_not_that_of_its_record() -> list[Archive]:
 
 
 @attack(IndexStructureError, "attributes")
-def a_row_of_attributes_is_not_there() -> list[Archive]:
+def a_row_of_attributes_is_missing() -> list[Archive]:
     found: list[Archive] = []
     for row in (len(sample().attributes), 1 << 31, U32):
         for inode in (0, 1, -1):
@@ -316,7 +316,7 @@ def a_row_of_attributes_is_not_there() -> list[Archive]:
 
 
 @attack(IndexStructureError, "mode")
-def a_mode_is_that_of_a_socket_a_fifo_or_a_device() -> list[Archive]:
+def a_mode_is_a_socket_a_fifo_or_a_device() -> list[Archive]:
     found: list[Archive] = []
     for kind in (stat.S_IFSOCK, stat.S_IFIFO, stat.S_IFBLK, stat.S_IFCHR):
         draft = sample()
@@ -326,7 +326,7 @@ def a_mode_is_that_of_a_socket_a_fifo_or_a_device() -> list[Archive]:
 
 
 @attack(IndexStructureError, "mode")
-def a_mode_is_none_at_all() -> list[Archive]:
+def a_mode_is_invalid() -> list[Archive]:
     found: list[Archive] = []
     for mode in (0, 0o644, 0o170644, 1 << 16 | stat.S_IFREG, 1 << 31 | stat.S_IFREG, U32):
         draft = sample()
@@ -336,7 +336,7 @@ def a_mode_is_none_at_all() -> list[Archive]:
 
 
 @attack(IndexStructureError)
-def a_file_says_that_it_is_a_folder_or_a_symlink() -> list[Archive]:
+def a_file_claims_to_be_a_folder_or_a_symlink() -> list[Archive]:
     found: list[Archive] = []
     for path in (b"alpha", b"beta"):
         for kind in (stat.S_IFDIR, stat.S_IFLNK):
@@ -356,7 +356,7 @@ def restoring_the_extremes(packed: PackedFolder) -> None:
 
 
 @attack(None, use=restoring_the_extremes)
-def owners_and_times_are_as_extreme_as_they_can_be() -> Archive:
+def owners_and_times_are_as_extreme_as_possible() -> Archive:
     draft = plant(SAMPLE)
     for path, mtime in ((b"alpha", -(1 << 63)), (b"folder", (1 << 63) - 1)):
         draft.inode(path).mtime = mtime
@@ -374,12 +374,12 @@ def a_count_of_links_is_wrong() -> list[Archive]:
             draft.attributes_of(path).links = links
             if links != right:
                 found.append(draft.archive())
-    # One name more than it says; and two files of which each has the other's number of names.
+    # A file with one name more than it states, and two files with each other's number of names.
     return [*found, hard_links([2], [1]), hard_links([1, 2], [1, 1]), hard_links([2, 3], [3, 2])]
 
 
 def hard_links(names: Sequence[int], stated: Sequence[int]) -> bytes:
-    """Files with so many names each, and what they say of that."""
+    """Return an archive of files with `names` names each, which state `stated` links."""
     draft = plant({b"%d" % number: b"" for number in range(len(names))})
     draft.entries = []
     for inode, count in enumerate(names, start=1):

@@ -1,4 +1,4 @@
-"""Every attack of `cases` is tried, alone and all of them in one process that may use little."""
+"""Try every attack of `cases` alone, and all of them in one process with little memory."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.support.patience import PATIENCE
 
 Written: TypeAlias = "Callable[[int], list[Path]]"
 
-MEMORY = 512 << 20  # that all attacks together may map, beyond what Python and numpy have
-SECONDS = PATIENCE  # after which it is taken to hang
+MEMORY = 512 << 20  # bytes that all attacks together may map, in addition to Python and numpy
+SECONDS = PATIENCE  # a process that takes longer is considered to hang
 
 
 def write(archive: Archive, path: Path) -> Path:
-    """A file, or a folder of files."""
+    """Write an archive: a file, or a folder of files."""
     if isinstance(archive, bytes):
         path.write_bytes(archive)
         return path
@@ -43,7 +43,7 @@ def write(archive: Archive, path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
-    """The archives of a case on disk, made when they are first asked for."""
+    """Return a function that writes the archives of a case once and returns their paths."""
     top = tmp_path_factory.mktemp("attacks")
     made: dict[int, list[Path]] = {}
 
@@ -59,8 +59,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     shutil.rmtree(top)
 
 
-def test_what_the_attacks_begin_with_is_sound(tmp_path: Path) -> None:
-    """Else they would be refused for another reason than the one they are about."""
+def test_the_archives_are_valid_before_the_attacks_change_them(tmp_path: Path) -> None:
+    """Otherwise they would be refused for another reason than the tested one."""
     archives: list[Archive] = [sample().archive(), sharded(sample())]
     for number, archive in enumerate(archives):
         with PackedFolder(write(archive, tmp_path / f"{number}.ffr")) as packed:
@@ -74,10 +74,10 @@ def test_what_the_attacks_begin_with_is_sound(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_pickles_that_run_code_do_so_when_they_are_unpickled(
+def test_the_pickles_run_code_when_they_are_unpickled(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would mean nothing that they make no canary here."""
+    """Otherwise the missing canary file in the other tests would prove nothing."""
     monkeypatch.chdir(tmp_path)
     assert pickle.loads(folder(text("a") + CALLS[name])) == {"a": 0}
     assert (tmp_path / CANARY).exists()
@@ -86,7 +86,7 @@ def test_the_pickles_that_run_code_do_so_when_they_are_unpickled(
 @pytest.mark.parametrize(
     "number", CASES, ids=[f"{number:03d} {case.title}" for number, case in CASES.items()]
 )
-def test_an_attack_comes_to_what_is_said_of_it(
+def test_an_attack_has_its_stated_result(
     number: int, written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -100,11 +100,11 @@ def test_an_attack_comes_to_what_is_said_of_it(
                 case.use(packed)
             else:
                 refused(case, path, partial(case.use, packed))
-    assert list(tmp_path.iterdir()) == []  # no canary
+    assert list(tmp_path.iterdir()) == []  # no canary file
 
 
 def refused(case: Case, path: Path, attempt: Callable[[], Any]) -> None:
-    """Exactly the error that is due, which names the file and says why."""
+    """Check that the attempt raises exactly the case's error, with the file and the reason."""
     with pytest.raises(Exception) as caught:  # noqa: PT011
         attempt()
     assert type(caught.value) is case.error, f"{path}: {caught.value!r}"
@@ -112,8 +112,8 @@ def refused(case: Case, path: Path, attempt: Callable[[], Any]) -> None:
     assert case.says in str(caught.value)
 
 
-# Opens every archive that it is told of on its input, uses it as its case does, and says what
-# came of it; then what is left open.
+# A program that reads a list of archives, opens each one, uses it as its case does, and prints the
+# result. At the end it prints how many descriptors are left open.
 ALL_IN_ONE_PROCESS = """
 import gc, json, os, resource, sys
 from ffrecord import PackedFolder
@@ -126,10 +126,10 @@ before = handmade.open_descriptors()
 pages = int(open("/proc/self/statm").read().split()[0])
 _, most = resource.getrlimit(resource.RLIMIT_AS)
 little = (pages * os.sysconf("SC_PAGE_SIZE") + int(sys.argv[2]), most)
-enough = (most, most)  # to say what went wrong
+enough = (most, most)  # memory to report the error
 gc.freeze()
 
-def came_of(case, path):
+def result_of(case, path):
     resource.setrlimit(resource.RLIMIT_AS, little)
     try:
         with PackedFolder(path) as packed:
@@ -140,8 +140,8 @@ def came_of(case, path):
         return type(error).__name__
 
 for number, path in attempts:
-    print(json.dumps([number, path, came_of(CASES[number], path)]), flush=True)
-    gc.collect()  # what one took is not held against the next
+    print(json.dumps([number, path, result_of(CASES[number], path)]), flush=True)
+    gc.collect()  # free the memory of this attack before the next
 print(json.dumps(handmade.open_descriptors() - before))
 """
 
@@ -156,21 +156,21 @@ def test_all_attacks_together_take_little_memory_and_run_no_code(
     finally:
         process.kill()
     assert process.returncode == 0, err
-    *came, leaked = map(json.loads, out.splitlines())
+    *results, leaked = map(json.loads, out.splitlines())
     errors = {number: case.error and case.error.__name__ for number, case in CASES.items()}
     wrong = {
         f"{number} {CASES[number].title}: {error}"
-        for number, _, error in came
+        for number, _, error in results
         if error != errors[number]
     }
     assert not wrong, "\n".join(sorted(wrong))
-    assert [tuple(item[:2]) for item in came] == attempts
+    assert [tuple(item[:2]) for item in results] == attempts
     assert leaked == 0
-    assert list(tmp_path.iterdir()) == []  # no canary, and no core
+    assert list(tmp_path.iterdir()) == []  # no canary file, and no core dump
 
 
-def test_the_list_in_the_readme_is_that_of_the_cases() -> None:
-    """Number, sentence and error of each."""
+def test_the_readme_lists_all_cases() -> None:
+    """Compare number, title and error of each."""
     readme = Path(__file__).with_name("README.md").read_text()
     items = re.findall(r"^(\d+)\. \*\*(.+?)\.\*\* (?:`(\w+)`|Harmless)", readme, re.MULTILINE)
     listed = [(int(number), title.lower(), error) for number, title, error in items]

@@ -1,4 +1,4 @@
-"""Archives spoilt by chance, under checksums that hold: an answer or one of our errors."""
+"""Archives with random changes and right checksums: they open, or raise one of our errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHANGES = st.lists(st.tuples(st.integers(0, len(IMAGE) // 4 - 1), NUMBERS), min_
 
 @given(CHANGES)
 @settings(max_examples=400)
-def test_an_image_with_some_other_numbers_is_refused_or_makes_sense(
+def test_an_image_with_changed_numbers_is_refused_or_consistent(
     tmp_path: Path, changes: list[tuple[int, int]]
 ) -> None:
     image = bytearray(IMAGE)
@@ -44,7 +44,7 @@ def test_an_image_with_some_other_numbers_is_refused_or_makes_sense(
 
 
 @given(st.integers(0, len(IMAGE) - 1), st.integers(0, 255))
-def test_an_image_with_another_byte_is_refused_or_makes_sense(
+def test_an_image_with_a_changed_byte_is_refused_or_consistent(
     tmp_path: Path, place: int, byte: int
 ) -> None:
     image = IMAGE[:place] + bytes([byte]) + IMAGE[place + 1 :]
@@ -66,7 +66,7 @@ def refused_or_sound(path: Path) -> None:
 
 
 def look_at_everything(packed: PackedFolder) -> None:
-    """It agrees with itself. Symlinks and extended attributes may be refused when looked at."""
+    """Check that an archive is consistent. Reading symlinks and attributes may be refused."""
     files = []
     waiting = [""]
     while waiting:
@@ -98,7 +98,7 @@ def refusable(look: Any, *args: Any, **options: Any) -> None:
         return
 
 
-# What pickles of folders are made of, some other opcodes, and their arguments.
+# The opcodes of pickled folders, some other opcodes, and their arguments.
 PIECES = [
     b"}", b"(", b"u", b"s", b")", b"R", b"\x81", b"\x94", b"K\0", b"K\1", b"M\1\1", b"J\xff\0\0\0",
     b"\x8a\1\5", b"\x8a\0", b"q\0", b"q\1", b"h\0", b"h\1", b"r\1\0\0\0", b"j\1\0\0\0",
@@ -110,7 +110,7 @@ ITEMS = [b"\x8c\1a\x94K\0", text("b") + b"q\1K\1", text("c") + b"}", b"h\0K\0", 
 
 
 class OnlyFolders(pickle.Unpickler):
-    """Python's own, to compare with: it gives nothing but the one class."""
+    """Python's unpickler, for comparison. It allows only the class OrderedDict."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
@@ -120,17 +120,17 @@ class OnlyFolders(pickle.Unpickler):
 
 @given(st.lists(st.sampled_from(PIECES + ITEMS * 4), max_size=30), st.binary(max_size=3))
 @settings(max_examples=1000)
-def test_any_pickle_is_refused_or_read_as_pickle_reads_it(pieces: list[bytes], end: bytes) -> None:
+def test_any_pickle_is_refused_or_read_as_by_pickle(pieces: list[bytes], end: bytes) -> None:
     raw = b"\x80\x04}(" + b"".join(pieces) + end + b"u."
     found = parsed(raw)
     expected = found
-    with contextlib.suppress(Exception):  # it may refuse more: a mark where none should be
+    with contextlib.suppress(Exception):  # pickle may refuse more, such as a misplaced mark
         expected = OnlyFolders(io.BytesIO(raw)).load()
     assert found is None or found == expected
 
 
 def parsed(raw: bytes) -> dict[str, Any] | None:
-    """None if it is refused."""
+    """Return the parsed folder; None if it is refused."""
     try:
         return legacy.parse("folder.ffr", raw)
     except IndexStructureError as error:
@@ -139,8 +139,8 @@ def parsed(raw: bytes) -> dict[str, Any] | None:
     return None
 
 
-def test_the_pieces_of_pickles_are_read_as_pickle_reads_them() -> None:
-    """Else the test above might never see a pickle that is not refused."""
+def test_the_pieces_of_pickles_are_read_as_by_pickle() -> None:
+    """Otherwise the test above might see only refused pickles."""
     raw = b"\x80\x04}(" + b"".join([ITEMS[0], ITEMS[1], ITEMS[2], ITEMS[4], ITEMS[3], b"u"]) + b"u."
     expected = {"a": 0, "b": 1, "c": {}, "d": {"a": 0}}
     assert legacy.parse("folder.ffr", raw) == OnlyFolders(io.BytesIO(raw)).load() == expected
@@ -153,7 +153,7 @@ def test_any_bytes_after_the_magic_number_are_refused_or_a_folder(raw: bytes) ->
 
 
 @pytest.mark.parametrize("opcode", range(256))
-def test_no_opcode_does_harm_wherever_it_stands(opcode: int) -> None:
+def test_no_opcode_does_harm_at_any_place(opcode: int) -> None:
     for before in (b"", b"}", b"(", b"}(", text("a"), b"}" + text("a"), b"K\0", b"))", b"}}}"):
         for after in (b"", b"\0", b"\xff" * 12, b"\n\n", b"a\nb\n"):
             raw = before + bytes([opcode]) + after

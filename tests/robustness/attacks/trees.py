@@ -1,4 +1,4 @@
-"""Attacks on the shape of a tree, on finding one's way in it, and on its symlinks."""
+"""Attacks on the shape of a tree, on its hashes, and on its symlinks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def the_root_is_not_a_folder() -> list[Archive]:
     for kind in (stat.S_IFREG, stat.S_IFLNK):
         draft = sample()
         draft.attributes[0].mode = kind | 0o755
-        draft.inodes[0].length = len(draft.files[0])  # right for a file, and for a symlink
+        draft.inodes[0].length = len(draft.files[0])  # valid for a file and for a symlink
         found.append(draft.archive())
     return found
 
@@ -64,15 +64,17 @@ def a_folder_is_its_own_child() -> Archive:
 
 
 def a_ring() -> Draft:
-    """Nothing but two folders beside the root that are in each other, with all numbers in order:
-    only the order of inodes shows it."""
+    """Return a draft with two folders inside each other, outside the root.
+
+    All other numbers are right: only the order of inodes shows the ring.
+    """
     draft = plant({b"file": b""})
     one, two = (draft.add_inode(stat.S_IFDIR | 0o755) for _ in range(2))
     for inner, outer in ((one, two), (two, one)):
         draft.inodes[inner].entry = len(draft.entries)
         draft.entries.append(Entry(b"ring", inner, outer))
         draft.attributes[inner].links = 3
-    # Folders share the entries in order: the first one's entry is the one that names the second.
+    # The folders' ranges of entries follow each other: the first folder has the second's entry.
     draft.entries[1], draft.entries[2] = draft.entries[2], draft.entries[1]
     for number, inner in ((1, one), (2, two)):
         draft.inodes[inner].data, draft.inodes[inner].length = number, 1
@@ -87,8 +89,8 @@ def folders_are_inside_each_other_in_a_ring() -> Archive:
 
 
 @attack(IndexStructureError, "inside itself")
-def a_folder_is_inside_itself_and_nowhere_else() -> Archive:
-    """Every table is in order but for this: the folder's only name is in the folder."""
+def a_folder_is_only_inside_itself() -> Archive:
+    """All tables are right, except that the folder's only name is in the folder itself."""
     draft = plant({b"file": b""})
     alone = draft.add_inode(stat.S_IFDIR | 0o755, data=1, length=1)
     draft.inodes[alone].entry = len(draft.entries)
@@ -112,7 +114,7 @@ def a_folder_has_two_names() -> list[Archive]:
 
 
 @attack(IndexStructureError)
-def nothing_names_an_inode() -> list[Archive]:
+def an_inode_has_no_name() -> list[Archive]:
     found: list[Archive] = []
     for mode in (stat.S_IFREG, stat.S_IFDIR):
         for entry in (NO_ENTRY, 0):
@@ -123,7 +125,7 @@ def nothing_names_an_inode() -> list[Archive]:
 
 
 @attack(IndexStructureError, "inode")
-def an_entry_names_an_inode_that_is_not_there() -> list[Archive]:
+def an_entry_names_a_missing_inode() -> list[Archive]:
     found: list[Archive] = []
     for inode in (len(sample().inodes), 1 << 31, U32):
         draft = sample()
@@ -133,7 +135,7 @@ def an_entry_names_an_inode_that_is_not_there() -> list[Archive]:
 
 
 @attack(IndexStructureError, "inode")
-def the_entry_of_an_inode_is_not_there_or_names_another() -> list[Archive]:
+def the_entry_of_an_inode_is_missing_or_names_another() -> list[Archive]:
     found: list[Archive] = []
     for entry in (0, len(sample().entries), 1 << 31, NO_ENTRY):
         draft = sample()
@@ -143,7 +145,7 @@ def the_entry_of_an_inode_is_not_there_or_names_another() -> list[Archive]:
 
 
 @attack(IndexStructureError, "another folder")
-def an_entry_says_that_it_is_in_another_folder() -> list[Archive]:
+def an_entry_claims_to_be_in_another_folder() -> list[Archive]:
     found: list[Archive] = []
     for parent in (1, sample().find(b"folder/other"), 1 << 31, U32):
         draft = sample()
@@ -164,7 +166,7 @@ def folders_share_entries_or_leave_some_out() -> list[Archive]:
 
 @attack(IndexStructureError, "folder")
 def the_counts_of_folders_overflow_to_the_right_sum() -> list[Archive]:
-    """2**64 entries too many in one folder are none too many, if sums are taken as they come."""
+    """The sum of all counts is right if it wraps around at 2**64."""
     found: list[Archive] = []
     for too_many in (1 << 63, U64, U64 - 2):
         draft = sample()
@@ -176,7 +178,7 @@ def the_counts_of_folders_overflow_to_the_right_sum() -> list[Archive]:
 
 @attack(IndexStructureError, "breadth first")
 def folders_are_not_numbered_breadth_first() -> Archive:
-    """Two empty folders, the second one before the first."""
+    """Swap the numbers of two empty folders."""
     draft = plant({b"one": {}, b"two": {}})
     draft.entries[0].inode, draft.entries[1].inode = 2, 1
     draft.inodes[1].entry, draft.inodes[2].entry = 1, 0
@@ -191,14 +193,13 @@ def folders_are_30_000_levels_deep() -> list[Archive]:
 def going_all_the_way_down(packed: PackedFolder) -> None:
     path = "/".join(["d" * 255] * 4_096 + ["end"])
     assert packed.read_one(path).tobytes() == b"the end"
-    assert packed.read_one(f"./{path}").tobytes() == b"the end"  # one name after the other
+    assert packed.read_one(f"./{path}").tobytes() == b"the end"  # resolved name by name
     assert list(packed) == [path]
 
 
 @attack(None, use=going_all_the_way_down)
 def paths_are_a_megabyte_long() -> Archive:
-    """As many levels as there may be, with names as long as they may be: 2 GB, if a path were
-    kept for each."""
+    """Use the most levels and the longest names. All paths together would take 2 GB."""
     return chain(4_096, b"d" * 255).archive()
 
 
@@ -213,7 +214,7 @@ def extracting_both_names(packed: PackedFolder) -> None:
 
 @attack(None, use=extracting_both_names)
 def the_names_of_a_file_are_in_deep_folders_far_apart() -> Archive:
-    """More folders lie on the way from one to the other than extraction keeps open."""
+    """Between the two names lie more folders than extraction keeps open."""
     between: Tree = {b"%03d" % number: {b"file": b""} for number in range(140)}
     draft = plant(
         {
@@ -233,7 +234,7 @@ def the_names_of_a_file_are_in_deep_folders_far_apart() -> Archive:
 
 
 def reading_all_of_the_sample(packed: PackedFolder) -> None:
-    """By name, by batch, by name step by step, and names that are not there."""
+    """Read by batch, by name, and name by name (`./`). Missing names must be missing."""
     names = ["alpha", "beta", "folder/gamma", "folder/inner/delta"]
     contents = [b"the first file", b"", b"a third one", b"deep down"]
     assert [array.tobytes() for array in packed.read(names)] == contents
@@ -261,7 +262,7 @@ def there_are_more_or_fewer_hashes_than_entries() -> list[Archive]:
 
 
 @attack(IndexStructureError, "hash")
-def a_hash_is_that_of_an_entry_that_is_not_there() -> list[Archive]:
+def a_hash_points_to_a_missing_entry() -> list[Archive]:
     found: list[Archive] = []
     for entry in (len(sample().entries), 1 << 31, U32):
         draft = sample()
@@ -288,7 +289,7 @@ def hashes_are_not_sorted() -> Archive:
 
 
 @attack(None, use=reading_all_of_the_sample)
-def each_hash_is_that_of_another_entry() -> list[Archive]:
+def each_hash_points_to_another_entry() -> list[Archive]:
     turned, one = sample(), sample()
     entries = [entry for _, entry in turned.hashes]
     turned.hashes = [
@@ -377,7 +378,7 @@ def a_symlink_leads_out_of_the_archive() -> list[Archive]:
 
 
 def writing_nothing_outside(packed: PackedFolder) -> None:
-    """Neither through a link that was there, nor through one that comes out of the archive."""
+    """Extract over an existing link and with a link from the archive. Both lead outside."""
     with tempfile.TemporaryDirectory() as top:
         outside, dest = Path(top, "outside"), Path(top, "dest")
         outside.mkdir()

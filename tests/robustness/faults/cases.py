@@ -1,9 +1,14 @@
-"""An operation with each thing that can go wrong in it, one at a time, each in a forked child.
+"""Run an operation with one fault at a time, in forked children.
 
-A case is good if the operation gives the right result, or an error that says which file the
-operating system failed on, and leaves behind what it promises; if the same operation then succeeds
-in the same process; and if no descriptor, thread or exception is left over. Some faults must not
-show at all (a short count, an interrupt, no AIO), others must not be passed over (fsync).
+A case is good if all of these hold:
+
+- The operation gives the right result, or an error that names the file. It leaves behind only the
+  files that it promises.
+- The same operation then succeeds in the same process.
+- No descriptor, thread or exception is left over.
+
+Some faults must have no effect (a short count, an interrupt, no AIO). Others must always be
+reported (fsync).
 """
 
 from __future__ import annotations
@@ -29,53 +34,53 @@ from tests.robustness.faults.shim import Fault
 from tests.support import handmade
 
 SECONDS = 300.0
-"""After which a case hangs. They take some milliseconds."""
+"""A case that takes longer is considered to hang. A case takes some milliseconds."""
 
 NOT_REACHED = "not reached"
 RIGHT = "right"
 
-# Whatever happens to these, there is another way, or another try.
+# Calls that may fail without an effect, because the package retries them or does without them.
 DISPENSABLE = (
     "cachestat", "io_setup", "io_submit", "io_getevents", "completion", "ioctl", "allocate"
 )  # fmt: skip
 TRIED_AGAIN = ("open", "read", "write", "fsync", "truncate", "sendfile", "copy", "lock")
 ALLOWED = (ReadFailedError, WriteFailedError, NoRoomError)
-# What was not written, or not known to be on the disk, is not to be called written.
+# Calls whose failure must be reported: otherwise lost data would count as written.
 VITAL = ("write", "fsync")
 
 
 class Operation:
-    """Something to do with files, and how it is known whether it was done right."""
+    """An operation on files, and the checks of its result."""
 
     allowed: tuple[type[Exception], ...] = ()
-    """Errors beyond those of reading, writing and the operating system that may be told."""
+    """Errors that it may raise, besides errors of reading, writing and the operating system."""
 
     def prepare(self) -> None:
-        """Before it is done: what it reads is there, what it writes is not, or is old."""
+        """Make the source files, and remove the target or replace it by an old one."""
         raise NotImplementedError
 
     def run(self) -> Any:
-        """Do it."""
+        """Run the operation and return its result."""
         raise NotImplementedError
 
     def check(self, result: Any) -> None:
-        """An assertion fails if the result is not the right one."""
+        """Check that the result is right."""
         raise NotImplementedError
 
     def check_left(self, fault: Fault) -> None:
-        """An assertion fails if a failure has left what it must not."""
+        """Check the files that are left after a failure."""
 
     def prepare_again(self) -> None:
-        """Before it is done again, after a failure, without cleaning up more than users have to."""
+        """Prepare a second run after a failure. Clean up only as much as a user has to."""
 
     def kinds(self, call: str) -> Iterable[str]:
-        """What may go wrong with a call."""
+        """Return the kinds of faults to try with a call."""
         return shim.kinds(call)
 
 
 @dataclass
 class Tally:
-    """What came of the cases of one operation."""
+    """The results of the cases of one operation."""
 
     cases: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -95,7 +100,7 @@ class Tally:
 
 @dataclass
 class Series:
-    """One kind of fault at one call after the other."""
+    """One kind of fault at a range of calls, one after the other."""
 
     call: str
     kind: str
@@ -105,8 +110,11 @@ class Series:
 
 
 class Queue:
-    """The cases that are left to do. The rest of a series is dropped when there is no such call any
-    more: threads, and what is cached, may make it more or fewer than were counted."""
+    """The cases that are left to run.
+
+    The rest of a series is dropped when the operation no longer reaches the call. Threads and the
+    page cache can change the number of calls.
+    """
 
     def __init__(self, operation: Operation, calls: dict[str, int], *, every: bool) -> None:
         self._calls = calls
@@ -133,22 +141,22 @@ class Queue:
 
 
 def _some(count: int, kind: str, lasting: bool) -> Sequence[int]:
-    """Numbers of a call for the short form."""
+    """Return the numbers of calls to try without `--long`."""
     if kind in ("EIO", shim.SHORT):
         return [count // 2] if lasting else sorted({0, count - 1})
-    if kind in ("EAGAIN", "EINTR", shim.NONE):  # what is tried again may be so for ever
+    if kind in ("EAGAIN", "EINTR", shim.NONE):  # a retry must not go on for ever
         return [0] if lasting else []
     return [] if lasting else [count - 1]
 
 
 def run_all(operation: Operation, *, every: bool) -> Tally:
-    """All cases, or of each call and kind of fault a few."""
-    operation.prepare()  # with fsync: only what is on the disk can be put out of the page cache
+    """Run all cases, or a few for each call and kind of fault."""
+    operation.prepare()  # before fsync is skipped: only pages on the disk can be evicted
     shim.skip_syncing()
-    operation.check(operation.run())  # so that nothing is loaded later for the first time
+    operation.check(operation.run())  # so that all modules are loaded before the first fault
     gc.collect()
     gc.freeze()
-    (counted,) = children.words(partial(_count, operation), SECONDS)
+    (counted,) = children.texts(partial(_count, operation), SECONDS)
     assert not counted.startswith(BAD), counted
     tally = Tally(calls=json.loads(counted))
     queue = Queue(operation, tally.calls, every=every)
@@ -167,10 +175,12 @@ def _count(operation: Operation) -> Iterator[str]:
 
 
 def _run_until_bad(operation: Operation, queue: Queue, tally: Tally) -> None:
-    """In one child, which is not asked for more once a case of it went badly."""
-    outcomes = children.words(partial(_run_in_child, operation, queue), SECONDS)
+    """Run cases in one child until one is bad."""
+    outcomes = children.texts(partial(_run_in_child, operation, queue), SECONDS)
     while queue:
-        outcome = next(outcomes, f"{BAD}: it ended without a word")  # forks the first time
+        outcome = next(
+            outcomes, f"{BAD}: the child ended without a result"
+        )  # the first next() forks
         fault = queue.take()
         queue.note(fault, outcome)
         if outcome != NOT_REACHED:
@@ -185,13 +195,13 @@ def _run_in_child(operation: Operation, queue: Queue) -> Iterator[str]:
     sys.unraisablehook = lambda what: lost.append(repr(what.exc_value))
     threading.excepthook = lambda what: lost.append(repr(what.exc_value))
     warnings.simplefilter("error", ResourceWarning)
-    gc.freeze()  # what was there before is not looked through again and again
+    gc.freeze()  # keep older objects out of each collection
     while queue:
         fault = queue.take()
-        if fault.call == "io_setup":  # they are kept, and this one is to need a new one
+        if fault.call == "io_setup":  # drop the kept contexts, so that io_setup is called
             aio.contexts.clear()
         outcome = _case(operation, fault)
-        assert not lost, f"nobody caught {lost}"
+        assert not lost, f"uncaught exceptions: {lost}"
         queue.note(fault, outcome)
         yield outcome
 
@@ -207,8 +217,8 @@ def _case(operation: Operation, fault: Fault) -> str:
         return NOT_REACHED
     if outcome.startswith(BAD):
         return outcome
-    assert outcome == RIGHT or not _must_be_right(fault), f"should not matter, but {outcome}"
-    assert outcome != RIGHT or not _must_fail(fault), "was passed over"
+    assert outcome == RIGHT or not _must_be_right(fault), f"must have no effect, but {outcome}"
+    assert outcome != RIGHT or not _must_fail(fault), "the fault was not reported"
     if outcome != RIGHT:
         operation.check_left(fault)
     operation.prepare_again()

@@ -1,4 +1,4 @@
-"""Work in a forked child that says one thing after the other, and may hang or crash."""
+"""Run a generator of texts in a forked child, which may hang or crash."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from collections.abc import Callable, Generator, Iterator
 from typing import IO
 
 BAD = "BAD"
-"""What a word begins with that says what went wrong."""
+"""The beginning of a text that reports a failure."""
 
 
-def words(work: Callable[[], Iterator[str]], seconds: float) -> Generator[str, None, None]:
-    """What `work` yields in a child. If an exception ends it, or it takes longer than so many
-    seconds for one word, or crashes, the last word says so. Closing this ends the child."""
+def texts(work: Callable[[], Iterator[str]], seconds: float) -> Generator[str, None, None]:
+    """Yield the texts that `work` yields in a child. Closing this generator kills the child.
+
+    The last text begins with `BAD` if an exception ends `work`, if one text takes longer than
+    `seconds`, or if the child crashes.
+    """
     told, tell = os.pipe()
     with tempfile.TemporaryFile("w+") as stacks, open(told) as pipe:
         pid = os.fork()
@@ -27,24 +30,24 @@ def words(work: Callable[[], Iterator[str]], seconds: float) -> Generator[str, N
         try:
             yield from map(json.loads, pipe)
         finally:
-            os.kill(pid, signal.SIGKILL)  # it is ours until it is waited for
+            os.kill(pid, signal.SIGKILL)  # the pid stays ours until waitpid
             _, status = os.waitpid(pid, 0)
         stacks.seek(0)
         if found := stacks.read():
-            yield f"{BAD}: it hangs or crashed, wait status {status:#x}:\n{found}"
+            yield f"{BAD}: the child hung or crashed, wait status {status:#x}:\n{found}"
 
 
 def _be_child(
     work: Callable[[], Iterator[str]], seconds: float, tell: int, stacks: IO[str]
 ) -> None:
-    """Never returns."""
+    """Run `work`, write its texts to the pipe, and exit. This never returns."""
     try:
         faulthandler.enable(stacks)
         faulthandler.dump_traceback_later(seconds, exit=True, file=stacks)
         with open(tell, "w") as pipe:
             try:
-                for word in work():
-                    print(json.dumps(word), file=pipe, flush=True)
+                for text in work():
+                    print(json.dumps(text), file=pipe, flush=True)
                     faulthandler.dump_traceback_later(seconds, exit=True, file=stacks)
             except BaseException:
                 print(json.dumps(f"{BAD}: {traceback.format_exc()}"), file=pipe, flush=True)

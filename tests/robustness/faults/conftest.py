@@ -1,4 +1,4 @@
-"""The process that tries operations, and the count of what it tried."""
+"""The server process that runs operations with faults, and the count of cases."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.support.patience import PATIENCE
 ROOT = Path(__file__).parents[3]
 SECONDS = PATIENCE
 LONG_SECONDS = 7200.0
-"""In which the cases of one operation have to be done."""
+"""Time limits for all cases of one operation, without and with `--long`."""
 
 _tallies: dict[str, Tally] = {}
 
 
 class Server:
-    """A Python process with the library preloaded, started when it is needed."""
+    """A Python process with the library preloaded. It starts when it is first used."""
 
     def __init__(self, folder: Path, library: Path, seconds: float) -> None:
         self._folder = folder
@@ -36,7 +36,7 @@ class Server:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, name: str, *, every: bool) -> Tally:
-        """Try an operation."""
+        """Run the cases of an operation and return their tally."""
         if self._process is None:
             self._process = self._start()
         process = self._process
@@ -52,7 +52,7 @@ class Server:
             watchdog.join()
         if not line:
             self.stop()
-            pytest.fail(f"{name}: the server ended, with code {process.returncode}")
+            pytest.fail(f"{name}: the server ended with exit code {process.returncode}")
         tally = _tallies[name] = Tally(**json.loads(line))
         return tally
 
@@ -73,7 +73,10 @@ class Server:
 
 
 def environment(library: Path, **more: str) -> dict[str, str]:
-    """Of a process with the library preloaded. Threads of numpy's would slow its forks down."""
+    """Return the environment of a process with the library preloaded.
+
+    numpy gets one thread, because more threads would slow down forks.
+    """
     found = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     return {
         **os.environ, "PYTHONPATH": found, "LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": "1",
@@ -101,12 +104,12 @@ def server(
 
 @pytest.fixture
 def every(pytestconfig: pytest.Config) -> bool:
-    """Whether every number of every call is tried, or a few of each."""
+    """Return True if every call is tried with every fault, False for a few of each."""
     return bool(pytestconfig.getoption("--long"))
 
 
 def note(name: str, outcome: str) -> None:
-    """Count a case that the server had no part in."""
+    """Count a case that does not run in the server."""
     tally = _tallies.setdefault(name, Tally(outcomes=Counter()))
     tally.cases += 1
     tally.outcomes[outcome] += 1

@@ -1,4 +1,4 @@
-"""What is converted while system calls fail: other formats read, and others written."""
+"""Conversions from and to other formats while system calls fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.robustness.faults.shim import Fault
 from tests.robustness.faults.writing import Writing, contents
 from tests.support import archives, handmade, trees
 
-# Others of our own readers and writers are what other operations are for.
+# Other calls are made by our own readers and writers, which other operations test.
 CALLS = ("open", "read", "write", "fsync", "rename", "link", "lock", "disk")
 RECORDS = handmade.random_records([5000, 0, 12_345, 7, 20_000], seed=5)
 OLD = handmade.random_records([5, 0, 700], seed=6)
@@ -35,9 +35,9 @@ SAMPLES = {
 
 
 class Convert(Writing):
-    """One source to one target. `right` looks whether the target is what it is to be."""
+    """A conversion of one source to one target. `right` checks the target."""
 
-    # EAGAIN is what flock says of a lock that is held, and we of what has taken a file's place.
+    # EAGAIN from flock means a held lock (BusyError). We also use it for a replaced file.
     allowed = (BusyError, ChangedError)
 
     def __init__(
@@ -59,8 +59,11 @@ class Convert(Writing):
         assert self._right(self._target)
 
     def check_left(self, fault: Fault) -> None:
-        """A folder that cannot be opened cannot be removed unless it is empty: the next who
-        converts does that. One whose lock is held (EAGAIN) is somebody else's."""
+        """Allow a hidden folder that could not be removed.
+
+        A folder that cannot be opened cannot be removed unless it is empty; the next conversion
+        removes it. A folder whose lock is held (EAGAIN) belongs to another process.
+        """
         cannot_open = fault.call == "open" and fault.lasting
         is_held = fault.call == "lock" and fault.kind == "EAGAIN"
         hidden = [f".{self._target.name}.converting"] if cannot_open or is_held else []
@@ -74,7 +77,7 @@ class Convert(Writing):
 
 
 class ConvertToBag(Convert):
-    """Which is two files."""
+    """A conversion to a bag, which is two files."""
 
     def __init__(self, folder: Path, *, force: bool) -> None:
         source = handmade.write_records(folder / "records.ffr", RECORDS)
@@ -101,7 +104,7 @@ class ConvertToBag(Convert):
         return (data, index) == (b"".join(records), foreign.limits(records))
 
 
-# ---- from ----------------------------------------------------------------------------------
+# ---- sources -------------------------------------------------------------------------------
 
 
 def from_tar(folder: Path, kind: str, target: str, right: Callable[[Path], bool]) -> Convert:
@@ -150,7 +153,7 @@ def to_recordio(folder: Path) -> Convert:
 
 
 def from_rows(folder: Path, target: str, **how: Any) -> Convert:
-    """A dataset, or what became of one."""
+    """Return a conversion of a dataset of ROWS."""
     source = folder / "rows"
     with DatasetWriter(source, SPEC) as writer:
         for row in ROWS:
@@ -164,7 +167,7 @@ def to_rows(folder: Path, name: str, **how: Any) -> Convert:
     return Convert(folder, source, "target", _is_rows, target_format="dataset")
 
 
-# ---- what a target is to be -----------------------------------------------------------------
+# ---- checks of targets ----------------------------------------------------------------------
 
 
 def _is_packed(path: Path) -> bool:
@@ -223,13 +226,13 @@ def _is_rows(path: Path) -> bool:
 
 
 def _comes_back(path: Path) -> bool:
-    """As the same rows. What else reads these formats is in tests/convert."""
+    """Return True if converting back gives the same rows. Other readers: tests/convert."""
     with tempfile.TemporaryDirectory() as place:
         convert(path, Path(place, "again"), target_format="dataset")
         return _is_rows(Path(place, "again"))
 
 
-_TFRECORD = foreign.tfrecord(RECORDS)  # which takes long: it is made once
+_TFRECORD = foreign.tfrecord(RECORDS)  # made once, because it is slow
 
 MAKERS: dict[str, Callable[[Path], Convert]] = {
     "convert tar": lambda folder: from_tar(folder, "", "target.ffr", _is_packed),
@@ -256,4 +259,4 @@ LONG = {
     "convert to recordio", "convert to bag", "convert granular", "convert to granular",
     "convert hdf5", "convert to hdf5",
 }  # fmt: skip
-"""Those that go the ways of the others for the most part."""
+"""Operations that run only with `--long`: they mostly use the same code as the others."""

@@ -1,4 +1,4 @@
-"""What is read while system calls fail: records, packed folders, datasets."""
+"""Reads of records, packed folders and datasets while system calls fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.robustness.faults.cases import Operation
 from tests.support import archives, handmade, trees
 
 BLOCK = 128 << 10
-# Far enough apart that every other one is a read of its own.
+# Every second record is far enough from the next that it needs a separate read.
 RECORDS = handmade.random_records([3000, 21_000] * 5 + [0, 1, 300_000, 5], seed=3)
 APART = [*range(0, 10, 2), 11]
 FILES = {
@@ -38,7 +38,7 @@ POINTS = [
 
 
 class Reading(Operation):
-    """Of files that nothing changes. `cold` puts them out of the page cache before each time."""
+    """A read of files that do not change. `cold` evicts them from the page cache first."""
 
     def __init__(self, paths: Sequence[Path], due: Any, *, cold: bool) -> None:
         self._paths = paths
@@ -53,14 +53,14 @@ class Reading(Operation):
                 path.read_bytes()
 
     def check(self, result: Any) -> None:
-        assert result == self._due, f"a wrong result: {str(result)[:200]}"
+        assert result == self._due, f"wrong result: {str(result)[:200]}"
 
     def prepare_again(self) -> None:
         self.prepare()
 
 
 class ReadRecords(Reading):
-    """A batch, and records one by one."""
+    """Read a batch, and records one by one."""
 
     def __init__(self, folder: Path, mode: str, *, cold: bool, check: bool = True) -> None:
         self._path = handmade.write_records(folder / "records.ffr", RECORDS)
@@ -76,7 +76,7 @@ class ReadRecords(Reading):
 
 
 class ReadAhead(Reading):
-    """All the ways to begin to read before the result is wanted, and what builds on them."""
+    """Read in all ways that start a read before its result is needed."""
 
     def __init__(self, folder: Path, mode: str) -> None:
         self._path = handmade.write_records(folder / "records.ffr", RECORDS)
@@ -95,7 +95,7 @@ class ReadAhead(Reading):
 
 
 class ReadUnfinished(Reading):
-    """What a killed writer has flushed, some of it after the reader was opened."""
+    """Read the flushed records of a killed writer, some flushed after the reader was opened."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "long.ffr"
@@ -120,12 +120,12 @@ class ReadUnfinished(Reading):
     def run(self) -> Any:
         with FileReader(self._path, unfinished=True, mode="buffered") as reader:
             there = reader.n
-            self._next.replace(self._journal)  # as if a writer had flushed
+            self._next.replace(self._journal)  # same effect as a flush of the writer
             return there, reader.refresh(), handmade.as_bytes(reader)
 
 
 class ReadFolder(Reading):
-    """A packed folder: of one file, of shards, or as the original made them."""
+    """Read a packed folder: one file, shards, or an archive of the original."""
 
     def __init__(self, folder: Path, form: str) -> None:
         self._archive = folder / "packed.ffr"
@@ -149,7 +149,7 @@ class ReadFolder(Reading):
 
 
 def original_records() -> list[bytes]:
-    """As the original FFRecord packs FILES."""
+    """Return the records of FILES as the original FFRecord packs them."""
     structure: OrderedDict[str, Any] = OrderedDict()
     for number, name in enumerate(FILES):
         folder, _, last = name.rpartition("/")
@@ -159,11 +159,11 @@ def original_records() -> list[bytes]:
 
 
 class UnreadableError(Exception):
-    """`verify` said that it could not read, and of nothing that it is damaged."""
+    """`verify` reported that it could not read, and did not report damage."""
 
 
 class Verify(Reading):
-    """The command: its exit code, and that it does not call damaged what is not."""
+    """Run the command `verify`. It must not report damage if a read fails."""
 
     allowed = (UnreadableError,)
 
@@ -194,7 +194,7 @@ class Verify(Reading):
 
 
 class ReadDataset(Reading):
-    """Typed datapoints, with headers in memory or on disk."""
+    """Read datapoints of a dataset, with headers in memory or on disk."""
 
     def __init__(self, folder: Path, *, cache_index: bool) -> None:
         self._folder = folder / "dataset"

@@ -1,8 +1,8 @@
-"""`python -m tests.robustness.faults.server FOLDER`, with the library preloaded: tries operations.
+"""`python -m tests.robustness.faults.server FOLDER`, run with the library preloaded.
 
-A line with an operation's name, and `every` or `some`, on standard input; its tally as a line of
-JSON on standard output. All in one process, which forks for each case: to start one takes longer
-than a hundred cases.
+Each input line has an operation's name and `every` or `some`. The server runs its cases and prints
+the tally as a line of JSON. It is one process that forks children, because starting Python takes
+longer than a hundred cases.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAKERS: dict[str, Callable[[Path], Operation]] = {
 
 
 def main(folder: Path) -> None:
-    atomic_file.SMALL_BUFFER = 16 << 10  # so that there is more than one write
+    atomic_file.SMALL_BUFFER = 16 << 10  # small, so that each file takes several writes
     convert_files.STEP = convert_files.GATHERED = 16 << 10
     shim.set_base(folder)
     for number, line in enumerate(sys.stdin):

@@ -1,4 +1,4 @@
-"""A worker of a mount while system calls fail: it answers rightly or with EIO, and goes on."""
+"""A mount's worker while system calls fail: it answers correctly or with EIO, and continues."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ READS = [
 
 
 class RefusedError(Exception):
-    """Some reads were answered with EIO, and nothing was answered wrongly."""
+    """Some reads were answered with EIO, and all others correctly."""
 
 
 class EndedError(Exception):
-    """The worker ended, with an error that its supervisor starts another for."""
+    """The worker ended with an error, after which a supervisor starts another worker."""
 
 
 class Serve(Operation):
-    """Reads of all files, asked for together, while calls on the archive fail; then once more."""
+    """Read all files in batches while calls on the archive fail, then again without faults."""
 
     allowed: tuple[type[Exception], ...] = (RefusedError,)
 
@@ -80,19 +80,19 @@ class Serve(Operation):
         return [reply.payload for reply in first]
 
     def kinds(self, call: str) -> Iterable[str]:
-        """A worker believes the kernel that nothing has landed, until it is told otherwise."""
+        """Leave out an empty io_getevents: the worker would wait for the kernel's next signal."""
         return (
             kind for kind in super().kinds(call) if (call, kind) != ("io_getevents", shim.NONE)
         )  # fmt: skip
 
     def watch(self, fd: int) -> None:
-        """Calls on the descriptor of the mount do not fail."""
+        """Do nothing: calls on the mount's descriptor do not fail here."""
 
     def check(self, result: list[bytes]) -> None:
         assert result == right_answers()
 
     def _ask(self, asking: Kernel) -> Iterator[Reply]:
-        """Some at once, so that they are read as one batch."""
+        """Send several requests at once, so that the worker reads them as one batch."""
         for at in range(0, len(READS), asking.at_once):
             batch = list(enumerate(READS[at : at + asking.at_once], at + 1))
             for unique, (name, offset) in batch:
@@ -113,8 +113,11 @@ def _node(filesystem: Filesystem, name: str) -> int:
 
 
 class ServeBadly(Serve):
-    """While the calls fail that take requests and give replies. A descriptor of /dev/fuse takes or
-    gives one whole message: there are no short ones, and one that waits does not say EAGAIN."""
+    """Serve while the calls fail that receive requests and send replies.
+
+    /dev/fuse transfers whole messages, so there are no short counts. A blocking read does not
+    return EAGAIN.
+    """
 
     allowed = (RefusedError, EndedError)
 
@@ -129,7 +132,7 @@ class ServeBadly(Serve):
     def run(self) -> list[bytes]:
         try:
             return super().run()
-        except TimeoutError:  # nobody answers
+        except TimeoutError:  # the worker does not answer
             raise
         except OSError as error:
             raise EndedError from error

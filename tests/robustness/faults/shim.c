@@ -1,12 +1,12 @@
-/* System calls that fail when told to: preloaded into a Python process by tests/robustness/faults.
+/* System calls that fail on demand. tests/robustness/faults preloads this library into Python.
 
-   Calls on files below one folder, on memory files of ours and on one descriptor that was named are
-   counted between faults_arm and faults_disarm, in all threads and forked children. The calls
-   numbered first to last of one kind get an error instead of being made, or are made with less than
-   was asked for (SHORT), or return nothing (NONE, for io_getevents). Memory that is to be read into
-   is filled with a pattern first, so that bytes which were never read do not look right by chance.
+   Between faults_arm and faults_disarm it counts calls in all threads and forked children: calls on
+   files below one folder, on our memory files and on one given descriptor. The calls of one kind
+   with the numbers first to last fail with an errno, or transfer less than was asked for (SHORT),
+   or return nothing (NONE, for io_submit and io_getevents). Memory is filled with a pattern before a
+   read, so that bytes that were never read do not look right by chance.
 
-   It also stands in for libaio, whose name it has: those functions are system calls and no more. */
+   The library also replaces libaio and has its name. Those functions are plain system calls. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,7 +28,7 @@ enum call {
     OPEN, READ, WRITE, FSYNC, RENAME, LINK, TRUNCATE, SENDFILE, COPY, IOCTL, ALLOCATE, LOCK,
     CACHESTAT, IO_SETUP, IO_SUBMIT, IO_GETEVENTS, COMPLETION, DISK, CALLS
 };
-enum { NO_FAULT = 0, SHORT = -1, NONE = -2 }; /* else an errno */
+enum { NO_FAULT = 0, SHORT = -1, NONE = -2 }; /* otherwise an errno */
 
 #define PATTERN 0xDB
 #define BLOCK 4096
@@ -40,7 +40,7 @@ static volatile int chosen, kind;
 static volatile long first, last;
 static struct counts {
     long seen[CALLS], made;
-} *counts; /* shared by forked processes: what happens once does so in one of them */
+} *counts; /* shared by forked processes, so that a fault happens in only one of them */
 static char base[PATH_MAX];
 static volatile int watched = -1;
 static volatile int skips_syncing;
@@ -86,7 +86,7 @@ __attribute__((constructor)) static void begin(void)
     from_environment();
 }
 
-/* ---- what tests call ---------------------------------------------------------------------- */
+/* ---- functions for tests ----------------------------------------------------------------- */
 
 void faults_base(const char *folder)
 {
@@ -98,7 +98,7 @@ void faults_watch(int fd)
     watched = fd;
 }
 
-/* call < 0: only count. */
+/* Start to count. call < 0: no call fails. */
 void faults_arm(int call, int with, long from, long to)
 {
     memset(counts, 0, sizeof *counts);
@@ -107,16 +107,16 @@ void faults_arm(int call, int with, long from, long to)
     active = 1;
 }
 
-/* From now on fsync only says that it has: what is on the disk makes no difference here. */
+/* Make fsync return at once: these tests do not cut the power, so the disk does not matter. */
 void faults_skip_syncing(void) { skips_syncing = 1; }
 
 void faults_disarm(void) { active = 0; }
 int faults_pause(void) { return __sync_lock_test_and_set(&active, 0); }
-void faults_go_on(int was_active) { active = was_active; }
+void faults_resume(int was_active) { active = was_active; }
 long faults_seen(int call) { return counts->seen[call]; }
 long faults_made(void) { return counts->made; }
 
-/* For programs that nobody can call into: FAULTS=call:kind:first:last FAULTS_BASE=folder */
+/* For programs that tests cannot call into: FAULTS=call:kind:first:last FAULTS_BASE=folder */
 static void from_environment(void)
 {
     int call, with;
@@ -128,7 +128,7 @@ static void from_environment(void)
     }
 }
 
-/* ---- whose turn it is --------------------------------------------------------------------- */
+/* ---- choice of calls --------------------------------------------------------------------- */
 
 static int begins_with(const char *text, const char *start)
 {
@@ -162,7 +162,7 @@ static int is_our_path(int folder, const char *path)
     return begins_with(with_slash, base) || !strcmp(path, "/dev/fuse");
 }
 
-/* What is to happen to this call. A disk that fails does so whichever way it is read. */
+/* Return the fault for this call. A failing disk (DISK) fails for every kind of read. */
 static int turn(enum call call)
 {
     long number = __sync_fetch_and_add(&counts->seen[call], 1);
@@ -197,7 +197,7 @@ static long fail(int fault)
     return -1;
 }
 
-/* Half of what was asked for; all where half is nothing, or O_DIRECT would not have it. */
+/* Return half of the count, or all of it if half is 0 or too small for O_DIRECT. */
 static size_t less(int fd, size_t count)
 {
     size_t half = count / 2;
@@ -236,7 +236,7 @@ static void scribble(const struct iovec *pieces, int count)
         memset(pieces[count].iov_base, PATTERN, pieces[count].iov_len);
 }
 
-/* ---- opening ------------------------------------------------------------------------------ */
+/* ---- opening ----------------------------------------------------------------------------- */
 
 static int opened(int folder, const char *path, int flags, mode_t mode)
 {
@@ -261,7 +261,7 @@ int open(const char *path, int flags, ...) { OPENED(AT_FDCWD, path, flags) }
 int openat64(int folder, const char *path, int flags, ...) { OPENED(folder, path, flags) }
 int openat(int folder, const char *path, int flags, ...) { OPENED(folder, path, flags) }
 
-/* ---- reading and writing ------------------------------------------------------------------ */
+/* ---- reading and writing ----------------------------------------------------------------- */
 
 #define READING(fd, pieces, count, whole, part) \
     int fault = turn_of(READ, fd); \
@@ -327,7 +327,7 @@ ssize_t pwrite64(int fd, const void *memory, size_t count, off64_t at)
     WRITING(fd, count, real_pwrite64(fd, memory, count, at), real_pwrite64(fd, memory, half, at))
 }
 
-/* Of replies to the kernel, which takes all of one or nothing: no short ones. */
+/* Used for replies to the kernel, which takes a whole reply or nothing: no short counts. */
 ssize_t writev(int fd, const struct iovec *pieces, int count)
 {
     int fault = turn_of(WRITE, fd);
@@ -351,7 +351,7 @@ ssize_t copy_file_range(int from, off64_t *at, int to, off64_t *there, size_t co
     return real_copy_file_range(from, at, to, there, count, flags);
 }
 
-/* ---- what has no count -------------------------------------------------------------------- */
+/* ---- calls without a count --------------------------------------------------------------- */
 
 #define PLAIN(call, fd, real) \
     int fault = turn_of(call, fd); \
@@ -424,7 +424,7 @@ long syscall(long number, ...)
     return real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-/* ---- libaio: an errno is returned, negative ----------------------------------------------- */
+/* ---- libaio: functions return a negative errno ------------------------------------------- */
 
 static long aio_fail(int fault)
 {
@@ -459,7 +459,7 @@ int io_submit(aio_context_t context, long count, struct iocb **iocbs)
     return aio_result(real_syscall(SYS_io_submit, context, count, iocbs));
 }
 
-/* A read that has ended: its result, and its memory as if it had not got that far. */
+/* Change the result of a completed read, and its memory, as if it had read less. */
 static void spoil(struct io_event *event)
 {
     int fault = turn(COMPLETION);
@@ -493,7 +493,7 @@ int io_getevents(
     return count;
 }
 
-/* What the Python package of libaio looks for when it is loaded, and nobody calls. */
+/* The Python package libaio looks these up when it is loaded, but nobody calls them. */
 int io_queue_init(int count, aio_context_t *context) { return io_setup(count, context); }
 int io_queue_release(aio_context_t context) { return io_destroy(context); }
 int io_queue_run(aio_context_t context) { (void)context; return -ENOSYS; }

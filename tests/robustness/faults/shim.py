@@ -1,7 +1,6 @@
-"""The C library that makes system calls fail: how it is built, and what it is told.
+"""Build and control the C library that makes system calls fail.
 
-`Fault` is one thing that goes wrong. The functions at the end are for a process that the library is
-preloaded into.
+`Fault` describes one fault. The functions at the end are for a process with the library preloaded.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 
 from tests.support.patience import PATIENCE
 
-# In the order of shim.c.
+# Same order as `enum call` in shim.c.
 CALLS = (
     "open", "read", "write", "fsync", "rename", "link", "truncate", "sendfile", "copy", "ioctl",
     "allocate", "lock", "cachestat", "io_setup", "io_submit", "io_getevents", "completion", "disk",
@@ -29,14 +28,14 @@ CALLS = (
 WITH_COUNT = (
     "read", "write", "sendfile", "copy", "io_submit", "io_getevents", "completion"
 )  # fmt: skip
-# What file systems say that cannot do what is asked for, such as O_DIRECT.
+# Calls that return EINVAL on file systems without a feature, such as O_DIRECT.
 REFUSABLE = ("open", "read", "write", "link", "copy", "io_submit", "completion")
 ERRORS = ("EIO", "EAGAIN", "EINTR", "ENOSPC")
 SHORT, NONE = "short", "none"
 _CODES = {SHORT: -1, NONE: -2}
 
 STORM = 100
-"""Interrupts, or looks for events that find none, in a row: for ever would be for ever."""
+"""The number of interrupts, or of empty event lists, in a row. Endless ones would never end."""
 
 FOR_EVER = 1 << 60
 COUNT_ONLY = -1
@@ -45,7 +44,7 @@ TIME_LIMIT = PATIENCE
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong with which call, counted from 0, and whether with all after it too."""
+    """One kind of fault at one call, counted from 0, or at all calls from there on (`lasting`)."""
 
     call: str
     kind: str
@@ -53,8 +52,8 @@ class Fault:
     lasting: bool
 
     @property
-    def words(self) -> tuple[int, int, int, int]:
-        """As faults_arm takes it."""
+    def arguments(self) -> tuple[int, int, int, int]:
+        """The arguments of faults_arm."""
         last = self.number
         if self.lasting:
             last += STORM - 1 if self.kind in ("EINTR", NONE) else FOR_EVER
@@ -66,7 +65,7 @@ class Fault:
 
 
 def kinds(call: str) -> Iterator[str]:
-    """All that can go wrong with a call; with a disk, by whichever call, only one thing."""
+    """Yield all kinds of faults for a call. A disk (any kind of read) fails only with EIO."""
     if call == "disk":
         yield "EIO"
         return
@@ -82,14 +81,14 @@ def kinds(call: str) -> Iterator[str]:
 
 
 def why_not() -> str | None:
-    """Why it cannot be built here; None if it can."""
+    """Return the reason why the library cannot be built here; None if it can."""
     if sys.platform != "linux":
-        return "system calls are replaced on Linux only"
-    return None if shutil.which("gcc") else "there is no gcc to build the library with"
+        return "system calls can be replaced only on Linux"
+    return None if shutil.which("gcc") else "gcc, which builds the library, is not installed"
 
 
 def build(folder: Path) -> Path:
-    """The library, under the name that the libaio package will look for."""
+    """Build the library, with the name that the Python package libaio loads."""
     out = folder / "faults.so"
     subprocess.run(
         ["gcc", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{_libaio()}",
@@ -109,7 +108,7 @@ def _libaio() -> str:
     return "libaio.so.1"
 
 
-# ---- in the process that it is preloaded into ------------------------------------------------
+# ---- functions for a process with the library preloaded --------------------------------------
 
 
 @cache
@@ -121,23 +120,23 @@ def _library() -> Any:
 
 
 def set_base(folder: Path) -> None:
-    """Only calls on what is below this folder fail, or are counted."""
+    """Count calls, and let them fail, only on files below this folder."""
     _library().faults_base(os.fsencode(folder))
 
 
 def skip_syncing() -> None:
-    """From now on fsync returns at once."""
+    """Make fsync return at once from now on."""
     _library().faults_skip_syncing()
 
 
 def watch(fd: int) -> None:
-    """And those on this one descriptor."""
+    """Also count calls on this descriptor."""
     _library().faults_watch(fd)
 
 
 def arm(fault: Fault | None) -> None:
-    """From now on calls fail; None: they are only counted."""
-    _library().faults_arm(*(fault.words if fault is not None else (COUNT_ONLY, 0, 0, 0)))
+    """Start to count calls, and make the fault happen if there is one."""
+    _library().faults_arm(*(fault.arguments if fault is not None else (COUNT_ONLY, 0, 0, 0)))
 
 
 def disarm() -> None:
@@ -146,20 +145,20 @@ def disarm() -> None:
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Calls in here do not fail, and are not counted."""
+    """Do not count calls in the block, and do not let them fail."""
     was_active = _library().faults_pause()
     try:
         yield
     finally:
-        _library().faults_go_on(was_active)
+        _library().faults_resume(was_active)
 
 
 def made() -> int:
-    """How many calls were made to fail."""
+    """Return how many calls were made to fail."""
     return int(_library().faults_made())
 
 
 def seen() -> dict[str, int]:
-    """How many calls of each kind there were."""
+    """Return the number of calls of each kind."""
     counts = ((call, int(_library().faults_seen(i))) for i, call in enumerate(CALLS))
     return {call: count for call, count in counts if count}

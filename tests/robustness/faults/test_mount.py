@@ -1,5 +1,8 @@
-"""The command that mounts, and its daemon, while system calls fail: it says so in one line and
-leaves nothing behind, or it mounts and serves what was packed."""
+"""The mount command and its daemon while system calls fail.
+
+Either it reports the error in one line and leaves nothing behind, or it mounts and serves the right
+files.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ from tests.support.patience import PATIENCE
 
 SECONDS = PATIENCE
 STARTING = {"read": 2, "write": 0}
-"""The last of these calls before there is a worker."""
+"""The number of the last such call before a worker starts."""
 
 SOME = [
     Fault("open", "EIO", 0, lasting=False),  # the archive
     Fault("open", "EMFILE", 2, lasting=True),  # /dev/fuse
-    Fault("open", "EMFILE", 3, lasting=True),  # a worker's own
+    Fault("open", "EMFILE", 3, lasting=True),  # the first open of a worker
     Fault("read", "EIO", 3, lasting=False),  # the first request
     Fault("write", "EIO", 0, lasting=False),  # the first reply
     Fault("completion", "EIO", 0, lasting=True),
@@ -38,7 +41,7 @@ ALL = [
     for kind in ("EIO", "EAGAIN", "EINTR", "ENOSPC")
     for number in range(count)
     for lasting in (False, True)
-    # A kernel that never again gives a request, or takes a reply, cannot be served.
+    # If requests or replies fail for ever, a worker cannot serve.
     if not lasting or number <= STARTING.get(call, number)
 ] + [
     Fault(call, kind, 0, lasting)
@@ -72,7 +75,7 @@ def point(tmp_path: Path) -> Iterator[Path]:
     [*SOME, *(pytest.param(each, marks=pytest.mark.long) for each in ALL if each not in SOME)],
     ids=str,
 )
-def test_a_mount_is_refused_in_one_line_or_serves_what_was_packed(
+def test_a_mount_is_refused_in_one_line_or_serves_the_right_files(
     fault: Fault, archive: Path, point: Path, library: Path
 ) -> None:
     done = mount(archive, point, library, fault)
@@ -95,7 +98,7 @@ def test_a_mount_is_refused_in_one_line_or_serves_what_was_packed(
 def mount(
     archive: Path, point: Path, library: Path, fault: Fault
 ) -> subprocess.CompletedProcess[str]:
-    told = ":".join(map(str, fault.words))
+    told = ":".join(map(str, fault.arguments))
     return subprocess.run(
         [sys.executable, "-m", "ffrecord_fuse", str(archive), str(point), "--workers", "1",
          "--log", str(point.with_name("log"))],
@@ -105,7 +108,7 @@ def mount(
 
 
 def served(path: Path) -> bytes | None:
-    """What a file has; None if it cannot be read."""
+    """Return the content of a file; None if it cannot be read."""
     try:
         return daemons.read(path)
     except OSError as error:

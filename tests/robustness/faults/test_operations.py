@@ -1,4 +1,4 @@
-"""Every operation while system calls fail, one after the other: see `cases` for what is asked."""
+"""Run every operation while system calls fail, one at a time. `cases` lists the requirements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.robustness.faults import converting
 from tests.robustness.faults.conftest import Server
 from tests.robustness.faults.server import MAKERS
 
-# Without which an operation would not be tried at what it is there for.
+# Calls that an operation must make; otherwise its test would not test its purpose.
 CALLS = {
     "read aio, unchecked": {"io_setup", "io_submit", "io_getevents", "completion"},
     "read buffered": {"read"},
@@ -33,7 +33,7 @@ EVERY = [
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_call_that_fails_gives_the_right_result_or_an_error_that_names_the_file(
+def test_a_failing_call_gives_the_right_result_or_an_error_with_the_file(
     name: str, server: Server, every: bool
 ) -> None:
     tally = server.run(name, every=every)
@@ -41,5 +41,5 @@ def test_a_call_that_fails_gives_the_right_result_or_an_error_that_names_the_fil
     assert tally.cases > FEWEST
     missing = CALLS.get(name, set()) - tally.calls.keys()
     assert missing <= IO_CALLS
-    if missing:  # other programs have used up what fs.aio-max-nr allows
-        pytest.skip("no AIO context was to be had: the operation was tried without")
+    if missing:  # other programs use all AIO contexts that fs.aio-max-nr allows
+        pytest.skip("no AIO context was available, so the operation was tested without AIO")

@@ -1,4 +1,4 @@
-"""What is written while system calls fail: the new file is there and whole, or the old one is."""
+"""Writes while system calls fail: afterwards the whole new file exists, or still the old one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LARGE = handmade.random_records([70_000, 300_000, 1, 150_000], seed=4)
 
 
 class Writing(Operation):
-    """Of one file or folder, beside which nothing is left."""
+    """A write of one file or folder that leaves no other files behind."""
 
     def __init__(self, folder: Path, *, old: bytes | None = None) -> None:
         self._folder = folder / "out"
@@ -47,8 +47,8 @@ class Writing(Operation):
             self.check_content()
 
     def check_content(self) -> None:
-        """An assertion fails if the target is not what it is to become."""
-        raise NotImplementedError  # of those whose `check` needs it
+        """Check that the target has the right content."""
+        raise NotImplementedError  # subclasses that use `check` of this class define it
 
     def litter(self) -> list[str]:
         return [name for name in os.listdir(self._folder) if name != self._target.name]
@@ -60,20 +60,20 @@ class Writing(Operation):
 
 
 class WriteRecords(Writing):
-    """A new file that replaces an old one, or is added to it."""
+    """Write a new file over an old one, or append to it."""
 
     def __init__(self, folder: Path, n: int | None, *, append: bool = False) -> None:
         super().__init__(folder, old=handmade.record_bytes(OLD))
         self._n = n
         self._append = append
-        self.allowed = (BusyError,) if append else ()  # which EAGAIN from flock means
+        self.allowed = (BusyError,) if append else ()  # raised for EAGAIN from flock
 
     def run(self) -> None:
         with FileWriter(self._target, self._n, append=self._append) as writer:
             writer.write(NEW)
 
     def prepare_again(self) -> None:
-        if self._append and not self._is_as_before():  # it would be added to once more
+        if self._append and not self._is_as_before():  # do not append a second time
             self.prepare()
 
     def check_content(self) -> None:
@@ -82,7 +82,7 @@ class WriteRecords(Writing):
 
 
 class WriteLarge(Writing):
-    """A file that is written with O_DIRECT, in a thread."""
+    """Write a file with O_DIRECT in a thread."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -97,9 +97,9 @@ class WriteLarge(Writing):
 
 
 class WriteResumably(Writing):
-    """In two goes. What was flushed is there again, whatever happened after that."""
+    """Write a resumable file in two parts. Flushed records must never be lost."""
 
-    allowed = (BusyError,)  # which EAGAIN from flock means
+    allowed = (BusyError,)  # raised for EAGAIN from flock
 
     def __init__(self, folder: Path, n: int | None) -> None:
         super().__init__(folder)
@@ -115,7 +115,7 @@ class WriteResumably(Writing):
             if self._target.exists():
                 return
             with FileWriter(self._target, self._n, resumable=True) as writer:
-                assert writer.count >= self._flushed, "what was flushed is lost"
+                assert writer.count >= self._flushed, "flushed records are lost"
                 while writer.count < stop:
                     writer.write_one(NEW[writer.count])
                     if writer.count % 2:
@@ -130,7 +130,7 @@ class WriteResumably(Writing):
         return [name for name in super().litter() if name not in kept]
 
     def check_left(self, fault: Fault) -> None:
-        if self._target.exists():  # and only its name is not known to be on the disk
+        if self._target.exists():  # complete; only the fsync of its name failed
             self._target.unlink()
             self.prepare()
         else:
@@ -141,17 +141,20 @@ class WriteResumably(Writing):
 
 
 class WritingFolder(Writing):
-    """Of a folder, which is filled under another name and never replaced."""
+    """A write of a folder, which is filled under another name and never replaced."""
 
-    allowed: tuple[type[Exception], ...] = (BusyError,)  # which EAGAIN from flock means
+    allowed: tuple[type[Exception], ...] = (BusyError,)  # raised for EAGAIN from flock
 
     def prepare_again(self) -> None:
         if self._target.exists():
             self.prepare()
 
     def check_left(self, fault: Fault) -> None:
-        """A folder that cannot be opened cannot be removed: the next who writes does that. One
-        whose lock is held (EAGAIN) is somebody else's."""
+        """Allow a hidden folder that could not be removed.
+
+        A folder that cannot be opened cannot be removed; the next writer removes it. A folder whose
+        lock is held (EAGAIN) belongs to another process.
+        """
         cannot_open = fault.call == "open" and fault.lasting
         is_held = fault.call == "lock" and fault.kind == "EAGAIN"
         if (cannot_open or is_held) and not self._target.exists():
@@ -162,9 +165,9 @@ class WritingFolder(Writing):
 
 
 class Pack(WritingFolder):
-    """A folder into an archive or shards. The same folder gives the same bytes."""
+    """Pack a folder into an archive or shards. The same folder gives the same bytes."""
 
-    # EAGAIN is also what is said of what has taken a file's place.
+    # We also use EAGAIN for a file that was replaced.
     allowed = (*WritingFolder.allowed, ChangedError)
 
     def __init__(self, folder: Path, files: dict[str, bytes], shard_size: int | None) -> None:
@@ -186,7 +189,7 @@ class Pack(WritingFolder):
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """Of a file, or of all that are in a folder."""
+    """Return the content of a file, or of all files in a folder, by path."""
     if path.is_file():
         return {"": path.read_bytes()}
     return {
@@ -196,7 +199,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 class Extract(Writing):
-    """Of an archive. What was made before an error stays: each file is whole, or as it was."""
+    """Extract an archive. After an error, each file is complete or as it was before."""
 
     def __init__(self, folder: Path, *, overwrite: bool) -> None:
         super().__init__(folder)
@@ -241,7 +244,7 @@ class Extract(Writing):
 
 
 class Salvage(Writing):
-    """Out of a file with one damaged record. What cannot be read is lost, and told so."""
+    """Salvage a file with one damaged record. Unreadable records are lost, and reported."""
 
     DAMAGED = 1
 
@@ -271,13 +274,13 @@ class Salvage(Writing):
 
     def check_left(self, fault: Fault) -> None:
         assert self.litter() == []
-        if not self._is_as_before():  # and only its name is not known to be on the disk
+        if not self._is_as_before():  # complete; only the fsync of its name failed
             due = [*RECORDS[: self.DAMAGED], *RECORDS[self.DAMAGED + 1 :]]
             assert handmade.records_in(self._target.read_bytes()) == due
 
 
 class WriteDataset(WritingFolder):
-    """A folder of typed fields."""
+    """Write a dataset."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -288,15 +291,15 @@ class WriteDataset(WritingFolder):
         _write_dataset(self._target)
 
     def check_content(self) -> None:
-        assert _records(self._target) == self._due  # there may be a gap before the first
+        assert _records(self._target) == self._due  # a file may have a gap before its first record
         with DatasetReader(self._target) as reader:
             assert reader.read(range(len(reader))) == POINTS
 
 
 class AppendToDataset(WritingFolder):
-    """A folder of typed fields that is there and grows."""
+    """Append to an existing dataset."""
 
-    allowed = (BusyError,)  # which EAGAIN from flock means
+    allowed = (BusyError,)  # raised for EAGAIN from flock
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -320,7 +323,7 @@ class AppendToDataset(WritingFolder):
                 writer.append(point)
 
     def check_left(self, fault: Fault) -> None:
-        if not self._is_as_before():  # and only its name is not known to be on the disk
+        if not self._is_as_before():  # complete; only the fsync of its name failed
             self.check_content()
         assert set(self.litter()) <= {f".{self._target.name}.writing"}
 
@@ -335,7 +338,7 @@ class AppendToDataset(WritingFolder):
 
 
 def _records(folder: Path) -> dict[str, list[bytes]]:
-    """Of all record files in a folder."""
+    """Return the records of all record files in a folder."""
     return {path.name: handmade.records_in(path.read_bytes()) for path in folder.glob("*.ffr")}
 
 

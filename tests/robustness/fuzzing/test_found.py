@@ -169,7 +169,7 @@ def test_a_sampler_s_state_of_infinity_or_tensors_is_a_state_error() -> None:
 
     sampler = ShuffleSampler(10)
     for odd in (math.inf, torch.zeros(3)):
-        with pytest.raises(StateError, match="not the state of a shuffle"):
+        with pytest.raises(StateError, match="not the state of a ShuffleSampler"):
             sampler.load_state_dict(sampler.state_dict() | {"position": odd})
         with pytest.raises(StateError):
             sampler.load_state_dict(sampler.state_dict() | {"shuffle": torch.zeros(3)})
