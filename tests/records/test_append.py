@@ -41,8 +41,8 @@ from tests.support import handmade, users
 OLD = [b"abc", b"", b"\x00\xff\x10\x80"]
 MORE = [b"four", b"", b"five" * 3000]
 
-# The header of OLD as FileWriter(path, 3) writes it, after b"xy" was appended with n=1. The header of
-# four records needs 60 bytes, 12 more than it has, so everything moves by one block.
+# The header of a file with OLD, written by FileWriter(path, 3), after b"xy" was appended with n=1.
+# The header of four records needs 60 bytes, 12 more than it has, so everything moves by one block.
 STORED_HEADER = bytes.fromhex(
     "9ceeb34e"  # CRC-32 of everything from here to the end of the offsets
     "0400000000000000"

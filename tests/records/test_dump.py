@@ -125,7 +125,8 @@ import multiprocessing, sys
 from ffrecord.utils import dump
 
 def main():
-    multiprocessing.set_start_method(sys.argv[2], force=True)  # also in workers, which import this again
+    # force: workers import this program again
+    multiprocessing.set_start_method(sys.argv[2], force=True)
     dump([b"%d" % i for i in range(10)], sys.argv[1], 3)
 """
 
