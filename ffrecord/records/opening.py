@@ -192,7 +192,7 @@ def _refusing_tar(source: Source) -> Iterator[None]:
     except (HeaderChecksumError, StructureError, TruncatedError):
         large_enough = os.fstat(source.fd).st_size >= TAR_BLOCK
         if large_enough and source.read_bytes(TAR_MAGIC_AT, len(TAR_MAGIC)) == TAR_MAGIC:
-            why = "a tar archive, not an FFRecord file; `ffrecord convert` converts it"
+            why = "not an FFRecord file but a tar archive; `ffrecord convert` converts it"
             raise NotFFRecordError(f"{source.path}: {why}") from None
         raise
 
