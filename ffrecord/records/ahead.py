@@ -2,8 +2,8 @@
 
 `read_async` returns a handle, and iteration reads ahead with such handles. `prefetch` is for code
 that only calls `reader.read(indices)`, for example the `__getitem__` of a user's dataset. Such code
-often builds a new list of indices, so no handle can be passed through it. A batch is therefore
-looked up by its record numbers. Only this module does that: the datasets of `ffrecord.torch` merely
+often makes a new list of indices, so no handle can be passed through it. Therefore a batch is
+looked up by its record numbers. Only this module does that: the datasets of `ffrecord.torch` just
 announce which records come next.
 """
 
@@ -15,7 +15,7 @@ from ffrecord.aliases import Ints
 from ffrecord.records.batch import PendingRead
 
 MOST_KEPT = 8
-"""Batches kept until they are read. Older ones are dropped, to bound the memory they hold."""
+"""Batches kept until they are read. Older ones are dropped, because each holds memory."""
 
 
 class ReadAhead:
@@ -33,9 +33,8 @@ class ReadAhead:
         key = records.tobytes()
         if key not in self.pending:
             self.pending[key] = begin()
-            for oldest in list(self.pending)[
-                :-MOST_KEPT
-            ]:  # a list: other threads may change the dictionary
+            # A list, because other threads may change the dictionary.
+            for oldest in list(self.pending)[:-MOST_KEPT]:
                 self.pending.pop(oldest, None)
 
     def take(self, records: Ints) -> PendingRead | None:

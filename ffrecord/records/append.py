@@ -27,8 +27,8 @@ from ffrecord.records.draft import Draft
 from ffrecord.records.reader import STEP_BYTES, STEP_RECORDS, FileReader, table_of
 
 SPARE_RECORDS = 1024
-"""Records that the header gets room for when `n` is not given, or an eighth of the old ones if
-that is more."""
+"""Additional records that the header gets room for if `n` is not given. If an eighth of the old
+records is more, it gets room for that many."""
 
 
 def begin(path: str, n: int | None) -> Draft:
@@ -58,7 +58,7 @@ def begin_with(reader: FileReader, records: int, path: str) -> Draft:
 
 
 class _First(Naming):
-    """Naming of a file that must not exist yet: another writer may have created it meanwhile."""
+    """Naming of a file that must not exist yet, because another writer may create it too."""
 
     def check(self) -> None:
         if os.path.lexists(self.target):
@@ -76,7 +76,7 @@ class _Grown(Naming):
 
     def __init__(self, target: str, old: Source) -> None:
         super().__init__(target)
-        self._old: Source | None = old  # the lock lives as long as this reference
+        self._old: Source | None = old  # the lock is held as long as this reference exists
 
     def prepare(self, fd: int) -> None:
         assert self._old is not None
@@ -106,8 +106,8 @@ def _open_locked(path: str) -> FileReader:
 def _refuse_packed_folder(reader: FileReader) -> None:
     """Raise AppendError for a packed folder or one of its shards.
 
-    The index must be the last record. An index in a file beside its shards stores the checksums of
-    their headers.
+    The index must stay the last record. The index of several shards stores the checksums of their
+    headers.
     """
     path = reader.fnames[0]
     if _has_index(reader):

@@ -82,7 +82,7 @@ class Batch:
         return [np.empty(0, np.uint8) for _ in self.record]
 
     def compare(self, rows: Sequence[int], stored: list[int], computed: list[int]) -> None:
-        """Raise SampleChecksumError for the first row whose checksum is not the stored one."""
+        """Raise SampleChecksumError for the first row that does not have its stored checksum."""
         if computed == stored:
             return
         bad = next(k for k, crc in enumerate(computed) if crc != stored[k])

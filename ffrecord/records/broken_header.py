@@ -1,6 +1,6 @@
 """Read a damaged header, or the journal of an unfinished file, and keep the plausible parts.
 
-The result is a `Claims` table with the begin, the end and the checksum of each record. `salvage`
+The result is a `Claims` table with the start, the end and the checksum of each record. `salvage`
 later checks these claims against the records' bytes. If the checksum of a header is wrong, only
 consistent parts are used: offsets that do not decrease, and a count that the first offset confirms.
 """
@@ -42,8 +42,8 @@ class Claims:
     end: Ints
     checksums: record_layout.Checksums
     whole: bool
-    """True if the checksum of the header, or of every journal entry, is right. Then all claims are
-    believed."""
+    """True if the checksum of the header, or of every journal entry, is right. Then all claims
+    are true."""
 
     crc: int = 0
     """Checksum that the header states for itself; 0 if there is no header."""
@@ -121,7 +121,7 @@ def _is_mostly_there(source: Source, size: int) -> bool:
 
 
 def _known(claims: Claims) -> int:
-    """Return the number of records whose begin is known."""
+    """Return the number of records that have a known start."""
     return int(np.count_nonzero(claims.begin != NOWHERE))
 
 
@@ -157,8 +157,8 @@ def _recounted(source: Source, crc: int, size: int, *, proof: bool) -> Claims | 
 def _guessed_counts(source: Source, size: int) -> Iterator[int]:
     """Yield counts of records that the first offset confirms.
 
-    The count determines the place of the first offset and the end of the header. Counts whose first
-    offset is exactly that end come first, then counts with a gap in between.
+    The count determines both the position of the first offset and the end of the header. First come
+    counts where the first record starts right after the header, then counts with a gap in between.
     """
     words = np.frombuffer(source.read_bytes(0, min(size, SCANNED) // 4 * 4), "<u4")[3:]
     if len(words) < 2:
@@ -168,7 +168,7 @@ def _guessed_counts(source: Source, size: int) -> Iterator[int]:
         offsets - record_layout.header_size(0) - record_layout.PER_RECORD * np.arange(len(offsets))
     )
     fitting = (gaps >= 0) & (gaps <= MOST_GAP) & (offsets <= size)
-    fitting[0] = False  # a count of 0 is of no use
+    fitting[0] = False  # a count of 0 gives no records
     exact = np.flatnonzero(fitting & (gaps == 0))[:MOST_GUESSES]
     spaced = np.flatnonzero(fitting & (gaps > 0))[:MOST_GUESSES]
     for n in (*exact.tolist(), *spaced.tolist()):
@@ -200,8 +200,8 @@ def _not_decreasing(offsets: Ints, lowest: int, highest: int) -> list[int]:
     values = offsets[inside]
     if (values[1:] >= values[:-1]).all():
         return list(inside.tolist())
-    tails: list[int] = []  # for chains of each length, the smallest last value
-    places: list[int] = []  # and its position
+    tails: list[int] = []  # the smallest last value of a chain, by the length of the chain
+    places: list[int] = []  # the positions of these values
     before = [NOWHERE] * len(values)
     for place, value in enumerate(values.tolist()):
         length = bisect_right(tails, value)

@@ -19,7 +19,7 @@ class Draft:
         room: bytes reserved for the header, in front of the first record.
         end: end of the last record.
         checksums: the CRC-32 of each record that the file already has.
-        offsets: the begin of each of these records.
+        offsets: the start of each of these records.
         note: called with the ends and checksums of records when they have reached the disk.
         is_finished: True for a finished file, which stays unchanged.
     """

@@ -91,9 +91,9 @@ def dump(
                 f"dump again; if it failed to start (its error is above), {_GUARD}"
             ) from error
 
-    if (
-        target.exists()
-    ):  # an empty one too: it may be a mountpoint, and its mode and owner must stay
+    # Never replace an existing folder, even an empty one: it may be a mountpoint, and its mode and
+    # owner must stay.
+    if target.exists():
         _write_over(target, ranges, write_all)
     else:
         _write_new(target, ranges, write_all)

@@ -99,7 +99,7 @@ def follow(
     `steps` cuts the records from one number up to another into ranges.
     """
     while True:
-        unfinished = reader.unfinished  # before n: only if it is False now is n final
+        unfinished = reader.unfinished  # before n: if this is False, n is final
         stop = reader.n
         yield from in_order(reader, steps(start, stop))
         start = stop
@@ -119,8 +119,8 @@ def _wait_for_more(reader: FileReader, there: int, timeout: float | None) -> Non
         if left <= 0:
             raise TimedOutError(
                 reader.fnames[0],
-                f"no record was added to this unfinished file within {timeout:g} s; it has {there} "
-                f"so far; if its writer is still running, continue with "
+                f"no record was added within {timeout:g} s to this unfinished file, which has "
+                f"{there} so far; if its writer is still running, continue with "
                 f"iterate({there}, follow=True)",
             )
         time.sleep(min(pause, left))
@@ -138,9 +138,8 @@ def find_damaged(reader: FileReader, records: range) -> list[tuple[int, FFRecord
         raise
     except FFRecordError as problem:
         one_by_one = _damaged_ones(reader, records) if len(records) > 1 else []
-        return one_by_one or [
-            (records[0], problem)
-        ]  # the error did not repeat, but is still reported
+        # An error that does not repeat is still reported: the file cannot be trusted.
+        return one_by_one or [(records[0], problem)]
     return []
 
 

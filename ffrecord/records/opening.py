@@ -89,8 +89,9 @@ def refuse_other_kinds(path: str, due: str = "an FFRecord file") -> None:
         _refuse_unfinished(path)
         raise
     if not stat.S_ISREG(mode):
-        what = f"a folder, not {due}" if stat.S_ISDIR(mode) else f"not {due}: not a regular file"
-        raise NotFFRecordError(f"{path}: {what}; pass the path of a file")
+        if stat.S_ISDIR(mode):
+            raise NotFFRecordError(f"{path}: is a folder, not {due}; name the files in it instead")
+        raise NotFFRecordError(f"{path}: is not a regular file, so it is not {due}")
 
 
 def _refuse_unfinished(path: str) -> None:

@@ -157,9 +157,8 @@ class _Partial(Naming):
         return locks.open_own(self._path, mode_for(self.target)), self._path
 
     def prepare(self, fd: int) -> None:
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # users who may not read the old file may not read this one
+        # Users who may not read the old file may not read this one.
+        with contextlib.suppress(FileNotFoundError):
             os.fchmod(fd, stat.S_IMODE(os.stat(self.target).st_mode))
 
     def with_room(self, file: NewFile, begin: int, room: int) -> tuple[NewFile, int]:

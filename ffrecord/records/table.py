@@ -56,13 +56,13 @@ class Table(ABC):
 
     @abstractmethod
     def entry(self, record: int) -> tuple[int, int, int]:
-        """Return the begin, the end and the stored CRC-32 of a record."""
+        """Return the start, the end and the stored CRC-32 of a record."""
 
     @abstractmethod
     def _entries(
         self, records: Ints, file: Ints | None, number: Ints
     ) -> tuple[Ints, Ints, record_layout.Checksums]:
-        """Return the begins, ends and checksums of records.
+        """Return the starts, ends and checksums of records.
 
         The same records are given by their file (None: there is only one) and number in it.
         """

@@ -35,7 +35,7 @@ from ffrecord.text import counted
 State: TypeAlias = "tuple[int, ...]"
 
 TRIES = 100
-"""Attempts to open, each of which a writer may spoil by starting or ending in the middle of it."""
+"""Attempts to open. A writer that starts or ends during an attempt makes it fail."""
 
 FIRST_ROOM = 1024  # records; doubled when it is full
 
@@ -58,9 +58,8 @@ class UnfinishedFile:
         self._check = check
         self._attempt: _Attempt | None = None
         self._before: State | None = None  # of the target, when the writer was still running
-        self._compared: tuple[State, int] | None = (
-            None  # a target, and the number of records it was compared with
-        )
+        # The last target compared, and the number of records it was compared with.
+        self._compared: tuple[State, int] | None = None
         self._finished: KeptTable | None = None
         self.table = self._begin()
         if seen is not None:
@@ -222,9 +221,8 @@ class UnfinishedFile:
         if now is None or self._compared == (now, table.n):
             return table
         self._compared = now, table.n
-        with contextlib.suppress(
-            FFRecordError, OSError
-        ):  # the target is another kind of file, or gone
+        # Errors mean that the target is another kind of file, or gone.
+        with contextlib.suppress(FFRecordError, OSError):
             if os.stat(self._target).st_mtime_ns > os.stat(self._partial).st_mtime_ns:
                 found = self._open_target()
                 if found.n == table.n and _begins_with(found, table):

@@ -119,7 +119,8 @@ class FileWriter(Finishing):
         self._opened()
         if self.n is not None and self.count >= self.n:
             raise CountError(
-                f"{self._path}: already has all of its {self.n} records; pass a larger n or none"
+                f"{self._path}: already has all of its {self.n} records; "
+                "pass a larger n or leave it out"
             )
         begin, count = self._sealed, self.count
         self._require_sealed()
@@ -173,7 +174,7 @@ class FileWriter(Finishing):
             raise CountError(f"{self._path}: lengths and checksums do not match the appended bytes")
         if self.n is not None and self.count + len(offsets) > self.n:
             raise CountError(
-                f"{self._path}: more than its {self.n} records; pass a larger n or none"
+                f"{self._path}: more than its {self.n} records; pass a larger n or leave it out"
             )
         self._offsets += offsets
         self._checksums += added
@@ -223,7 +224,9 @@ class FileWriter(Finishing):
                 self.flush()
             if self.n is not None and self.count != self.n:
                 written, announced = self.count - self._before, self.n - self._before
-                kept = "resume to write the rest" if self._resumable else "no file was written"
+                kept = "no file was written; pass the right n or leave it out"
+                if self._resumable:
+                    kept = "resume to write the rest"
                 raise CountError(
                     f"{self._path}: {written} records were written, {announced} were announced; "
                     f"{kept}"
@@ -255,7 +258,9 @@ class FileWriter(Finishing):
                 self.close()
             return
         kept = "its records can be resumed" if self._resumable else "no file was written"
-        message = f"{self._path}: the writer was dropped without close(); {kept}; call close()"
+        message = (
+            f"{self._path}: the writer was dropped without close(), and {kept}; use a with block"
+        )
         warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
         self.suspend()
 

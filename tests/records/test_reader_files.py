@@ -472,9 +472,8 @@ def test_pending_reads_and_open_files_cannot_be_pickled_or_copied(
     """A copy would have the same descriptors, and would close them while the reader uses them."""
     with FileReader(sample_file, mode=mode) as reader:
         pending = reader.read_async([1, 2, 3, 4])
-        with pytest.raises(
-            (TypeError, ValueError), match="pickled"
-        ):  # raised by ctypes if reads are in flight
+        # If reads are in flight, ctypes raises the error.
+        with pytest.raises((TypeError, ValueError), match="pickled"):
             make(pending)
         with pytest.raises(TypeError, match=r"sample\.ffr: an open file is not pickled or copied"):
             make(table_of(reader).require_open().each)

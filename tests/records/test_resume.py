@@ -570,7 +570,7 @@ def test_a_finished_file_takes_no_more_records(path: Path) -> None:
     before = state_of(path)
     again = FileWriter(path, len(RECORDS), resumable=True)
     with pytest.raises(
-        CountError, match="already has all of its 7 records; pass a larger n or none"
+        CountError, match="already has all of its 7 records; pass a larger n or leave it out"
     ):
         again.write_one(b"more")
     with pytest.raises(CountError, match="already has all of its 7 records"):

@@ -36,7 +36,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
 def _small_and_fast_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use small steps, and no fsync: a kill loses nothing that was passed to the kernel.
 
-    `test_power_cuts` tests what a power cut loses.
+    `test_power_cuts` tests the losses of a power cut.
     """
     jobs.use_small_steps(monkeypatch)
     monkeypatch.setattr(os, "fsync", lambda _fd: None)
@@ -249,9 +249,8 @@ def test_a_killed_extraction_leaves_whole_files_and_the_next_one_no_leftovers(
         if before:
             assert (place / "mine").read_bytes() == before["mine"]
             (place / "mine").unlink()
-        shutil.copymode(
-            sources.tree, place
-        )  # extraction does not change the mode of a folder that is not empty
+        # Extraction does not change the mode of a folder that is not empty.
+        shutil.copymode(sources.tree, place)
         assert without_folder_times(place) == without_folder_times(sources.tree), point
     assert litter or not named  # otherwise the test proves nothing
 

@@ -179,7 +179,7 @@ def test_a_reply_that_the_kernel_refuses_is_replaced_by_an_error(
 def test_a_worker_that_cannot_read_requests_ends_with_an_error(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So the supervisor starts another worker, and does not mistake the end for an unmount."""
+    """The supervisor then starts another worker, and does not mistake the end for an unmount."""
     monkeypatch.setattr("ffrecord_fuse.serve.inbox.Inbox.wait", broken)
     failing = pytest.raises(OSError, match="Input/output error")
     with Archive.open(packed) as archive, failing, kernel.conversation(serve(archive)):

@@ -118,9 +118,8 @@ def test_a_killed_resumable_writer_loses_no_flushed_record(
             write_resumably(path, n, lambda _: None)
             assert litter(tmp_path, path.name) == [], point
         assert handmade.records_in(path.read_bytes()) == ADDED, point
-        if left := litter(
-            tmp_path, path.name
-        ):  # leftovers of a finished file; the next writer removes them
+        # Leftovers of a finished file are removed by the next writer.
+        if left := litter(tmp_path, path.name):
             assert {os.path.splitext(each)[1] for each in left} <= {".partial", ".journal"}, point
             write_resumably(path, n, lambda _: None)
             assert handmade.records_in(path.read_bytes()) == ADDED, point
