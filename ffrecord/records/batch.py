@@ -60,15 +60,15 @@ class Batch:
         full = self.end > self.begin
         if full.size and full.all():
             plan = extents.plan(self.file, self.begin, self.end, self.sources.align)
-            return self._set_out(plan, plan.order, everything)
+            return self._start(plan, plan.order, everything)
         rows = full.nonzero()[0]
         if not rows.size:
             return PendingRead(self, results=self.empty())
         file = None if self.file is None else self.file[rows]
         plan = extents.plan(file, self.begin[rows], self.end[rows], self.sources.align)
-        return self._set_out(plan, rows[plan.order], everything)
+        return self._start(plan, rows[plan.order], everything)
 
-    def _set_out(self, plan: extents.Plan, rows: Ints, everything: bool) -> PendingRead:
+    def _start(self, plan: extents.Plan, rows: Ints, everything: bool) -> PendingRead:
         memory = _slabs.take(plan.size)
         fetch = Fetch(self.sources, plan, memory, self.mode)
         fetch.start(everything=everything)

@@ -129,7 +129,7 @@ class _Findings:
         self._believe_the_records()
 
     def _begin_behind_the_header(self) -> None:
-        """Try the end of the header as the start of the first record, which is right in most files."""
+        """Try the end of the header as the start of the first record, as in most files."""
         claimed = int(self.begin[0])
         self.begin[0] = self.claims.lowest
         self._check(0)
