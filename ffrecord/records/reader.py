@@ -123,7 +123,7 @@ class FileReader(Closing):
     def read_range(self, start: int, stop: int) -> list[Bytes]:
         """Return the records from `start` up to, not including, `stop`."""
         if not 0 <= start <= stop <= self.n:
-            due = f"range [{start}, {stop}) is not within [0, {self.n:,})"
+            due = f"range({start}, {stop}) is not within 0 to {self.n}"
             raise IndexError(f"{self._table.name}: {due}")
         return self.read(range(start, stop))
 
