@@ -1,1 +1,1 @@
-"""Record files: read, written, appended to, resumed, salvaged."""
+"""Read, write, append to, resume, follow and salvage record files."""

@@ -1,10 +1,10 @@
-"""Batches that `FileReader.prefetch` began, for the `read` that will ask for them.
+"""Batches that `FileReader.prefetch` has started, kept for the `read` that asks for them.
 
-`read_async` returns a handle, and iteration reads ahead with that. `prefetch` is for code that only
-calls `reader.read(indices)`, as the `__getitem__` of a user's dataset does, often with a new list
-that it makes of the given one: no handle can be passed through such code. So a batch is found by
-the records that it is of, and by nothing else. This is the only place where that is done: datasets
-of `ffrecord.torch` only pass on what will be read.
+`read_async` returns a handle, and iteration reads ahead with such handles. `prefetch` is for code
+that only calls `reader.read(indices)`, for example the `__getitem__` of a user's dataset. Such code
+often makes a new list of indices, so no handle can be passed through it. Therefore a batch is
+looked up by its record numbers. Only this module does that: the datasets of `ffrecord.torch` just
+announce which records come next.
 """
 
 from __future__ import annotations
@@ -15,31 +15,35 @@ from ffrecord.aliases import Ints
 from ffrecord.records.batch import PendingRead
 
 MOST_KEPT = 8
+"""Batches kept until they are read. Older ones are dropped, because each holds memory."""
 
 
 class ReadAhead:
-    """The batches of one reader that are on their way and were not asked for yet. Any number of
-    threads may use it: each step is one operation of a dictionary."""
+    """Batches of one reader that are being read and were not requested yet.
+
+    Any number of threads may use it: each step is a single dictionary operation.
+    """
 
     def __init__(self) -> None:
-        self.pending: dict[bytes, PendingRead] = {}  # by the record numbers; the oldest first
+        self.pending: dict[bytes, PendingRead] = {}  # key: the record numbers; oldest first
         self.hits = 0
 
     def add(self, records: Ints, begin: Callable[[], PendingRead]) -> None:
-        """Begin to read a batch, unless it is on its way already. Only the last few are kept."""
+        """Start reading a batch unless it is already pending. Keep only the newest few."""
         key = records.tobytes()
         if key not in self.pending:
             self.pending[key] = begin()
-            for oldest in list(self.pending)[:-MOST_KEPT]:  # a list: other threads may be at it
+            # A list, because other threads may change the dictionary.
+            for oldest in list(self.pending)[:-MOST_KEPT]:
                 self.pending.pop(oldest, None)
 
     def take(self, records: Ints) -> PendingRead | None:
-        """Hand over the batch of exactly these records, in this order; None if there is none."""
+        """Remove and return the batch of exactly these records in this order, or None."""
         found = self.pending.pop(records.tobytes(), None)
         if found is not None:
             self.hits += 1
         return found
 
     def drop(self) -> None:
-        """Let go of every batch."""
+        """Drop every batch."""
         self.pending.clear()

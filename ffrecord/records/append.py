@@ -1,10 +1,12 @@
-"""Adding records to a finished file: a new one that begins with the old one's records replaces it.
+"""Append records to a finished file by replacing it with a new one.
 
-Never in place. The last record ends where the file does, so bytes added to it make that record
-wrong until the header says otherwise, and a header of more than a sector is not written in one
-step: a crash in between would leave a damaged file to whoever opens it next. The new file shares
-the old one's blocks where the file system can (XFS, btrfs), else they are copied; the header grows
-by whole blocks so that sharing stays possible.
+The new file begins with the records of the old one. The old file is never changed in place, because
+a crash would damage it. The last record ends at the end of the file, so added bytes make that
+record wrong until the header is updated. A header longer than one sector is not written atomically
+either.
+
+The new file shares the blocks of the old one where the file system allows it (XFS, btrfs).
+Elsewhere the records are copied. The header grows by whole blocks so that sharing stays possible.
 """
 
 from __future__ import annotations
@@ -25,12 +27,16 @@ from ffrecord.records.draft import Draft
 from ffrecord.records.reader import STEP_BYTES, STEP_RECORDS, FileReader, table_of
 
 SPARE_RECORDS = 1024
-"""Room in the header for at least so many more, or an eighth, when nobody says how many come."""
+"""Additional records that the header gets room for if `n` is not given. If an eighth of the old
+records is more, it gets room for that many."""
 
 
 def begin(path: str, n: int | None) -> Draft:
-    """Return a draft that has the records of the file at `path` and is to replace it; `n` more
-    will come. Without such a file the draft has no records, and is to be the first one there."""
+    """Return a draft that starts with the records of the file at `path` and will replace it.
+
+    If no such file exists, return an empty draft that must be the first to create it. `n` is the
+    number of records to be added, if known.
+    """
     if not os.path.exists(path):
         return draft.new(_First(path), n)
     reader = _open_locked(path)
@@ -43,30 +49,34 @@ def begin(path: str, n: int | None) -> Draft:
         unlock(old.fd)
         raise
     finally:
-        reader.close()  # the new file has what it needs of it
+        reader.close()  # the new file needs nothing more from it
 
 
 def begin_with(reader: FileReader, records: int, path: str) -> Draft:
-    """A new file at `path` that has the first records of another; more will come."""
+    """Return a draft for a new file at `path` that starts with the first `records` of `reader`."""
     return _copied(reader, records, NewFile(Naming(path)), None)
 
 
 class _First(Naming):
-    """Replaces nothing: another writer may have begun the same file meanwhile."""
+    """Naming of a file that must not exist yet, because another writer may create it too."""
 
     def check(self) -> None:
         if os.path.lexists(self.target):
             raise ChangedError(
-                f"{self.target}: another writer made it while it was begun here; nothing was added"
+                f"{self.target}: another writer created this file in the meantime, so nothing was "
+                "added; append again"
             )
 
 
 class _Grown(Naming):
-    """Replaces the old file, which is locked until then; takes over its owner and attributes."""
+    """Naming of a file that replaces the old one and inherits its owner and attributes.
+
+    The old file stays locked until then.
+    """
 
     def __init__(self, target: str, old: Source) -> None:
         super().__init__(target)
-        self._old: Source | None = old  # the lock ends with the last who holds it
+        self._old: Source | None = old  # the lock is held as long as this reference exists
 
     def prepare(self, fd: int) -> None:
         assert self._old is not None
@@ -76,7 +86,8 @@ class _Grown(Naming):
         assert self._old is not None
         if not is_at(self._old.fd, self.target):
             raise ChangedError(
-                f"{self.target}: was replaced while it was appended to; nothing was added"
+                f"{self.target}: was replaced by another program during the append, so nothing was "
+                "added; append again"
             )
 
     def end(self, *, kept: bool) -> None:
@@ -93,12 +104,15 @@ def _open_locked(path: str) -> FileReader:
 
 
 def _refuse_packed_folder(reader: FileReader) -> None:
-    """Names are found in the last record, which would be the last no more; and an index beside its
-    shards knows their headers."""
+    """Raise AppendError for a packed folder or one of its shards.
+
+    The index must stay the last record. The index of several shards stores the checksums of their
+    headers.
+    """
     path = reader.fnames[0]
     if _has_index(reader):
         raise AppendError(
-            f"{path}: a packed folder, whose last record is its index, cannot be appended to; "
+            f"{path}: cannot append to a packed folder, because its last record is its index; "
             "pack the folder again"
         )
     folder, name = os.path.split(path)
@@ -106,7 +120,9 @@ def _refuse_packed_folder(reader: FileReader) -> None:
     if record_layout.PART_NAME.fullmatch(name) and os.path.isfile(beside):
         with FileReader(beside, mode="buffered") as index:
             if _has_index(index):
-                raise AppendError(f"{path}: a shard of a packed folder cannot be appended to")
+                raise AppendError(
+                    f"{path}: cannot append to a shard of a packed folder; pack the folder again"
+                )
 
 
 def _has_index(reader: FileReader) -> bool:
@@ -118,8 +134,11 @@ def _has_index(reader: FileReader) -> bool:
 
 
 def refuse_damage(reader: FileReader) -> None:
-    """The last record shows whether the file was cut off. A header without a checksum is proven
-    by every record's, before the new one is given a checksum."""
+    """Raise the first error found in a file that is about to be copied.
+
+    The last record shows whether the file was truncated. If the header has no checksum, all records
+    are checked, because the new header will get a checksum and must be right.
+    """
     last = range(max(0, reader.n - 1), reader.n)
     proven = [last] if reader.header_crc(0) else reader.tasks(STEP_RECORDS, STEP_BYTES)
     for records in proven:
@@ -128,7 +147,7 @@ def refuse_damage(reader: FileReader) -> None:
 
 
 def _copied(reader: FileReader, records: int, file: NewFile, n: int | None) -> Draft:
-    """The first records of a file in a new one; `n` more will come."""
+    """Return a draft in `file` with the first `records` of `reader` and room for `n` more."""
     offsets = reader.get_offsets(0)[: records + 1]
     more = max(SPARE_RECORDS, records // 8) if n is None else n
     room = record_layout.header_size(records + more)

@@ -1,7 +1,7 @@
-"""The records of one call: where they are, the ways to get them, and their checksums.
+"""Read the records of one call and check their checksums.
 
-`PendingRead` is what `FileReader.read_async` returns: the reads are on their way, and `result()`
-collects them. `FileReader.read` is the same without the time in between.
+`FileReader.read_async` returns a `PendingRead`: its reads are in flight, and `result()` collects
+them. `FileReader.read` calls `result()` at once.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from ffrecord.disk.source import SourceSet
 from ffrecord.errors import SampleChecksumError
 from ffrecord.format import checksum
 
-EMPTY_CRC = 0
+EMPTY_CRC = 0  # the CRC-32 of no bytes
 
 _slabs = SlabPool()
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One row per record asked for: its file, its number there, its bytes and its checksum."""
+    """Requested records, one row each: file, number in that file, byte range, checksum."""
 
     sources: SourceSet
-    file: Ints | None  # None: all of one file
+    file: Ints | None  # None: all records are in one file
     record: Ints
     begin: Ints
     end: Ints
     stored: npt.NDArray[np.uint32] | None  # None: do not check
     mode: str
-    part_of: int | None = None  # rows are parts of one record, which begins at this byte
+    part_of: int | None = None  # if set, the rows are parts of one record that begins at this byte
 
     def views(self) -> list[Bytes]:
-        """Each record as a view of its mapped file."""
+        """Return each record as a view of its mapped file."""
         maps = self.sources.maps
         if self.file is None:
             whole = maps[0]
@@ -54,35 +54,35 @@ class Batch:
         return results
 
     def begin_read(self, *, everything: bool) -> PendingRead:
-        """Put the reads on their way: all of them, or as many as a plain read keeps in flight."""
+        """Start all reads, or only as many as a plain `read` keeps in flight."""
         if self.mode == "mmap":
             return PendingRead(self)
         full = self.end > self.begin
         if full.size and full.all():
             plan = extents.plan(self.file, self.begin, self.end, self.sources.align)
-            return self._set_out(plan, plan.order, everything)
+            return self._start(plan, plan.order, everything)
         rows = full.nonzero()[0]
         if not rows.size:
             return PendingRead(self, results=self.empty())
         file = None if self.file is None else self.file[rows]
         plan = extents.plan(file, self.begin[rows], self.end[rows], self.sources.align)
-        return self._set_out(plan, rows[plan.order], everything)
+        return self._start(plan, rows[plan.order], everything)
 
-    def _set_out(self, plan: extents.Plan, rows: Ints, everything: bool) -> PendingRead:
+    def _start(self, plan: extents.Plan, rows: Ints, everything: bool) -> PendingRead:
         memory = _slabs.take(plan.size)
         fetch = Fetch(self.sources, plan, memory, self.mode)
         fetch.start(everything=everything)
         return PendingRead(self, arrival=_Arrival(fetch, plan, memory, rows))
 
     def empty(self) -> list[Bytes]:
-        """An empty result for every record, after a check of those that are to be empty."""
+        """Return an empty array for every row, after checking the checksums of empty records."""
         rows = (self.end == self.begin).nonzero()[0]
         if self.stored is not None:
             self.compare(rows.tolist(), self.stored[rows].tolist(), [EMPTY_CRC] * len(rows))
         return [np.empty(0, np.uint8) for _ in self.record]
 
     def compare(self, rows: Sequence[int], stored: list[int], computed: list[int]) -> None:
-        """Raise for the first of these rows whose checksum is not the stored one."""
+        """Raise SampleChecksumError for the first row that does not have its stored checksum."""
         if computed == stored:
             return
         bad = next(k for k, crc in enumerate(computed) if crc != stored[k])
@@ -97,7 +97,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """Reads on their way into `memory`; `rows` are the batch's rows in the plan's order."""
+    """Reads in flight into `memory`; `rows` are the batch's rows in the plan's order."""
 
     fetch: Fetch
     plan: extents.Plan
@@ -106,7 +106,7 @@ class _Arrival:
 
 
 class PendingRead:
-    """A batch that is being read. Belongs to one thread at a time."""
+    """A batch that is being read. Use it in one thread at a time."""
 
     def __init__(
         self, batch: Batch, *, arrival: _Arrival | None = None, results: list[Bytes] | None = None
@@ -116,13 +116,13 @@ class PendingRead:
         self._results = results
 
     def result(self) -> list[Bytes]:
-        """The records, in the order asked for. Waits for those that are not there yet."""
+        """Wait for the reads and return the records in the requested order."""
         if self._results is None and self._batch.mode == "mmap":
             self._results = self._batch.views()
         elif self._results is None:
             arrival, self._arrival = self._arrival, None
             if arrival is None or not arrival.fetch.mine:
-                # A second try after an error, or a forked child, where nothing ever arrives.
+                # A retry after an error, or a forked child, where no read ever completes.
                 self._results = self._batch.begin_read(everything=False).result()
             else:
                 self._results = self._collect(arrival)
@@ -131,7 +131,7 @@ class PendingRead:
     def _collect(self, arrival: _Arrival) -> list[Bytes]:
         batch, plan, memory = self._batch, arrival.plan, arrival.memory
         try:
-            # Lists, not arrays: what a wave does with a few records is faster in plain Python.
+            # Lists, not arrays: a wave has few records, and plain Python is faster for those.
             start, stop, rows = plan.start.tolist(), plan.stop.tolist(), arrival.rows.tolist()
             stored = None if batch.stored is None else batch.stored.tolist()
             results = [memory] * len(batch.record)
@@ -140,7 +140,7 @@ class PendingRead:
             completion: _Completion | None = None
             for reads in arrival.fetch.waves():
                 which: Sequence[int] = reads
-                if len(reads) == len(plan.offset):  # all at once, as from the page cache
+                if len(reads) == len(plan.offset):  # all at once, for example from the page cache
                     which = range(len(rows))
                 elif plan.first is not None:
                     completion = completion or _Completion(plan)
@@ -158,7 +158,7 @@ class PendingRead:
 
 
 class _Completion:
-    """Which records are whole, given the reads that have arrived so far.
+    """Count of the reads that each record still waits for.
 
     Reads and records are both in file order, so the records that need a read are neighbours.
     """
@@ -172,7 +172,7 @@ class _Completion:
         self._missing = (plan.last - plan.first + 1).tolist()
 
     def after(self, reads: list[int]) -> list[int]:
-        """The records that these reads complete."""
+        """Return the records that are complete now that these reads have arrived."""
         complete = []
         missing = self._missing
         for read in reads:

@@ -1,8 +1,8 @@
-"""The claims of a damaged or unfinished file about its records, as far as they make sense.
+"""Read a damaged header, or the journal of an unfinished file, and keep the plausible parts.
 
-A `Claims` is a table: where each record would begin and end, and its checksum. Whether that is so
-the records' own bytes decide, later. A header whose checksum is wrong is used for what still fits
-together: offsets that do not decrease; a count that its first offset confirms.
+The result is a `Claims` table with the start, the end and the checksum of each record. `salvage`
+later checks these claims against the records' bytes. If the checksum of a header is wrong, only
+consistent parts are used: offsets that do not decrease, and a count that the first offset confirms.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from ffrecord.format import journal
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
 
-NOWHERE = -1
+NOWHERE = -1  # an unknown offset
 SCANNED = 64 << 20
-"""Bytes at the start of a file that are searched for a header whose count is lost."""
+"""Bytes at the start of a file that are searched for the count of records when it is damaged."""
 
-SMALL = 1 << 20  # records whose header is read whatever is in it
+SMALL = 1 << 20  # records; a header of at most this many is read even if it is a hole
 MOST_MISSING = 1 << 16
-"""Records that a journal claims, and ends before."""
+"""Records that may be missing at the end of a journal. Beyond that its claims are not believed."""
 
-MOST_GAP = 4 << 20
-MOST_GUESSES = 64
-FARTHEST = 1 << 62
+MOST_GAP = 4 << 20  # bytes between a header and the first record
+MOST_GUESSES = 64  # counts that are tried: each costs reading a header
+FARTHEST = 1 << 62  # the largest offset that an intact header may state
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """One row per record. `begin` or `end` is NOWHERE if it is not known."""
+    """Claimed positions and checksums, one row per record. Unknown positions are NOWHERE."""
 
     begin: Ints
     end: Ints
     checksums: record_layout.Checksums
     whole: bool
-    """Whether the header's, or every journal entry's, checksum holds: then all of it is true."""
+    """True if the checksum of the header, or of every journal entry, is right. Then all claims
+    are true."""
 
     crc: int = 0
-    """What the header says is its own checksum; 0 if nothing does."""
+    """Checksum that the header states for itself; 0 if there is no header."""
 
     lowest: int = 0
-    """Where the header ends and, in most files, the first record begins."""
+    """End of the header, where the first record begins in most files."""
 
     def __len__(self) -> int:
         return len(self.checksums)
@@ -59,10 +60,11 @@ def of_partial(path: str, raw: bytes) -> Claims:
     content = journal.parse(raw)
     if content is None:
         raise UnfinishedError(
-            f"{path}: never finished, and its journal is damaged: nothing tells its records"
+            f"{path}: never finished, and its journal is damaged, so no record can be found; "
+            "write the file again"
         )
-    # Those beyond the journal's end are lost, and told one by one, as far as that makes sense: who
-    # seals a journal can claim any number.
+    # Records beyond the end of the journal are lost and reported one by one. Their number is
+    # limited, because a forged journal can claim any number.
     count = max(len(content.entries), min(content.settled, len(content.entries) + MOST_MISSING))
     begin = np.full(count, NOWHERE, np.int64)
     end = np.full(count, NOWHERE, np.int64)
@@ -72,7 +74,7 @@ def of_partial(path: str, raw: bytes) -> Claims:
         if entry is not None:
             end[number], checksums[number] = entry.end, entry.crc
             begin[number + 1 : number + 2] = entry.end
-    # Behind the last whole entry a crash, not damage, left what is there: no records yet.
+    # Bytes after the last whole entry were left by a crash, not by damage: they are no records.
     there = max(
         min(content.settled, count), int(np.flatnonzero(end != NOWHERE).max(initial=-1)) + 1
     )
@@ -84,7 +86,10 @@ def of_file(source: Source) -> Claims:
     """Return the claims of a record file, from its header."""
     size = os.fstat(source.fd).st_size
     if size < record_layout.PREFIX.size:
-        raise TruncatedError(f"{source.path}: {size} bytes are too few to hold any record")
+        raise TruncatedError(
+            f"{source.path}: the file has {size} bytes, too few to hold any record; "
+            "use another copy"
+        )
     prefix = source.read_bytes(0, record_layout.PREFIX.size)
     crc, n = record_layout.PREFIX.unpack(prefix)
     fits = 0 <= n <= record_layout.MAX_RECORDS and record_layout.header_size(n) <= size
@@ -100,8 +105,11 @@ def of_file(source: Source) -> Claims:
 
 
 def _is_mostly_there(source: Source, size: int) -> bool:
-    """Whether at least half of a header is no hole. A file has those for nothing, and memory would
-    be taken for them; where a disk could not be read, tools leave some too."""
+    """Return True if holes are at most half of a header.
+
+    Holes cost a file nothing but would cost memory here. Some are accepted, because rescue tools
+    leave holes where a disk could not be read.
+    """
     at = holes = 0
     while at < size:
         data = min(next_data(source.fd, at), size)
@@ -113,7 +121,7 @@ def _is_mostly_there(source: Source, size: int) -> bool:
 
 
 def _known(claims: Claims) -> int:
-    """How many records begin where the header may say so."""
+    """Return the number of records that have a known start."""
     return int(np.count_nonzero(claims.begin != NOWHERE))
 
 
@@ -122,14 +130,20 @@ def _sensible(claims: Claims) -> bool:
 
 
 def _hopeless(path: str, crc: int, n: int, size: int) -> Claims:
-    """The error that tells why no record can be found."""
+    """Raise the error that explains why no record can be found."""
     record_layout.parse_prefix(path, record_layout.PREFIX.pack(crc, n), size)
-    raise NotFFRecordError(f"{path}: not an FFRecord file, or no header is left of it")
+    raise NotFFRecordError(
+        f"{path}: not an FFRecord file, or its header is destroyed; check the name or use "
+        "another copy"
+    )
 
 
 def _recounted(source: Source, crc: int, size: int, *, proof: bool) -> Claims | None:
-    """With another count than the header's, if the header's checksum holds with it. If no `proof`
-    is needed, it is enough that its offsets make sense: the records' checksums decide."""
+    """Return the claims of the header with another count of records, or None.
+
+    With `proof`, the header's checksum must be right with that count. Without it, plausible offsets
+    are enough, because the checksums of the records are compared later.
+    """
     sensible: Claims | None = None
     for n in _guessed_counts(source, size):
         guess = _from_header(source, n, crc, size)
@@ -141,8 +155,11 @@ def _recounted(source: Source, crc: int, size: int, *, proof: bool) -> Claims | 
 
 
 def _guessed_counts(source: Source, size: int) -> Iterator[int]:
-    """Counts for which the first offset, which the count gives the place of, is right behind the
-    header; then those with a gap in between."""
+    """Yield counts of records that the first offset confirms.
+
+    The count determines both the position of the first offset and the end of the header. First come
+    counts where the first record starts right after the header, then counts with a gap in between.
+    """
     words = np.frombuffer(source.read_bytes(0, min(size, SCANNED) // 4 * 4), "<u4")[3:]
     if len(words) < 2:
         return
@@ -151,7 +168,7 @@ def _guessed_counts(source: Source, size: int) -> Iterator[int]:
         offsets - record_layout.header_size(0) - record_layout.PER_RECORD * np.arange(len(offsets))
     )
     fitting = (gaps >= 0) & (gaps <= MOST_GAP) & (offsets <= size)
-    fitting[0] = False  # no records
+    fitting[0] = False  # a count of 0 gives no records
     exact = np.flatnonzero(fitting & (gaps == 0))[:MOST_GUESSES]
     spaced = np.flatnonzero(fitting & (gaps > 0))[:MOST_GUESSES]
     for n in (*exact.tolist(), *spaced.tolist()):
@@ -166,22 +183,25 @@ def _from_header(source: Source, n: int, crc: int, size: int) -> Claims:
     offsets = np.frombuffer(rest[split:], record_layout.OFFSET).astype(np.int64)
     whole = crc != 0 and crc32(record_layout.body(checksums, offsets)) == crc
     known = np.full(n, NOWHERE, np.int64)
-    # Also of a header that is as it was written: records that overlap were written to harm.
+    # Done for an intact header too: overlapping records can only come from a forged one.
     kept = _not_decreasing(offsets, record_layout.header_size(n), FARTHEST if whole else size)
     known[kept] = offsets[kept]
-    # Of a file that was cut off before its last record, that one can only be empty.
+    # If the file was truncated before its last record, that record is taken as empty.
     end = np.append(known[1:], max(size, int(known[-1]))) if n else known
     return Claims(known, end, checksums, whole, crc, record_layout.header_size(n))
 
 
 def _not_decreasing(offsets: Ints, lowest: int, highest: int) -> list[int]:
-    """The most of these numbers, by their places, that are in range and do not decrease."""
+    """Return the positions of the longest run of offsets in range that never decreases.
+
+    Offsets that do not fit are left out, so the positions need not be neighbours.
+    """
     inside = np.flatnonzero((offsets >= lowest) & (offsets <= highest))
     values = offsets[inside]
     if (values[1:] >= values[:-1]).all():
         return list(inside.tolist())
-    tails: list[int] = []  # the least last value of a chain of each length, and its place
-    places: list[int] = []
+    tails: list[int] = []  # the smallest last value of a chain, by the length of the chain
+    places: list[int] = []  # the positions of these values
     before = [NOWHERE] * len(values)
     for place, value in enumerate(values.tolist()):
         length = bisect_right(tails, value)
@@ -197,9 +217,9 @@ def _not_decreasing(offsets: Ints, lowest: int, highest: int) -> list[int]:
 
 
 def split(data: bytes, checksums: Sequence[int]) -> list[int] | None:
-    """Where records with these checksums, which are all of `data`, begin; None if they do not fit.
+    """Return where each record begins in `data`, given their checksums; None if they do not fit.
 
-    The last one has to end where the data does, so that a chance match of another is found out.
+    The records must fill all of `data`, so the comparison of the last one detects a chance match.
     """
     begins, at = [], 0
     for wanted in checksums[:-1]:

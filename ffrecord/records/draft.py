@@ -1,4 +1,4 @@
-"""A record file that is being written: where a `FileWriter` begins, or goes on."""
+"""The starting point of a `FileWriter`: a new file, possibly with records in it already."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from ffrecord.format import records as record_layout
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The next record goes to `end`; the header has `room` bytes in front of the first one.
+    """A file that is being written. The next record goes to byte `end`.
 
     Args:
-        checksums, offsets: of the records that are in it already.
-        note: is told the ends and checksums of records that are on disk from now on.
-        is_finished: it is a finished file, which stays as it is.
+        file: the file.
+        room: bytes reserved for the header, in front of the first record.
+        end: end of the last record.
+        checksums: the CRC-32 of each record that the file already has.
+        offsets: the start of each of these records.
+        note: called with the ends and checksums of records when they have reached the disk.
+        is_finished: True for a finished file, which stays unchanged.
     """
 
     file: NewFile
@@ -30,6 +34,6 @@ class Draft:
 
 
 def new(naming: Naming, n: int | None) -> Draft:
-    """A file without records. The header's size follows from how many it will hold."""
+    """Return a draft without records, with room for the header of `n` records if `n` is known."""
     room = 0 if n is None else record_layout.header_size(n)
     return Draft(NewFile(naming), room, room)

@@ -1,4 +1,4 @@
-"""`dump`: any indexable dataset of buffers into one record file or a folder of shards."""
+"""`dump`: write any indexable dataset of buffers to one record file or a folder of shards."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from ffrecord.errors import FFRecordError
 from ffrecord.format.records import part_name
 from ffrecord.progress import bar
 from ffrecord.records.writer import FileWriter
+from ffrecord.text import counted
 
-MOST_WORKERS = 16
-_GUARD = 'a program has to call dump below `if __name__ == "__main__":`'
+MOST_WORKERS = 16  # processes by default
+_GUARD = 'call dump below `if __name__ == "__main__":`'
 
 
 class Indexable(Protocol):
-    """A source of samples for `dump`: a list, a mapping from 0 … n-1, a dataset."""
+    """A source of samples for `dump`: a list, a mapping with keys 0 … n-1, a dataset."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
@@ -46,19 +47,21 @@ def dump(
     """Write `dataset[0]`, `dataset[1]`, … to record files.
 
     Args:
-        dataset: has `len()` and `[]`; its items are anything that `FileWriter.write_one` takes.
-        fname: the file to write (nfiles = 1), or the folder for PART_00000.ffr … (nfiles > 1).
-        nfiles: how many files to write.
+        dataset: an object with `len()` and `[]`; `FileWriter.write_one` must accept its items.
+        fname: the file to write (`nfiles` = 1), or the folder for `PART_00000.ffr` …
+            (`nfiles` > 1).
+        nfiles: number of files to write.
         verbose: show progress.
-        max_workers: how many processes write at once, at most 16 by default.
-        executor: where to run instead. If its workers are processes, `dataset` must pickle.
+        max_workers: number of processes that write at the same time, at most 16 by default.
+        executor: runs the work instead of these processes. If its workers are processes, `dataset`
+            must pickle.
 
-    A new folder appears when all shards are whole. In one that is there already they get their
-    names when all of them are whole, so a failure leaves the folder as it was; but one after the
-    other, so a kill or a power cut just then leaves some old and some new ones, until `dump` is run
-    again. The first error of a worker is raised here.
+    A new folder appears when all shards are complete. In an existing folder the shards get their
+    names when all of them are complete, so a failure leaves the folder unchanged. They are renamed
+    one after the other: a kill or power cut in that moment leaves a mix of old and new shards. Run
+    `dump` again to repair that. The first error of a worker is raised here.
 
-    Processes that are not forked import the program again: have it call this below
+    Worker processes that are not forked import the program again. Therefore call `dump` below
     `if __name__ == "__main__":`.
     """
     if nfiles < 1:
@@ -71,7 +74,11 @@ def dump(
         _refuse_in_a_worker(fname)
     ranges = _ranges(n, nfiles)
     if len(ranges) != nfiles:
-        warnings.warn(f"{n} records make {len(ranges)} files rather than {nfiles}", stacklevel=2)
+        warnings.warn(
+            f"{os.fspath(fname)}: writing {counted(len(ranges), 'file')} instead of "
+            f"nfiles={nfiles}: {counted(n, 'record')} need no more",
+            stacklevel=2,
+        )
     target = Path(os.path.realpath(fname))
     target.parent.mkdir(parents=True, exist_ok=True)
 
@@ -80,11 +87,13 @@ def dump(
             _write_all(dataset, shards, verbose, max_workers, executor)
         except BrokenProcessPool as error:
             raise FFRecordError(
-                f"{os.fspath(fname)}: a worker of dump ended; either it was killed, or it could "
-                f"not begin (it says why above): {_GUARD}"
+                f"{os.fspath(fname)}: a worker process of dump ended early; if it was killed, run "
+                f"dump again; if it failed to start (its error is above), {_GUARD}"
             ) from error
 
-    if target.exists():  # also an empty one: it may be a mount point, and has a mode and an owner
+    # Never replace an existing folder, even an empty one: it may be a mountpoint, and its mode and
+    # owner must stay.
+    if target.exists():
         _write_over(target, ranges, write_all)
     else:
         _write_new(target, ranges, write_all)
@@ -93,7 +102,7 @@ def dump(
 def _write_new(
     target: Path, ranges: list[range], write_all: Callable[[list[_Shard]], None]
 ) -> None:
-    check = partial(check_new_folder, str(target), "dump wants a")
+    check = partial(check_new_folder, str(target), "dump needs a")
     folder = NewFolder(str(target), "dumping", check)
     try:
         write_all(_shards(Path(folder.path), ranges))
@@ -122,12 +131,12 @@ def _write_over(
 
 @contextlib.contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """Keep other dumps out of a folder that is there already."""
+    """Keep other dumps out of an existing folder."""
     fd = locks.open_locked_folder(folder)
     try:
         yield
     finally:
-        locks.unlock(fd)  # also for workers that were forked meanwhile
+        locks.unlock(fd)  # forked workers hold copies of the descriptor: closing is not enough
         os.close(fd)
 
 
@@ -139,9 +148,9 @@ class _Shard:
 
 
 def _ranges(n: int, nfiles: int) -> list[range]:
-    """Which records each file has."""
+    """Return the records of each file."""
     each = max(1, -(-n // nfiles))
-    starts = range(0, max(n, 1), each)  # no records at all make one empty shard
+    starts = range(0, max(n, 1), each)  # a dataset without records is one empty shard
     return [range(start, min(start + each, n)) for start in starts]
 
 
@@ -152,23 +161,26 @@ def _shards(folder: Path, ranges: list[range]) -> list[_Shard]:
 
 
 def _refuse_strangers(folder: Path, shards: list[_Shard]) -> None:
-    """A reader of the folder would take any other *.ffr there for a part of this dataset."""
+    """Raise FileExistsError if the folder has other `*.ffr` files: readers would read them too."""
     ours = {os.path.basename(shard.path) for shard in shards}
     strangers = sorted(path.name for path in folder.glob("*.ffr") if path.name not in ours)
     if strangers:
         raise FileExistsError(
-            f"{folder}: already holds {strangers[0]}, which would become part of this dataset; "
-            "remove it or choose another folder"
+            f"{folder}: already contains {strangers[0]}, which readers would take for a part of "
+            "this dataset; remove it or choose another folder"
         )
 
 
 def _refuse_in_a_worker(target: str | os.PathLike[str]) -> None:
-    """A program without a guard calls `dump` again in each of its own worker processes, while those
-    import it. multiprocessing knows that as being about to inherit, and would start no process."""
+    """Raise FFRecordError if `dump` is called while a worker process imports the program.
+
+    A program without a `__main__` guard does that. multiprocessing calls this state "inheriting",
+    and starts no process in it.
+    """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise FFRecordError(
-            f"{os.fspath(target)}: dump was called by a worker of its own, which only imports the "
-            f"program; {_GUARD}"
+            f"{os.fspath(target)}: dump was called again by one of its own worker processes, "
+            f"while it imported the program; {_GUARD}"
         )
 
 
@@ -185,14 +197,14 @@ def _write_all(
         return
     workers = min(max_workers or MOST_WORKERS, len(parts))
     has_server = multiprocessing.get_start_method() == "forkserver"
-    # As an initializer's argument the dataset is inherited by forked workers, not pickled.
+    # An argument of the initializer: forked workers then inherit the dataset instead of unpickling.
     adopted = (dataset, None if has_server else os.getpid())
     with ProcessPoolExecutor(workers, initializer=_adopt, initargs=adopted) as pool:
         _wait([pool.submit(_write_adopted, part, verbose) for part in parts])
 
 
 def _wait(futures: list[Future[None]]) -> None:
-    """Wait for all; on the first error cancel what has not begun, wait for the rest, raise."""
+    """Wait for all. On the first error cancel those not started, wait for the rest, and raise."""
     try:
         for future in as_completed(futures):
             future.result()
@@ -209,12 +221,15 @@ _dataset: Indexable | None = None
 
 
 def _adopt(dataset: Indexable, parent: int | None) -> None:
-    """Begin as a worker; one that would otherwise outlive a killed parent for ever, and with it the
-    lock on what it was making. Without a `parent` it is a fork server's, which ends with ours."""
+    """Start a worker that ends with its parent.
+
+    Otherwise it would outlive a killed parent for ever, and keep the lock on the unfinished folder.
+    `parent` is None for a child of a fork server, which ends with our process.
+    """
     global _dataset
     _dataset = dataset
     die_with_parent()
-    if parent is not None and os.getppid() != parent:  # it was killed before that
+    if parent is not None and os.getppid() != parent:  # killed before die_with_parent
         os._exit(1)
 
 

@@ -1,8 +1,9 @@
-"""Fingerprints of datasets: the same data in the same order has the same one.
+"""Fingerprints of datasets. The same data in the same order has the same fingerprint.
 
-Everything of ours to read from has a `fingerprint`, and so may anything from elsewhere: an
-attribute, or a method without arguments. torch's `Subset` (and `random_split`), `ConcatDataset`,
-`StackDataset` and `ChainDataset` are looked through. Of anything else only the length is known.
+All readers of this package have a `fingerprint`. A dataset from elsewhere may have one too, as an
+attribute or as a method without arguments. torch's `Subset` (and `random_split`), `ConcatDataset`,
+`StackDataset` and `ChainDataset` combine the fingerprints of the datasets in them. For all other
+datasets only the length is known.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ UNSIZED = "length unknown"
 
 
 def fingerprint_of(dataset: Any) -> str:
-    """Return a dataset's fingerprint, or what is known in its place."""
+    """Return a dataset's fingerprint, or its length as text if it has no fingerprint."""
     own = getattr(dataset, "fingerprint", None)
     if own is not None:
         return str(own() if callable(own) else own)
@@ -27,12 +28,12 @@ def fingerprint_of(dataset: Any) -> str:
 
 
 def has_fingerprint(thing: Any) -> bool:
-    """Return whether more than the length is known of something."""
+    """Return True if more than the length is known about `thing`."""
     return getattr(thing, "fingerprint", None) is not None or _is_composed(thing)
 
 
 def former_fingerprint_of(dataset: Any) -> str:
-    """Return what the first version took for the fingerprint: states that it saved have that."""
+    """Return the fingerprint as the first version computed it: old saved states contain it."""
     inside = getattr(type(dataset), "fingerprint_by", None)
     if inside is not None:
         return str(dataset.fingerprint_by(former_fingerprint_of))
@@ -42,14 +43,14 @@ def former_fingerprint_of(dataset: Any) -> str:
 
 
 def combined(*parts: str) -> str:
-    """Return one fingerprint for several, in their order."""
-    # Names that are not UTF-8 are text with surrogates in it.
+    """Return one fingerprint for several in this order."""
+    # File names that are not UTF-8 are str with surrogates.
     joined = "\n".join(parts).encode(errors="surrogateescape")
     return hashlib.sha256(joined).hexdigest()
 
 
 def of_indices(indices: Sequence[int]) -> str:
-    """Return the fingerprint of a choice of samples."""
+    """Return the fingerprint of a selection of samples."""
     return hashlib.sha256(np.asarray(indices, np.int64).tobytes()).hexdigest()
 
 
@@ -61,7 +62,7 @@ def _length(dataset: Any) -> str:
 
 
 def _of_torchs(dataset: Any, of: Fingerprinting) -> str | None:
-    """The fingerprint of a dataset of torch's that consists of others; None for any other."""
+    """Return the fingerprint of a torch dataset that contains others; None for other datasets."""
     names = _torchs_names(dataset)
     if "Subset" in names:
         return combined(of(dataset.dataset), of_indices(dataset.indices))
@@ -80,7 +81,7 @@ def _is_composed(thing: Any) -> bool:
 
 
 def _torchs_names(thing: Any) -> set[str]:
-    """The names of torch's datasets that something is one of."""
-    # By name: torch need not be there, and is not imported for this.
+    """Return the names of the torch dataset classes that `thing` is an instance of."""
+    # By name: torch may be missing, and must not be imported for this.
     kinds = type(thing).__mro__
     return {each.__qualname__ for each in kinds if each.__module__ == "torch.utils.data.dataset"}

@@ -1,4 +1,4 @@
-"""Which records are asked for: indices of any accepted kind to an array of record numbers. Pure."""
+"""Turn indices of any accepted kind into an array of record numbers. No I/O."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ Indices: TypeAlias = "Iterable[SupportsIndex] | slice | npt.NDArray[np.integer[A
 
 
 def record_numbers(indices: Indices, n: int, where: str = "") -> Ints:
-    """`indices` of any accepted kind as an array of numbers from 0 to n - 1. `where` the records
-    are is what an error names."""
+    """Return `indices` of any accepted kind as an array of numbers from 0 to n - 1.
+
+    Args:
+        indices: the indices; negative ones count from the end.
+        n: number of records.
+        where: the name of the file or dataset, for errors.
+    """
     if isinstance(indices, slice):
         indices = range(*indices.indices(n))
     if not isinstance(indices, range):
         records = _as_integers(indices, n, where)
     elif not indices:
         records = np.empty(0, np.int64)
-    else:  # looked at before it is spelled out: it may be endless
+    else:  # check the bounds before making the array: the range may be huge
         check_bounds(min(indices[0], indices[-1]), max(indices[0], indices[-1]), n, where)
         records = np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
-    # As unsigned numbers negative ones are huge: one look finds that nothing is out of range.
+    # As unsigned numbers, negative ones are huge: one comparison shows that all are in range.
     if not records.size or int(records.view(np.uint64).max()) < n:
         return records
     check_bounds(int(records.min()), int(records.max()), n, where)
@@ -35,18 +40,20 @@ def record_numbers(indices: Indices, n: int, where: str = "") -> Ints:
 
 
 def record_number(index: SupportsIndex, n: int, where: str = "") -> int:
-    """`index` as a number from 0 to n - 1."""
+    """Return `index` as a number from 0 to n - 1."""
     number = operator.index(index)
     check_bounds(number, number, n, where)
     return number + n if number < 0 else number
 
 
 def check_bounds(lowest: int, highest: int, n: int, where: str = "") -> None:
+    """Raise IndexError unless all indices from `lowest` to `highest` exist."""
     if lowest < -n or highest >= n:
         wrong = lowest if lowest < -n else highest
         before = f"{where}: " if where else ""
         there = f"there {'is' if n == 1 else 'are'} {counted(n, 'record')}"
-        raise IndexError(f"{before}record {wrong} is out of range: {there}")
+        numbers = "" if n == 0 else ", number 0" if n == 1 else f", numbered 0 to {n - 1}"
+        raise IndexError(f"{before}record {wrong} is out of range: {there}{numbers}")
 
 
 def _as_integers(indices: Any, n: int, where: str) -> Ints:
@@ -54,9 +61,9 @@ def _as_integers(indices: Any, n: int, where: str) -> Ints:
         indices = _gathered(indices, n, where)
     array = np.asarray(indices)
     if array.ndim != 1:
-        raise TypeError(f"indices must have one dimension, not {array.ndim}")
+        raise TypeError(f"indices must have one dimension, not {array.ndim}; pass a flat list")
     if array.dtype.kind == "b":
-        raise TypeError("indices must be integers, not booleans: use numpy.flatnonzero")
+        raise TypeError("indices must be integers, not booleans; use numpy.flatnonzero(mask)")
     if array.dtype.kind != "i":  # unsigned, or objects: tensors, numbers of any size, nothing
         numbers = [_as_integer(index) for index in indices]
         if numbers:
@@ -66,17 +73,17 @@ def _as_integers(indices: Any, n: int, where: str) -> Ints:
 
 
 def _gathered(indices: Any, n: int, where: str) -> Any:
-    """Go through generators, sets and views of dictionaries: numpy makes no array of those."""
+    """Collect generators, sets and dictionary views into a list: numpy cannot convert those."""
     is_text = isinstance(indices, (str, bytes))
     if hasattr(indices, "__array__") or (isinstance(indices, Sequence) and not is_text):
         return indices
     if not isinstance(indices, Iterable) or is_text or isinstance(indices, Mapping):
         raise TypeError(
-            f"indices must be several integers, not {type(indices).__name__}; "
+            f"indices must be an iterable of integers, not {type(indices).__name__}; "
             "for one record use read_one"
         )
     found = []
-    for index in indices:  # each is checked at once: an iterator may be endless
+    for index in indices:  # check each as it comes: an iterator may be endless
         number = _as_integer(index)
         check_bounds(number, number, n, where)
         found.append(index)

@@ -1,7 +1,7 @@
-"""Records in order, one step read while another is used; damaged ones raised, left out or told.
+"""Iterate over records in order, reading one step ahead. Raise, skip or list damaged records.
 
-Of a file that grows, `follow` waits for more. It asks again and again, after pauses that grow: that
-works on every file system, where inotify is blind to what other machines write.
+For a growing file, `follow` waits for more records. It polls with growing pauses, which works on
+every file system. inotify does not see writes from other machines.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.25  # seconds
 STREAM_BYTES = 64 << 20
-"""A larger record is checked piece by piece: it may not fit into memory."""
+"""Size above which a record is checked in chunks, because it may not fit into memory."""
 
 
 def in_order(reader: FileReader, steps: Iterable[range]) -> Iterator[Bytes]:
-    """Each record of these ranges; one that is left out is warned of."""
+    """Yield each record of these ranges. Warn about each record that is skipped."""
     waiting: deque[tuple[PendingRead | None, range]] = deque()
     for records in steps:
-        waiting.append((_set_out(reader, records), records))
+        waiting.append((_begin(reader, records), records))
         if len(waiting) > 1:
             yield from _arrived(reader, *waiting.popleft())
     for each in waiting:
         yield from _arrived(reader, *each)
 
 
-def _set_out(reader: FileReader, records: range) -> PendingRead | None:
-    """None if it failed already: an empty record whose checksum is not that of nothing."""
+def _begin(reader: FileReader, records: range) -> PendingRead | None:
+    """Start reading; return None if that fails, as it does for an empty record with a wrong CRC."""
     try:
         return reader.read_async(records)
     except FFRecordError as error:
@@ -66,14 +66,17 @@ def _whole_ones(reader: FileReader, records: range) -> Iterator[Bytes]:
         except ClosedError:
             raise
         except FFRecordError as error:
-            warnings.warn(f"left out: {error}", BadRecordWarning, stacklevel=3)
+            warnings.warn(f"skipped a record: {error}", BadRecordWarning, stacklevel=3)
         else:
             yield found
 
 
 def stream(table: Callable[[], Table], record: int, chunk: int) -> Iterator[Bytes]:
-    """A record of any size, in chunks. `table` is asked for each: the one that it returned before
-    may be closed, or replaced by that of a file which has grown."""
+    """Yield a record of any size in chunks.
+
+    `table` is called for each chunk, because the reader may meanwhile be closed, or may have
+    replaced its table after the file has grown.
+    """
     begins, ends, stored = table().entry(record)
     size, crc = ends - begins, 0
     for offset in range(0, size, chunk):
@@ -91,10 +94,12 @@ def follow(
     start: int,
     timeout: float | None,
 ) -> Iterator[Bytes]:
-    """Each record from `start` on, and those that are added, until the file is finished. `steps`
-    cuts the records from one number up to another into ranges."""
+    """Yield the records from `start` on, including records added later, until the file is finished.
+
+    `steps` cuts the records from one number up to another into ranges.
+    """
     while True:
-        unfinished = reader.unfinished  # before the count: of a finished file that is the last one
+        unfinished = reader.unfinished  # before n: if this is False, n is final
         stop = reader.n
         yield from in_order(reader, steps(start, stop))
         start = stop
@@ -114,15 +119,16 @@ def _wait_for_more(reader: FileReader, there: int, timeout: float | None) -> Non
         if left <= 0:
             raise TimedOutError(
                 reader.fnames[0],
-                f"not finished, and no record was added within {timeout:g} s to the {there} that "
-                f"are there; if its writer is still at work, iterate({there}, follow=True) goes on",
+                f"no record was added within {timeout:g} s to this unfinished file, which has "
+                f"{there} so far; if its writer is still running, continue with "
+                f"iterate({there}, follow=True)",
             )
         time.sleep(min(pause, left))
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def find_damaged(reader: FileReader, records: range) -> list[tuple[int, FFRecordError]]:
-    """The number of each record of a range that cannot be read, and its error."""
+    """Return the number and the error of each record in a range that cannot be read."""
     try:
         if len(records) == 1 and reader.record_size(records[0]) > STREAM_BYTES:
             deque(reader.stream(records[0]), maxlen=0)
@@ -132,7 +138,8 @@ def find_damaged(reader: FileReader, records: range) -> list[tuple[int, FFRecord
         raise
     except FFRecordError as problem:
         one_by_one = _damaged_ones(reader, records) if len(records) > 1 else []
-        return one_by_one or [(records[0], problem)]  # it came and went: still not a file to trust
+        # An error that does not repeat is still reported: the file cannot be trusted.
+        return one_by_one or [(records[0], problem)]
     return []
 
 

@@ -1,7 +1,7 @@
-"""Opening record files: which files, and their headers, read and checked in every way.
+"""Find and open record files, and check their headers.
 
-For `FileReader` and for datasets alike: `open_files` keeps the headers in memory, `open_streamed`
-verifies them and leaves them on disk.
+`FileReader` and datasets both use this module. `open_files` keeps the headers in memory.
+`open_streamed` verifies the headers and leaves them on disk.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ Head = TypeVar("Head")
 MODES = ("auto", "aio", "buffered", "mmap")
 TAR_BLOCK, TAR_MAGIC_AT, TAR_MAGIC = 512, 257, b"ustar"
 AT_ONCE = 1 << 20
-"""Records whose header is read as one: 12 MiB."""
+"""Records whose header is read in one piece: 12 MiB."""
 
 MOST_EXPLAINED = 1 << 30
-"""Bytes of a header, or of an index, that makes no sense which are read to tell damage from malice.
-It takes a second; a file with holes may claim what takes hours."""
+"""Longest header or index whose checksum is computed after its content was found to be wrong.
+The checksum tells damage from forgery. 1 GiB takes a second; a forged sparse file may claim so much
+that it would take hours."""
 
 
 def check_mode(mode: str) -> None:
@@ -50,14 +51,15 @@ def check_mode(mode: str) -> None:
 
 
 def paths(fname: Path | Sequence[Path]) -> list[str]:
+    """Return the paths that `fname` names: a file, the files in a folder, or a list of files."""
     if isinstance(fname, (str, os.PathLike)):
         path = os.fsdecode(fname)
         if not os.path.isdir(path):
             return [path]
-        # As a shell's *.ffr: without hidden files, such as those that macOS leaves behind.
+        # Like *.ffr in a shell: without hidden files, which macOS leaves behind.
         names = sorted(n for n in os.listdir(path) if n.endswith(".ffr") and n[0] != ".")
         if not names:
-            why = "no *.ffr file in this folder; `ffrecord pack` makes one of what is there"
+            why = "no *.ffr file in this folder; `ffrecord pack` makes one from a folder's files"
             raise FileNotFoundError(errno.ENOENT, why, path)
         return [os.path.join(path, name) for name in names]
     if not isinstance(fname, (list, tuple)):
@@ -65,48 +67,52 @@ def paths(fname: Path | Sequence[Path]) -> list[str]:
             f"fname must be a path or a list or tuple of paths, not {type(fname).__name__}"
         )
     if not fname:
-        raise ValueError("fname is an empty list: at least one file is needed")
+        raise ValueError("fname is an empty list; pass at least one path")
     return [os.fsdecode(path) for path in fname]
 
 
 def one_path(fname: Path | Sequence[Path]) -> list[str]:
-    """As `paths`, for a file that need not be there yet."""
+    """Return the path of a file that need not exist yet, as a list."""
     if not isinstance(fname, (str, os.PathLike)):
-        raise TypeError(f"an unfinished file is named by one path, not by {type(fname).__name__}")
+        raise TypeError(f"with unfinished=True, fname must be one path, not {type(fname).__name__}")
     return [os.fsdecode(fname)]
 
 
 def refuse_other_kinds(path: str, due: str = "an FFRecord file") -> None:
-    """Before opening: opening a fifo would wait for its other end."""
+    """Raise NotFFRecordError unless `path` is a regular file.
+
+    Called before opening, because opening a fifo waits for its other end.
+    """
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
         _refuse_unfinished(path)
         raise
     if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-        raise NotFFRecordError(f"{path}: not {due} but {kind}")
+        if stat.S_ISDIR(mode):
+            raise NotFFRecordError(f"{path}: is a folder, not {due}; name the files in it instead")
+        raise NotFFRecordError(f"{path}: is not a regular file, so it is not {due}")
 
 
 def _refuse_unfinished(path: str) -> None:
-    """A better error for a file that is not there, if its writer can go on."""
-    from ffrecord.format.journal import partial_path  # and what writers need
+    """Raise an error with better advice for a missing file that has an unfinished version."""
+    from ffrecord.format.journal import partial_path  # needed only here
 
     if os.path.exists(partial_path(os.path.realpath(path))):
-        what = "not finished: its writer is at work or was interrupted; "
-        how = "unfinished=True reads", "`ffrecord info --unfinished` shows"
-        why = Advised(what, *how, " what was flushed")
+        what = "not finished: its writer is still running or was interrupted; "
+        how = "pass unfinished=True to read", "`ffrecord info --unfinished` shows"
+        why = Advised(what, *how, " the records flushed so far")
         raise FileNotFoundError(errno.ENOENT, why, path) from None
 
 
 def open_files(paths: Sequence[str], mode: str, check: bool) -> KeptTable:
-    """Open finished files and read their headers, which are checked if `check` says so."""
+    """Open finished files and keep their headers in memory. `check` verifies the headers."""
     sources, headers = _opened(paths, mode, partial(read_header, check=check))
     return KeptTable.of(sources, headers, _name_of(paths), mode, check)
 
 
 def open_streamed(paths: Sequence[str], mode: str, check: bool) -> StreamedTable:
-    """Open finished files whose headers are to stay on disk; `check` verifies them in passing."""
+    """Open finished files and leave their headers on disk. `check` verifies the headers."""
     sources, prefixes = _opened(paths, mode, partial(_verify_header, check=check))
     crcs, counts, sizes = map(list, zip(*prefixes, strict=True))
     first = first_of(counts)
@@ -118,7 +124,7 @@ def open_streamed(paths: Sequence[str], mode: str, check: bool) -> StreamedTable
 def _opened(
     paths: Sequence[str], mode: str, head: Callable[[Source], Head]
 ) -> tuple[SourceSet, list[Head]]:
-    """Open files for a mode of reading, and take in the head of each."""
+    """Open files for a mode of reading, and return them with the result of `head` for each."""
     for path in paths:
         refuse_other_kinds(path)
     sources = sources_for(paths, mode)
@@ -141,7 +147,7 @@ def _name_of(paths: Sequence[str]) -> str:
 
 
 def read_header(source: Source, check: bool) -> record_layout.Header:
-    """Read a header, with its checksum compared if `check` says so."""
+    """Read and validate a header. `check` compares its checksum too."""
     with _refusing_tar(source):
         crc, n, size = _read_prefix(source)
         if n > AT_ONCE:
@@ -154,8 +160,10 @@ def read_header(source: Source, check: bool) -> record_layout.Header:
 
 
 def _verify_header(source: Source, check: bool) -> tuple[int, int, int]:
-    """Return a header's checksum, which is compared if `check` says so, the number of records, and
-    the file's size. Takes no memory for the header."""
+    """Return the header's checksum, the number of records and the file's size.
+
+    `check` compares the checksum. The header is never in memory as a whole.
+    """
     with _refusing_tar(source):
         crc, n, size = _read_prefix(source)
         if check:
@@ -164,7 +172,7 @@ def _verify_header(source: Source, check: bool) -> tuple[int, int, int]:
 
 
 def _read_prefix(source: Source) -> tuple[int, int, int]:
-    """Return the checksum and the number of records that a header claims, and the file's size."""
+    """Return the checksum and number of records that a header states, and the file's size."""
     size = os.fstat(source.fd).st_size
     prefix = source.read_bytes(0, min(size, record_layout.PREFIX.size))
     n = record_layout.parse_prefix(source.path, prefix, size)
@@ -172,30 +180,33 @@ def _read_prefix(source: Source) -> tuple[int, int, int]:
 
 
 def _compare_checksum(source: Source, stored: int, n: int) -> None:
-    """Compare the checksum of a header on disk, a piece of it at a time."""
+    """Compare the checksum of a header on disk, piece by piece."""
     computed = Recheck(source).checksum(record_layout.CRC_SIZE, record_layout.header_size(n))
     record_layout.compare_checksum(source.path, stored, computed)
 
 
 @contextlib.contextmanager
 def _refusing_tar(source: Source) -> Iterator[None]:
-    """Tell a tar from a damaged file: the name of its first file may read as a likely count."""
+    """Report a tar archive as such, not as damaged: its first bytes may look like a header."""
     try:
         yield
     except (HeaderChecksumError, StructureError, TruncatedError):
         large_enough = os.fstat(source.fd).st_size >= TAR_BLOCK
         if large_enough and source.read_bytes(TAR_MAGIC_AT, len(TAR_MAGIC)) == TAR_MAGIC:
-            why = "not an FFRecord file, but a tar; `ffrecord convert` takes those"
+            why = "not an FFRecord file but a tar archive; `ffrecord convert` converts it"
             raise NotFFRecordError(f"{source.path}: {why}") from None
         raise
 
 
 def _refuse_holes(source: Source, crc: int, n: int, check: bool) -> None:
-    """Before memory is taken for a large header: its offsets, some at a time. A file with holes
-    claims any number of records for nothing, but offsets that do not decrease are no hole."""
+    """Check the order of the offsets, some at a time, before allocating memory for a large header.
+
+    A sparse file can claim any number of records at no cost. But a hole reads as zeros, and offsets
+    must not decrease.
+    """
     path, begin = source.path, record_layout.PREFIX.size + record_layout.CHECKSUM.itemsize * n
     memory = np.empty(AT_ONCE + 1, record_layout.OFFSET)
-    before = 0  # how many of the offsets in memory were checked already
+    before = 0  # number of offsets in memory that were checked before
     try:
         for first in range(0, n, AT_ONCE):
             some = memory[: before + min(AT_ONCE, n - first)]
@@ -204,17 +215,18 @@ def _refuse_holes(source: Source, crc: int, n: int, check: bool) -> None:
             record_layout.check_order(path, some, first - before, record_layout.header_size(n))
             memory[0], before = some[-1], 1
     except StructureError:
-        # Damage is the better explanation.
+        # If the checksum is wrong too, report the damage instead.
         if check and record_layout.header_size(n) <= MOST_EXPLAINED:
             _compare_checksum(source, crc, n)
         raise
 
 
 def warn_if_legacy(path: str, header_crc: int, stacklevel: int) -> None:
+    """Warn if a header has no checksum."""
     if not header_crc:
         warnings.warn(
-            f"{path}: written before FFRecord had header checksums, its header cannot be "
-            "verified; write it again to have it checked",
+            f"{path}: the header has no checksum (old FFRecord versions wrote none), so it cannot "
+            "be verified; write the file again to add one",
             LegacyFileWarning,
             stacklevel=stacklevel,
         )

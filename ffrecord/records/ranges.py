@@ -1,4 +1,4 @@
-"""All records as ranges for workers, by their sizes. Pure: nothing is read."""
+"""Divide all records into ranges for workers, by size. No I/O."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ffrecord.aliases import Ints
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How many bytes of records lie before each one, over all files of a reader.
+    """Cumulative sizes of the records of all files of a reader.
 
-    `offsets` has one entry more than records for each file; file f's records are numbered from
-    `first[f]` on, and `before[f]` bytes are in the files in front of it.
+    `offsets` has one more entry than records for each file. The records of file f are numbered from
+    `first[f]` on, and the files before it have `before[f]` bytes of records.
     """
 
     offsets: Ints
@@ -28,7 +28,7 @@ class Extent:
     def of(cls, offsets: Ints, first: Ints) -> Extent:
         files = np.arange(len(first) - 1)
         sizes = offsets[first[1:] + files] - offsets[first[:-1] + files]
-        # Without records, what lies behind the header is nobody's.
+        # In a file without records, bytes after the header belong to no record.
         sizes = np.where(first[1:] > first[:-1], sizes, 0)
         return cls(offsets, first, np.concatenate([[0], np.cumsum(sizes)]))
 
@@ -37,7 +37,7 @@ class Extent:
         return int(self.first[-1])
 
     def bytes_before(self, record: int) -> int:
-        """Return the bytes before a record, or of all records for the number after the last."""
+        """Return the total size of all records before `record`."""
         if record >= self.records:
             return int(self.before[-1])
         file = int(self.first.searchsorted(record, side="right")) - 1
@@ -46,19 +46,19 @@ class Extent:
 
 
 def part(extent: Extent, k: int, n: int) -> range:
-    """The k-th of `n` ranges that are about equal in bytes."""
+    """Return the k-th of `n` ranges that are about equal in bytes."""
     k, n = operator.index(k), operator.index(n)
     if n < 1:
         raise ValueError(f"n must be 1 or more, not {n}")
     if not 0 <= k < n:
-        raise IndexError(f"part {k} is out of range: there are {n} parts")
+        raise IndexError(f"k={k} is out of range: with n={n} it must be from 0 to {n - 1}")
     return range(_border(extent, k, n), _border(extent, k + 1, n))
 
 
 def tasks(
     extent: Extent, records: range, max_records: int | None, max_bytes: int | None
 ) -> Iterator[range]:
-    """`records` in ranges that keep to both limits, where one record alone does not exceed them."""
+    """Yield `records` in ranges within both limits. A single larger record is a range by itself."""
     limits = [_limit("max_records", max_records), _limit("max_bytes", max_bytes)]
     return _tasks(extent, records.start, records.stop, *limits)
 
@@ -86,12 +86,12 @@ def _limit(name: str, value: int | None) -> int | None:
 
 
 def _border(extent: Extent, k: int, n: int) -> int:
-    """Where the k-th range begins: the record whose beginning is nearest to k/n of everything.
+    """Return the first record of the k-th range: the one that begins nearest to k/n of all bytes.
 
-    A record weighs one byte more than it has, so that empty ones are shared out too.
+    Each record counts one byte more than its size, so that empty records are distributed too.
     """
 
-    def weight(record: int) -> int:  # n times what lies before a record: whole numbers only
+    def weight(record: int) -> int:  # times n, to stay with whole numbers
         return n * (extent.bytes_before(record) + record)
 
     due = k * (extent.bytes_before(extent.records) + extent.records)

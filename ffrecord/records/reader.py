@@ -1,13 +1,13 @@
 """`FileReader`: random access to the records of one or many files.
 
-Results are uint8 arrays, views into memory that belongs to their batch alone: writable, and valid
-for as long as they are referenced, also after the reader is closed. In mode "mmap" they are
-read-only views of the mapped file. A view keeps its whole batch in memory; `.copy()` what is to
-be kept for long.
+Results are uint8 arrays. They are views into memory that belongs to their batch alone: writable,
+and valid as long as they are referenced, even after the reader is closed. In mode "mmap" they are
+read-only views of the mapped file. A view keeps its whole batch in memory, so `.copy()` the records
+that you keep for long.
 
-A reader may be used from any number of threads at once and after a fork, and pickles as its
-paths and options, so a spawned process opens the files again. If they were replaced, that is a
-ChangedError.
+A reader may be used from any number of threads at once, and after a fork. It pickles as its paths
+and options, so a spawned process opens the files again. If a file was replaced in between, that
+raises ChangedError.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ if TYPE_CHECKING:
 
 ON_ERROR = ("raise", "skip")
 
-# Iteration reads this much at a time, one such step ahead.
+# Iteration reads steps of at most this size, one step ahead.
 STEP_BYTES = 4 << 20
 STEP_RECORDS = 1024
 
 
 class FileReader(Closing):
-    """Reads records from a file, a list of files, or a folder's `*.ffr` in sorted order.
+    """Reader of the records of one file, a list of files, or a folder's `*.ffr` in sorted order.
 
     Args:
         fname: a path, a list or tuple of paths, or a folder.
-        check_data: verify the header's and every record's CRC-32.
-        mode: "auto" takes what the page cache has and reads the rest with O_DIRECT AIO; "aio"
-            reads everything with O_DIRECT AIO; "buffered" goes through the page cache and fills
-            it; "mmap" returns views of the mapped file, the fastest on cached data, but a file
-            that is truncated under a mapping kills the process.
-        on_error: what iteration does with a damaged record. "skip" leaves it out, with a
-            `BadRecordWarning` that names it. Everything else always raises.
-        unfinished: read what a resumable writer has flushed so far. `fname` is the name that the
-            file will get. `refresh` takes in what was flushed since; once the file has its name,
-            that is the one that is read, and `unfinished` is False.
+        check_data: verify the CRC-32 of headers and records.
+        mode: `"auto"` takes cached pages from the page cache and reads the rest with O_DIRECT AIO.
+            `"aio"` reads everything with O_DIRECT AIO. `"buffered"` reads through the page cache
+            and fills it. `"mmap"` returns views of the mapped file: the fastest for cached data,
+            but if a mapped file is truncated, the process is killed.
+        on_error: the way iteration treats a damaged record. `"raise"` raises its error. `"skip"`
+            skips the record with a `BadRecordWarning` that names it. All other methods always
+            raise.
+        unfinished: read the records that a resumable writer has flushed so far. `fname` is the name
+            that the finished file will have. `refresh` adds records flushed since then. Once the
+            file is finished, the reader reads the finished file and `unfinished` becomes False.
     """
 
     def __init__(
@@ -78,15 +79,15 @@ class FileReader(Closing):
         self._open()
 
     def _open(self, seen: tuple[int, int] | None = None) -> None:
-        """`seen` says how many records of an unfinished file there are to be, and which."""
-        # For other processes: this one may change its folder.
+        """Open the files. `seen` is the count and CRC of the records that a pickled reader saw."""
+        # Absolute, for pickling: this process may change its working directory.
         self._absolute = [os.path.abspath(path) for path in self.fnames]
         self._ahead = ReadAhead()
         self._fingerprint: str | None = None
         self._closed = False
         self._growing: UnfinishedFile | None = None
         if self.unfinished:
-            from ffrecord.records.unfinished import UnfinishedFile  # which few readers need
+            from ffrecord.records.unfinished import UnfinishedFile  # needed by few readers
 
             self._growing = UnfinishedFile(self.fnames[0], self.mode, self.check_data, seen)
             self._show(self._growing)
@@ -99,7 +100,12 @@ class FileReader(Closing):
     # ---- reading -------------------------------------------------------------------------
 
     def read(self, indices: Indices) -> list[Bytes]:
-        """The records at `indices`, in that order, as one batch."""
+        """Return the records at `indices`, in that order, read as one batch.
+
+        Args:
+            indices: a list, tuple, range, slice, set, generator, array or tensor of integers, in
+                any order, with repetitions. Negative ones count from the end.
+        """
         table = self._table
         table.require_open()
         records = record_numbers(indices, table.n, table.name)
@@ -108,30 +114,30 @@ class FileReader(Closing):
         return table.read(records)
 
     def read_one(self, index: SupportsIndex) -> Bytes:
-        """The record at `index`."""
+        """Return the record at `index`."""
         record = operator.index(index)
         table = self._table
         check_bounds(record, record, table.n, table.name)
         return table.read_one(record + table.n if record < 0 else record)
 
     def read_range(self, start: int, stop: int) -> list[Bytes]:
-        """The records from `start` up to `stop`, which lie next to each other, as one read."""
+        """Return the records from `start` up to, not including, `stop`."""
         if not 0 <= start <= stop <= self.n:
-            due = f"range [{start}, {stop}) is not within [0, {self.n:,})"
+            due = f"range({start}, {stop}) is not within 0 to {self.n}"
             raise IndexError(f"{self._table.name}: {due}")
         return self.read(range(start, stop))
 
     def read_async(self, indices: Indices) -> PendingRead:
-        """Begin to read `indices` and return at once; `.result()` gives what `read` would."""
+        """Start to read `indices` and return at once; `.result()` returns the same as `read`."""
         table = self._table
         table.require_open()
         records = record_numbers(indices, table.n, table.name)
         return table.batch(records).begin_read(everything=True)
 
     def prefetch(self, indices: Indices) -> None:
-        """Begin to read `indices`: the next `read` of just these finds them on their way.
+        """Start to read `indices`, so that the next `read` of exactly these indices is faster.
 
-        The last few calls count; what nobody reads is let go of with them.
+        The newest 8 batches are kept. Older ones that nobody has read are dropped.
         """
         table = self._table
         table.require_open()
@@ -140,22 +146,22 @@ class FileReader(Closing):
 
     @property
     def prefetched(self) -> int:
-        """How many batches are kept that `prefetch` began and nobody has read yet."""
+        """Number of batches that `prefetch` has started and nobody has read yet."""
         return len(self._ahead.pending)
 
     @property
     def prefetch_hits(self) -> int:
-        """How often a `read` found its records on their way."""
+        """Number of `read` calls that found their records prefetched."""
         return self._ahead.hits
 
     def drop_prefetched(self) -> None:
-        """Let go of what `prefetch` began and nobody has read."""
+        """Drop all prefetched batches that nobody has read."""
         self._ahead.drop()
 
     def stream(self, index: SupportsIndex, chunk: int = STEP_BYTES) -> Iterator[Bytes]:
-        """A record of any size, in chunks.
+        """Yield a record of any size in chunks.
 
-        Whether it is whole shows at the end: SampleChecksumError comes after the last chunk.
+        Its checksum is known only at the end: SampleChecksumError is raised after the last chunk.
         """
         record = record_number(index, self.n, self._table.name)
         return iteration.stream(lambda: self._table, record, chunk)
@@ -172,7 +178,7 @@ class FileReader(Closing):
         return self.read_one(index)
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Bytes]:
-        """Return a batch of records: torch's loaders ask for it, and it is one read."""
+        """Return a batch of records. The loaders of torch call this method if it exists."""
         return self.read(indices)
 
     def __iter__(self) -> Iterator[Bytes]:
@@ -181,13 +187,19 @@ class FileReader(Closing):
     def iterate(
         self, start: SupportsIndex = 0, *, follow: bool = False, timeout: float | None = None
     ) -> Iterator[Bytes]:
-        """The records from `start` on, in order.
+        """Yield the records from `start` on, in order.
 
-        With `follow`, those of an unfinished file that are added too, until it is finished. If for
-        `timeout` seconds none is added, that is a TimedOutError: a loop that ends has seen all.
+        Args:
+            start: number of the first record.
+            follow: wait for records that are added to an unfinished file, until it is finished.
+            timeout: seconds to wait for the next record; None waits for ever.
+
+        Raises:
+            TimedOutError: no record was added within `timeout` seconds. So a loop that ends without
+                an error has seen all records.
         """
         if timeout is not None and not (follow and timeout >= 0):
-            raise ValueError("timeout must be 0 or more seconds, and needs follow=True")
+            raise ValueError("timeout must be 0 or more seconds and needs follow=True")
         first, n = operator.index(start), self.n
         if first != n:
             first = record_number(first, n, self._table.name)
@@ -201,33 +213,41 @@ class FileReader(Closing):
     def tasks(
         self, max_records: int | None = None, max_bytes: int | None = None
     ) -> Iterator[range]:
-        """Ranges of records, for `read`, that cover everything in order: none of more records or
-        bytes than that, but for a single record that is larger. Nothing is read for it."""
+        """Yield ranges of records, for `read`, that together cover all records in order.
+
+        No range has more than `max_records` records or `max_bytes` bytes, unless a single record is
+        larger. The ranges are computed from the header: no record is read.
+        """
         extent = self._table.extent
         return tasks(extent, range(extent.records), max_records, max_bytes)
 
     def partition(self, k: int, n: int) -> range:
-        """The k-th (from 0) of `n` ranges of records, for `read`, that together are all of them:
-        as equal in bytes as can be without reading anything. Some are empty if n is large."""
+        """Return the k-th (from 0) of `n` ranges that together cover all records, for `read`.
+
+        The ranges are about equal in bytes. They are computed from the header: no record is read.
+        If `n` is large, some ranges are empty.
+        """
         return part(self._table.extent, k, n)
 
     @property
     def n(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return self._table.n
 
     def __len__(self) -> int:
         return self.n
 
     def __bool__(self) -> bool:
-        """True for a reader without records too, as in the original."""
+        """Return True even if there are no records, like the original FFRecord."""
         return True
 
     # ---- checking ------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Check every file's header again, or an unfinished one's journal, as it is on disk now.
-        Records are not read."""
+        """Read and check every header again, or the journal of an unfinished file.
+
+        Records are not read.
+        """
         if self._growing is not None:
             self._growing.look()
             return
@@ -236,56 +256,62 @@ class FileReader(Closing):
             opening.warn_if_legacy(source.path, crc, stacklevel=3)
 
     def find_damaged(self, start: int, stop: int) -> list[tuple[int, FFRecordError]]:
-        """Read records `start` up to `stop`; the number of each that fails, and its error."""
+        """Read the records from `start` up to `stop`; return number and error of each bad one."""
         return iteration.find_damaged(self, range(start, stop))
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the headers: copies of the files, in the same order, have the same one.
+        """SHA-256 over the headers. Copies of the files, in the same order, have the same one.
 
-        The same records written another way need not: their places in the file count too.
+        The same records written in another way may have another one, because their positions in the
+        file count too.
         """
         if self._fingerprint is None:
             self._fingerprint = self._table.fingerprint()
         return self._fingerprint
 
     def record_size(self, index: SupportsIndex) -> int:
-        """How many bytes a record has."""
+        """Return the size of a record in bytes."""
         table = self._table
         begin, end, _ = table.entry(record_number(index, table.n, table.name))
         return end - begin
 
     def record_sizes(self, indices: Indices = slice(None)) -> Ints:
-        """How many bytes each record has, or each of some records."""
+        """Return the sizes of records in bytes; by default of all records."""
         table = self._table
         return table.sizes(record_numbers(indices, table.n, table.name))
 
     def checksum(self, index: int) -> int:
-        """The stored CRC-32 of a record."""
+        """Return the stored CRC-32 of a record."""
         return int(self._table.checksums[index])
 
     @property
     def checksums(self) -> record_layout.Checksums:
-        """The stored CRC-32 of each record of all files."""
+        """Stored CRC-32 of each record of all files."""
         return self._table.checksums
 
     def get_offsets(self, file_index: int) -> Ints:
-        """Where each record of that file starts, and where the last one ends."""
+        """Return the offset of each record in that file, and the end of the last one."""
         return self._table.offsets_of(range(len(self.fnames))[file_index])
 
     def get_checksums(self, file_index: int) -> record_layout.Checksums:
-        """The stored CRC-32 of each record of that file."""
+        """Return the stored CRC-32 of each record in that file."""
         return self._table.checksums_of(range(len(self.fnames))[file_index])
 
     def header_crc(self, file_index: int) -> int:
-        """The stored checksum of that file's header; 0 if it has none."""
+        """Return the stored checksum of that file's header; 0 if it has none."""
         return self._table.header_crcs[file_index]
 
-    # ---- life ----------------------------------------------------------------------------
+    # ---- refreshing, closing, pickling ---------------------------------------------------
 
     def refresh(self) -> int:
-        """Take in what the writer of an unfinished file has flushed since; how many records that
-        is. For one thread at a time; others may read meanwhile."""
+        """Add the records that the writer of an unfinished file has flushed since the last look.
+
+        Call it from one thread at a time; other threads may read meanwhile.
+
+        Returns:
+            The number of records added.
+        """
         self._table.require_open()
         before = self.n
         if (growing := self._growing) is not None:
@@ -298,11 +324,11 @@ class FileReader(Closing):
         self._fingerprint = None
         if growing.finished:
             self.unfinished, self._growing = False, None
-        if self._closed:  # by another thread, since
+        if self._closed:  # by another thread in the meantime
             self.close()
 
     def close(self) -> None:
-        """Close the files. Records that were read stay valid."""
+        """Close the files. Records that were already read stay valid."""
         self._closed = True
         self._growing = None
         self._ahead.drop()
@@ -334,8 +360,8 @@ class FileReader(Closing):
 
 
 def table_of(reader: FileReader) -> KeptTable:
-    """Return a reader's open files and where its records are, for our own modules.
+    """Return the table of a reader: its open files and the positions of its records.
 
-    Ask for it when it is used: closing the reader, and `refresh`, put another one in its place.
+    For modules of this package. Call it each time: closing and `refresh` replace the table.
     """
     return reader._table

@@ -1,13 +1,13 @@
-"""A resumable writer's unfinished file: found again by its name, and checked by its journal.
+"""Start or resume the unfinished file of a resumable writer.
 
-`.NAME.partial` has the records as the finished file will have them, with room for the header in
-front, and `.NAME.partial.journal` says where each one ends and what its checksum is. A record
-counts from the moment its entry is written, which happens when its bytes are on disk. Everything
-behind the last such record is cut off. docs/format.md has the bytes of both files.
+`.NAME.partial` has room for the header, then the records in the same form as the finished file.
+`.NAME.partial.journal` lists the end and the checksum of each record. A record counts once its
+journal entry is written, and that happens after its bytes are on disk. Everything after the last
+such record is cut off. docs/format.md specifies both files.
 
-Nothing here moves or overwrites a record that was flushed: until the finished file has its name,
-everything can be found again. A writer that is run once more after its file was finished finds all
-records there, and does not write, rename or touch the file.
+Nothing here moves or overwrites a flushed record, so all flushed records can be found again until
+the finished file has its name. A writer that is run again after its file was finished finds all
+records, and does not write, rename or touch the file.
 """
 
 from __future__ import annotations
@@ -39,20 +39,23 @@ from ffrecord.records.draft import Draft
 from ffrecord.records.opening import read_header
 
 ROOM = 1 << 20
-"""In front of the records when their number is not known: 87,380 fit. It is a hole until then."""
+"""Bytes reserved for the header when the number of records is unknown: enough for 87,380 records.
+The room is a hole until the header is written."""
 
-MOST_GAP = 16  # a finished file may have one part in so many between its header and its records
+MOST_GAP = 16  # at most 1/16 of a finished file may be a gap between header and records
 
 
 def begin(path: str, n: int | None) -> Draft:
-    """Go on with the unfinished file for `path`, or begin one; if `path` is a whole file of `n`
-    records already, it stays as it is."""
+    """Resume the unfinished file for `path`, or start one.
+
+    If `path` is already a whole file of `n` records, it stays unchanged.
+    """
     partial = partial_path(path)
     beside = journal_path(partial)
-    # Checksums of small records give them away: the journal is for those who may read the file.
+    # Checksums of small records reveal their content: the journal gets the same mode as the file.
     log = Journal(beside, locks.open_locked(beside, mode_for(path) | stat.S_IRUSR | stat.S_IWUSR))
     with contextlib.ExitStack() as on_failure:
-        on_failure.callback(log.close)  # and with it the lock, however long the exception is kept
+        on_failure.callback(log.close)  # releases the lock even if the exception is kept for long
         there = os.path.lexists(partial)
         done = None if there or n is None else _finished(path, n)
         if done is not None:
@@ -65,10 +68,10 @@ def begin(path: str, n: int | None) -> Draft:
             begun = _continued(file, path, content, n, log)
         elif content is None and os.fstat(file.fd).st_size:
             raise StructureError(
-                f"{partial}: cannot be continued: its journal is missing or damaged; "
-                "remove both to begin anew"
+                f"{partial}: cannot be resumed, because its journal is missing or damaged; "
+                "remove both files to start again"
             )
-        else:  # nothing was flushed yet; or the journal is what a finished file has left behind
+        else:  # nothing was flushed yet, or the journal is left over from a finished file
             room = _room(n)
             log.start(n, room)
             sync_folder(os.path.dirname(path))
@@ -78,28 +81,29 @@ def begin(path: str, n: int | None) -> Draft:
 
 
 def _room(n: int | None) -> int:
-    """Where the records of an unfinished file begin."""
+    """Return the offset of the first record in an unfinished file."""
     return ROOM if n is None else record_layout.header_size(n)
 
 
-# ---- a file that is finished already ---------------------------------------------------------
+# ---- an already finished file -------------------------------------------------------------
 
 
 def _finished(path: str, n: int) -> Draft | None:
-    """The whole file of `n` records at `path`; None if something else is there, or nothing."""
+    """Return a draft of the whole file of `n` records at `path`; None if there is no such file."""
     try:
         source = Source(path, direct=False)
         locks.refuse_planted(source.fd, path)
         header = read_header(source, check=True)
         if _is_cut_off(source, header):
             return None
-    except ReadFailedError:  # it may well be whole, and would be replaced
+    except ReadFailedError:  # the file may be whole, and must not be replaced
         raise
     except (FFRecordError, FileNotFoundError):
         return None
-    if header.n > n:  # appended to, perhaps
+    if header.n > n:  # perhaps records were appended
         warnings.warn(
-            f"{path}: a finished file of {header.n} records, more than n={n}, will be replaced",
+            f"{path}: this finished file has {header.n} records, more than n={n}; close() will "
+            f"replace it; pass n={header.n} to keep it",
             stacklevel=5,
         )
     if header.n != n:
@@ -113,7 +117,7 @@ def _finished(path: str, n: int) -> Draft | None:
 
 
 def _is_cut_off(source: Source, header: record_layout.Header) -> bool:
-    """Only the last record shows it: it ends where the file does."""
+    """Return True if the file was truncated: then its last record has a wrong checksum."""
     if not header.n:
         return False
     begin, end = header.offsets[-2:].tolist()
@@ -121,7 +125,7 @@ def _is_cut_off(source: Source, header: record_layout.Header) -> bool:
 
 
 class _Finished(Naming):
-    """The file has its name."""
+    """Naming of a finished file, which already has its name."""
 
     def __init__(self, target: str, source: Source) -> None:
         super().__init__(target)
@@ -129,7 +133,7 @@ class _Finished(Naming):
 
     def open(self) -> tuple[int, None]:
         fd = os.dup(self._source.fd)
-        del self._source  # a writer that was closed may live on: it is to keep no file open
+        del self._source  # a closed writer may live on, and must not keep the file open
         return fd, None
 
 
@@ -137,8 +141,10 @@ class _Finished(Naming):
 
 
 class _Partial(Naming):
-    """The file has a name of its own, and outlives its writer until it is published or given up.
-    Nothing that was flushed may be moved: shifting blocks is not one step to a power cut."""
+    """Naming of an unfinished file that outlives its writer until it is published or discarded.
+
+    Flushed records must not be moved: shifting blocks is not atomic in a power cut.
+    """
 
     finds_again = True
 
@@ -151,11 +157,12 @@ class _Partial(Naming):
         return locks.open_own(self._path, mode_for(self.target)), self._path
 
     def prepare(self, fd: int) -> None:
-        with contextlib.suppress(FileNotFoundError):  # who may not read the one may not this
+        # Users who may not read the old file may not read this one.
+        with contextlib.suppress(FileNotFoundError):
             os.fchmod(fd, stat.S_IMODE(os.stat(self.target).st_mode))
 
     def with_room(self, file: NewFile, begin: int, room: int) -> tuple[NewFile, int]:
-        """The file itself, if the header fits and not much is wasted; else a copy."""
+        """Return the file itself if the header fits and wastes little room; otherwise a copy."""
         file.flush()
         end = file.position
         if room <= begin and (begin - room) * MOST_GAP <= end - begin + room:
@@ -170,12 +177,12 @@ class _Partial(Naming):
         return copy, shift
 
     def end(self, *, kept: bool) -> None:
-        # Only after the records: without a journal they would be of no use.
+        # Last: without a journal the records would be useless.
         (self._log.close if kept else self._log.remove)()
 
 
 class _CopyOf(Naming):
-    """The file is published in a partial one's place, which is removed then and not before."""
+    """Naming of a copy that is published instead of a partial file, which is removed afterwards."""
 
     def __init__(self, partial: NewFile, target: str) -> None:
         super().__init__(target)
@@ -191,26 +198,26 @@ def _continued(
     path = partial_path(target)
     if content.n != n:
         raise CountError(
-            f"{path}: was begun with n={content.n}, not with n={n}; "
-            "go on as it was begun, or remove it and its journal"
+            f"{path}: was started with n={content.n}, not n={n}; pass n={content.n} to resume, "
+            "or remove this file and its journal to start again"
         )
     if content.begin != _room(n):
         raise StructureError(
-            f"{log.path}: its records would begin at byte {content.begin}, "
-            f"not at {_room(n)}: it was not written by a FileWriter"
+            f"{log.path}: places the first record at byte {content.begin} instead of "
+            f"{_room(n)}, so no FileWriter wrote it; remove it and {path} to start again"
         )
     entries = _whole(path, content)
     _refuse_if_finished_since(file, path, target, entries)
     ends = [content.begin, *(entry.end for entry in entries)]
     os.ftruncate(file.fd, ends[-1])
-    os.fsync(file.fd)  # what a killed writer had not flushed may be in memory only
+    os.fsync(file.fd)  # bytes that a killed writer had not flushed may still be only in memory
     log.resume(content, len(entries))
     checksums = array("I", (entry.crc for entry in entries))
     return Draft(file, content.begin, ends[-1], checksums, array("q", ends[:-1]), note=log.add)
 
 
 def _whole(path: str, content: journal.ParsedJournal) -> list[JournalEntry]:
-    """The entries to go on after: all records in front are read and checked."""
+    """Return the journal entries of all whole records. Each record is read and checked."""
     recheck = Recheck(Source(path, direct=False))
 
     def verify(number: int, begin: int, entry: JournalEntry) -> None:
@@ -224,25 +231,26 @@ def _whole(path: str, content: journal.ParsedJournal) -> list[JournalEntry]:
 def _refuse_if_finished_since(
     file: NewFile, path: str, target: str, entries: list[JournalEntry]
 ) -> None:
-    """Going on with old records would replace what another writer has finished meanwhile.
+    """Raise ChangedError if another writer has finished the target: resuming would replace it.
 
-    A writer that was killed between finishing the file and removing these is not another one.
+    A target that begins with the same records is no reason: this writer was killed after it
+    published the file and before it removed the partial one.
     """
     try:
         if os.stat(target).st_mtime_ns <= os.fstat(file.fd).st_mtime_ns:
             return
         there = read_header(Source(target, direct=False), check=True).checksums
-    except (FFRecordError, FileNotFoundError):  # what is there is none of ours to protect
+    except (FFRecordError, FileNotFoundError):  # no whole record file that needs protection
         return
     if there[: len(entries)].tolist() != [entry.crc for entry in entries]:
         raise ChangedError(
-            f"{target}: was written since {path} was left; "
-            "remove that one and its journal to begin anew, or the file to go on"
+            f"{target}: another writer finished this file after {path} was interrupted; remove "
+            "that partial file and its journal to start again, or remove this file to resume"
         )
 
 
 class Journal:
-    """An open journal, locked by its writer. It owns the descriptor that it is given."""
+    """An open journal, locked by its writer. Owns the descriptor passed to it."""
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
@@ -254,7 +262,7 @@ class Journal:
         return journal.parse(whole_file(self.path))
 
     def start(self, n: int | None, begin: int) -> None:
-        """Make it the journal of a file without records."""
+        """Make this the journal of a file without records."""
         raw, self._crc = journal.header(n, begin, int.from_bytes(os.urandom(8), "little"))
         self._count = 0
         os.ftruncate(self._fd, 0)
@@ -262,13 +270,13 @@ class Journal:
         os.fsync(self._fd)
 
     def resume(self, content: journal.ParsedJournal, count: int) -> None:
-        """Go on after the first `count` entries, which from now on are certain."""
+        """Keep the first `count` entries, whose records were verified, and cut off the rest."""
         self._crc, self._count = content.crc, count
         os.ftruncate(self._fd, journal.entry_at(count))
         os.fsync(self._fd)
 
     def add(self, ends: Sequence[int], checksums: Sequence[int]) -> None:
-        """Add records that are on disk; those before them are settled by now."""
+        """Add entries for records that are on disk. All earlier entries become settled."""
         write_all(self._fd, journal.settled(self._count, self._crc), journal.SETTLED_AT)
         raw = journal.entries(ends, checksums, self._count, self._crc)
         write_all(self._fd, raw, journal.entry_at(self._count))
@@ -276,7 +284,7 @@ class Journal:
         self._count += len(ends)
 
     def remove(self) -> None:
-        """Unless it is closed: then another writer may have one of that name."""
+        """Delete the journal, unless it is closed: then the name may belong to another writer."""
         if self._fd >= 0:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)

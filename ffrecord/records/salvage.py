@@ -1,8 +1,8 @@
-"""Taking every whole record out of a damaged, truncated or unfinished file.
+"""Copy every whole record of a damaged, truncated or unfinished file to a new file.
 
-A record is taken if its checksum holds, and never otherwise. `ffrecord.records.broken_header` says
-where records are; where an offset of a damaged header is wrong, its neighbours' and the checksums
-find the record again. The damaged file is only read; the new one appears when it is whole.
+A record is copied only if its checksum is right. `ffrecord.records.broken_header` tells where the
+records are. If an offset in a damaged header is wrong, the neighbouring offsets and the checksums
+are used to find the record. The damaged file is only read. The new file appears when it is whole.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from ffrecord.text import there_already
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 SEARCHED = 32 << 20
-"""Bytes between two known offsets in which a lost one is searched for: some seconds in Python."""
+"""Bytes between two known offsets in which a lost one is searched: some seconds in Python."""
 
 TOLD_EVERY = 64
-"""Records between two calls that tell how far salvaging is."""
+"""Records between two calls of the progress function."""
 
-UNKNOWN = "where it begins and ends is lost: the header or journal is damaged there"
+UNKNOWN = "its position is unknown, because the header or journal is damaged"
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A record that was not taken, by its number in the damaged file."""
+    """A record that was not copied, by its number in the damaged file."""
 
     record: int
     reason: str
@@ -48,7 +48,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class SalvageReport:
-    """The result of a salvage. `kept` records of `bytes` bytes are in the new file, in order."""
+    """Result of a salvage. The new file has `kept` whole records of `bytes` bytes, in order."""
 
     records: int
     kept: int
@@ -56,11 +56,12 @@ class SalvageReport:
     lost: list[Lost] = field(default_factory=list)
     header_whole: bool = True
     in_place: bool = False
-    """Whether lost records keep their numbers in the new file, where they are as damaged as they
-    were: in a packed folder, whose names would lead to other records otherwise."""
+    """True if lost records keep their numbers in the new file, where they are still damaged. That
+    is done for a packed folder, because its names refer to record numbers."""
     names_kept: bool | None = None
-    """Of a packed folder: whether the new file is one, too. If not, its files are records without
-    names: the index is lost, or other records in a way that leaves no place for them."""
+    """For a packed folder: True if the new file is a packed folder too. False if its files are now
+    records without names, because the index or the position of a lost record is lost. None for
+    other files."""
 
 
 def salvage_file(
@@ -70,22 +71,22 @@ def salvage_file(
     overwrite: bool = True,
     progress: Progress | None = None,
 ) -> SalvageReport:
-    """Write every record of `broken` whose checksum holds to `out`, a new record file.
+    """Write every record of `broken` whose checksum is right to `out`, a new record file.
 
     Args:
-        broken: a record file, or a resumable writer's `.NAME.partial`, whose journal is beside it.
+        broken: a record file, or the `.NAME.partial` of a resumable writer, beside its journal.
         out: the file to write.
-        overwrite: replace `out` if it is there; else that is a FileExistsError.
-        progress: called now and then with what is being done, "checking" and then "writing", how
-            many records that was done with, and how many there are.
+        overwrite: replace `out` if it exists; with False raise FileExistsError.
+        progress: called now and then with the current step (`"checking"`, then `"writing"`), the
+            number of records done, and the number of all records.
     """
     path = os.fsdecode(broken)
     if path.endswith(journal_path(".partial")):
         path = path[: -len(journal_path(""))]
     refuse_other_kinds(path)
     if os.path.exists(out) and os.path.samefile(path, out):
-        raise ValueError(f"{path}: cannot be salvaged into itself; name another file")
-    if os.path.exists(out) and not overwrite:  # it may be the last good copy
+        raise ValueError(f"{path}: cannot salvage a file into itself; choose another output file")
+    if os.path.exists(out) and not overwrite:  # `out` may be the last good copy
         raise there_already(os.fspath(out))
     source = Source(path, direct=False)
     claimed = _claims(source)
@@ -104,7 +105,7 @@ def _claims(source: Source) -> Claims:
 
 
 class _Findings:
-    """Which of the claims hold. `lost` says why, by number, for those that do not."""
+    """Results of checking the claims. `lost` maps the number of each lost record to the reason."""
 
     def __init__(self, source: Source, claimed: Claims) -> None:
         self._source = source
@@ -128,7 +129,7 @@ class _Findings:
         self._believe_the_records()
 
     def _begin_behind_the_header(self) -> None:
-        """No neighbour tells where the first record begins, but in most files it is there."""
+        """Try the end of the header as the start of the first record, as in most files."""
         claimed = int(self.begin[0])
         self.begin[0] = self.claims.lowest
         self._check(0)
@@ -148,9 +149,9 @@ class _Findings:
         if NOWHERE in (begin, end) or end < begin:
             self.lost[record] = UNKNOWN
         elif begin > self.size and stored:
-            self.lost[record] = f"it begins at byte {begin}, the file ends at byte {self.size}"
+            self.lost[record] = f"it begins at byte {begin}, but the file ends at byte {self.size}"
         elif end > self.size and end > begin:
-            self.lost[record] = f"it ends at byte {end}, the file at byte {self.size}"
+            self.lost[record] = f"it ends at byte {end}, but the file ends at byte {self.size}"
         else:
             try:
                 computed = self._recheck.checksum(begin, end)
@@ -159,21 +160,23 @@ class _Findings:
                 return
             if computed != stored:
                 self._computed[record] = computed
-                self.lost[record] = f"its checksum is {computed:#010x}, not {stored:#010x}"
+                self.lost[record] = (
+                    f"its checksum is {computed:#010x}, but should be {stored:#010x}"
+                )
 
     def _runs_of(self, unknown: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-        """First and last record of each run whose borders in between are `unknown`."""
+        """Yield the first and last record of each run of records with `unknown` borders between."""
         edges = np.flatnonzero(np.diff(np.concatenate([[0], unknown.astype(np.int8), [0]])))
         return zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
     def _suspicious(self) -> Iterator[tuple[int, int]]:
-        """Neighbours that are both lost: the offset between them may be what is wrong."""
+        """Yield runs of lost neighbours: the offsets between them may be wrong."""
         lost = np.zeros(len(self.checksums), bool)
         lost[list(self.lost)] = True
         return self._runs_of(lost[:-1] & lost[1:])
 
     def _search(self, runs: Iterable[tuple[int, int]]) -> None:
-        """Find the borders of the records `first` to `last`, which lie between two known ones."""
+        """Find the offsets in each run of records (first, last) by the checksums of the records."""
         for first, last in runs:
             begin, end = int(self.begin[first]), int(self.end[last])
             if begin == NOWHERE or not begin <= end <= begin + SEARCHED:
@@ -189,8 +192,10 @@ class _Findings:
                 self._check_all(range(first, last + 1))
 
     def _believe_the_records(self) -> None:
-        """If the header's own checksum holds with the records' checksums as they are, those in
-        the header were damaged and not the records."""
+        """Keep all records if the damage was in the checksums that the header stores for them.
+
+        That is so if the header's own checksum is right with the computed checksums of the records.
+        """
         if not self.claims.crc or set(self.lost) != set(self._computed):
             return
         checksums = self.checksums.copy()
@@ -201,7 +206,7 @@ class _Findings:
             self.lost.clear()
 
     def has_index(self) -> bool:
-        """Whether the last record is, or was, a packed folder's index."""
+        """Return True if the last record is the index of a packed folder, whole or damaged."""
         last = len(self.checksums) - 1
         begin, end = (int(self.begin[last]), int(self.end[last])) if last >= 0 else (NOWHERE, 0)
         if not NOWHERE < begin <= end <= self.size:
@@ -214,7 +219,7 @@ class _Findings:
 
 
 def _told(count: int, doing: str, tell: Progress) -> Iterator[int]:
-    """The numbers of all records, telling how far one is."""
+    """Yield the numbers of all records, and report progress."""
     for record in range(count):
         if record % TOLD_EVERY == 0:
             tell(doing, record, count)
@@ -232,7 +237,7 @@ def _write(
         in_place = all(NOWHERE < begin <= end <= found.size for begin, end in borders)
         if not in_place:
             lost[count - 1] = (
-                "it is the index of a packed folder, whose files have other numbers now"
+                "it is the index of a packed folder, and the numbers of its files have changed"
             )
     size = 0
     with FileWriter(out, n=count if in_place else count - len(lost)) as writer:
@@ -254,19 +259,19 @@ def _copy(source: Source, writer: FileWriter, record: int, begin: int, end: int,
     for piece in _pieces(source, begin, end):
         computed = crc32(piece, computed)
         writer.append(piece.data)
-    if computed != crc:  # it was right a moment ago
+    if computed != crc:  # it was right when it was checked before
         raise SampleChecksumError(source.path, record, crc, computed)
     writer.seal([end - begin], [crc])
 
 
 def _copy_damaged(source: Source, writer: FileWriter, begin: int, end: int, crc: int) -> None:
-    """With the checksum that does not hold, so that no reader takes it for whole."""
+    """Copy a damaged record with a wrong checksum, so that no reader takes it for whole."""
     computed = 0
     for at in range(begin, end, CHUNK):
         piece = np.zeros(min(CHUNK, end - at), np.uint8)
         try:
             source.read_into(piece, at)
-        except FFRecordError:  # the disk cannot read it
+        except FFRecordError:  # unreadable on this disk
             piece[:] = 0
         computed = crc32(piece, computed)
         writer.append(piece.data)

@@ -1,12 +1,12 @@
-"""Open record files, and where each of their records is.
+"""Tables of open record files and the positions of their records.
 
-`KeptTable` has every file's header in memory: 12 bytes a record, and a record costs one read.
-`StreamedTable` keeps nothing of them: what a batch needs is read from the headers before it, as a
-batch of its own. `ffrecord.records.opening` makes both.
+`KeptTable` keeps every header in memory: 12 bytes per record, and a record costs one read.
+`StreamedTable` leaves the headers on disk. Before each batch it reads the header entries of that
+batch, with a batch of reads. `ffrecord.records.opening` makes both.
 
-A table never changes. The reader of a file that grows puts another table in its place: a call
-that has taken one goes on with files, offsets and checksums that belong together. Closing takes the
-open files out of it: a table that is kept longer than its reader keeps them open.
+A table never changes. When a file grows, its reader switches to a new table. A call that already
+holds the old table continues with files, offsets and checksums that belong together. Closing a
+reader gives it a table without files. A table that outlives its reader keeps the files open.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ffrecord.records.batch import Batch
 from ffrecord.records.indices import check_bounds
 from ffrecord.records.ranges import Extent
 
-# A record or two of at most this size are a plain read each.
+# One or two records of at most this size are read one by one, without a batch.
 SMALL_BATCH = 2
 SMALL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Table(ABC):
-    """The records of all files, numbered through: file f's from `first[f]` on.
+    """Records of all files, with consecutive numbers: file f starts with record `first[f]`.
 
-    `sources` is None once the files are closed; `name` is theirs in errors. `mode` is how records
-    are read, `check` whether their checksums are compared.
+    `sources` is None once the files are closed. `name` names the files in errors. `mode` is the
+    mode of reading. If `check` is True, checksums are compared.
     """
 
     sources: SourceSet | None
@@ -52,32 +52,34 @@ class Table(ABC):
 
     @abstractmethod
     def read(self, records: Ints) -> list[Bytes]:
-        """Read records, by their numbers."""
+        """Return the records with these numbers."""
 
     @abstractmethod
     def entry(self, record: int) -> tuple[int, int, int]:
-        """Return the bytes that a record begins and ends at, and its stored CRC-32."""
+        """Return the start, the end and the stored CRC-32 of a record."""
 
     @abstractmethod
     def _entries(
         self, records: Ints, file: Ints | None, number: Ints
     ) -> tuple[Ints, Ints, record_layout.Checksums]:
-        """Return the bytes that records begin and end at, and their checksums. They are also given
-        by file (None: there is only one) and by number in it."""
+        """Return the starts, ends and checksums of records.
+
+        The same records are given by their file (None: there is only one) and number in it.
+        """
 
     def require_open(self) -> SourceSet:
-        """Return the open files; ClosedError if they are not."""
+        """Return the open files, or raise ClosedError."""
         if self.sources is None:
-            raise ClosedError(f"{self.name}: this reader is closed")
+            raise ClosedError(f"{self.name}: this reader is closed; open a new one")
         return self.sources
 
     @property
     def file_bytes(self) -> int:
-        """The size of all files."""
+        """Total size of all files."""
         return sum(os.fstat(source.fd).st_size for source in self.require_open().each)
 
     def batch(self, records: Ints) -> Batch:
-        """Return the batch of some records, by their numbers."""
+        """Return a batch of the records with these numbers."""
         sources = self.require_open()
         file, number = None, records
         if len(sources) > 1:
@@ -89,7 +91,7 @@ class Table(ABC):
     def read_pieces(
         self, record: int, begin: Ints, end: Ints, stored: record_layout.Checksums | None
     ) -> list[Bytes]:
-        """Read parts of one record, each with a checksum of its own (None: unchecked)."""
+        """Return parts of one record. Each part has its checksum in `stored` (None: unchecked)."""
         file, start = self.locate(record)
         which = np.full(len(begin), file) if len(self.first) > 2 else None
         number = np.full(len(begin), record - int(self.first[file]))
@@ -100,28 +102,28 @@ class Table(ABC):
         return batch.begin_read(everything=False).result()
 
     def read_unchecked(self, record: int, offset: int, memory: Bytes) -> None:
-        """Fill `memory` from a record's byte `offset` on, as it is on disk."""
+        """Fill `memory` with the bytes of a record from `offset` on, without checking them."""
         file, start = self.locate(record)
         self.require_open()[file].read_into(memory, start + offset)
 
     def copy_unchecked(self, record: int, offset: int, length: int, fd: int) -> None:
-        """Append bytes of a record, as they are on disk, to another file."""
+        """Append bytes of a record to another file, without checking them."""
         file, start = self.locate(record)
         self.require_open()[file].copy_to(fd, start + offset, length)
 
     def locate(self, record: int) -> tuple[int, int]:
-        """Return the number of the file that a record is in, and the byte that it begins at."""
+        """Return the number of a record's file, and the offset of the record in it."""
         check_bounds(record, record, self.n, self.name)
         return self.file_of(record), self.entry(record)[0]
 
     def damage(self, record: int, stored: int, computed: int) -> SampleChecksumError:
-        """Return the error for a record with another checksum than the stored one."""
+        """Return the error for a record whose checksum is not the stored one."""
         file = self.file_of(record)
         number = record - int(self.first[file])
         return SampleChecksumError(self.require_open()[file].path, number, stored, computed)
 
     def file_of(self, record: int) -> int:
-        """Return the number of the file that a record is in."""
+        """Return the number of a record's file."""
         if len(self.first) == 2:
             return 0
         return int(self.first.searchsorted(record, side="right")) - 1
@@ -129,10 +131,10 @@ class Table(ABC):
 
 @dataclass(frozen=True, slots=True)
 class KeptTable(Table):
-    """Files whose headers are in memory.
+    """Table of files whose headers are in memory.
 
-    `offsets` has one entry more than records for each file: record i of file f begins at entry
-    i + f and ends at the next one.
+    `offsets` has one more entry than records for each file. Record i of file f begins at
+    `offsets[i + f]` and ends at `offsets[i + f + 1]`.
     """
 
     offsets: Ints
@@ -147,7 +149,7 @@ class KeptTable(Table):
         first = first_of([each.n for each in headers])
         checksums = _joined([each.checksums for each in headers])
         offsets = _joined([each.offsets for each in headers])
-        # Handed out to users, and relied on for every read.
+        # Read-only: users get these arrays, and every read relies on them.
         offsets.flags.writeable = checksums.flags.writeable = False
         crcs = [each.crc for each in headers]
         extent = Extent.of(offsets, first)
@@ -161,7 +163,7 @@ class KeptTable(Table):
         return self.batch(records).begin_read(everything=False).result()
 
     def read_one(self, record: int) -> Bytes:
-        """Read a record by a plain read: setting up a batch would cost more than it brings."""
+        """Return one record. A plain read is faster for it than setting up a batch."""
         sources = self.require_open()
         file = self.file_of(record)
         begin, end = self.offsets[record + file : record + file + 2].tolist()
@@ -190,12 +192,12 @@ class KeptTable(Table):
         return self.offsets[at], self.offsets[at + 1], self.checksums[records]
 
     def locate(self, record: int) -> tuple[int, int]:
-        if len(self.first) == 2 and 0 <= record < self.n:  # what the mount asks most
+        if len(self.first) == 2 and 0 <= record < self.n:  # the most frequent call of the mount
             return 0, int(self.offsets[record])
         return Table.locate(self, record)
 
     def sizes(self, records: Ints) -> Ints:
-        """Return how many bytes each of these records has."""
+        """Return the sizes of these records in bytes."""
         at = records
         if len(self.first) > 2:
             at = records + self.first.searchsorted(records, side="right") - 1
@@ -203,16 +205,16 @@ class KeptTable(Table):
         return sizes
 
     def offsets_of(self, file: int) -> Ints:
-        """Return where each record of a file begins, and where the last one ends."""
+        """Return the offset of each record in a file, and the end of the last one."""
         return self.offsets[self.first[file] + file : self.first[file + 1] + file + 1]
 
     def checksums_of(self, file: int) -> record_layout.Checksums:
-        """Return the stored CRC-32 of each record of a file."""
+        """Return the stored CRC-32 of each record in a file."""
         return self.checksums[self.first[file] : self.first[file + 1]]
 
     def fingerprint(self) -> str:
         """Return the SHA-256 over the files' headers."""
-        from hashlib import sha256  # and OpenSSL with it, which takes some milliseconds
+        from hashlib import sha256  # loads OpenSSL, which takes some milliseconds
 
         digest = sha256()
         for file, crc in enumerate(self.header_crcs):
@@ -223,17 +225,16 @@ class KeptTable(Table):
 
 @dataclass(frozen=True, slots=True)
 class StreamedTable(Table):
-    """Files whose headers stay on disk.
+    """Table of files whose headers stay on disk.
 
-    A header was verified when its file was opened. The entries that are read later are checked
-    against the file's size, and by the records: a wrong offset leads to bytes that do not have the
-    checksum.
+    Each header was verified when its file was opened. Entries read later are compared with the
+    file's size. A wrong offset also shows in the checksum of the record.
     """
 
     file_sizes: Ints
 
     def read(self, records: Ints) -> list[Bytes]:
-        # One or two of them too: their entries are a batch in any case.
+        # No shortcut for one or two records: reading their entries takes a batch anyway.
         return self.batch(records).begin_read(everything=False).result()
 
     def entry(self, record: int) -> tuple[int, int, int]:
@@ -266,12 +267,15 @@ class StreamedTable(Table):
             at = int(wrong[0])
             path = self.require_open()[int(file[at])].path
             reach = f"from byte {begin[at]} to {end[at]} of {size[at]}"
-            raise StructureError(f"{path}: record {number[at]} would reach {reach}")
+            raise StructureError(
+                f"{path}: record {number[at]} would reach {reach}, which is impossible; "
+                "use another copy of the file"
+            )
         return begin, end, stored
 
 
 def first_of(counts: Sequence[int]) -> Ints:
-    """Return the number of each file's first record, and of the one after the last."""
+    """Return the number of each file's first record, and finally the number of all records."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 

@@ -1,7 +1,7 @@
-"""Whether the files that a reader has open are still those of their names.
+"""Check that a reader's open files are still the files at their paths.
 
-A reader that is sent to another process opens its files there by name. A file that was replaced
-meanwhile would give that process other records than this one has.
+A pickled reader opens its files by path in the other process. If a file was replaced in between,
+that process would read other records than this one.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ def refuse_replaced(
     """Raise ChangedError if a path leads to other records than its descriptor.
 
     Args:
-        opened: paths and their descriptors.
-        fingerprint: of what was opened.
-        again: opens the paths, and returns the fingerprint of what is there now.
+        opened: paths and their open descriptors.
+        fingerprint: the fingerprint of the open files.
+        again: opens the paths again and returns the fingerprint of the files there now.
     """
     others = [path for path, fd in opened if not _is_same(path, fd)]
     if not others:
         return
     with contextlib.suppress(FFRecordError, OSError):
         if again() == fingerprint:
-            return  # a copy took its place
+            return  # replaced by a copy
     raise changed(others[0])
 
 
 def changed(path: str) -> ChangedError:
-    """Return the error for a file that another process would find to be a different one."""
+    """Return the error for a file that was replaced before another process opened it."""
     return ChangedError(
-        f"{path}: replaced since it was opened, so that another process would read other records; "
-        "open it again before its workers are started"
+        f"{path}: replaced since it was opened, so another process would read different records; "
+        "open it again before you start workers"
     )
 
 

@@ -1,14 +1,14 @@
-"""A resumable writer's unfinished file, for a reader: no lock is taken and nothing is written.
+"""Read the unfinished file of a resumable writer, without locks and without writing.
 
-The writer adds a journal entry after its record's bytes, so a record is seen when its entry is
-whole. Settled entries never change. Later ones may be cut off by a writer that goes on after a
-crash; if this reader has seen them, that is a ChangedError.
+The writer adds the journal entry of a record after the record's bytes, so a record is visible once
+its entry is whole. Settled entries never change. A writer that resumes after a crash may cut off
+later entries. If this reader has seen one of those, it raises ChangedError.
 
-A file is finished in one of two ways: the partial file gets the name, or a copy does whose records
-lie elsewhere. Both look alike from here: the partial file has left its place, and the target is a
-file that was not there before and begins with the records that were seen.
+A file is finished in one of two ways: the partial file is renamed, or a copy with other offsets
+gets the name. A reader treats both alike. The partial file is no longer at its path, and the target
+is a new file that begins with the records seen so far.
 
-An `UnfinishedFile` belongs to one thread at a time. Any thread may use the tables that it returns.
+Use an `UnfinishedFile` from one thread at a time. Any thread may use the tables that it returns.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from ffrecord.text import counted
 State: TypeAlias = "tuple[int, ...]"
 
 TRIES = 100
-"""Looks that another writer may spoil, by ending or beginning between two steps of one."""
+"""Attempts to open. A writer that starts or ends during an attempt makes it fail."""
 
-FIRST_ROOM = 1024  # records; doubled when they are more
+FIRST_ROOM = 1024  # records; doubled when it is full
 
 
 class UnfinishedFile:
-    """The records that were flushed so far for the file at `path`, until that is finished.
+    """Records flushed so far for the file at `path`, until that file is finished.
 
-    `table` has the records that were there at the last look. For a reader that was pickled it has
-    those that were seen before: `seen` is their number, and the CRC-32 of their checksums.
+    `table` has the records found by the last `look`. In a pickled reader it has exactly the records
+    seen before: `seen` is their number, and the CRC-32 of their checksums.
     """
 
     def __init__(
@@ -57,8 +57,9 @@ class UnfinishedFile:
         self._mode = mode
         self._check = check
         self._attempt: _Attempt | None = None
-        self._before: State | None = None  # of the target while the attempt was under way
-        self._compared: tuple[State, int] | None = None  # a target, and with how many records
+        self._before: State | None = None  # of the target, when the writer was still running
+        # The last target compared, and the number of records it was compared with.
+        self._compared: tuple[State, int] | None = None
         self._finished: KeptTable | None = None
         self.table = self._begin()
         if seen is not None:
@@ -66,15 +67,15 @@ class UnfinishedFile:
 
     @property
     def finished(self) -> bool:
-        """Whether the table is the finished file's, to which nothing is added."""
+        """True once the table is the finished file's and will not grow."""
         return self.table is self._finished
 
     def look(self) -> None:
-        """Have the records in the table that are there now: what was seen, and what was added."""
+        """Update the table with the records added since the last look."""
         if self._finished is not None:
             self.table = self._finished
         elif self._attempt is None or not self.table.n:
-            # Nothing was seen, so nothing can have changed: a writer may give up and begin anew.
+            # No record was seen, so none can be gone: a writer may give up and start again.
             with contextlib.suppress(FileNotFoundError):
                 self.table = self._begin()
         else:
@@ -84,29 +85,32 @@ class UnfinishedFile:
                 self.table = self._finished_since(self.table)
 
     def _first(self, n: int, crc: int) -> KeptTable:
-        """The first `n` records, if `crc` is the CRC-32 of their checksums."""
+        """Return a table of the first `n` records if `crc` is the CRC-32 of their checksums."""
         if not _is_first(self.table, n, crc):
-            # Their file may be finished, and another one begun since.
+            # The file may be finished, and another one started since.
             with contextlib.suppress(FFRecordError, OSError):
                 self.table = self._finish(self._open_target())
         table = self.table
         if not _is_first(table, n, crc):
             raise ChangedError(
-                f"{self._shown}: its writer began anew: the {counted(n, 'record')} that this "
-                "reader has seen before it was pickled are not there now; open it again"
+                f"{self._shown}: its writer started again: the {counted(n, 'record')} that this "
+                "reader saw before it was pickled are gone; open it again"
             )
         return self._table_of(table.require_open(), table.checksums[:n], table.offsets[: n + 1])
 
-    # ---- beginning -----------------------------------------------------------------------
+    # ---- the first look ------------------------------------------------------------------
 
     def _begin(self) -> KeptTable:
         for _ in range(TRIES):
             with contextlib.suppress(_GoneError):
                 return self._try_to_begin()
-        raise ChangedError(f"{self._shown}: its writers come and go; open it when one stays")
+        raise ChangedError(
+            f"{self._shown}: its writer was restarted {TRIES} times while the file was being "
+            "opened; open it again when one writer keeps running"
+        )
 
     def _try_to_begin(self) -> KeptTable:
-        before = _state(self._target)  # first: whatever gets the name later is another file
+        before = _state(self._target)  # first: a file that gets the name later has another state
         try:
             refuse_other_kinds(self._partial, "a writer's unfinished file")
             sources = sources_for([self._partial], self._mode)
@@ -116,7 +120,7 @@ class UnfinishedFile:
         size = self._size_of_partial(sources)
         content = self._journal_of(found, size)
         if content is None or (not size and _has_bytes(content)):
-            # The writer is about to begin its journal. Until then there may be an earlier one.
+            # The writer has not started its journal yet. An earlier one may still exist.
             self._before, self._attempt = before, None
             return self._table_of(sources, np.empty(0, np.uint32), np.zeros(1, np.int64))
         again = _look_at(self._journal, len(content.entries))
@@ -131,13 +135,13 @@ class UnfinishedFile:
         now = _state(self._target)
         if now is None or now == self._before:
             why = (
-                "neither this file nor an unfinished one of that name is there; a writer with "
-                "resumable=True begins one"
+                "neither this file nor an unfinished one of that name exists; a writer with "
+                "resumable=True creates one"
             )
             raise FileNotFoundError(errno.ENOENT, why, self._shown)
         return self._finish(self._open_target())
 
-    # ---- going on ------------------------------------------------------------------------
+    # ---- later looks ---------------------------------------------------------------------
 
     def _grow(self, attempt: _Attempt) -> KeptTable:
         found = _look_at(self._journal, attempt.sure, attempt.unsure, attempt.state)
@@ -159,14 +163,14 @@ class UnfinishedFile:
     def _table_of(
         self, sources: SourceSet, checksums: record_layout.Checksums, offsets: record_layout.Offsets
     ) -> KeptTable:
-        """Without a header there is no checksum of one."""
-        header = record_layout.Header(0, checksums, offsets)
+        header = record_layout.Header(0, checksums, offsets)  # 0: there is no header checksum yet
         return KeptTable.of(sources, [header], self._shown, self._mode, self._check)
 
     def _size_of_partial(self, sources: SourceSet) -> int:
-        """How many bytes it has. _GoneError if it has left its place.
+        """Return the size of the partial file, or raise _GoneError if it is not at its path.
 
-        Opened anew: that asks a file server, which the status of an open file need not.
+        The file is opened again, because only that is sure to ask a file server. The status of an
+        open file may come from a cache.
         """
         try:
             fd = os.open(self._partial, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -181,38 +185,44 @@ class UnfinishedFile:
         return found.st_size
 
     def _journal_of(self, found: _Look | None, size: int) -> ParsedJournal | None:
-        """The journal of a partial file of `size` bytes, which is still at its place; None if its
-        header is yet to be written."""
+        """Return the journal of a partial file of `size` bytes; None if it has no header yet.
+
+        The partial file must still be at its path.
+        """
         if found is not None and (found.content is not None or not size):
             return found.content
         what = "missing" if found is None else "damaged"
         raise UnfinishedError(
-            f"{self._partial}: its journal, which tells where its records are, is {what}; "
-            "remove this file and write it anew"
+            f"{self._partial}: its journal is {what}, so its records cannot be found; remove this "
+            "file and write it again"
         )
 
-    # ---- the end -------------------------------------------------------------------------
+    # ---- the finished file ---------------------------------------------------------------
 
     def _finished_since(self, seen: KeptTable) -> KeptTable:
-        """The target, if it was made since and begins with these records."""
+        """Return the target if it is a new file that begins with the records seen."""
         if _state(self._target) not in (None, self._before):
             with contextlib.suppress(FileNotFoundError):
                 found = self._open_target()
                 if _begins_with(found, seen):
                     return self._finish(found)
         raise ChangedError(
-            f"{self._shown}: its writer began anew or gave up: what is there now does not begin "
-            f"with the {counted(seen.n, 'record')} that this reader has seen; open it again"
+            f"{self._shown}: its writer started again or gave up: the {counted(seen.n, 'record')} "
+            "that this reader has seen are gone; open it again"
         )
 
     def _or_finished(self, table: KeptTable) -> KeptTable:
-        """The target, if it is a finished copy of just these records: its writer was killed between
-        naming the copy and removing the partial file."""
+        """Return the target if it is a finished copy of exactly these records; otherwise `table`.
+
+        Both exist if the writer was killed after naming the copy and before removing the partial
+        file.
+        """
         now = _state(self._target)
         if now is None or self._compared == (now, table.n):
             return table
         self._compared = now, table.n
-        with contextlib.suppress(FFRecordError, OSError):  # something else is there, or nothing now
+        # Errors mean that the target is another kind of file, or gone.
+        with contextlib.suppress(FFRecordError, OSError):
             if os.stat(self._target).st_mtime_ns > os.stat(self._partial).st_mtime_ns:
                 found = self._open_target()
                 if found.n == table.n and _begins_with(found, table):
@@ -228,18 +238,18 @@ class UnfinishedFile:
 
 
 class _GoneError(Exception):
-    """The partial file or its journal is no longer the one that was opened."""
+    """The partial file or its journal was removed or replaced."""
 
 
 class _Attempt:
-    """One writer's partial file, from its first record to its end, as far as it was seen."""
+    """Records seen so far in the partial file of one writer."""
 
     def __init__(self, partial: str, sources: SourceSet, content: ParsedJournal, mode: str) -> None:
         self.sources = sources
         self.crc = content.crc
-        self.state: State = ()  # of the journal, when all of its entries had been taken
+        self.state: State = ()  # of the journal, when all of its entries were taken
         self.sure = 0  # entries that never change
-        self.unsure = b""  # those behind them that were taken, as the journal has them
+        self.unsure = b""  # raw bytes of the later entries that were taken
         self._partial = partial
         self._mode = mode
         self._n = 0
@@ -249,18 +259,20 @@ class _Attempt:
 
     @property
     def columns(self) -> tuple[record_layout.Checksums, record_layout.Offsets]:
-        """All checksums and offsets so far. These views stay as they are when more are taken."""
+        """All checksums and offsets so far. Taking more entries does not change these views."""
         return self._checksums[: self._n], self._offsets[: self._n + 1]
 
     def take(self, found: _Look, content: ParsedJournal, size: int) -> None:
-        """Take in the entries of a journal, from `content.first` on: some may have been taken
-        before. The partial file has `size` bytes."""
+        """Take the entries of a journal, from `content.first` on; some may be known already.
+
+        The partial file has `size` bytes.
+        """
         first = content.first
         entries = journal.whole(self._partial, content, int(self._offsets[first]), size)
         known = self._n - first
         if entries[:known] != self._taken(first):
             raise ChangedError(
-                f"{self._partial}: a writer that went on after a crash has cut off records which "
+                f"{self._partial}: a writer that resumed after a crash has cut off records that "
                 f"this reader has seen, from record {first} on; open it again"
             )
         self._add(entries[known:])
@@ -286,9 +298,9 @@ class _Attempt:
         self._n = n
 
     def _prepare(self, size: int) -> None:
-        """Have the files ready for what is there by now."""
+        """Prepare the files for reading the records taken so far."""
         if self._mode == "mmap":
-            # Not further: a writer that goes on after a crash may cut off what lies behind.
+            # No further: a writer that resumes after a crash may cut off the bytes after it.
             self.sources.map_all(min(size, int(self._offsets[self._n])))
         elif self._mode == "auto" and size and not self.state:
             self.sources[0].read_bytes(0, 1)  # a page that is certainly cached
@@ -297,8 +309,11 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A journal as it was found. `content` is None if its header is not whole, or if `state` is
-    the one that it was in before. `raw` are the entries that were read."""
+    """A journal as it was found.
+
+    `content` is None if its header is not whole, or if `state` has not changed. `raw` has the bytes
+    of the entries that were read.
+    """
 
     state: State
     content: ParsedJournal | None = None
@@ -306,14 +321,17 @@ class _Look:
 
 
 def _look_at(path: str, first: int = 0, known: bytes = b"", before: State = ()) -> _Look | None:
-    """Read a journal's header and its entries from number `first` on; None if there is none. If
-    they begin with the `known` ones, only those behind are parsed."""
+    """Read a journal's header and its entries from number `first` on.
+
+    If the entries start with the bytes `known`, only the entries after those are parsed. If the
+    state is still `before`, nothing is read. Return None if the journal does not exist.
+    """
     try:
         refuse_other_kinds(path, "a journal")
         source = Source(path, direct=False)
     except FileNotFoundError:
         return None
-    # The state first: whatever is added from now on makes it another one.
+    # The state first: entries added from now on change it.
     state = _state_of(os.fstat(source.fd))
     if state == before:
         return _Look(state)
@@ -325,7 +343,7 @@ def _look_at(path: str, first: int = 0, known: bytes = b"", before: State = ()) 
 
 
 def _has_bytes(content: ParsedJournal) -> bool:
-    """Whether a journal tells of records that are not empty."""
+    """Return True if a journal lists a record that is not empty."""
     return any(entry is not None and entry.end > content.begin for entry in content.entries)
 
 
@@ -345,5 +363,5 @@ def _state(path: str) -> State | None:
 
 
 def _state_of(found: os.stat_result) -> State:
-    """Numbers that are others as soon as the file is changed or replaced."""
+    """Return numbers that differ once the file is changed or replaced."""
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -1,19 +1,19 @@
-"""`FileWriter`: records into one file, which appears under its name only when it is whole.
+"""`FileWriter`: write records to one file, which appears under its name only when it is whole.
 
-What survives: data is written to an unnamed temporary file in the target's folder (a named one
-where the file system has no O_TMPFILE). `close` writes the header, fsyncs the file, renames it
-over the target, and fsyncs the folder. Once `close` has returned, a power cut does not lose the
-file. Before that, whatever happens, an existing target is as it was; a writer that is killed
-leaves nothing behind, or at worst a file named `.NAME.*.tmp` that nothing reads and that the next
-writer of `NAME` removes.
+Durability: data is written to an unnamed temporary file in the target's folder (a named one where
+the file system has no O_TMPFILE). `close` writes the header, fsyncs the file, renames it over the
+target, and fsyncs the folder. Once `close` has returned, a power cut does not lose the file. Until
+then an existing target stays unchanged, whatever happens. A killed writer leaves nothing behind, or
+at worst a file named `.NAME.*.tmp`. Nothing reads that file, and the next writer of `NAME` removes
+it.
 
-With `append=True` all that holds too: the records that are there are copied in front of the new
-ones (`ffrecord.records.append` says why), and the old file stays until the new one replaces it.
+With `append=True` the same is true. The existing records are copied in front of the new ones
+(`ffrecord.records.append` explains why), and the old file stays until the new one replaces it.
 
 With `resumable=True` the temporary file has a name and outlives its writer (see
-`ffrecord.records.resume`). Once `flush` has returned, a power cut does not lose the records so far;
-the next resumable writer for the same file goes on after them. If that file is finished and has as
-many records as were announced, there is nothing to go on with, and it stays as it is.
+`ffrecord.records.resume`). Once `flush` has returned, a power cut does not lose the records written
+so far. The next resumable writer for the same file continues after them. If the file is already
+finished and has as many records as announced, it stays unchanged.
 
 A writer belongs to one thread and to the process that made it.
 """
@@ -40,29 +40,29 @@ from ffrecord.format.checksum import crc32
 from ffrecord.records import draft
 from ffrecord.records.draft import Draft
 
-COPY_CHUNK = 1 << 20
+COPY_CHUNK = 1 << 20  # bytes read from a file object at a time
 SHOWN = 30  # characters of a text that an error repeats
 FLUSH_BYTES = 64 << 20
-"""A resumable writer flushes by itself when so much was written since the last time."""
+"""Bytes after which a resumable writer flushes by itself."""
 
 
 class FileWriter(Finishing):
-    """Writes a record file.
+    """Writer of a record file.
 
     Args:
-        fname: the file to write; it is replaced when the writer is closed.
-        n: how many records there will be; with `append`, how many will be added. Left out, the
-            header is put in front of the records at the end, by shifting whole blocks where the
-            file system can (ext4, XFS), else by one copy inside the kernel.
-        append: keep the records of a file that is there, and add to them. They are copied, which
-            takes a moment on file systems that share blocks between files (XFS, btrfs) and as
-            long as `cp` on others; for many small additions there, write further files instead,
-            and give the reader all of them. Another hard link to the file keeps the old content.
-        resumable: go on where an earlier writer of this file, resumable too, was interrupted:
-            `count` says how many records are there already. Each is read once and checked. `n`
-            must be the same every time; when it is not known, closing may copy everything. A file
-            of `n` records that is finished stays as it is, and `count` is `n`; without `n` nobody
-            can tell that it was to have no more, and it is written anew.
+        fname: the file to write. It is replaced when the writer is closed.
+        n: number of records that will be written; with `append`, the number that will be added.
+            Without `n` the header is put in front of the records at the end: by shifting whole
+            blocks where the file system can (ext4, XFS), otherwise by one copy inside the kernel.
+        append: keep the records of an existing file and add to them. The old records are copied.
+            That takes a moment on file systems that share blocks between files (XFS, btrfs), and as
+            long as `cp` on others. For many small additions there, write more files instead and
+            pass all of them to the reader. Another hard link to the file keeps the old content.
+        resumable: continue where an earlier resumable writer of this file was interrupted. `count`
+            is the number of records already written; each of them is read once and checked. `n`
+            must be the same every time. Without `n`, closing may copy everything. A finished file
+            of `n` records stays unchanged, and `count` is `n`. Without `n` a finished file is
+            written again, because it might have been meant to grow.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class FileWriter(Finishing):
             raise ValueError(f"n must be between 0 and {record_layout.MAX_RECORDS}, not {n}")
         if append and resumable:
             raise ValueError(
-                "append and resumable exclude each other: finish the file, then append"
+                "append=True and resumable=True cannot be combined; finish the file, then append"
             )
         n = None if n is None else operator.index(n)
         self._pid = os.getpid()
         self._resumable = resumable
-        # Through a symlink to what it points at: replacing the link would orphan the file.
+        # Follow a symlink: replacing the link would orphan the file it points to.
         self._path = os.path.realpath(os.fsdecode(fname))
         check_target(self._path)
         with self._writing():
@@ -92,7 +92,7 @@ class FileWriter(Finishing):
         self._file = begun.file
         self._checksums, self._offsets = begun.checksums, begun.offsets
         self._room, self._note, self._is_finished = begun.room, begun.note, begun.is_finished
-        self._sealed = begun.end  # where the last record ended
+        self._sealed = begun.end  # end of the last record
         self.count = self._kept = len(begun.offsets)
         self._kept_end = self._sealed
         self._before = self.count if append else 0
@@ -100,7 +100,7 @@ class FileWriter(Finishing):
         self._file.rewind(self._sealed)
 
     def _begin(self, n: int | None, append: bool) -> Draft:
-        """The modules that read are loaded when they are needed: most files are new ones."""
+        """Return the draft to write to. Modules that read files are imported only when needed."""
         if append:
             from ffrecord.records.append import begin
         elif self._resumable:
@@ -110,11 +110,18 @@ class FileWriter(Finishing):
         return begin(self._path, n)
 
     def write_one(self, data: Any) -> None:
-        """Add one record: anything with the buffer protocol, or a file object that is read to
-        its end, for records too large for memory."""
+        """Add one record.
+
+        Args:
+            data: an object with the buffer protocol, or a file object, which is read to its end.
+                A file object is for records too large for memory.
+        """
         self._opened()
         if self.n is not None and self.count >= self.n:
-            raise CountError(f"{self._path}: already holds all of its {self.n} records")
+            raise CountError(
+                f"{self._path}: already has all of its {self.n} records; "
+                "pass a larger n or leave it out"
+            )
         begin, count = self._sealed, self.count
         self._require_sealed()
         try:
@@ -122,7 +129,7 @@ class FileWriter(Finishing):
             self._offsets.append(begin)
             self._sealed = self._file.position
             self.count += 1
-        except BaseException:  # also an interrupt: all of a record is there, or nothing of it
+        except BaseException:  # also an interrupt: keep all of a record or nothing
             if self.count == count:
                 del self._checksums[count:], self._offsets[count:]
                 self._file.rewind(begin)
@@ -136,22 +143,26 @@ class FileWriter(Finishing):
             raise _refuse_text(records)
         if isinstance(records, (bytes, bytearray, memoryview)):
             kind = type(records).__name__
-            raise TypeError(f"write takes several records, not one {kind}: use write_one")
+            raise TypeError(f"write takes an iterable of records, not one {kind}; use write_one")
         for record in records:
             self.write_one(record)
 
     def append(self, data: memoryview) -> None:
-        """Add bytes of which `seal` will say what records they are."""
+        """Add bytes. A later `seal` divides them into records."""
         self._opened()
         if self._is_finished:
-            raise CountError(f"{self._path}: already holds all of its records")
+            raise CountError(f"{self._path}: already has all of its {self.n} records")
         with self._writing():
             self._file.write(np.frombuffer(data, np.uint8))
 
     def seal(self, lengths: Iterable[int], checksums: Iterable[int]) -> None:
-        """Make records of the bytes appended since the last record: lengths and CRC-32s of each.
+        """Divide the bytes appended since the last record into records.
 
-        For one who has computed the checksums already, which are not looked at again.
+        For callers that already have the checksums: these are not verified.
+
+        Args:
+            lengths: bytes of each record.
+            checksums: CRC-32 of each record.
         """
         self._opened()
         lengths = list(lengths)
@@ -160,9 +171,11 @@ class FileWriter(Finishing):
         end = offsets.pop()
         right = end == self._file.position and len(lengths) == len(added)
         if not right or min(lengths, default=0) < 0:
-            raise CountError(f"{self._path}: the records do not add up to what was appended")
+            raise CountError(f"{self._path}: lengths and checksums do not match the appended bytes")
         if self.n is not None and self.count + len(offsets) > self.n:
-            raise CountError(f"{self._path}: more than its {self.n} records")
+            raise CountError(
+                f"{self._path}: more than its {self.n} records; pass a larger n or leave it out"
+            )
         self._offsets += offsets
         self._checksums += added
         self.count += len(offsets)
@@ -170,8 +183,11 @@ class FileWriter(Finishing):
         self._flush_if_due()
 
     def flush(self) -> None:
-        """Have all records so far on disk. A resumable writer's survive whatever comes then;
-        those of another one are lost without `close`."""
+        """Write all records so far to disk.
+
+        With `resumable`, these records then survive a crash or power cut. Otherwise they are still
+        lost without `close`.
+        """
         self._opened()
         if self._is_finished:
             return
@@ -189,7 +205,7 @@ class FileWriter(Finishing):
             self.flush()
 
     def suspend(self) -> None:
-        """Stop here and, if the writer is resumable, leave the records for another time."""
+        """Stop writing. A resumable writer keeps its records for the next one."""
         if self._file.closed or not self._mine:
             return
         try:
@@ -199,19 +215,21 @@ class FileWriter(Finishing):
             self._file.abandon()
 
     def close(self) -> None:
-        """Finish the file and put it under its name. Without that, nothing is there."""
+        """Finish the file and give it its name. Without `close`, the file does not appear."""
         if self._file.closed or not self._mine:
             return
         try:
             self._require_sealed()
-            if self._resumable:  # so that nothing is lost if it cannot be finished
+            if self._resumable:  # so that no record is lost if finishing fails
                 self.flush()
             if self.n is not None and self.count != self.n:
                 written, announced = self.count - self._before, self.n - self._before
-                kept = "can be continued" if self._resumable else "is not kept"
+                kept = "no file was written; pass the right n or leave it out"
+                if self._resumable:
+                    kept = "resume to write the rest"
                 raise CountError(
                     f"{self._path}: {written} records were written, {announced} were announced; "
-                    f"the file {kept}"
+                    f"{kept}"
                 )
             if not self._is_finished:
                 with self._writing():
@@ -223,41 +241,48 @@ class FileWriter(Finishing):
         self._file.discard()
 
     def discard(self) -> None:
-        """Give up: leave the target as it is. Of a resumable writer's records nothing is kept."""
+        """Give up: leave the target unchanged and delete all records written, also if resumable."""
         if self._mine:
             self._file.discard()
 
     def _give_up(self) -> None:
-        with contextlib.suppress(OSError, FFRecordError):  # the first error is to be seen
+        with contextlib.suppress(OSError, FFRecordError):  # the first error matters
             self.suspend()
 
     def __del__(self) -> None:
-        # The original finishes a file whose writer is dropped: do so when it is certainly whole.
+        # The original FFRecord finishes the file of a dropped writer: do so if it is surely whole.
         if not hasattr(self, "_file") or self._file.closed or not self._mine:
             return
         if self.n is not None and self.count == self.n:
-            with contextlib.suppress(FileNotFoundError):  # the folder is gone: nobody waits for it
+            with contextlib.suppress(FileNotFoundError):  # the folder was removed
                 self.close()
             return
-        kept = "it can be continued" if self._resumable else "nothing was kept"
-        message = f"{self._path}: the writer was dropped without close(); {kept}"
+        kept = "its records can be resumed" if self._resumable else "no file was written"
+        message = (
+            f"{self._path}: the writer was dropped without close(), and {kept}; use a with block"
+        )
         warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
         self.suspend()
 
     @property
     def _mine(self) -> bool:
-        """False in a forked child: the file is its parent's."""
+        """False in a forked child: the file belongs to the parent."""
         return self._pid == os.getpid()
 
     def _opened(self) -> None:
         if self._file.closed:
-            raise ClosedError(f"{self._path}: this writer is closed")
+            raise ClosedError(f"{self._path}: this writer is closed; open a new one")
         if not self._mine:
-            raise ClosedError(f"{self._path}: this writer belongs to the process that opened it")
+            raise ClosedError(
+                f"{self._path}: this writer belongs to process {self._pid}, which opened it; open "
+                "one in this process"
+            )
 
     def _require_sealed(self) -> None:
         if self._file.position != self._sealed:
-            raise CountError(f"{self._path}: bytes were appended that are no record yet")
+            raise CountError(
+                f"{self._path}: appended bytes are no record yet; call seal to make them one"
+            )
 
     def _append(self, data: Any) -> int:
         """Write a record's bytes and return their checksum."""
@@ -268,10 +293,10 @@ class FileWriter(Finishing):
         crc = 0
         while (chunk := data.read(COPY_CHUNK)) != b"":
             if isinstance(chunk, str):
-                raise TypeError('read() gave str, not bytes; open it with "rb"')
+                raise TypeError('read() returned str, not bytes; open the file with "rb"')
             buffer = None if chunk is None else _as_bytes(chunk)
             if buffer is None:  # a non-blocking stream, or not a stream of bytes
-                raise TypeError(f"read() gave {type(chunk).__name__} where bytes were due")
+                raise TypeError(f"read() returned {type(chunk).__name__}, not bytes")
             if not len(buffer):
                 break
             self._put(buffer)
@@ -281,7 +306,7 @@ class FileWriter(Finishing):
     def _put(self, buffer: Bytes) -> None:
         try:
             self._file.write(buffer)
-        except OSError:  # a context for every record would be a fifth of its cost
+        except OSError:  # only now: a context manager for every record would be a fifth of its cost
             with self._writing():
                 raise
 
@@ -296,7 +321,7 @@ class FileWriter(Finishing):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """A disk that is full or fails is an error of ours; after it the writer is done with."""
+        """Turn errors of a full or failing disk into FFRecordErrors, and end the writer."""
         try:
             with writing(self._path):
                 yield
@@ -307,9 +332,9 @@ class FileWriter(Finishing):
 
 
 def _as_bytes(data: Any) -> Bytes | None:
-    """Any contiguous buffer as an array of its bytes, without a copy; None for a file object."""
+    """Return a contiguous buffer as an array of bytes, without a copy; None for a file object."""
     if isinstance(data, np.ndarray):
-        return _array_as_bytes(np.asarray(data))  # a matrix or a masked array is its data
+        return _array_as_bytes(np.asarray(data))  # subclasses: matrix, masked array
     try:
         view = memoryview(data)
     except TypeError:
@@ -324,14 +349,16 @@ def _as_bytes(data: Any) -> Bytes | None:
 
 
 def _refuse_text(text: str) -> TypeError:
-    """The error for a str, with the line to write instead."""
+    """Return the error for a str, with the line to write instead."""
     shown = repr(text) if len(text) <= SHOWN else "text"
     return TypeError(f"a record is bytes, not str; encode it: writer.write_one({shown}.encode())")
 
 
 def _array_as_bytes(array: npt.NDArray[Any]) -> Bytes:
     if array.dtype.hasobject:
-        raise TypeError("an array of Python objects has no bytes to store; serialise it first")
+        raise TypeError(
+            "an array of Python objects has no bytes to store; serialise it first, e.g. with pickle"
+        )
     if not array.flags.c_contiguous:
-        raise ValueError("the array is not C-contiguous: use numpy.ascontiguousarray")
+        raise ValueError("the array is not C-contiguous; use numpy.ascontiguousarray")
     return array.reshape(-1).view(np.uint8)

@@ -55,7 +55,7 @@ def test_cat_writes_exactly_the_record(file: Path, index: int) -> None:
 def test_cat_of_a_missing_record_says_how_many_there_are(file: Path) -> None:
     result = run("cat", file, "--record", "4")
     assert result.returncode == 2
-    said = f"ffrecord: {file}: record 4 is out of range: there are 4 records\n"
+    said = f"ffrecord: {file}: record 4 is out of range: there are 4 records, numbered 0 to 3\n"
     assert result.stderr.decode() == said
 
 

@@ -210,7 +210,7 @@ def test_counts_have_commas_for_people_and_none_in_json(run: Run, tmp_path: Path
 
 def test_verify_names_a_folder_without_records_once(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("verify", tmp_path)
-    why = "no *.ffr file in this folder; `ffrecord pack` makes one of what is there"
+    why = "no *.ffr file in this folder; `ffrecord pack` makes one from a folder's files"
     assert (code, out) == (13, f"{tmp_path}: NOT READ: {why}\n")
 
 

@@ -311,7 +311,7 @@ def test_legacy_file_warning_is_a_warning_not_an_error(small_file: Path) -> None
 
 def test_append_error_for_a_file_whose_last_record_is_an_index(tmp_path: Path) -> None:
     path = handmade.write_records(tmp_path / "packed.ffr", [b"file", b"piouhjgbr..."])
-    with pytest.raises(AppendError, match=r"packed\.ffr: a packed folder"):
+    with pytest.raises(AppendError, match=r"packed\.ffr: cannot append to a packed folder"):
         FileWriter(path, append=True)
 
 

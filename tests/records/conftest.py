@@ -1,4 +1,4 @@
-"""Files and readers that the tests of records share."""
+"""Shared fixtures of the record tests: files, readers and writers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from tests.support.unfinished import RECORDS
 
 # ---- unfinished files ----------------------------------------------------------------------
 
-# A file of which the number of records is not known is copied when it is closed, if that saves much
-# room, or else renamed.
-ENDS = {"renamed": 64, "copied": 1 << 20, "copied for want of room": 48}
+# Room for the header of a file whose number of records is unknown. With too much or too little room
+# the file is copied when it is closed; otherwise it is renamed.
+ENDS = {"renamed": 64, "copied": 1 << 20, "copied for lack of room": 48}
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
+    """Return the path of a file that is not written yet."""
     return tmp_path / "long.ffr"
 
 
 @pytest.fixture(params=ENDS)
 def end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How a file of an unknown number of records gets its name."""
+    """Choose whether an unfinished file is renamed or copied at the end."""
     room = ENDS[request.param]
     if request.param == "renamed":
         room = 12 + 12 * len(RECORDS)
@@ -42,18 +43,20 @@ def end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(params=MODES)
 def mode(request: pytest.FixtureRequest) -> str:
+    """Return each mode of reading in turn."""
     return str(request.param)
 
 
 @pytest.fixture
 def reader(sample_file: Path, mode: str) -> Iterator[FileReader]:
+    """Open the sample file in each mode."""
     with FileReader(sample_file, mode=mode) as reader:
         yield reader
 
 
 @pytest.fixture
 def three_files(tmp_path: Path) -> tuple[list[str], list[bytes]]:
-    """Three files in a folder, the second without records, and all records in order."""
+    """Write three files, the second without records; return their paths and all records."""
     sizes = [[100, 0, 5000, 17], [], [4096] * 5 + [1]]
     shards = [handmade.random_records(s, seed) for seed, s in enumerate(sizes)]
     folder = tmp_path / "shards"
@@ -70,7 +73,7 @@ def three_files(tmp_path: Path) -> tuple[list[str], list[bytes]]:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """A path at which a file exists already, in a folder of its own."""
+    """Return the path of an existing file that is alone in its folder."""
     folder = tmp_path / "folder"
     folder.mkdir()
     path = folder / "target.ffr"
@@ -80,5 +83,6 @@ def target(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _no_writer_is_left_open() -> Iterator[None]:
+    """Collect garbage after the test, so that a writer left open warns in that test."""
     yield
     gc.collect()

@@ -1,4 +1,4 @@
-"""`FileWriter(append=True)`: what is added to, what is refused, and what stays as it was."""
+"""`FileWriter(append=True)`: appending, refused files, and inherited attributes."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from tests.support import handmade, users
 OLD = [b"abc", b"", b"\x00\xff\x10\x80"]
 MORE = [b"four", b"", b"five" * 3000]
 
-# OLD as FileWriter(path, 3) writes it, and after b"xy" was appended with n=1: written out. The
-# header of four records needs 60 bytes, 12 more than there are, so everything moves by one block.
+# The header of a file with OLD, written by FileWriter(path, 3), after b"xy" was appended with n=1.
+# The header of four records needs 60 bytes, 12 more than it has, so everything moves by one block.
 STORED_HEADER = bytes.fromhex(
-    "9ceeb34e"  # CRC-32 of everything up to the offsets' end
+    "9ceeb34e"  # CRC-32 of everything from here to the end of the offsets
     "0400000000000000"
     "c2412435" "00000000" "807aa638" "9928e68f"
     "3010000000000000"  # record 0 starts at 48 + 4096
@@ -76,13 +76,13 @@ def test_a_file_that_was_appended_to_equals_stored_bytes(old: Path) -> None:
     assert data[48 + 4096 :] == b"abc\x00\xff\x10\x80xy"
 
 
-def test_a_header_with_room_stays_where_it_is(tmp_path: Path) -> None:
+def test_a_header_with_enough_room_does_not_move_the_records(tmp_path: Path) -> None:
     path = handmade.write_records(tmp_path / "room.ffr", OLD, gap=36)
     append(path, MORE, n=3)
     assert path.read_bytes() == handmade.record_bytes(OLD + MORE)
 
 
-# But for what is taken for the index of a packed folder, which hypothesis finds in our source.
+# Exclude records that look like the index of a packed folder: hypothesis finds those in our source.
 PLAIN = st.binary(max_size=5000).filter(
     lambda record: not record.startswith(b"piouhjgbr") and not record.endswith(b"FFRINDEX")
 )
@@ -94,7 +94,7 @@ PLAIN = st.binary(max_size=5000).filter(
     st.lists(st.tuples(st.lists(PLAIN, max_size=5), st.booleans()), max_size=4),
     st.integers(0, 9000),
 )
-def test_whatever_is_appended_is_read_after_what_was_there(
+def test_appended_records_are_read_after_the_old_ones(
     tmp_path: Path, first: list[bytes], further: list[tuple[list[bytes], bool]], gap: int
 ) -> None:
     path = handmade.write_records(tmp_path / "grown.ffr", first, gap)
@@ -109,19 +109,19 @@ def test_whatever_is_appended_is_read_after_what_was_there(
 
 
 @pytest.mark.parametrize("mode", ["auto", "aio", "buffered", "mmap"])
-def test_every_mode_reads_it(mode: str, old: Path) -> None:
+def test_every_mode_reads_an_appended_file(mode: str, old: Path) -> None:
     append(old, MORE)
     with FileReader(old, mode=mode) as reader:
         assert handmade.as_bytes(reader.read(range(6))) == OLD + MORE
 
 
-def test_more_records_than_there_is_room_for_move_everything_once_more(old: Path) -> None:
+def test_more_records_than_the_header_has_room_for_can_be_appended(old: Path) -> None:
     many = [b"%d" % i for i in range(SPARE_RECORDS * 3)]
     append(old, many)
     assert read(old) == OLD + many
 
 
-def test_large_files_grow_by_any_way_of_copying(
+def test_large_files_are_copied_in_chunks_of_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = handmade.random_records([1 << 20, 4096, 17, 3 << 20] * 2)
@@ -135,7 +135,7 @@ def test_large_files_grow_by_any_way_of_copying(
 def test_only_whole_blocks_are_shared_and_the_rest_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a file system that shares nothing: the call is answered as the kernel would."""
+    """The ioctl is replaced, because this file system cannot share blocks."""
     asked = []
 
     def clone(fd: int, request: int, argument: bytes) -> int:
@@ -150,7 +150,7 @@ def test_only_whole_blocks_are_shared_and_the_rest_is_copied(
     path = handmade.write_records(tmp_path / "shared.ffr", records)
     append(path, MORE)
     assert read(path) == records + MORE
-    assert asked == [147_456]  # of 154,113 bytes from byte 60 on: 36 blocks
+    assert asked == [147_456]  # 36 whole blocks of the 154,113 bytes from byte 60 on
 
 
 def test_a_missing_file_is_created(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_an_empty_file_takes_records(tmp_path: Path) -> None:
     assert read(path) == OLD
 
 
-def test_the_count_includes_what_was_there_and_n_is_what_comes(old: Path) -> None:
+def test_count_includes_the_old_records_and_n_does_not(old: Path) -> None:
     with FileWriter(old, 2, append=True) as writer:
         assert writer.count == 3
         writer.write([b"1", b"2"])
@@ -175,7 +175,7 @@ def test_the_count_includes_what_was_there_and_n_is_what_comes(old: Path) -> Non
             writer.write_one(b"3")
 
 
-def test_fewer_records_than_announced_leave_the_file_as_it_was(old: Path) -> None:
+def test_fewer_records_than_announced_leave_the_file_unchanged(old: Path) -> None:
     before = old.read_bytes()
     with pytest.raises(CountError, match="1 records were written, 2 were announced"):
         append(old, [b"1"], n=2)
@@ -183,16 +183,16 @@ def test_fewer_records_than_announced_leave_the_file_as_it_was(old: Path) -> Non
     assert os.listdir(old.parent) == [old.name]
 
 
-def test_an_error_in_the_middle_leaves_the_file_as_it_was(old: Path) -> None:
+def test_an_error_during_the_append_leaves_the_file_unchanged(old: Path) -> None:
     before = old.read_bytes()
     with pytest.raises(TypeError), FileWriter(old, append=True) as writer:
         writer.write([b"1", "not bytes"])
     assert old.read_bytes() == before
-    append(old, MORE)  # and the lock is gone
+    append(old, MORE)  # the lock was released
     assert read(old) == OLD + MORE
 
 
-def test_no_room_leaves_the_file_as_it_was(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_file_unchanged(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_args: object) -> int:
         raise OSError(errno.ENOSPC, "full")
 
@@ -206,13 +206,13 @@ def test_no_room_leaves_the_file_as_it_was(old: Path, monkeypatch: pytest.Monkey
     assert read(old) == OLD + MORE
 
 
-def test_a_reader_of_the_old_file_goes_on_reading_it(old: Path) -> None:
+def test_a_reader_of_the_old_file_still_reads_it(old: Path) -> None:
     with FileReader(old) as reader:
         append(old, MORE)
         assert handmade.as_bytes(reader.read([0, 1, 2])) == OLD
 
 
-# ---- what is refused -----------------------------------------------------------------------
+# ---- refused files -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("legacy_index", [True, False])
@@ -222,7 +222,7 @@ def test_a_packed_folder_is_refused(legacy_index: bool, tmp_path: Path) -> None:
     path = tmp_path / "packed.ffr"
     pack_folder(tmp_path / "folder", path, legacy_index=legacy_index)
     before = path.read_bytes()
-    with pytest.raises(AppendError, match=r"packed\.ffr: a packed folder"):
+    with pytest.raises(AppendError, match=r"packed\.ffr: cannot append to a packed folder"):
         FileWriter(path, append=True)
     assert path.read_bytes() == before
 
@@ -232,7 +232,7 @@ def test_a_shard_of_a_packed_folder_is_refused(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / "folder" / name).write_bytes(bytes(3000))
     pack_folder(tmp_path / "folder", tmp_path / "shards", shard_size=4000)
-    with pytest.raises(AppendError, match="a shard"):
+    with pytest.raises(AppendError, match="to a shard of a packed folder"):
         FileWriter(tmp_path / "shards" / "PART_00000.ffr", append=True)
 
 
@@ -243,7 +243,7 @@ def test_a_shard_of_plain_records_takes_more(tmp_path: Path) -> None:
     assert read(tmp_path / "PART_00000.ffr") == OLD + MORE
 
 
-def test_a_folder_that_the_original_packed_is_refused(tmp_path: Path) -> None:
+def test_a_folder_packed_by_the_original_is_refused(tmp_path: Path) -> None:
     path = handmade.write_records(tmp_path / "packed.ffr", [b"file", b"piouhjgbr\x80\x04}."])
     with pytest.raises(AppendError):
         FileWriter(path, append=True)
@@ -257,20 +257,20 @@ def test_a_damaged_header_is_refused(old: Path) -> None:
         FileWriter(old, append=True)
 
 
-def test_a_file_that_was_cut_off_is_refused(old: Path) -> None:
+def test_a_truncated_file_is_refused(old: Path) -> None:
     os.truncate(old, old.stat().st_size - 1)
     with pytest.raises(SampleChecksumError, match="record 2"):
         FileWriter(old, append=True)
 
 
-def test_a_file_that_was_never_finished_is_refused(tmp_path: Path) -> None:
+def test_an_unfinished_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "unfinished.ffr"
     path.write_bytes(bytes(100))
     with pytest.raises(UnfinishedError):
         FileWriter(path, append=True)
 
 
-def test_a_file_without_header_checksum_gets_one_when_all_its_records_hold(tmp_path: Path) -> None:
+def test_a_file_without_header_checksum_gets_one_if_all_records_are_whole(tmp_path: Path) -> None:
     path = tmp_path / "legacy.ffr"
     data = handmade.record_bytes(OLD)
     path.write_bytes(bytes(4) + data[4:])
@@ -282,15 +282,15 @@ def test_a_file_without_header_checksum_gets_one_when_all_its_records_hold(tmp_p
         append(path, MORE)
 
 
-def test_append_and_resumable_exclude_each_other(old: Path) -> None:
-    with pytest.raises(ValueError, match="exclude"):
+def test_append_and_resumable_cannot_be_combined(old: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be combined"):
         FileWriter(old, append=True, resumable=True)
 
 
-# ---- others at the same file ---------------------------------------------------------------
+# ---- several writers of one file -----------------------------------------------------------
 
 
-def test_two_cannot_append_at_once(old: Path) -> None:
+def test_two_writers_cannot_append_at_the_same_time(old: Path) -> None:
     with FileWriter(old, append=True) as writer:
         writer.write_one(b"first")
         with pytest.raises(BusyError, match=r"old\.ffr: another writer"):
@@ -299,8 +299,8 @@ def test_two_cannot_append_at_once(old: Path) -> None:
     assert read(old) == [*OLD, b"first", b"second"]
 
 
-def test_appends_from_many_threads_all_arrive(old: Path) -> None:
-    """Each tries until it is its turn; none undoes what another has added."""
+def test_appends_from_many_threads_are_all_kept(old: Path) -> None:
+    """Each thread retries while another one is writing. No appended record is lost."""
 
     def insist(number: int) -> None:
         while True:
@@ -317,7 +317,7 @@ def test_appends_from_many_threads_all_arrive(old: Path) -> None:
     assert sorted(read(old)[3:]) == sorted(b"%d" % number for number in range(12))
 
 
-def test_a_file_that_was_replaced_meanwhile_is_not_undone(old: Path) -> None:
+def test_a_file_replaced_during_the_append_is_not_overwritten(old: Path) -> None:
     writer = FileWriter(old, append=True)
     writer.write_one(b"late")
     with FileWriter(old, 1) as other:
@@ -330,28 +330,30 @@ def test_a_file_that_was_replaced_meanwhile_is_not_undone(old: Path) -> None:
 
 
 @pytest.mark.parametrize("n", [1, None])
-def test_two_that_begin_the_same_file_do_not_undo_each_other(n: int | None, tmp_path: Path) -> None:
+def test_two_writers_that_create_the_same_file_do_not_overwrite_each_other(
+    n: int | None, tmp_path: Path
+) -> None:
     path = tmp_path / "new.ffr"
     late = FileWriter(path, n, append=True)
     late.write_one(b"late")
     append(path, [b"early"])
-    with pytest.raises(ChangedError, match="another writer made it"):
+    with pytest.raises(ChangedError, match="another writer created this file"):
         late.close()
     assert read(path) == [b"early"]
     assert os.listdir(tmp_path) == ["new.ffr"]
 
 
-# ---- what it inherits ----------------------------------------------------------------------
+# ---- inherited attributes ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o664, 0o444])
-def test_the_mode_stays(mode: int, old: Path) -> None:
+def test_an_append_keeps_the_mode_of_the_file(mode: int, old: Path) -> None:
     old.chmod(mode)
     append(old, MORE)
     assert stat.S_IMODE(old.stat().st_mode) == mode
 
 
-def test_owner_and_attributes_stay(old: Path) -> None:
+def test_an_append_keeps_owner_and_attributes(old: Path) -> None:
     if os.geteuid() == 0:
         os.chown(old, users.NOBODY, users.NOBODY)
     attributes = True
@@ -366,9 +368,9 @@ def test_owner_and_attributes_stay(old: Path) -> None:
         assert os.getxattr(old, "user.origin") == b"camera 3"
 
 
-def test_a_file_of_another_user_is_not_taken_from_him(tmp_path: Path) -> None:
+def test_a_file_of_another_user_keeps_its_owner(tmp_path: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root has files of two users")
+        pytest.skip("only root can make files of two users")
     with users.reachable(tmp_path) as folder:
         path = handmade.write_records(folder / "roots.ffr", OLD)
         path.chmod(0o644)
@@ -397,7 +399,7 @@ def used():
     os.sync()
     status = os.statvfs(sys.argv[1])
     return (status.f_blocks - status.f_bfree) * status.f_frsize
-with FileReader(path) as reader:  # keeps the old file, and its blocks
+with FileReader(path) as reader:  # keeps the blocks of the old file in use
     before = used()
     with FileWriter(path, append=True) as writer:
         writer.write_one(b"more")
@@ -409,7 +411,7 @@ with FileReader(path) as reader:
 
 @pytest.mark.parametrize("kind", ["xfs", "btrfs"])
 def test_blocks_are_shared_where_the_file_system_can(kind: str, tmp_path: Path) -> None:
-    """On a file system in a file, in a mount namespace that ends with its process."""
+    """Uses a file system image, mounted in a mount namespace that ends with its process."""
     image, folder = tmp_path / "image", tmp_path / "mounted"
     folder.mkdir()
     with image.open("wb") as file:
@@ -431,9 +433,9 @@ def test_blocks_are_shared_where_the_file_system_can(kind: str, tmp_path: Path) 
     )  # fmt: skip
     grown, *rest = done.stdout.split("\n", 1)
     assert rest == ["65 True\n"], done.stderr
-    assert int(grown) < 16  # a copy would have taken 64
+    assert int(grown) < 16  # MiB; a copy takes 64
 
 
-def test_the_stored_header_is_what_the_format_defines() -> None:
+def test_the_stored_header_follows_the_format() -> None:
     assert struct.unpack("<I", STORED_HEADER[:4])[0] == zlib.crc32(STORED_HEADER[4:])
     assert handmade.header_bytes([*OLD, b"xy"], gap=4096 + 48 - 60) == STORED_HEADER

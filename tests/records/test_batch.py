@@ -1,4 +1,4 @@
-"""`ffrecord.records.batch`: which records are whole as reads arrive in any order."""
+"""`ffrecord.records.batch`: records complete while reads arrive in any order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_record_is_whole_when_its_last_read_arrives_and_only_once(
     ends = 100 + np.cumsum(sizes, dtype=np.int64)
     picks = data.draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=30))
     plan = extents.plan(None, (ends - np.array(sizes))[picks], ends[picks], 4096)
-    # With one read for each record there is nothing to keep track of.
+    # With one read per record nothing has to be tracked.
     assume(plan.first is not None and plan.last is not None)
     assert plan.first is not None
     assert plan.last is not None

@@ -1,4 +1,4 @@
-"""`dump`: one file or many, whole or not at all."""
+"""`dump`: one file or many, complete or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORDS = [pickle.dumps(i * 2) for i in range(200)]
 
 
 class FailsAt:
-    """A dataset with one item that cannot be had."""
+    """A dataset with one item that cannot be read."""
 
     def __init__(self, bad: int) -> None:
         self.bad = bad
@@ -46,7 +46,7 @@ def test_one_file_holds_all_records(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nfiles", [2, 8, 64])
 def test_shards_hold_all_records_in_order(tmp_path: Path, nfiles: int) -> None:
-    with pytest.warns(UserWarning, match="files rather") if nfiles == 64 else _no_warning():
+    with pytest.warns(UserWarning, match="files instead") if nfiles == 64 else _no_warning():
         dump(RECORDS, tmp_path / "out", nfiles, max_workers=2)
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == [f"PART_{k:05d}.ffr" for k in range(len(names))]
@@ -55,12 +55,12 @@ def test_shards_hold_all_records_in_order(tmp_path: Path, nfiles: int) -> None:
 
 
 def test_more_files_than_records_warns_and_writes_fewer(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="10 records make 10 files rather than 16"):
+    with pytest.warns(UserWarning, match="writing 10 files instead of nfiles=16"):
         dump(RECORDS[:10], tmp_path / "out", 16, max_workers=2)
     assert everything(tmp_path / "out") == RECORDS[:10]
 
 
-def test_no_records_at_all_make_one_empty_shard(tmp_path: Path) -> None:
+def test_a_dataset_without_records_is_one_empty_shard(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="0 records"):
         dump([], tmp_path / "out", 3, max_workers=1)
     assert everything(tmp_path / "out") == []
@@ -74,7 +74,7 @@ def test_any_executor_is_accepted(tmp_path: Path, kind: type[Executor]) -> None:
 
 
 @pytest.mark.parametrize("with_executor", [False, True])
-def test_a_failing_item_is_raised_here_and_leaves_the_folder_as_it_was(
+def test_a_failing_item_is_raised_and_leaves_the_folder_unchanged(
     tmp_path: Path, with_executor: bool
 ) -> None:
     out = tmp_path / "out"
@@ -100,21 +100,21 @@ from ffrecord.records.dump import dump
 class Slow:
     def __len__(self): return 4
     def __getitem__(self, index):
-        os.write(1, b"begun\\n")  # at once: print may write the line's end by itself
+        os.write(1, b"begun\\n")  # one write: print may write the newline separately
         time.sleep(600)
 
 dump(Slow(), sys.argv[1], 2, max_workers=2)
 """
 
 
-def test_a_killed_dump_takes_its_workers_along_and_the_next_one_succeeds(tmp_path: Path) -> None:
+def test_a_killed_dump_ends_its_workers_and_the_next_one_succeeds(tmp_path: Path) -> None:
     process = handmade.python(SLOW, str(tmp_path / "out"))
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "begun\n"
     finally:
         process.kill()
-        process.communicate(timeout=600)  # returns when nobody holds its output any more
+        process.communicate(timeout=600)  # returns when no process holds its output
     dump(RECORDS, tmp_path / "out", 4, max_workers=2)
     assert everything(tmp_path / "out") == RECORDS
     assert os.listdir(tmp_path) == ["out"]
@@ -125,34 +125,35 @@ import multiprocessing, sys
 from ffrecord.utils import dump
 
 def main():
-    multiprocessing.set_start_method(sys.argv[2], force=True)  # also when it is imported again
+    # force: workers import this program again
+    multiprocessing.set_start_method(sys.argv[2], force=True)
     dump([b"%d" % i for i in range(10)], sys.argv[1], 3)
 """
 
 
-@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("exists", [False, True])
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_program_without_a_guard_ends_with_an_error_that_says_so(
-    method: str, there: bool, tmp_path: Path
+def test_a_program_without_a_main_guard_gets_an_error_about_it(
+    method: str, exists: bool, tmp_path: Path
 ) -> None:
-    """Its workers import it, and so call `dump` too."""
+    """The workers import the program, and so call `dump` too."""
     program = tmp_path / "program.py"
     program.write_text(f"{NOT_FORKED}\nmain()\n")
     out = tmp_path / "out"
-    if there:
+    if exists:
         out.mkdir()
     code, said = ended([program, out, method])
     assert code == 1
     *_, last = said.splitlines()
     assert last.startswith("ffrecord.errors.FFRecordError: ")
-    assert last.endswith('has to call dump below `if __name__ == "__main__":`')
-    assert "dump was called by a worker of its own" in said
-    assert sorted(os.listdir(tmp_path)) == (["out", program.name] if there else [program.name])
-    assert not there or os.listdir(out) == []
+    assert last.endswith('call dump below `if __name__ == "__main__":`')
+    assert "dump was called again by one of its own worker processes" in said
+    assert sorted(os.listdir(tmp_path)) == (["out", program.name] if exists else [program.name])
+    assert not exists or os.listdir(out) == []
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_processes_that_are_not_forked_write_the_same(method: str, tmp_path: Path) -> None:
+def test_spawned_processes_write_the_same_records(method: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(f'{NOT_FORKED}\nif __name__ == "__main__":\n    main()\n')
     assert ended([program, tmp_path / "out", method]) == (0, "")
@@ -160,14 +161,14 @@ def test_processes_that_are_not_forked_write_the_same(method: str, tmp_path: Pat
 
 
 def ended(arguments: list[Any]) -> tuple[int, str]:
-    """The exit code of a program, and what it said."""
+    """Return the exit code of a program and its error output."""
     command = [sys.executable, *map(str, arguments)]
     result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=600, check=False)
     return result.returncode, result.stderr
 
 
-def test_a_worker_whose_parent_is_gone_when_it_begins_ends(tmp_path: Path) -> None:
-    """The signal that ends it with its parent comes only from one that is still there."""
+def test_a_worker_ends_if_its_parent_ended_before_it_started(tmp_path: Path) -> None:
+    """The signal that ends a worker with its parent is not sent if the parent ended before."""
     program = (
         "import os, ffrecord.records.dump; ffrecord.records.dump._adopt([], os.getpid()); print(1)"
     )
@@ -176,14 +177,14 @@ def test_a_worker_whose_parent_is_gone_when_it_begins_ends(tmp_path: Path) -> No
     assert orphan.returncode == 1
 
 
-def test_a_worker_that_is_killed_is_an_error_of_ours(tmp_path: Path) -> None:
-    with pytest.raises(FFRecordError, match=r"out: a worker of dump ended"):
+def test_a_killed_worker_raises_an_ffrecord_error(tmp_path: Path) -> None:
+    with pytest.raises(FFRecordError, match=r"out: a worker process of dump ended early"):
         dump(Deadly(), tmp_path / "out", 2, max_workers=1)
     assert os.listdir(tmp_path) == []
 
 
 class Deadly:
-    """Reading it ends the process."""
+    """A dataset that ends the process when it is read."""
 
     def __len__(self) -> int:
         return 4
@@ -192,21 +193,21 @@ class Deadly:
         os._exit(9)
 
 
-def test_it_has_the_name_that_users_of_the_original_import() -> None:
+def test_dump_has_the_name_that_users_of_the_original_import() -> None:
     assert utils.dump is dump
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_a_failing_item_leaves_a_new_folder_as_it_was(tmp_path: Path, there: bool) -> None:
-    if there:
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_failing_item_leaves_no_shards_in_a_new_folder(tmp_path: Path, exists: bool) -> None:
+    if exists:
         (tmp_path / "out").mkdir()
     with pytest.raises(SampleChecksumError, match="record 33"):
         dump(FailsAt(33), tmp_path / "out", 4, max_workers=2)
-    assert [*tmp_path.rglob("*")] == ([tmp_path / "out"] if there else [])
+    assert [*tmp_path.rglob("*")] == ([tmp_path / "out"] if exists else [])
 
 
-def test_an_empty_folder_that_is_there_stays_what_it_is(tmp_path: Path) -> None:
-    """It may be a mount point, or have a mode for a reason."""
+def test_an_existing_empty_folder_is_not_replaced(tmp_path: Path) -> None:
+    """The folder may be a mountpoint, or have a special mode."""
     place = tmp_path / "place"
     place.mkdir(mode=0o700)
     before = place.stat()
@@ -226,6 +227,6 @@ def test_nfiles_below_one_is_a_value_error(tmp_path: Path) -> None:
         dump(RECORDS, tmp_path / "out", 0)
 
 
-class _no_warning:  # noqa: N801 - stands beside pytest.warns
+class _no_warning:  # noqa: N801 - used like pytest.warns
     def __enter__(self) -> None: ...
     def __exit__(self, *exc: object) -> None: ...

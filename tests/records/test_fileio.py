@@ -1,4 +1,4 @@
-"""`checkFsAlign`, as users of the original call it."""
+"""`checkFsAlign`, called like users of the original call it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_a_closed_descriptor_is_not_aligned() -> None:
 
 
 @pytest.mark.parametrize(("answer", "aligned"), [(1, True), (0, False), (2, False)])
-def test_a_file_system_that_answers_is_believed(
+def test_the_answer_of_the_file_system_is_returned(
     answer: int, aligned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ioctl(_fd: int, request: int, buffer: bytearray) -> int:
-        assert request == 0x80046664  # as the original calls it
+        assert request == 0x80046664  # the request number of the original
         struct.pack_into("i", buffer, 0, answer)
         return 0
 

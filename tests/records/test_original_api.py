@@ -1,8 +1,8 @@
-"""The API of the original FFRecord as facts, held against ours.
+"""Compare our API with the API of the original FFRecord.
 
-The tables list the names, the order and defaults of arguments, and the exceptions of the original's
-last version. Programs that were written for it rely on these. A row is changed only if the fact was
-wrong. docs/migrating.md explains every exception that differs here.
+The tables list names, the order and defaults of arguments, and exceptions of the original's last
+version. Programs written for the original rely on these. Change a row only if it is wrong.
+docs/migrating.md explains every exception that differs here.
 """
 
 from __future__ import annotations
@@ -90,15 +90,15 @@ ATTRIBUTES = {
 }
 
 OTHER_DEFAULTS = {
-    # torch's own meaning of "not given", which it takes for the same.
+    # torch's default, which means the same.
     ("ffrecord.torch.DataLoader", "shuffle"): None,
-    # 2 where there are workers. torch 2 refuses it where there are none.
+    # 2 with workers. Without workers torch 2 refuses it.
     ("ffrecord.torch.DataLoader", "prefetch_factor"): None,
 }
 
 
 def found(dotted: str) -> Any:
-    """The object that a dotted name means, as a program that imports its module finds it."""
+    """Import the module of a dotted name and return the named object."""
     if dotted.startswith("ffrecord.torch"):
         pytest.importorskip("torch")
     names = dotted.split(".")
@@ -115,18 +115,18 @@ def found(dotted: str) -> Any:
     ("module", "name"),
     [(module, name) for module, names in MODULES.items() for name in names.split()],
 )
-def test_a_name_of_the_original_is_there(module: str, name: str) -> None:
+def test_a_name_of_the_original_exists(module: str, name: str) -> None:
     assert getattr(found(module), name) is not None
 
 
 @pytest.mark.parametrize("name", ["fileio", "package", "utils"])
-def test_modules_of_the_original_are_there_after_importing_the_package(name: str) -> None:
+def test_importing_the_package_makes_the_modules_of_the_original_available(name: str) -> None:
     code = f"import ffrecord; assert ffrecord.{name}.__name__ == 'ffrecord.{name}'"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert name in dir(ffrecord)
 
 
-def test_ffrecord_torch_is_there_after_importing_the_package() -> None:
+def test_importing_the_package_makes_ffrecord_torch_available() -> None:
     pytest.importorskip("torch")
     code = "import ffrecord; assert ffrecord.torch.Dataset.__module__.startswith('ffrecord.torch')"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -142,13 +142,13 @@ def test_importing_the_package_loads_none_of_its_modules() -> None:
 
 
 @pytest.mark.parametrize("name", ["FileReader", "FileWriter", "PackedFolder"])
-def test_modules_that_only_parsing_a_size_needs_are_not_loaded(name: str) -> None:
+def test_modules_needed_only_to_parse_a_size_are_not_loaded(name: str) -> None:
     code = f"import sys; from ffrecord import {name}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert not {"fractions", "decimal"} & set(run.stdout.split())
 
 
-def test_without_torch_the_package_has_no_torch_and_says_why() -> None:
+def test_without_torch_the_package_has_no_torch_and_explains_why() -> None:
     code = """
 import sys
 sys.modules["torch"] = None
@@ -183,11 +183,11 @@ def test_arguments_have_the_originals_names_order_and_defaults(name: str) -> Non
 
 
 def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
-    """Parameters by name. A loader's are torch's, with ours after them."""
+    """Return parameters by name. For a loader: torch's parameters, then ours."""
     parameters = dict(inspect.signature(function).parameters)
     if "args" in parameters:
         theirs = dict(inspect.signature(found("torch.utils.data.DataLoader")).parameters)
-        # torch has another argument before this one: a generator in its place is taken for one.
+        # torch has this argument before `generator`. A generator in its position is accepted too.
         del theirs["multiprocessing_context"]
         parameters = theirs | {name: parameters[name] for name in parameters if name != "args"}
     return parameters
@@ -269,16 +269,16 @@ def concat(tmp_path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Wrong:
-    """A wrong call, and what it raises in the original."""
+    """A wrong call, and the exception that the original raises."""
 
     call: Callable[[Path], Any]
     theirs: type[Exception]
     ours: type[Exception] | None = None
-    """Ours where that is another one."""
+    """Our exception, if it differs."""
 
 
 WRONG = {
-    # With check_data, which is the default.
+    # With check_data=True, the default.
     "damaged record": Wrong(lambda p: FileReader(damaged(p)).read_one(2), RuntimeError),
     "damaged record in a batch": Wrong(
         lambda p: FileReader(damaged(p)).read([2] * 3), RuntimeError
@@ -288,30 +288,30 @@ WRONG = {
         lambda p: FileReader(bad_header(p), check_data=False).validate(), RuntimeError
     ),
     "closed reader": Wrong(lambda p: closed_reader(p).read_one(0), RuntimeError),
-    "reader of a number": Wrong(lambda p: FileReader(3), TypeError),  # type: ignore[arg-type]
-    "reader of bytes": Wrong(lambda p: FileReader(b"some.ffr"), TypeError),  # type: ignore[arg-type]
-    "reader of nothing": Wrong(lambda p: FileReader([]), AssertionError, ValueError),
+    "number as path of a reader": Wrong(lambda p: FileReader(3), TypeError),  # type: ignore[arg-type]
+    "bytes as path of a reader": Wrong(lambda p: FileReader(b"some.ffr"), TypeError),  # type: ignore[arg-type]
+    "empty list as path of a reader": Wrong(lambda p: FileReader([]), AssertionError, ValueError),
     "reader of a missing file": Wrong(
         lambda p: FileReader(p / "missing.ffr"), AssertionError, FileNotFoundError
     ),
     "reader of an empty folder": Wrong(FileReader, AssertionError, FileNotFoundError),
-    "indices that are one": Wrong(lambda p: FileReader(records(p)).read(1), TypeError),
-    "indices that are text": Wrong(lambda p: FileReader(records(p)).read("12"), TypeError),
-    "indices that are not whole": Wrong(lambda p: FileReader(records(p)).read([1.5]), TypeError),
-    "index that is not whole": Wrong(
+    "one integer as indices": Wrong(lambda p: FileReader(records(p)).read(1), TypeError),
+    "text as indices": Wrong(lambda p: FileReader(records(p)).read("12"), TypeError),
+    "fractions as indices": Wrong(lambda p: FileReader(records(p)).read([1.5]), TypeError),
+    "fraction as index": Wrong(
         lambda p: FileReader(records(p)).read_one(1.5),  # type: ignore[arg-type]
         TypeError,
     ),
-    "writer of a number": Wrong(
+    "number as path of a writer": Wrong(
         lambda p: FileWriter(3, 1),  # type: ignore[arg-type]
         AssertionError,
         TypeError,
     ),
-    "writer of part of a record": Wrong(
+    "fraction as number of records": Wrong(
         lambda p: FileWriter(p / "new.ffr", 1.5),  # type: ignore[arg-type]
         TypeError,
     ),
-    "writer of less than no records": Wrong(lambda p: FileWriter(p / "new.ffr", -1), ValueError),
+    "negative number of records": Wrong(lambda p: FileWriter(p / "new.ffr", -1), ValueError),
     "writer into a missing folder": Wrong(lambda p: FileWriter(p / "no/new.ffr", 1), RuntimeError),
     "writer onto a folder": Wrong(lambda p: FileWriter(p, 1), RuntimeError, IsADirectoryError),
     "writer below a file": Wrong(
@@ -319,11 +319,11 @@ WRONG = {
     ),
     "too many records": Wrong(too_many, RuntimeError),
     "too few records": Wrong(too_few, RuntimeError),
-    "record of text": Wrong(lambda p: write(p, "text"), TypeError),
-    "record of a list": Wrong(lambda p: write(p, [1, 2]), TypeError),
-    "record of nothing": Wrong(lambda p: write(p, None), TypeError),
+    "text as record": Wrong(lambda p: write(p, "text"), TypeError),
+    "list as record": Wrong(lambda p: write(p, [1, 2]), TypeError),
+    "None as record": Wrong(lambda p: write(p, None), TypeError),
     "dump into a missing folder": Wrong(lambda p: dump([b"x"], p / "no/new.ffr", 1), RuntimeError),
-    "folder of records": Wrong(lambda p: PackedFolder(records(p)), ValueError),
+    "packed folder of plain records": Wrong(lambda p: PackedFolder(records(p)), ValueError),
     "missing name": Wrong(
         lambda p: packed(p).read_one("nothing"), AssertionError, FileNotFoundError
     ),
@@ -336,8 +336,8 @@ WRONG = {
     "name below a file": Wrong(
         lambda p: packed(p).read_one("a.txt/b"), TypeError, NotADirectoryError
     ),
-    "name that is a number": Wrong(lambda p: packed(p).read_one(3), TypeError),  # type: ignore[arg-type]
-    "listing of nothing": Wrong(
+    "number as name": Wrong(lambda p: packed(p).read_one(3), TypeError),  # type: ignore[arg-type]
+    "listing of a missing folder": Wrong(
         lambda p: packed(p).list("nothing"), AssertionError, FileNotFoundError
     ),
     "listing of a file": Wrong(
@@ -366,14 +366,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_call_raises_what_the_original_raises(name: str, tmp_path: Path) -> None:
+def test_a_wrong_call_raises_the_expected_exception(name: str, tmp_path: Path) -> None:
     wrong = WRONG[name]
     with pytest.raises(wrong.ours or wrong.theirs):
         wrong.call(tmp_path)
 
 
 @pytest.mark.parametrize("name", [name for name, wrong in WRONG.items() if wrong.ours])
-def test_another_exception_than_the_originals_is_another_and_is_documented(name: str) -> None:
+def test_an_exception_that_differs_from_the_original_is_documented(name: str) -> None:
     theirs, ours = WRONG[name].theirs, WRONG[name].ours
     assert ours is not None
     assert not issubclass(ours, theirs)
@@ -396,7 +396,7 @@ STRUCTURE = OrderedDict(
 )
 
 
-def test_the_originals_steps_of_packing_make_an_archive_that_opens(
+def test_packing_step_by_step_as_in_the_original_makes_an_archive_that_opens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = trees.plain_tree(tmp_path / "tree", FILES)
@@ -417,7 +417,7 @@ def test_the_originals_steps_of_packing_make_an_archive_that_opens(
         assert folder.structure == structure
 
 
-def test_pack_folder_numbers_and_prints_files_as_the_originals_steps_do(
+def test_pack_folder_numbers_and_prints_files_like_the_original(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = trees.plain_tree(tmp_path / "tree", FILES)
@@ -434,5 +434,5 @@ def test_files_that_are_out_of_order_are_refused(tmp_path: Path) -> None:
     tree = trees.plain_tree(tmp_path / "tree", FILES)
     with FileWriter(tmp_path / "x.ffr") as writer, pytest.raises(ValueError, match="number 3"):
         dump_files(writer, tree, OrderedDict([("a-b", 3)]), 0, False, 1)
-    # The original's magic bytes are not ours to choose.
+    # The magic bytes must be those of the original.
     assert MAGIC_BYTES == b"piouhjgbr"

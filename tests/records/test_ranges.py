@@ -1,4 +1,4 @@
-"""Ranges of records for workers: `partition` and `tasks`; and iteration that leaves damage out."""
+"""Ranges of records for workers (`partition`, `tasks`), and iteration that skips damage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = st.lists(st.lists(st.sampled_from([0, 0, 1, 7, 100, 5000]), max_size=30)
 
 
 def write(folder: Path, files: list[list[int]]) -> list[Path]:
-    """One file for each list of sizes, with a gap in every other one."""
+    """Write one file for each list of sizes, with a gap in every other file."""
     return [
         handmade.write_records(folder / f"{i}.ffr", [b"x" * size for size in sizes], i % 2 * 50)
         for i, sizes in enumerate(files)
@@ -35,7 +35,7 @@ def joined(ranges: list[range]) -> list[int]:
 
 @settings(max_examples=100)
 @given(FILES, st.integers(1, 60))
-def test_parts_are_everything_once_and_about_equal(
+def test_parts_cover_all_records_once_and_are_about_equal(
     tmp_path: Path, files: list[list[int]], n: int
 ) -> None:
     sizes = [size for each in files for size in each]
@@ -43,7 +43,7 @@ def test_parts_are_everything_once_and_about_equal(
         parts = [reader.partition(k, n) for k in range(n)]
         assert joined(parts) == list(range(len(sizes)))
         assert all(a.stop == b.start for a, b in pairwise(parts))
-        # A border is at most half a record from where it is due; a record weighs one byte more.
+        # A border is at most half a record off. A record counts one byte more than its size.
         weights = [sum(sizes[i] + 1 for i in part) for part in parts]
         share = (sum(sizes) + len(sizes)) / n
         assert max(weights) <= share + max(sizes, default=0) + 1
@@ -62,7 +62,7 @@ def test_a_large_record_has_a_part_to_itself(tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
-def test_parts_are_what_read_takes(tmp_path: Path) -> None:
+def test_read_accepts_parts(tmp_path: Path) -> None:
     records = handmade.random_records([10, 2000, 0, 5, 700, 1])
     path = handmade.write_records(tmp_path / "a.ffr", records)
     with FileReader(path) as reader:
@@ -74,7 +74,7 @@ def test_parts_are_what_read_takes(tmp_path: Path) -> None:
     (0, 0, ValueError), (0, -1, ValueError), (3, 3, IndexError), (-1, 3, IndexError),
     (0.5, 3, TypeError), (0, 3.0, TypeError),
 ])  # fmt: skip
-def test_a_part_that_is_none_is_refused(
+def test_invalid_parts_are_refused(
     k: int, n: int, error: type[Exception], sample_file: Path
 ) -> None:
     with FileReader(sample_file) as reader, pytest.raises(error):
@@ -90,7 +90,7 @@ def test_partitions_and_tasks_read_no_records(sample_file: Path) -> None:
 
 @settings(max_examples=100)
 @given(FILES, st.none() | st.integers(1, 40), st.none() | st.integers(1, 8000))
-def test_tasks_are_everything_once_within_their_limits_and_no_smaller_than_needed(
+def test_tasks_cover_all_records_once_and_are_as_large_as_the_limits_allow(
     tmp_path: Path, files: list[list[int]], most: int | None, most_bytes: int | None
 ) -> None:
     sizes = [size for each in files for size in each]
@@ -108,15 +108,13 @@ def test_tasks_are_everything_once_within_their_limits_and_no_smaller_than_neede
         assert over or (most is not None and len(longer) > most)
 
 
-def test_tasks_without_limits_are_one(sample_file: Path) -> None:
+def test_without_limits_there_is_one_task(sample_file: Path) -> None:
     with FileReader(sample_file) as reader:
         assert list(reader.tasks()) == [range(0, reader.n)]
 
 
 @pytest.mark.parametrize("limits", [{"max_records": 0}, {"max_bytes": 0}, {"max_bytes": -5}])
-def test_limits_that_nothing_fits_are_refused_at_once(
-    limits: dict[str, int], sample_file: Path
-) -> None:
+def test_limits_below_one_are_refused_at_once(limits: dict[str, int], sample_file: Path) -> None:
     with FileReader(sample_file) as reader, pytest.raises(ValueError, match="1 or more"):
         reader.tasks(**limits)
 
@@ -137,7 +135,7 @@ def damaged(folder: Path, records: list[bytes], numbers: list[int]) -> Path:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_iteration_can_leave_damaged_records_out_and_names_them(mode: str, tmp_path: Path) -> None:
+def test_iteration_can_skip_damaged_records_and_names_them(mode: str, tmp_path: Path) -> None:
     records = handmade.random_records([100] * 1500 + [3 << 20, 5, 3 << 20, 0, 7])
     numbers = [0, 700, 1499, 1502]
     path = damaged(tmp_path, records, numbers)
@@ -149,14 +147,14 @@ def test_iteration_can_leave_damaged_records_out_and_names_them(mode: str, tmp_p
         assert len(messages) == len(numbers)
         for number, message in zip(numbers, messages, strict=True):
             assert f"damaged.ffr: record {number} is damaged" in message
-        assert {each.filename for each in caught} == {handmade.__file__}  # who iterated
+        assert {each.filename for each in caught} == {handmade.__file__}  # the file with the loop
         with pytest.raises(SampleChecksumError):
             reader.read([0])
         with pytest.raises(SampleChecksumError):
             reader.read_one(0)
 
 
-def test_an_empty_record_with_a_wrong_checksum_is_left_out(tmp_path: Path) -> None:
+def test_an_empty_record_with_a_wrong_checksum_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "empty.ffr"
     path.write_bytes(handmade.sealed(2, [0, 5], [36, 36]))
     with FileReader(path, on_error="skip") as reader, pytest.warns(BadRecordWarning):
@@ -171,20 +169,20 @@ def test_iteration_raises_unless_told_otherwise(tmp_path: Path) -> None:
         list(reader)
 
 
-def test_a_whole_file_is_iterated_over_without_a_warning(sample_file: Path) -> None:
+def test_iterating_over_a_whole_file_does_not_warn(sample_file: Path) -> None:
     with FileReader(sample_file, on_error="skip") as reader, warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(list(reader)) == reader.n
 
 
-def test_a_closed_reader_is_an_error_also_when_damage_is_skipped(sample_file: Path) -> None:
+def test_a_closed_reader_raises_even_if_damage_is_skipped(sample_file: Path) -> None:
     reader = FileReader(sample_file, on_error="skip")
     reader.close()
     with pytest.raises(ClosedError):
         list(reader)
 
 
-def test_the_option_survives_pickling(tmp_path: Path) -> None:
+def test_on_error_survives_pickling(tmp_path: Path) -> None:
     path = damaged(tmp_path, [b"one", b"two"], [0])
     with FileReader(path, on_error="skip") as reader, pickle.loads(pickle.dumps(reader)) as again:
         assert again.on_error == "skip"
@@ -192,11 +190,11 @@ def test_the_option_survives_pickling(tmp_path: Path) -> None:
             assert handmade.as_bytes(again) == [b"two"]
 
 
-def test_another_word_is_refused(sample_file: Path) -> None:
+def test_an_unknown_on_error_is_refused(sample_file: Path) -> None:
     with pytest.raises(ValueError, match="on_error must be one of raise, skip"):
         FileReader(sample_file, on_error="ignore")
 
 
-def test_numpy_integers_are_numbers_too(sample_file: Path) -> None:
+def test_partition_accepts_numpy_integers(sample_file: Path) -> None:
     with FileReader(sample_file) as reader:
         assert reader.partition(np.int64(1), np.int32(3)) == reader.partition(1, 3)

@@ -1,4 +1,4 @@
-"""`FileReader` and its files: opened, known, checked and closed, against files made by hand."""
+"""`FileReader` and its files: opening, header data, checking, closing and pickling."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ from tests.support.modes import COPYING
 
 
 class FsPath:
+    """A path that is neither str nor Path."""
+
     def __init__(self, path: str) -> None:
         self._path = path
 
@@ -69,7 +71,7 @@ def test_several_files_are_read_as_one(
         assert [reader.read_one(i).tobytes() for i in range(10)] == records
 
 
-def test_files_come_in_the_order_given(three_files: tuple[list[str], list[bytes]]) -> None:
+def test_files_are_read_in_the_given_order(three_files: tuple[list[str], list[bytes]]) -> None:
     paths, records = three_files
     with FileReader(paths[::-1]) as reader:
         assert handmade.as_bytes(reader) == records[4:] + records[:4]
@@ -81,7 +83,9 @@ def test_one_file_may_be_given_twice(mode: str, sample_file: Path) -> None:
         assert reader.read_one(5).tobytes() == reader.read_one(78).tobytes()
 
 
-def test_a_folder_is_its_ffr_files_sorted(three_files: tuple[list[str], list[bytes]]) -> None:
+def test_a_folder_is_read_as_its_sorted_ffr_files(
+    three_files: tuple[list[str], list[bytes]],
+) -> None:
     paths, records = three_files
     folder = Path(paths[0]).parent
     (folder / "notes.txt").write_text("not a record file")
@@ -93,7 +97,7 @@ def test_a_folder_is_its_ffr_files_sorted(three_files: tuple[list[str], list[byt
             assert handmade.as_bytes(reader) == records
 
 
-def test_a_folder_without_record_files_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_record_files_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=str(tmp_path)):
         FileReader(tmp_path)
 
@@ -109,17 +113,17 @@ def test_many_files_are_read_as_one(mode: str, tmp_path: Path) -> None:
 
 
 def test_an_empty_list_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match="at least one file"):
+    with pytest.raises(ValueError, match="at least one path"):
         FileReader([])
 
 
 @pytest.mark.parametrize("wrong", [None, 3, b"bytes", {"a": 1}, iter(["a"])])
-def test_what_is_no_path_is_a_type_error(wrong: Any) -> None:
+def test_an_argument_that_is_no_path_is_a_type_error(wrong: Any) -> None:
     with pytest.raises(TypeError, match="path"):
         FileReader(wrong)
 
 
-def test_an_unknown_mode_is_a_value_error_that_lists_them(sample_file: Path) -> None:
+def test_an_unknown_mode_is_a_value_error_that_lists_the_modes(sample_file: Path) -> None:
     with pytest.raises(ValueError, match="auto, aio, buffered, mmap, not 'fast'"):
         FileReader(sample_file, mode="fast")
 
@@ -144,8 +148,8 @@ def test_a_symlink_is_followed(sample_file: Path, sample_records: list[bytes]) -
         assert handmade.as_bytes(reader) == sample_records
 
 
-def test_a_file_that_may_not_be_read_is_the_systems_error(sample_file: Path) -> None:
-    """In a child that gives its rights up, since everything may be read by root."""
+def test_a_file_without_read_permission_is_the_systems_error(sample_file: Path) -> None:
+    """In a child process without root's rights, because root may read every file."""
     sample_file.chmod(0)
     child = os.fork()
     if child == 0:
@@ -162,9 +166,7 @@ def test_a_file_that_may_not_be_read_is_the_systems_error(sample_file: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder in a list", "device", "socket"])
-def test_what_is_no_regular_file_is_refused_without_waiting(
-    kind: str, tmp_path: Path, mode: str
-) -> None:
+def test_special_files_are_refused_without_waiting(kind: str, tmp_path: Path, mode: str) -> None:
     path = str(tmp_path / "x")
     if kind == "fifo":
         os.mkfifo(path)
@@ -177,7 +179,7 @@ def test_what_is_no_regular_file_is_refused_without_waiting(
 
         with socket.socket(socket.AF_UNIX) as listener:
             here = os.getcwd()
-            os.chdir(tmp_path)  # the path of a socket may not be long
+            os.chdir(tmp_path)  # the path of a socket must be short
             try:
                 listener.bind("x")
             finally:
@@ -200,10 +202,10 @@ def test_a_file_in_memory_is_read(mode: str, sample_records: list[bytes]) -> Non
         path.unlink(missing_ok=True)
 
 
-# ---- what is known without reading ---------------------------------------------------------
+# ---- data from the headers -----------------------------------------------------------------
 
 
-def test_offsets_and_checksums_are_those_of_the_header(
+def test_offsets_and_checksums_match_the_header(
     three_files: tuple[list[str], list[bytes]], mode: str
 ) -> None:
     paths, _records = three_files
@@ -223,7 +225,7 @@ def test_offsets_and_checksums_are_those_of_the_header(
                 reader.get_checksums(index)
 
 
-def test_what_the_caller_does_to_offsets_and_checksums_does_not_reach_the_reader(
+def test_callers_cannot_change_the_offsets_and_checksums_of_a_reader(
     sample_file: Path, sample_records: list[bytes]
 ) -> None:
     with FileReader(sample_file) as reader:
@@ -249,7 +251,7 @@ def test_the_fingerprint_is_the_sha256_of_the_headers(
         assert other.fingerprint != digest.hexdigest()
 
 
-def test_the_fingerprint_of_a_legacy_file_is_of_its_bytes_too(sample_file: Path) -> None:
+def test_the_fingerprint_of_a_legacy_file_is_the_sha256_of_its_header(sample_file: Path) -> None:
     data = bytes(4) + sample_file.read_bytes()[4:]
     sample_file.write_bytes(data)
     with warnings.catch_warnings():
@@ -266,7 +268,7 @@ def test_validate_is_silent_about_a_good_file(reader: FileReader) -> None:
     reader.validate()
 
 
-def test_validate_sees_what_has_become_of_the_header(sample_file: Path, mode: str) -> None:
+def test_validate_finds_damage_that_came_after_opening(sample_file: Path, mode: str) -> None:
     for check_data in (True, False):
         with FileReader(sample_file, check_data=check_data, mode=mode) as reader:
             with sample_file.open("r+b") as file:
@@ -284,7 +286,7 @@ def test_validate_sees_what_has_become_of_the_header(sample_file: Path, mode: st
 
 
 @pytest.mark.parametrize("mode", COPYING, indirect=True)
-def test_a_file_cut_off_while_open_is_an_error(
+def test_a_file_truncated_while_open_is_an_error(
     sample_file: Path, sample_records: list[bytes], mode: str
 ) -> None:
     size = sample_file.stat().st_size
@@ -307,7 +309,7 @@ def test_a_file_cut_off_while_open_is_an_error(
             assert got == [sample_records[i] for i in intact]
 
 
-def test_a_file_cut_off_while_open_is_an_error_without_checksums_too(sample_file: Path) -> None:
+def test_a_file_truncated_while_open_is_an_error_without_checksums_too(sample_file: Path) -> None:
     for mode in COPYING:
         with FileReader(sample_file, check_data=False, mode=mode) as reader:
             size = sample_file.stat().st_size
@@ -317,7 +319,7 @@ def test_a_file_cut_off_while_open_is_an_error_without_checksums_too(sample_file
             os.truncate(sample_file, size)
 
 
-def test_unchecked_reading_gives_the_bytes_that_are_there(sample_file: Path, mode: str) -> None:
+def test_unchecked_reading_returns_damaged_bytes(sample_file: Path, mode: str) -> None:
     data = bytearray(sample_file.read_bytes())
     data[-1] ^= 0xFF
     sample_file.write_bytes(data)
@@ -342,10 +344,10 @@ def test_damaged_records_are_found_one_by_one(sample_file: Path, mode: str) -> N
         assert reader.find_damaged(10, 72) == []
 
 
-# ---- life ----------------------------------------------------------------------------------
+# ---- closing and pickling ------------------------------------------------------------------
 
 
-def test_a_closed_reader_says_so(sample_file: Path, mode: str) -> None:
+def test_a_closed_reader_raises_closed_error(sample_file: Path, mode: str) -> None:
     reader = FileReader(sample_file, mode=mode)
     reader.close()
     reader.close()
@@ -369,7 +371,7 @@ def test_a_closed_reader_says_so(sample_file: Path, mode: str) -> None:
     assert "closed" in repr(reader)
 
 
-def test_leaving_a_with_block_closes(sample_file: Path, mode: str) -> None:
+def test_leaving_a_with_block_closes_the_reader(sample_file: Path, mode: str) -> None:
     before = handmade.open_descriptors()
     with FileReader(sample_file, mode=mode) as reader:
         assert handmade.open_descriptors() > before
@@ -379,7 +381,7 @@ def test_leaving_a_with_block_closes(sample_file: Path, mode: str) -> None:
     assert handmade.open_descriptors() == before
 
 
-def test_a_dropped_reader_closes(sample_file: Path, mode: str) -> None:
+def test_a_dropped_reader_closes_its_files(sample_file: Path, mode: str) -> None:
     before = handmade.open_descriptors()
     reader = FileReader(sample_file, mode=mode)
     reader.read(range(73))
@@ -388,11 +390,11 @@ def test_a_dropped_reader_closes(sample_file: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("when", ["before the batch", "after the batch"])
-def test_a_reader_closed_by_another_thread_is_right_or_says_that_it_is_closed(
+def test_a_reader_closed_by_another_thread_returns_right_records_or_raises_closed_error(
     when: str, sample_file: Path, sample_records: list[bytes], mode: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """As if the other thread had come just before or after the batch was made."""
+    """The reader is closed just before or just after the batch is made."""
     batch = Table.batch
     opened: list[FileReader] = []
 
@@ -418,7 +420,7 @@ def test_a_reader_closed_by_another_thread_is_right_or_says_that_it_is_closed(
 
 
 def test_a_reader_whose_file_was_replaced_is_not_pickled(tmp_path: Path) -> None:
-    """Another process would open the new file, and read other records than this one."""
+    """Another process would open the new file and read different records."""
     path = handmade.write_records(tmp_path / "a.ffr", [b"one", b"two"])
     dumped = pickle.dumps(FileReader(path))
     with FileReader([path, path]) as reader:
@@ -437,8 +439,8 @@ def test_a_reader_whose_file_was_replaced_is_not_pickled(tmp_path: Path) -> None
             pickle.dumps(reader)
 
 
-def test_a_loader_asks_for_a_batch_of_records_at_once(tmp_path: Path) -> None:
-    """torch's loaders call `__getitems__` where there is one."""
+def test_getitems_returns_a_batch_of_records(tmp_path: Path) -> None:
+    """The loaders of torch call `__getitems__` if it exists."""
     with FileReader(handmade.write_records(tmp_path / "a.ffr", [b"0", b"11", b"2"])) as reader:
         assert [r.tobytes() for r in reader.__getitems__([2, 0, 1, -1])] == [
             b"2",
@@ -464,13 +466,14 @@ def test_a_pickled_reader_opens_the_same_files_the_same_way(
 
 
 @pytest.mark.parametrize("make", [pickle.dumps, copy.deepcopy])
-def test_what_is_being_read_cannot_be_pickled_or_copied(
+def test_pending_reads_and_open_files_cannot_be_pickled_or_copied(
     sample_file: Path, sample_records: list[bytes], make: Callable[[object], object], mode: str
 ) -> None:
-    """A copy had the same descriptors, and closed them when it went: the reader was done with."""
+    """A copy would have the same descriptors, and would close them while the reader uses them."""
     with FileReader(sample_file, mode=mode) as reader:
         pending = reader.read_async([1, 2, 3, 4])
-        with pytest.raises((TypeError, ValueError), match="pickled"):  # ctypes' own if in flight
+        # If reads are in flight, ctypes raises the error.
+        with pytest.raises((TypeError, ValueError), match="pickled"):
             make(pending)
         with pytest.raises(TypeError, match=r"sample\.ffr: an open file is not pickled or copied"):
             make(table_of(reader).require_open().each)
@@ -478,7 +481,7 @@ def test_what_is_being_read_cannot_be_pickled_or_copied(
         assert handmade.as_bytes(reader.read([5, 6, 7])) == sample_records[5:8]
 
 
-def test_a_pickled_reader_of_a_missing_file_says_so(sample_file: Path) -> None:
+def test_unpickling_a_reader_of_a_missing_file_is_file_not_found(sample_file: Path) -> None:
     with FileReader(sample_file) as reader:
         dumped = pickle.dumps(reader)
     sample_file.unlink()
@@ -486,7 +489,7 @@ def test_a_pickled_reader_of_a_missing_file_says_so(sample_file: Path) -> None:
         pickle.loads(dumped)
 
 
-def test_a_failed_opening_leaves_nothing_to_complain_about(
+def test_failing_to_open_causes_no_errors_in_destructors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     complaints: list[Any] = []
@@ -498,8 +501,8 @@ def test_a_failed_opening_leaves_nothing_to_complain_about(
     assert complaints == []
 
 
-def test_more_shards_than_the_usual_limit_of_open_files(tmp_path: Path) -> None:
-    """In a process of its own: it starts with a soft limit of 1024."""
+def test_more_shards_can_be_open_than_the_usual_limit_of_open_files(tmp_path: Path) -> None:
+    """In a separate process that starts with a soft limit of 1024."""
     for i in range(600):
         (tmp_path / f"{i:03d}.ffr").write_bytes(handmade.record_bytes([b"%d" % i]))
     script = (

@@ -1,4 +1,4 @@
-"""`FileReader` and its records: which are picked, how, and what they come as."""
+"""`FileReader` and its records: indices, ways to read, results and reading ahead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.modes import COPYING, MODES
 
 
 class TensorLike:
-    """What numpy knows of a tensor: a length and `__array__`."""
+    """A stand-in for a tensor, with the two things that numpy uses: a length and `__array__`."""
 
     def __init__(self, *numbers: int) -> None:
         self._numbers = numbers
@@ -38,7 +38,7 @@ class TensorLike:
 
 
 class Index:
-    """An integer that is no int."""
+    """An integer that is not an int."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -47,7 +47,7 @@ class Index:
         return self._number
 
 
-# ---- which records -------------------------------------------------------------------------
+# ---- indices -------------------------------------------------------------------------------
 
 PICKS: list[tuple[str, Any, list[int]]] = [
     ("list", [3, 1, 2], [3, 1, 2]),
@@ -60,7 +60,7 @@ PICKS: list[tuple[str, Any, list[int]]] = [
     ("slice downwards", slice(None, 69, -1), [72, 71, 70]),
     ("negative numbers", [-1, -73, 0], [72, 0, 0]),
     ("numpy integers", [np.int8(3), np.uint64(4), np.int16(-1)], [3, 4, 72]),
-    ("integers that are no ints", [Index(7), Index(-2)], [7, 71]),
+    ("integers that are not ints", [Index(7), Index(-2)], [7, 71]),
     ("tensor", TensorLike(9, -1, 9), [9, 72, 9]),
     ("strided array", np.arange(20)[::7], [0, 7, 14]),
     ("read-only array", np.frombuffer(bytes([1, 2]), np.uint8), [1, 2]),
@@ -84,7 +84,7 @@ PICKS: list[tuple[str, Any, list[int]]] = [
 
 
 @pytest.mark.parametrize(("indices", "picked"), [p[1:] for p in PICKS], ids=[p[0] for p in PICKS])
-def test_every_kind_of_indices_picks_its_records(
+def test_every_kind_of_indices_selects_its_records(
     indices: Any, picked: list[int], reader: FileReader, sample_records: list[bytes]
 ) -> None:
     expected = [sample_records[i] for i in picked]
@@ -95,7 +95,7 @@ def test_every_kind_of_indices_picks_its_records(
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 40])
-def test_iterators_pick_records(
+def test_iterators_select_records(
     count: int, reader: FileReader, sample_records: list[bytes]
 ) -> None:
     picked = [-(7 * i % 73) for i in range(count)]
@@ -111,7 +111,7 @@ def test_an_endless_iterator_is_out_of_range(reader: FileReader) -> None:
         reader.read(itertools.count())
 
 
-def test_truth_values_are_no_indices_wherever_they_come_from(reader: FileReader) -> None:
+def test_booleans_are_refused_as_indices(reader: FileReader) -> None:
     for indices in ([True, False], {True}, (each for each in [True])):
         with pytest.raises(TypeError, match="booleans"):
             reader.read(indices)
@@ -124,7 +124,7 @@ def test_a_reader_without_records_is_true(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])
-def test_arrays_of_every_integer_type_pick_records(
+def test_arrays_of_every_integer_type_select_records(
     dtype: str, reader: FileReader, sample_records: list[bytes]
 ) -> None:
     indices = np.array([9, 0, 72, 9], dtype)
@@ -139,7 +139,9 @@ def test_indices_are_not_changed(reader: FileReader) -> None:
 
 
 @pytest.mark.parametrize("index", [73, -74, 1000, 2**31, 2**62, -(2**62)])
-def test_out_of_range_is_an_index_error_naming_index_and_n(index: int, reader: FileReader) -> None:
+def test_an_index_out_of_range_is_an_error_that_names_index_and_n(
+    index: int, reader: FileReader
+) -> None:
     wrongs: list[Any] = [
         [index], [0, index, 1], [1, 2, 3, index], np.array([index]), (index,),
         range(index, index + 1),
@@ -155,16 +157,20 @@ def test_out_of_range_is_an_index_error_naming_index_and_n(index: int, reader: F
         _ = reader[index]
 
 
-def test_what_is_out_of_range_is_said_of_which_file(tmp_path: Path) -> None:
+def test_an_index_out_of_range_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     one, many = tmp_path / "one.ffr", tmp_path / "many.ffr"
     handmade.write_records(one, [b"x"])
     handmade.write_records(many, [b""] * 4782)
     cases: list[tuple[Any, str]] = [
-        (one, f"{one}: record 99999 is out of range: there is 1 record"),
-        (many, f"{many}: record 99999 is out of range: there are 4,782 records"),
+        (one, f"{one}: record 99999 is out of range: there is 1 record, number 0"),
+        (
+            many,
+            f"{many}: record 99999 is out of range: there are 4,782 records, numbered 0 to 4781",
+        ),
         (
             [one, many],
-            f"{one} and 1 more file: record 99999 is out of range: there are 4,783 records",
+            f"{one} and 1 more file: record 99999 is out of range: "
+            "there are 4,783 records, numbered 0 to 4782",
         ),
     ]
     for files, said in cases:
@@ -187,7 +193,7 @@ def test_what_is_out_of_range_is_said_of_which_file(tmp_path: Path) -> None:
             assert str(raised.value) == said
         with pytest.raises(IndexError) as raised:
             reader.read_range(0, 99999)
-        due = f"range [0, 99999) is not within [0, {reader.n:,})"
+        due = f"range(0, 99999) is not within 0 to {reader.n}"
         assert str(raised.value) == f"{said.partition(': ')[0]}: {due}"
 
 
@@ -232,7 +238,7 @@ def test_a_range_longer_than_any_list_is_out_of_range(sample_file: Path) -> None
     ],
     ids=handmade.label,
 )  # fmt: skip
-def test_what_are_no_indices_is_a_type_error(indices: Any, sample_file: Path) -> None:
+def test_invalid_indices_are_a_type_error(indices: Any, sample_file: Path) -> None:
     with FileReader(sample_file) as reader:
         with pytest.raises(TypeError):
             reader.read(indices)
@@ -242,7 +248,7 @@ def test_what_are_no_indices_is_a_type_error(indices: Any, sample_file: Path) ->
 
 @settings(max_examples=60)
 @given(st.lists(st.integers(-73, 72), max_size=120), st.sampled_from(MODES))
-def test_any_batch_is_what_a_list_of_the_records_gives(
+def test_any_batch_equals_the_same_selection_from_a_list(
     sample_file: Path, sample_records: list[bytes], indices: list[int], mode: str
 ) -> None:
     with FileReader(sample_file, mode=mode) as reader:
@@ -268,7 +274,7 @@ def test_a_batch_has_no_upper_limit(mode: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "index", [0, 5, 72, -1, -73, np.int32(9), np.uint64(9), np.array(9), Index(9), True]
 )
-def test_one_record_is_read_by_its_number(
+def test_one_record_is_read_by_its_index(
     index: Any, reader: FileReader, sample_records: list[bytes]
 ) -> None:
     expected = sample_records[operator.index(index)]
@@ -276,7 +282,7 @@ def test_one_record_is_read_by_its_number(
     assert reader[index].tobytes() == expected
 
 
-def test_a_record_by_what_is_no_number_is_a_type_error(reader: FileReader) -> None:
+def test_an_invalid_index_of_one_record_is_a_type_error(reader: FileReader) -> None:
     wrongs: list[Any] = [1.5, "1", None, [1], np.array([1, 2])]
     for wrong in wrongs:
         with pytest.raises(TypeError):
@@ -286,14 +292,14 @@ def test_a_record_by_what_is_no_number_is_a_type_error(reader: FileReader) -> No
 @pytest.mark.parametrize(
     "index", [slice(3, 9), slice(None), [3, 1], (4, 5), range(4), np.arange(3)]
 )
-def test_brackets_with_several_are_a_batch(
+def test_brackets_with_several_indices_read_a_batch(
     index: Any, reader: FileReader, sample_records: list[bytes]
 ) -> None:
     numbers = range(73)[index] if isinstance(index, slice) else index
     assert handmade.as_bytes(reader[index]) == [sample_records[i] for i in numbers]
 
 
-def test_iteration_gives_every_record_in_order(
+def test_iteration_yields_every_record_in_order(
     reader: FileReader, sample_records: list[bytes]
 ) -> None:
     assert handmade.as_bytes(reader) == sample_records
@@ -309,7 +315,7 @@ def test_two_iterations_do_not_disturb_each_other(
     )
 
 
-def test_iteration_over_more_than_one_step_gives_every_record(mode: str, tmp_path: Path) -> None:
+def test_iteration_over_more_than_one_step_yields_every_record(mode: str, tmp_path: Path) -> None:
     sizes = [1] * 3000 + [5 << 20] * 2 + [0] * 10 + [1 << 20] * 9
     records = handmade.random_records(sizes)
     path = handmade.write_records(tmp_path / "steps.ffr", records)
@@ -321,7 +327,7 @@ def test_iteration_over_more_than_one_step_gives_every_record(mode: str, tmp_pat
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 73), (5, 6), (9, 9), (0, 0), (73, 73), (60, 73)])
-def test_a_range_is_read_as_a_whole(
+def test_read_range_returns_the_records_of_a_range(
     start: int, stop: int, reader: FileReader, sample_records: list[bytes]
 ) -> None:
     assert handmade.as_bytes(reader.read_range(start, stop)) == sample_records[start:stop]
@@ -340,7 +346,7 @@ def test_an_index_from_the_end_means_the_same_record_everywhere(
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (0, 74), (9, 3), (74, 74)])
-def test_a_range_outside_is_an_index_error(start: int, stop: int, reader: FileReader) -> None:
+def test_an_invalid_range_is_an_index_error(start: int, stop: int, reader: FileReader) -> None:
     with pytest.raises(IndexError, match=rf"{start}, {stop}\b.*73"):
         reader.read_range(start, stop)
 
@@ -392,7 +398,7 @@ def test_results_are_flat_arrays_of_bytes(reader: FileReader) -> None:
 
 
 @pytest.mark.parametrize("mode", COPYING, indirect=True)
-def test_results_may_be_written_to_and_are_nobody_elses(
+def test_results_are_writable_and_share_no_memory(
     reader: FileReader, sample_records: list[bytes]
 ) -> None:
     indices = [9, 10, 9, 5, 9, 10, 3]
@@ -416,7 +422,7 @@ def test_mapped_results_are_read_only(sample_file: Path, sample_records: list[by
     assert sample_file.read_bytes() == handmade.record_bytes(sample_records)
 
 
-def test_results_stay_valid_when_the_reader_is_gone(
+def test_results_stay_valid_after_the_reader_is_closed(
     sample_file: Path, sample_records: list[bytes], mode: str
 ) -> None:
     reader = FileReader(sample_file, mode=mode)
@@ -430,7 +436,7 @@ def test_results_stay_valid_when_the_reader_is_gone(
     assert one.tobytes() == sample_records[9]
 
 
-def test_one_result_stays_valid_when_its_batch_is_gone(
+def test_one_result_stays_valid_after_its_batch_is_dropped(
     reader: FileReader, sample_records: list[bytes]
 ) -> None:
     kept = [reader.read(range(73))[10] for _ in range(5)]
@@ -463,7 +469,7 @@ def test_several_batches_may_be_in_flight(reader: FileReader, sample_records: li
         assert handmade.as_bytes(pending[i].result()) == expected
 
 
-def test_a_result_may_be_asked_for_twice(reader: FileReader, sample_records: list[bytes]) -> None:
+def test_result_may_be_called_twice(reader: FileReader, sample_records: list[bytes]) -> None:
     pending = reader.read_async(range(73))
     assert handmade.as_bytes(pending.result()) == sample_records
     assert handmade.as_bytes(pending.result()) == sample_records
@@ -477,7 +483,7 @@ def test_a_batch_may_be_dropped_without_its_result(
     assert handmade.as_bytes(reader.read(range(73))) == sample_records
 
 
-def test_a_result_may_be_asked_for_in_a_forked_child(
+def test_result_may_be_called_in_a_forked_child(
     sample_file: Path, sample_records: list[bytes], mode: str
 ) -> None:
     handmade.evict(sample_file)
@@ -496,7 +502,7 @@ def test_a_result_may_be_asked_for_in_a_forked_child(
         assert handmade.as_bytes(pending.result()) == sample_records
 
 
-def test_a_damaged_record_is_reported_by_the_result(sample_file: Path, mode: str) -> None:
+def test_a_damaged_record_is_reported_by_result(sample_file: Path, mode: str) -> None:
     data = bytearray(sample_file.read_bytes())
     data[-1] ^= 1
     sample_file.write_bytes(data)

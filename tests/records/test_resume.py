@@ -1,4 +1,4 @@
-"""`FileWriter(resumable=True)`: what is found again, what is cut off, and what is refused."""
+"""`FileWriter(resumable=True)`: resuming, crashes, damage and refused files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.powercut import Cut, Disk
 
 RECORDS = handmade.random_records([5, 0, 3000, 1, 70_000, 0, 12])
 COUNTS = [None, len(RECORDS)]
-# The journal of b"abc" and b"" flushed one by one, begun with n=2 and the id 0x0123456789abcdef.
+# The journal of b"abc" and b"", flushed one by one, with n=2 and the id 0x0123456789abcdef.
 STORED_JOURNAL = bytes.fromhex(
     "4646525041525431"  # "FFRPART1"
     "0200000000000000"  # n
@@ -45,7 +45,7 @@ STORED_JOURNAL = bytes.fromhex(
     "efcdab8967452301"
     "e6157a93"
     "00000000"
-    "0100000000000000"  # one record was there for certain when the second was flushed
+    "0100000000000000"  # one record was settled when the second was flushed
     "1f33cee5"
     "00000000"
     "0000000000000000"
@@ -56,6 +56,7 @@ STORED_JOURNAL = bytes.fromhex(
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
+    """Return the path of a file that is not written yet."""
     return tmp_path / "long.ffr"
 
 
@@ -68,7 +69,7 @@ def journal_of(path: Path) -> Path:
 
 
 def interrupted(path: Path, records: list[bytes], n: int | None = None) -> None:
-    """Write records and flush them; then stop as a killed process does."""
+    """Write and flush records, then stop like a killed process."""
     unfinished = FileWriter(path, n, resumable=True)
     unfinished.write(records)
     unfinished.flush()
@@ -76,7 +77,7 @@ def interrupted(path: Path, records: list[bytes], n: int | None = None) -> None:
 
 
 def finish(path: Path, n: int | None = None, records: list[bytes] = RECORDS) -> int:
-    """Write what is missing; how many there were."""
+    """Write the missing records; return how many were already written."""
     with FileWriter(path, n, resumable=True) as again:
         there = again.count
         again.write(records[there:])
@@ -85,18 +86,18 @@ def finish(path: Path, n: int | None = None, records: list[bytes] = RECORDS) -> 
     return there
 
 
-# ---- going on ------------------------------------------------------------------------------
+# ---- resuming ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", COUNTS)
 @pytest.mark.parametrize("there", range(len(RECORDS) + 1))
-def test_a_writer_goes_on_after_what_was_flushed(there: int, n: int | None, path: Path) -> None:
+def test_a_writer_resumes_after_the_flushed_records(there: int, n: int | None, path: Path) -> None:
     interrupted(path, RECORDS[:there], n)
     assert not path.exists()
     assert finish(path, n) == there
 
 
-def test_with_a_known_count_the_file_is_as_any_other(path: Path) -> None:
+def test_with_a_known_count_the_file_equals_one_written_without_interruption(path: Path) -> None:
     interrupted(path, RECORDS[:4], len(RECORDS))
     finish(path, len(RECORDS))
     assert path.read_bytes() == handmade.record_bytes(RECORDS)
@@ -108,7 +109,7 @@ def test_with_a_known_count_the_file_is_as_any_other(path: Path) -> None:
     st.booleans(),
     st.integers(0, 1 << 32),
 )
-def test_however_often_it_is_interrupted_all_records_are_there(
+def test_all_records_are_kept_after_any_number_of_interruptions(
     tmp_path_factory: pytest.TempPathFactory,
     groups: list[list[bytes]],
     announced: bool,
@@ -131,7 +132,7 @@ def test_however_often_it_is_interrupted_all_records_are_there(
     assert finish(path, n, records) == len(records)
 
 
-def test_what_was_not_flushed_is_cut_off(path: Path) -> None:
+def test_records_that_were_not_flushed_are_cut_off(path: Path) -> None:
     unfinished = FileWriter(path, resumable=True)
     unfinished.write(RECORDS[:3])
     unfinished.flush()
@@ -141,7 +142,7 @@ def test_what_was_not_flushed_is_cut_off(path: Path) -> None:
     assert finish(path) == 3
 
 
-def test_an_exception_keeps_what_was_written(path: Path) -> None:
+def test_an_exception_keeps_the_written_records(path: Path) -> None:
     def failing() -> Iterator[bytes]:
         yield from RECORDS[:2]
         raise ZeroDivisionError
@@ -151,31 +152,31 @@ def test_an_exception_keeps_what_was_written(path: Path) -> None:
     assert finish(path) == 2
 
 
-def test_a_suspended_writer_keeps_what_was_written(path: Path) -> None:
+def test_a_suspended_writer_keeps_the_written_records(path: Path) -> None:
     unfinished = FileWriter(path, resumable=True)
     unfinished.write(RECORDS[:2])
     unfinished.suspend()
     assert finish(path) == 2
 
 
-def test_a_dropped_writer_keeps_what_was_written_and_says_so(path: Path) -> None:
+def test_a_dropped_writer_keeps_the_written_records_and_warns(path: Path) -> None:
     unfinished = FileWriter(path, resumable=True)
     unfinished.write(RECORDS[:2])
-    with pytest.warns(ResourceWarning, match="it can be continued"):
+    with pytest.warns(ResourceWarning, match="its records can be resumed"):
         del unfinished
     assert finish(path) == 2
 
 
-def test_a_discarded_writer_leaves_nothing(path: Path) -> None:
+def test_a_discarded_writer_leaves_no_file(path: Path) -> None:
     interrupted(path, RECORDS)
     FileWriter(path, resumable=True).discard()
     assert os.listdir(path.parent) == []
 
 
-def test_too_few_records_can_be_continued(path: Path) -> None:
+def test_a_file_with_too_few_records_can_be_resumed(path: Path) -> None:
     n = len(RECORDS)
     with (
-        pytest.raises(CountError, match="can be continued"),
+        pytest.raises(CountError, match="resume to write the rest"),
         FileWriter(path, n, resumable=True) as unfinished,
     ):
         unfinished.write(RECORDS[:2])
@@ -202,7 +203,7 @@ def test_appended_and_sealed_records_are_flushed_like_others(path: Path) -> None
     assert finish(path, records=[b"ab", b"", b"cdef", b"more"]) == 3
 
 
-def test_an_ordinary_writer_can_be_flushed_and_leaves_nothing(path: Path) -> None:
+def test_an_ordinary_writer_can_be_flushed_and_leaves_no_file(path: Path) -> None:
     ordinary = FileWriter(path)
     ordinary.write_one(b"x")
     ordinary.flush()
@@ -215,7 +216,7 @@ def test_an_existing_file_stays_until_the_end(path: Path) -> None:
     path.chmod(0o600)
     interrupted(path, RECORDS[:3])
     assert handmade.records_in(path.read_bytes()) == [b"old"]
-    assert stat.S_IMODE(data_of(path).stat().st_mode) == 0o600  # nobody else sees more of it
+    assert stat.S_IMODE(data_of(path).stat().st_mode) == 0o600  # as private as the old file
     assert finish(path) == 3
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -238,7 +239,7 @@ def test_more_records_than_the_header_has_room_for_are_copied(
     assert finish(path) == 5
 
 
-def test_direct_writes_can_be_flushed_and_gone_on_with(
+def test_direct_writes_can_be_flushed_and_resumed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(atomic_file, "DIRECT_FROM", 1 << 20)
@@ -248,7 +249,7 @@ def test_direct_writes_can_be_flushed_and_gone_on_with(
 
 
 @pytest.mark.parametrize("length", [1, 200, 246, 250])
-def test_long_names_have_a_partial_file_of_their_own(length: int, tmp_path: Path) -> None:
+def test_long_names_have_separate_partial_files(length: int, tmp_path: Path) -> None:
     one, other = tmp_path / ("x" * length), tmp_path / ("x" * (length - 1) + "y")
     interrupted(one, RECORDS[:1])
     interrupted(other, RECORDS[:2])
@@ -263,7 +264,7 @@ def test_long_names_have_a_partial_file_of_their_own(length: int, tmp_path: Path
 
 
 def journal_bytes(n: int, begin: int, identity: int, settled: int, records: list[bytes]) -> bytes:
-    """As docs/format.md says."""
+    """Build a journal as docs/format.md specifies it."""
     head = struct.pack("<8sqqQ", b"FFRPART1", n, begin, identity)
     crc = zlib.crc32(head)
     count = struct.pack("<q", settled)
@@ -290,7 +291,7 @@ def test_a_journal_equals_stored_bytes(path: Path, monkeypatch: pytest.MonkeyPat
     assert data_of(path).read_bytes() == bytes(36) + b"abc"
 
 
-def test_a_stored_partial_file_is_gone_on_with(path: Path) -> None:
+def test_a_stored_partial_file_is_resumed(path: Path) -> None:
     data_of(path).write_bytes(bytes(36) + b"abc")
     journal_of(path).write_bytes(STORED_JOURNAL)
     with FileWriter(path, 2, resumable=True) as again:
@@ -302,7 +303,7 @@ def test_a_stored_partial_file_is_gone_on_with(path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 33))
-def test_a_torn_journal_loses_only_what_was_being_flushed(cut: int, path: Path) -> None:
+def test_a_torn_journal_loses_only_the_records_being_flushed(cut: int, path: Path) -> None:
     interrupted(path, RECORDS[:4])
     interrupted(path, RECORDS[4:6])  # records 0 to 3 are settled now
     os.truncate(journal_of(path), journal_of(path).stat().st_size - cut)
@@ -310,7 +311,7 @@ def test_a_torn_journal_loses_only_what_was_being_flushed(cut: int, path: Path) 
 
 
 def interrupt_second(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """The second call from now on does not happen."""
+    """Make the second call of an `os` function from now on raise instead."""
     plain, calls = getattr(os, name), iter(range(2))
 
     def interrupted(*args: object) -> Any:
@@ -328,15 +329,18 @@ def interrupt_second(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     st.booleans(),
     st.integers(0, 1 << 32),
 )
-def test_a_power_cut_loses_nothing_that_was_flushed(
+def test_a_power_cut_loses_no_flushed_record(
     tmp_path_factory: pytest.TempPathFactory,
     plan: list[tuple[int, bool]],
     moment: str,
     announced: bool,
     seed: int,
 ) -> None:
-    """`moment` is when it comes: right after the last record, after its bytes were written, or
-    before the last flush has synced its journal."""
+    """Cut the power at one `moment`.
+
+    That is right after the last record, after its bytes were written, or before the last flush has
+    synced the journal.
+    """
     chance = random.Random(seed)
     path = tmp_path_factory.mktemp("cut") / "long.ffr"
     records = [chance.randbytes(size) for size, _ in plan]
@@ -360,14 +364,14 @@ def test_a_power_cut_loses_nothing_that_was_flushed(
         images = {each: disk.image(each, cut) for each in (data_of(path), journal_of(path))}
         unfinished._file.abandon()
     for each, image in images.items():
-        assert isinstance(image, bytes)  # their names are on disk from the start
+        assert isinstance(image, bytes)  # both names are on disk from the start
         each.write_bytes(image)
     with FileReader(path, unfinished=True) as reader:
         seen = handmade.as_bytes(reader)
     with FileWriter(path, n, resumable=True) as again:
         there = again.count
         assert flushed <= there <= len(records)
-        assert seen == records[:there]  # by who only looks, too
+        assert seen == records[:there]  # a reader sees the same records
         again.write(records[there:])
     assert handmade.records_in(path.read_bytes()) == records
     assert os.listdir(path.parent) == [path.name]
@@ -377,7 +381,7 @@ def test_a_power_cut_loses_nothing_that_was_flushed(
 
 
 def settled(path: Path) -> None:
-    """Six records, of which the first four are certain."""
+    """Write six records; the first four are settled."""
     interrupted(path, RECORDS[:4])
     interrupted(path, RECORDS[4:6])
 
@@ -388,7 +392,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_damaged_record_that_was_certain_is_an_error_and_nothing_is_cut_off(path: Path) -> None:
+def test_a_damaged_settled_record_is_an_error_and_nothing_is_cut_off(path: Path) -> None:
     settled(path)
     at = data_of(path).read_bytes().index(RECORDS[2])
     flip(data_of(path), at)
@@ -400,21 +404,21 @@ def test_a_damaged_record_that_was_certain_is_an_error_and_nothing_is_cut_off(pa
     assert finish(path) == 6
 
 
-def test_a_partial_file_that_was_cut_off_is_an_error(path: Path) -> None:
+def test_a_truncated_partial_file_is_an_error(path: Path) -> None:
     settled(path)
     os.truncate(data_of(path), resume.ROOM + 100)
     with pytest.raises(TruncatedError, match="record 2"):
         FileWriter(path, resumable=True)
 
 
-def test_a_damaged_entry_that_was_certain_is_an_error(path: Path) -> None:
+def test_a_damaged_settled_entry_is_an_error(path: Path) -> None:
     settled(path)
     flip(journal_of(path), 64 + 16 * 1 + 3)
     with pytest.raises(StructureError, match="record 1"):
         FileWriter(path, resumable=True)
 
 
-def test_a_journal_that_lost_certain_entries_is_an_error(path: Path) -> None:
+def test_a_journal_without_its_settled_entries_is_an_error(path: Path) -> None:
     settled(path)
     os.truncate(journal_of(path), 64 + 16 * 2)
     with pytest.raises(StructureError, match="record 2"):
@@ -432,7 +436,7 @@ def test_records_without_a_journal_are_an_error_and_are_kept(path: Path) -> None
 
 @settings(max_examples=150)
 @given(st.data())
-def test_any_damage_gives_an_error_or_right_records(
+def test_any_damage_causes_an_error_or_right_records(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("damage") / "long.ffr"
@@ -450,18 +454,18 @@ def test_any_damage_gives_an_error_or_right_records(
         assert handmade.records_in(path.read_bytes()) == RECORDS
 
 
-# ---- refused -------------------------------------------------------------------------------
+# ---- refused files and finished files ------------------------------------------------------
 
 
 def test_another_count_is_refused(path: Path) -> None:
     interrupted(path, RECORDS[:2], 7)
     for n in (6, None):
-        with pytest.raises(CountError, match="begun with n=7"):
+        with pytest.raises(CountError, match="started with n=7, not n="):
             FileWriter(path, n, resumable=True)
     assert finish(path, 7) == 2
 
 
-def test_two_writers_cannot_have_one_partial_file(path: Path) -> None:
+def test_two_writers_cannot_share_one_partial_file(path: Path) -> None:
     first = FileWriter(path, resumable=True)
     first.write(RECORDS[:2])
     with pytest.raises(BusyError, match="another writer"):
@@ -494,7 +498,7 @@ def test_nothing_can_be_flushed_after_closing(path: Path) -> None:
     assert handmade.records_in(path.read_bytes()) == []
 
 
-def test_a_full_disk_keeps_what_was_flushed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_the_flushed_records(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unfinished = FileWriter(path, resumable=True)
     unfinished.write(RECORDS[:3])
     unfinished.flush()
@@ -510,7 +514,7 @@ def test_a_full_disk_keeps_what_was_flushed(path: Path, monkeypatch: pytest.Monk
     assert finish(path) == 3
 
 
-def test_no_room_for_the_finished_file_keeps_all(
+def test_no_room_for_the_finished_file_keeps_all_records(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unfinished = FileWriter(path, resumable=True)
@@ -526,8 +530,8 @@ def test_no_room_for_the_finished_file_keeps_all(
     assert finish(path) == len(RECORDS)
 
 
-def test_a_finished_files_journal_does_not_matter(path: Path) -> None:
-    """What is left of a writer that was killed between its last two steps."""
+def test_a_journal_left_over_from_a_finished_file_is_ignored(path: Path) -> None:
+    """The journal is left over from a writer that was killed between its last two steps."""
     interrupted(path, RECORDS[:3])
     data_of(path).unlink()
     assert finish(path) == 0
@@ -540,7 +544,7 @@ def state_of(path: Path) -> tuple[bytes, int, int, int]:
 
 @pytest.mark.parametrize("records", [RECORDS, [b""], []], ids=len)
 @pytest.mark.parametrize("written", ["resumably", "plainly", "by hand"])
-def test_a_finished_file_of_as_many_records_is_not_touched(
+def test_a_finished_file_of_n_records_is_not_touched(
     written: str, records: list[bytes], path: Path
 ) -> None:
     n = len(records)
@@ -565,9 +569,11 @@ def test_a_finished_file_takes_no_more_records(path: Path) -> None:
     finish(path, len(RECORDS))
     before = state_of(path)
     again = FileWriter(path, len(RECORDS), resumable=True)
-    with pytest.raises(CountError, match="already holds all of its 7 records"):
+    with pytest.raises(
+        CountError, match="already has all of its 7 records; pass a larger n or leave it out"
+    ):
         again.write_one(b"more")
-    with pytest.raises(CountError, match="already holds all of its records"):
+    with pytest.raises(CountError, match="already has all of its 7 records"):
         again.append(memoryview(b"more"))
     again.close()
     with pytest.raises(ClosedError):
@@ -576,9 +582,7 @@ def test_a_finished_file_takes_no_more_records(path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["close", "suspend", "discard"])
-def test_a_writer_of_a_finished_file_keeps_no_descriptor_after_its_end(
-    end: str, path: Path
-) -> None:
+def test_a_closed_writer_of_a_finished_file_keeps_no_descriptor(end: str, path: Path) -> None:
     finish(path, len(RECORDS))
     before = len(os.listdir("/proc/self/fd"))
     again = FileWriter(path, len(RECORDS), resumable=True)
@@ -586,7 +590,7 @@ def test_a_writer_of_a_finished_file_keeps_no_descriptor_after_its_end(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_finished_file_is_found_by_several_at_once(path: Path) -> None:
+def test_several_writers_find_a_finished_file_at_once(path: Path) -> None:
     finish(path, len(RECORDS))
     writers = [FileWriter(path, len(RECORDS), resumable=True) for _ in range(2)]
     assert [each.count for each in writers] == [len(RECORDS)] * 2
@@ -594,7 +598,7 @@ def test_a_finished_file_is_found_by_several_at_once(path: Path) -> None:
         each.close()
 
 
-def test_what_a_writer_leaves_that_is_killed_after_its_file_got_its_name_is_removed(
+def test_the_journal_of_a_writer_killed_after_renaming_its_file_is_removed(
     path: Path,
 ) -> None:
     interrupted(path, RECORDS, len(RECORDS))
@@ -606,7 +610,7 @@ def test_what_a_writer_leaves_that_is_killed_after_its_file_got_its_name_is_remo
     assert not journal_of(path).exists()
 
 
-def cut_off(path: Path) -> None:
+def truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
@@ -614,27 +618,29 @@ def cut_off(path: Path) -> None:
     "make",
     [
         lambda path: handmade.write_records(path, RECORDS[:-1]),
-        lambda path: cut_off(handmade.write_records(path, RECORDS)),
+        lambda path: truncate(handmade.write_records(path, RECORDS)),
         lambda path: archives.flip(handmade.write_records(path, RECORDS), 20),
         lambda path: path.write_bytes(b"no record file"),
         lambda path: path.write_bytes(b""),
     ],
-    ids=["fewer", "cut off", "damaged header", "another kind", "empty"],
+    ids=["fewer", "truncated", "damaged header", "another kind", "empty"],
 )
-def test_a_file_that_is_not_the_finished_one_is_replaced(make: Any, path: Path) -> None:
+def test_any_other_file_at_the_target_is_replaced(make: Any, path: Path) -> None:
     make(path)
     assert finish(path, len(RECORDS)) == 0
     assert path.read_bytes() == handmade.record_bytes(RECORDS)
 
 
-def test_a_finished_file_of_more_records_is_replaced_with_a_warning(path: Path) -> None:
+def test_a_finished_file_with_more_records_is_replaced_with_a_warning(path: Path) -> None:
     handmade.write_records(path, [*RECORDS, b"more"])
-    with pytest.warns(UserWarning, match=f"{path.name}: .* {len(RECORDS) + 1} records, .*replaced"):
+    with pytest.warns(
+        UserWarning, match=f"{path.name}: .* {len(RECORDS) + 1} records, .*replace it"
+    ):
         assert finish(path, len(RECORDS)) == 0
     assert path.read_bytes() == handmade.record_bytes(RECORDS)
 
 
-def test_a_finished_file_that_cannot_be_read_now_is_not_replaced(
+def test_an_unreadable_file_at_the_target_is_not_replaced(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish(path, len(RECORDS))
@@ -650,7 +656,7 @@ def test_a_finished_file_that_cannot_be_read_now_is_not_replaced(
     assert state_of(path) == before
 
 
-def test_without_a_count_a_finished_file_is_written_anew(path: Path) -> None:
+def test_without_n_a_finished_file_is_written_again(path: Path) -> None:
     finish(path, records=RECORDS[:2])
     assert finish(path, records=RECORDS[2:]) == 0
 
@@ -662,7 +668,7 @@ def test_a_reader_of_the_folder_does_not_see_the_partial_file(path: Path) -> Non
         assert reader.fnames == [os.fspath(path)]
 
 
-def test_records_that_were_left_do_not_replace_a_file_that_was_finished_since(
+def test_interrupted_records_do_not_replace_a_file_finished_since(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "file.ffr"
@@ -672,10 +678,12 @@ def test_records_that_were_left_do_not_replace_a_file_that_was_finished_since(
     with FileWriter(path) as plain:
         plain.write_one(b"plain")
     os.utime(path, ns=(left_at := (tmp_path / ".file.ffr.partial").stat().st_mtime_ns + 1,) * 2)
-    with pytest.raises(ChangedError, match=r"was written since .*partial was left"):
+    with pytest.raises(
+        ChangedError, match=r"another writer finished .* after .*partial was interrupted"
+    ):
         FileWriter(path, resumable=True)
     assert handmade.records_in(path.read_bytes()) == [b"plain"]
-    os.utime(path, ns=(left_at - 2,) * 2)  # a file that is older may be replaced, as always
+    os.utime(path, ns=(left_at - 2,) * 2)  # an older file may be replaced, as always
     with FileWriter(path, resumable=True) as again:
         assert again.count == 1
     assert handmade.records_in(path.read_bytes()) == [b"old"]

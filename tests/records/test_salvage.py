@@ -1,4 +1,4 @@
-"""`salvage_file` and `ffrecord salvage`: every whole record is taken, and no other."""
+"""`salvage_file` and `ffrecord salvage`: every whole record is copied, and no other."""
 
 from __future__ import annotations
 
@@ -54,8 +54,11 @@ def spoil(path: Path, record: int) -> None:
     change(path, at, bytes([RECORDS[record][0] ^ 1]))
 
 
-def taken(path: Path) -> tuple[SalvageReport, list[bytes]]:
-    """The report, and the new file's records; the damaged file is as it was."""
+def salvaged(path: Path) -> tuple[SalvageReport, list[bytes]]:
+    """Salvage a file; return the report and the new file's records.
+
+    Also check that the damaged file is unchanged.
+    """
     before = path.read_bytes()
     out = path.parent / "out.ffr"
     report = salvage_file(path, out)
@@ -77,16 +80,16 @@ def without(*numbers: int) -> list[bytes]:
 # ---- records -------------------------------------------------------------------------------
 
 
-def test_of_a_whole_file_everything_is_taken(broken: Path) -> None:
-    report, records = taken(broken)
+def test_a_whole_file_is_copied_completely(broken: Path) -> None:
+    report, records = salvaged(broken)
     assert records == RECORDS
     assert report == SalvageReport(N, N, sum(map(len, RECORDS)), [], True, False)
 
 
-def test_damaged_records_are_left_out_and_named(broken: Path) -> None:
+def test_damaged_records_are_skipped_and_named(broken: Path) -> None:
     spoil(broken, 2)
     spoil(broken, 6)
-    report, records = taken(broken)
+    report, records = salvaged(broken)
     assert records == without(2, 6)
     assert lost(report) == [2, 6]
     assert "checksum" in report.lost[0].reason
@@ -94,20 +97,20 @@ def test_damaged_records_are_left_out_and_named(broken: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [74_000, 5500, 5312, 108])
-def test_of_a_file_that_was_cut_off_what_is_left_is_taken(left: int, broken: Path) -> None:
+def test_the_remaining_records_of_a_truncated_file_are_salvaged(left: int, broken: Path) -> None:
     os.truncate(broken, left)
-    report, records = taken(broken)
+    report, records = salvaged(broken)
     ends, end = [], 12 + 12 * N
     for record in RECORDS:
         end += len(record)
         ends.append(end)
-    # An empty record is whole wherever the file ends.
+    # An empty record is whole even after the end of the file.
     expected = [i for i in range(N) if ends[i] <= left or not RECORDS[i]]
     assert records == [RECORDS[i] for i in expected]
     assert lost(report) == [i for i in range(N) if i not in expected]
 
 
-def test_what_the_disk_cannot_read_is_lost_and_nothing_else(
+def test_only_records_that_the_disk_cannot_read_are_lost(
     broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = os.preadv
@@ -119,15 +122,15 @@ def test_what_the_disk_cannot_read_is_lost_and_nothing_else(
         return plain(fd, buffers, offset, *rest)
 
     monkeypatch.setattr(os, "preadv", failing)
-    report, records = taken(broken)
+    report, records = salvaged(broken)
     assert records == without(4)
     assert "Input/output error" in report.lost[0].reason
 
 
-def test_a_record_that_changes_while_it_is_copied_is_an_error_and_nothing_is_written(
+def test_a_record_that_changes_during_the_copy_is_an_error_and_no_file_is_written(
     broken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_source.Recheck, "checksum", lambda *_: 1234)  # what it is before
+    monkeypatch.setattr(disk_source.Recheck, "checksum", lambda *_: 1234)  # the first check passes
     broken.write_bytes(handmade.sealed(1, [1234], [24]) + b"x")
     with pytest.raises(SampleChecksumError, match="record 0"):
         salvage_file(broken, tmp_path / "out.ffr")
@@ -139,75 +142,75 @@ def test_a_record_that_changes_while_it_is_copied_is_an_error_and_nothing_is_wri
 
 def test_a_wrong_header_checksum_loses_nothing(broken: Path) -> None:
     change(broken, 0, b"\1\2\3\4")
-    report, records = taken(broken)
+    report, records = salvaged(broken)
     assert records == RECORDS
     assert not report.header_whole
 
 
 @pytest.mark.parametrize("record", range(N))
 @pytest.mark.parametrize("value", [0, 109, 4000, 7_000_000, -1, 1 << 62])
-def test_an_offset_that_is_wrong_is_found_again(value: int, record: int, broken: Path) -> None:
+def test_a_wrong_offset_is_found_again(value: int, record: int, broken: Path) -> None:
     change(broken, OFFSETS + 8 * record, struct.pack("<q", value))
-    _report, records = taken(broken)
+    _report, records = salvaged(broken)
     assert records == RECORDS
 
 
-def test_many_offsets_that_are_wrong_are_found_again(broken: Path) -> None:
+def test_many_wrong_offsets_are_found_again(broken: Path) -> None:
     change(broken, OFFSETS + 8, bytes(8 * 5))
-    assert taken(broken)[1] == RECORDS
+    assert salvaged(broken)[1] == RECORDS
 
 
 def test_offsets_are_not_guessed_next_to_a_damaged_record(broken: Path) -> None:
     change(broken, OFFSETS + 8 * 3, bytes(8))
     spoil(broken, 2)
-    report, records = taken(broken)
+    report, records = salvaged(broken)
     assert lost(report) == [2, 3]
     assert records == without(2, 3)
 
 
 @pytest.mark.parametrize("record", [0, 2, 4, 7])
-def test_a_record_whose_stored_checksum_was_damaged_is_proven_by_the_headers(
+def test_a_damaged_stored_checksum_is_corrected_by_the_checksum_of_the_header(
     record: int, broken: Path
 ) -> None:
     change(broken, 12 + 4 * record, b"\0\0\0\0")
-    report, records = taken(broken)
+    report, records = salvaged(broken)
     assert (records, report.lost) == (RECORDS, [])
 
 
-def test_a_stored_checksum_that_nothing_proves_is_not_believed(broken: Path) -> None:
+def test_a_damaged_stored_checksum_is_not_corrected_without_proof(broken: Path) -> None:
     change(broken, 12 + 4 * 2, b"\0\0\0\0")
     spoil(broken, 4)
-    report, records = taken(broken)
+    report, records = salvaged(broken)
     assert lost(report) == [2, 4]
     assert records == without(2, 4)
 
 
 @pytest.mark.parametrize("count", [0, 1, N - 1, N + 1, 1000, -1, 1 << 39, 1 << 60])
 @pytest.mark.parametrize("gap", [0, 100, 4096 * 3 + 8])
-def test_a_count_that_is_wrong_is_found_again(count: int, gap: int, tmp_path: Path) -> None:
+def test_a_wrong_count_is_found_again(count: int, gap: int, tmp_path: Path) -> None:
     path = handmade.write_records(tmp_path / "count.ffr", RECORDS, gap)
     change(path, 4, struct.pack("<q", count))
-    report, records = taken(path)
+    report, records = salvaged(path)
     assert (records, report.records) == (RECORDS, N)
 
 
 def test_records_of_24_bytes_do_not_hide_where_the_offsets_begin(tmp_path: Path) -> None:
-    """Each offset is three times its own place then, as the first one is."""
+    """With records of 24 bytes, every offset passes the test that identifies the first one."""
     records = handmade.random_records([24] * 50)
     path = handmade.write_records(tmp_path / "same.ffr", records)
     change(path, 4, struct.pack("<q", 17))
-    assert taken(path)[1] == records
+    assert salvaged(path)[1] == records
 
 
-def test_the_first_twelve_bytes_may_be_gone(broken: Path) -> None:
+def test_the_first_twelve_bytes_may_be_lost(broken: Path) -> None:
     change(broken, 0, bytes(12))
-    assert taken(broken)[1] == RECORDS
+    assert salvaged(broken)[1] == RECORDS
 
 
-def test_a_file_from_before_header_checksums_is_checked_by_its_records(broken: Path) -> None:
+def test_a_file_without_header_checksum_is_checked_by_its_records(broken: Path) -> None:
     change(broken, 0, bytes(4))
     spoil(broken, 0)
-    assert taken(broken)[1] == without(0)
+    assert salvaged(broken)[1] == without(0)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +225,7 @@ def test_a_file_from_before_header_checksums_is_checked_by_its_records(broken: P
     ],
     ids=["nothing", "short", "text", "zeros", "cut in the header", "no records"],
 )
-def test_what_has_no_records_is_an_error(
+def test_a_file_without_records_is_an_error(
     content: bytes, error: type[FFRecordError], broken: Path
 ) -> None:
     broken.write_bytes(content)
@@ -233,18 +236,18 @@ def test_what_has_no_records_is_an_error(
 
 def test_an_empty_file_is_salvaged_to_an_empty_file(tmp_path: Path) -> None:
     path = handmade.write_records(tmp_path / "empty.ffr", [])
-    assert taken(path)[1] == []
+    assert salvaged(path)[1] == []
 
 
 def test_records_that_overlap_are_not_multiplied(tmp_path: Path) -> None:
-    """A header that was made to harm: each of its records is nearly the whole file."""
+    """The header is forged: each of its records is nearly the whole file."""
     path = tmp_path / "bomb.ffr"
     content = random.Random(1).randbytes(1000)
     offsets = [12 + 12 * 40, 12 + 12 * 40 + 1000] * 20
     path.write_bytes(
         handmade.sealed(40, [__import__("zlib").crc32(content)] * 40, offsets) + content
     )
-    _report, records = taken(path)
+    _report, records = salvaged(path)
     assert sum(map(len, records)) <= 1000
 
 
@@ -259,7 +262,7 @@ def test_records_that_overlap_are_not_multiplied(tmp_path: Path) -> None:
     st.booleans(),
     st.integers(0, 1 << 32),
 )  # fmt: skip
-def test_any_damage_loses_only_what_was_hit(
+def test_any_damage_loses_only_the_damaged_records(
     tmp_path_factory: pytest.TempPathFactory,
     sizes: list[int],
     gap: int,
@@ -267,8 +270,10 @@ def test_any_damage_loses_only_what_was_hit(
     header_too: bool,
     seed: int,
 ) -> None:
-    """Records that are taken are right and have their numbers; with a whole header none is lost
-    whose bytes are as they were."""
+    """Salvaged records are right and in order.
+
+    With an undamaged header, no record is lost whose bytes are unchanged.
+    """
     path = tmp_path_factory.mktemp("damage") / "broken.ffr"
     records = handmade.random_records(sizes, seed)
     whole = handmade.record_bytes(records, gap)
@@ -283,12 +288,12 @@ def test_any_damage_loses_only_what_was_hit(
             data[at : at + length] = bytes(b ^ length if kind == "flip" else 0 for b in part)
     path.write_bytes(data)
     try:
-        report, found = taken(path)
+        report, found = salvaged(path)
     except (TruncatedError, UnfinishedError, NotFFRecordError):
         assert header_too
         return
     assert report.records == len(records) or header_too
-    if report.records != len(records):  # without its count: still nothing but what was written
+    if report.records != len(records):  # the count is lost: still only written records
         assert all(record in records for record in found)
         return
     kept = [i for i in range(len(records)) if i not in lost(report)]
@@ -315,34 +320,34 @@ def unfinished(path: Path, n: int | None = None) -> Path:
 
 @pytest.mark.parametrize("n", [None, N])
 @pytest.mark.parametrize("name", ["data", "journal"])
-def test_the_flushed_records_of_an_unfinished_file_are_taken(
+def test_the_flushed_records_of_an_unfinished_file_are_salvaged(
     name: str, n: int | None, tmp_path: Path
 ) -> None:
     path = unfinished(tmp_path / "long.ffr", n)
-    salvaged = path if name == "data" else path.with_name(path.name + ".journal")
-    report, records = taken(salvaged)
+    given = path if name == "data" else path.with_name(path.name + ".journal")
+    report, records = salvaged(given)
     assert (records, report.lost) == (RECORDS[:5], [])
 
 
 def test_a_damaged_journal_entry_loses_its_record_and_the_next(tmp_path: Path) -> None:
     path = unfinished(tmp_path / "long.ffr")
     change(path.with_name(path.name + ".journal"), 64 + 16 * 2, b"\xff\xff")
-    report, records = taken(path)
+    report, records = salvaged(path)
     assert lost(report) == [2, 3]
     assert records == [RECORDS[0], RECORDS[1], RECORDS[4]]
 
 
 def test_a_damaged_journal_entry_of_an_empty_record_loses_nothing(tmp_path: Path) -> None:
-    """The record after it is all there is between its neighbours."""
+    """The bytes between its neighbours are exactly the next record."""
     path = unfinished(tmp_path / "long.ffr")
     change(path.with_name(path.name + ".journal"), 64 + 16, b"\xff\xff")
-    assert taken(path)[1] == RECORDS[:5]
+    assert salvaged(path)[1] == RECORDS[:5]
 
 
-def test_a_damaged_unfinished_file_gives_what_is_whole(tmp_path: Path) -> None:
+def test_the_whole_records_of_a_damaged_unfinished_file_are_salvaged(tmp_path: Path) -> None:
     path = unfinished(tmp_path / "long.ffr")
     spoil(path, 2)
-    report, records = taken(path)
+    report, records = salvaged(path)
     assert lost(report) == [2]
     assert records == [RECORDS[i] for i in (0, 1, 3, 4)]
 
@@ -367,7 +372,7 @@ def packed(tmp_path: Path) -> Path:
     return tmp_path / "packed.ffr"
 
 
-def test_a_packed_folder_with_a_damaged_header_is_one_again(packed: Path, tmp_path: Path) -> None:
+def test_a_packed_folder_with_a_damaged_header_is_restored(packed: Path, tmp_path: Path) -> None:
     change(packed, 0, b"\1\2\3\4")
     report = salvage_file(packed, tmp_path / "out.ffr")
     assert (report.kept, report.lost, report.names_kept) == (6, [], True)
@@ -375,7 +380,9 @@ def test_a_packed_folder_with_a_damaged_header_is_one_again(packed: Path, tmp_pa
         assert folder.read_one("3.txt").tobytes() == b"3" * 2000
 
 
-def test_lost_files_of_a_packed_folder_do_not_move_the_others(packed: Path, tmp_path: Path) -> None:
+def test_lost_files_of_a_packed_folder_do_not_renumber_the_others(
+    packed: Path, tmp_path: Path
+) -> None:
     change(packed, packed.read_bytes().index(b"1" * 2000), b"x")
     change(packed, 0, b"\1\2\3\4")
     report = salvage_file(packed, tmp_path / "out.ffr")
@@ -388,7 +395,7 @@ def test_lost_files_of_a_packed_folder_do_not_move_the_others(packed: Path, tmp_
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_packed_folder_without_its_index_is_records(
+def test_a_packed_folder_without_its_index_becomes_plain_records(
     cut: bool, packed: Path, tmp_path: Path
 ) -> None:
     with FileReader(packed) as reader:
@@ -406,7 +413,7 @@ def test_a_packed_folder_without_its_index_is_records(
     assert salvage_file(packed, tmp_path / "out.ffr").names_kept is False
 
 
-def test_the_command_says_that_names_are_kept(packed: Path, tmp_path: Path) -> None:
+def test_the_command_reports_that_names_are_kept(packed: Path, tmp_path: Path) -> None:
     said = "a packed folder: all its names are kept"
     assert run(packed, tmp_path / "1.ffr").stdout.splitlines()[0] == said
     change(packed, packed.read_bytes().index(b"1" * 2000), b"x")
@@ -417,7 +424,7 @@ def test_the_command_says_that_names_are_kept(packed: Path, tmp_path: Path) -> N
     assert salvage_file(records, tmp_path / "4.ffr").names_kept is None
 
 
-def test_the_command_says_that_a_file_that_was_cut_off_may_have_had_names(
+def test_the_command_reports_that_a_truncated_file_may_have_lost_its_names(
     packed: Path, tmp_path: Path
 ) -> None:
     packed.write_bytes(packed.read_bytes()[:5000])
@@ -443,7 +450,7 @@ def test_the_command_exits_0_if_nothing_was_lost(broken: Path, tmp_path: Path) -
     assert handmade.records_in(out.read_bytes()) == RECORDS
 
 
-def test_the_command_exits_1_and_names_what_was_lost(broken: Path, tmp_path: Path) -> None:
+def test_the_command_exits_1_and_names_the_lost_records(broken: Path, tmp_path: Path) -> None:
     spoil(broken, 2)
     result = run(broken, tmp_path / "out.ffr")
     assert (result.returncode, result.stderr) == (1, "")
@@ -452,7 +459,7 @@ def test_the_command_exits_1_and_names_what_was_lost(broken: Path, tmp_path: Pat
     assert last.endswith("7 of 8 records, 71.2 kB, 1 lost")
 
 
-def test_the_command_tells_scripts_all_of_it(broken: Path, tmp_path: Path) -> None:
+def test_the_json_output_has_the_whole_report(broken: Path, tmp_path: Path) -> None:
     spoil(broken, 4)
     result = run(broken, tmp_path / "out.ffr", "--json")
     facts = json.loads(result.stdout)
@@ -462,7 +469,7 @@ def test_the_command_tells_scripts_all_of_it(broken: Path, tmp_path: Path) -> No
     assert facts["header_whole"] is True
 
 
-def test_the_command_does_not_write_over_what_it_reads(broken: Path) -> None:
+def test_the_command_does_not_overwrite_its_input(broken: Path) -> None:
     before = broken.read_bytes()
     result = run(broken, broken)
     assert result.returncode == 2
@@ -471,7 +478,7 @@ def test_the_command_does_not_write_over_what_it_reads(broken: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "code"), [(b"", 4), (b"text " * 10, 3), (bytes(12), 8)])
-def test_a_file_without_records_is_one_line_and_its_exit_code(
+def test_the_command_reports_a_file_without_records_in_one_line_with_its_exit_code(
     content: bytes, code: int, broken: Path
 ) -> None:
     broken.write_bytes(content)
@@ -481,13 +488,13 @@ def test_a_file_without_records_is_one_line_and_its_exit_code(
     assert result.stderr.count("\n") == 1
 
 
-def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+def test_the_command_reports_a_missing_file_in_one_line(tmp_path: Path) -> None:
     result = run(tmp_path / "nope.ffr", tmp_path / "out.ffr")
     assert result.returncode == 13
     assert result.stderr == f"ffrecord: {tmp_path}/nope.ffr: No such file or directory\n"
 
 
-def test_the_command_replaces_a_file_only_when_told(broken: Path, tmp_path: Path) -> None:
+def test_the_command_replaces_a_file_only_with_force(broken: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.ffr"
     out.write_bytes(b"the last good copy")
     result = run(broken, out)

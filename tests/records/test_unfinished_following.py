@@ -1,4 +1,4 @@
-"""A resumable writer's file, followed until it is finished, and by other processes."""
+"""Follow the file of a resumable writer until it is finished, also from other processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.unfinished import (
 
 
 class Clock:
-    """Time that passes only when somebody sleeps; what happens meanwhile is `events`, in order."""
+    """A clock that advances only in `sleep`. Each sleep runs the next of `events`."""
 
     def __init__(self, *events: Callable[[], object]) -> None:
         self.now = 0.0
@@ -48,6 +48,8 @@ class Clock:
 
 @pytest.fixture
 def use_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Clock]:
+    """Return a function that replaces the time with a `Clock`."""
+
     def use(*events: Callable[[], object]) -> Clock:
         clock = Clock(*events)
         monkeypatch.setattr(time, "sleep", clock.sleep)
@@ -59,7 +61,7 @@ def use_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Clock]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n", COUNTS)
-def test_following_gives_each_record_when_it_is_flushed_and_ends_with_the_file(
+def test_following_yields_each_record_after_its_flush_and_ends_with_the_file(
     n: int | None, mode: str, end: str, path: Path, use_clock: Callable[..., Clock]
 ) -> None:
     writer = flushed(path, RECORDS[:2], n)
@@ -78,7 +80,7 @@ def test_following_gives_each_record_when_it_is_flushed_and_ends_with_the_file(
     assert not reader.unfinished
 
 
-def test_following_begins_where_it_is_told_to(path: Path, use_clock: Callable[..., Clock]) -> None:
+def test_following_begins_at_the_given_record(path: Path, use_clock: Callable[..., Clock]) -> None:
     for start, first in ((3, 3), (5, 5), (-2, 3), (0, 0)):
         writer = flushed(path, RECORDS[:5])
         use_clock(add(writer, *RECORDS[5:]), writer.close)
@@ -88,7 +90,7 @@ def test_following_begins_where_it_is_told_to(path: Path, use_clock: Callable[..
         path.unlink()
 
 
-def test_a_beginning_beyond_the_records_is_an_error(path: Path) -> None:
+def test_a_start_beyond_the_records_is_an_error(path: Path) -> None:
     interrupted(path, RECORDS[:5])
     reader = follow(path)
     for start in (6, -6):
@@ -97,7 +99,7 @@ def test_a_beginning_beyond_the_records_is_an_error(path: Path) -> None:
                 reader.iterate(start, **options)
 
 
-def test_the_time_limit_is_an_error_that_says_where_to_go_on(
+def test_the_error_of_the_time_limit_names_the_record_to_continue_with(
     path: Path, use_clock: Callable[..., Clock]
 ) -> None:
     writer = flushed(path, RECORDS[:2])
@@ -116,7 +118,7 @@ def test_the_time_limit_is_an_error_that_says_where_to_go_on(
     assert handmade.as_bytes(reader.iterate(2, follow=True)) == RECORDS[2:]
 
 
-def test_the_time_limit_begins_anew_with_each_record(
+def test_the_time_limit_starts_again_with_each_record(
     path: Path, use_clock: Callable[..., Clock]
 ) -> None:
     writer = flushed(path, [])
@@ -124,13 +126,13 @@ def test_the_time_limit_begins_anew_with_each_record(
         *[event for record in RECORDS for event in (lambda: None, add(writer, record))],
         writer.close,
     )
-    # The second pause ends at 0.003 s: with one limit for all, the third record would be too late.
+    # The second pause ends at 0.003 s: with one limit in all, the third record would be too late.
     found = follow(path).iterate(follow=True, timeout=0.004)
     assert handmade.as_bytes(found) == RECORDS
     assert clock.now > 0.004
 
 
-def test_a_time_limit_of_nothing_looks_once(path: Path, use_clock: Callable[..., Clock]) -> None:
+def test_a_time_limit_of_0_looks_once(path: Path, use_clock: Callable[..., Clock]) -> None:
     writer = flushed(path, RECORDS[:1])
     clock = use_clock()
     following = follow(path).iterate(1, follow=True, timeout=0)
@@ -142,7 +144,7 @@ def test_a_time_limit_of_nothing_looks_once(path: Path, use_clock: Callable[...,
     writer.discard()
 
 
-def test_waiting_is_no_busy_loop(path: Path, use_clock: Callable[..., Clock]) -> None:
+def test_waiting_is_not_a_busy_loop(path: Path, use_clock: Callable[..., Clock]) -> None:
     interrupted(path, [])
     clock = use_clock()
     with pytest.raises(TimedOutError):
@@ -152,13 +154,13 @@ def test_waiting_is_no_busy_loop(path: Path, use_clock: Callable[..., Clock]) ->
 
 
 @pytest.mark.parametrize("options", [{"timeout": 1}, {"follow": True, "timeout": -1}])
-def test_a_time_limit_that_makes_no_sense_is_refused(options: Any, path: Path) -> None:
+def test_an_invalid_time_limit_is_refused(options: Any, path: Path) -> None:
     interrupted(path, [])
     with pytest.raises(ValueError, match="timeout"):
         follow(path).iterate(**options)
 
 
-def test_closing_a_reader_ends_its_following(path: Path, use_clock: Callable[..., Clock]) -> None:
+def test_closing_a_reader_stops_following(path: Path, use_clock: Callable[..., Clock]) -> None:
     interrupted(path, RECORDS[:1])
     reader = follow(path)
     use_clock(lambda: None, reader.close)
@@ -170,7 +172,7 @@ def test_closing_a_reader_ends_its_following(path: Path, use_clock: Callable[...
         reader.refresh()
 
 
-def test_a_reader_that_is_closed_while_it_looks_stays_closed(
+def test_a_reader_closed_during_a_refresh_stays_closed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = flushed(path, RECORDS[:1])
@@ -191,7 +193,7 @@ def test_a_reader_that_is_closed_while_it_looks_stays_closed(
     writer.close()
 
 
-def test_following_raises_when_the_writer_begins_anew(
+def test_following_raises_when_the_writer_gives_up(
     path: Path, use_clock: Callable[..., Clock]
 ) -> None:
     writer = flushed(path, RECORDS[:2])
@@ -202,9 +204,7 @@ def test_following_raises_when_the_writer_begins_anew(
         next(following)
 
 
-def test_following_leaves_damaged_records_out_if_told_to(
-    path: Path, use_clock: Callable[..., Clock]
-) -> None:
+def test_following_can_skip_damaged_records(path: Path, use_clock: Callable[..., Clock]) -> None:
     writer = flushed(path, RECORDS[:3])
     archives.flip(data_of(path), resume.ROOM + 100)
     use_clock(add(writer, *RECORDS[3:]))
@@ -220,7 +220,7 @@ def test_following_leaves_damaged_records_out_if_told_to(
 # ---- other processes -------------------------------------------------------------------------
 
 
-def test_a_pickled_reader_sees_what_it_saw_and_then_more(end: str, path: Path) -> None:
+def test_a_pickled_reader_has_the_same_records_until_it_is_refreshed(end: str, path: Path) -> None:
     writer = flushed(path, RECORDS[:3])
     pickled = pickle.dumps(follow(path))
     for more in (add(writer), add(writer, *RECORDS[3:5]), add(writer, *RECORDS[5:]), writer.close):
@@ -232,15 +232,15 @@ def test_a_pickled_reader_sees_what_it_saw_and_then_more(end: str, path: Path) -
         assert all_of(reader) == RECORDS[: writer.count]
     assert not reader.unfinished
     with flushed(path, [b"another"]):
-        again = pickle.loads(pickle.dumps(reader))  # the finished file is what it reads
+        again = pickle.loads(pickle.dumps(reader))  # it reads the finished file
         assert (all_of(again), again.unfinished) == (RECORDS, False)
-        again = pickle.loads(pickled)  # of which it saw the beginning
+        again = pickle.loads(pickled)  # it saw the beginning of the finished file
         assert all_of(again) == RECORDS[:3]
         again.refresh()
         assert (all_of(again), again.unfinished) == (RECORDS, False)
 
 
-def test_changed_error_for_a_pickled_reader_whose_records_are_gone(path: Path) -> None:
+def test_unpickling_a_reader_whose_records_are_gone_is_a_changed_error(path: Path) -> None:
     writer = flushed(path, RECORDS[:3])
     pickled = pickle.dumps(follow(path))
     writer.discard()
@@ -251,7 +251,7 @@ def test_changed_error_for_a_pickled_reader_whose_records_are_gone(path: Path) -
             writer.discard()
 
 
-def test_a_reader_that_was_pickled_before_there_were_unfinished_ones_opens(path: Path) -> None:
+def test_a_reader_pickled_by_an_older_version_opens(path: Path) -> None:
     handmade.write_records(path, RECORDS)
     state = FileReader(path).__getstate__()
     del state["unfinished"]
@@ -260,7 +260,7 @@ def test_a_reader_that_was_pickled_before_there_were_unfinished_ones_opens(path:
     assert all_of(reader) == RECORDS
 
 
-def test_a_forked_child_reads_and_looks_for_itself(path: Path) -> None:
+def test_a_forked_child_reads_and_refreshes_independently(path: Path) -> None:
     writer = flushed(path, RECORDS[:3])
     reader = follow(path)
     add(writer, *RECORDS[3:])()
@@ -273,7 +273,7 @@ def test_a_forked_child_reads_and_looks_for_itself(path: Path) -> None:
     writer.close()
 
 
-def test_descriptors_are_given_back(path: Path) -> None:
+def test_all_descriptors_are_closed_in_the_end(path: Path) -> None:
     before = handmade.open_descriptors()
     writer = flushed(path, RECORDS[:2])
     reader = follow(path)

@@ -1,4 +1,4 @@
-"""A resumable writer's file, read while its writer goes on at any step or is killed at any call."""
+"""Read the file of a resumable writer while the writer continues or is killed at any call."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def _finish(writer: FileWriter, path: Path) -> None:
     writer.close()
 
 
-def _finish_and_begin_another(writer: FileWriter, path: Path) -> None:
+def _finish_and_start_another(writer: FileWriter, path: Path) -> None:
     _finish(writer, path)
     interrupted(path, [b"another"])
 
 
-def _begin_anew(writer: FileWriter, path: Path) -> None:
+def _start_again(writer: FileWriter, path: Path) -> None:
     writer.discard()
     interrupted(path, [b"another"])
 
@@ -54,24 +54,24 @@ def _begin_anew(writer: FileWriter, path: Path) -> None:
 EVENTS: dict[str, tuple[Event, list[list[bytes]]]] = {
     "flushed": (lambda writer, path: add(writer, RECORDS[4])(), [RECORDS[:4], RECORDS[:5]]),
     "finished": (_finish, [RECORDS[:4], RECORDS]),
-    "finished, and another begun": (
-        _finish_and_begin_another,
+    "finished, then another started": (
+        _finish_and_start_another,
         [RECORDS[:4], RECORDS, [b"another"]],
     ),
     "given up": (lambda writer, path: writer.discard(), [RECORDS[:4]]),
-    "begun anew": (_begin_anew, [RECORDS[:4], [b"another"]]),
+    "started again": (_start_again, [RECORDS[:4], [b"another"]]),
 }
 
 
 LAST: dict[str, list[bytes]] = {
-    "flushed": RECORDS[:5], "finished": RECORDS, "finished, and another begun": RECORDS,
-    "given up": [], "begun anew": [],
+    "flushed": RECORDS[:5], "finished": RECORDS, "finished, then another started": RECORDS,
+    "given up": [], "started again": [],
 }  # fmt: skip
-"""The records that a reader sees in the end which has seen the first ones; none: they are gone."""
+"""Records that a reader sees in the end if it saw the first ones. Empty: those are gone."""
 
 
 class Race:
-    """Has something happen before one of the calls that a look makes, or counts them."""
+    """Run an event before one of the system calls of a look, and count those calls."""
 
     def __init__(self, at: int, event: Callable[[], None]) -> None:
         self._at, self._event = at, event
@@ -93,10 +93,10 @@ class Race:
             return look()
 
 
-def test_a_journal_that_is_begun_anew_while_a_reader_opens_the_file_is_not_mixed_with_the_old_one(
+def test_a_journal_started_while_a_reader_opens_is_not_mixed_with_the_old_one(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is there before its journal is begun: until then an older journal is beside it."""
+    """The file exists before its journal is started. Until then an older journal may exist."""
     others = [b"something else", b"x" * 5000, b""]
     start = Journal.start
     finds: list[tuple[bool, list[bytes]]] = []
@@ -130,7 +130,7 @@ def test_a_journal_that_is_begun_anew_while_a_reader_opens_the_file_is_not_mixed
 
 @pytest.mark.parametrize("what", EVENTS)
 @pytest.mark.parametrize("first", [True, False], ids=["opening", "looking again"])
-def test_whatever_happens_between_two_steps_of_a_look_it_sees_one_state_or_says_so(
+def test_a_look_sees_one_state_or_raises_whatever_happens_between_its_calls(
     first: bool, what: str, end: str, path: Path
 ) -> None:
     event, possible = EVENTS[what]
@@ -154,7 +154,7 @@ def test_whatever_happens_between_two_steps_of_a_look_it_sees_one_state_or_says_
             if early is not None:
                 assert found[:4] == RECORDS[:4]
             seen.add(len(found))
-            if race.calls > at:  # it has happened: whoever looks once more sees it
+            if race.calls > at:  # the event has happened, so the next refresh sees it
                 reader.refresh()
                 assert all_of(reader) == (LAST[what] if found[:1] != [b"another"] else found)
         except (ChangedError, FileNotFoundError):
@@ -165,7 +165,7 @@ def test_whatever_happens_between_two_steps_of_a_look_it_sees_one_state_or_says_
         if race.calls <= at:
             break
         at += 1
-    assert at > 5  # else nothing was tried
+    assert at > 5  # otherwise no race was tried
     assert seen
 
 
@@ -186,7 +186,7 @@ def write_resumably(path: Path, n: int | None, tell: Callable[[int], None]) -> N
 
 
 @pytest.mark.parametrize("n", [None, len(MANY)])
-def test_a_reader_sees_a_beginning_of_the_records_after_every_call_of_the_writer(
+def test_after_every_call_of_the_writer_a_reader_sees_the_first_records(
     n: int | None, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(atomic_file, "SMALL_BUFFER", 16 << 10)
@@ -198,8 +198,10 @@ def test_a_reader_sees_a_beginning_of_the_records_after_every_call_of_the_writer
         told = count
 
     def watch() -> None:
-        """In the writer's process, after each of its calls: what was flushed is seen, if a call has
-        put it there that one may be more."""
+        """Check, after each call of the writer, that all flushed records are visible.
+
+        There may be more: the journal entry is written before `flush` returns.
+        """
         try:
             fresh = follow(path, mode="buffered")
         except FileNotFoundError:
@@ -221,11 +223,11 @@ def test_a_reader_sees_a_beginning_of_the_records_after_every_call_of_the_writer
 
 @pytest.mark.parametrize("count", KILLS)
 @pytest.mark.parametrize("n", [None, len(MANY)])
-def test_a_reader_outlives_writers_that_are_killed_and_sees_all_in_the_end(
+def test_a_reader_survives_killed_writers_and_sees_all_records_in_the_end(
     n: int | None, count: int, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(atomic_file, "SMALL_BUFFER", 16 << 10)
-    monkeypatch.setattr(os, "fsync", lambda _fd: None)  # a kill loses nothing that was written
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)  # not needed: a kill loses no written data
 
     def work(tell: Callable[[int], None]) -> None:
         write_resumably(path, n, tell)
@@ -251,7 +253,7 @@ def test_a_reader_outlives_writers_that_are_killed_and_sees_all_in_the_end(
 
 
 def _consume(path: str, mode: str, out: str) -> None:
-    """A consumer: waits for the file to be begun, and writes down all that it gets."""
+    """Wait until the file exists, follow it, and write all records to `out`."""
     while True:
         try:
             reader = FileReader(path, unfinished=True, mode=mode)
@@ -263,7 +265,7 @@ def _consume(path: str, mode: str, out: str) -> None:
             file.write(len(record).to_bytes(8, "little") + record.tobytes())
 
 
-def records_written_down(raw: bytes) -> Iterator[bytes]:
+def records_in_output(raw: bytes) -> Iterator[bytes]:
     while raw:
         size = int.from_bytes(raw[:8], "little")
         yield raw[8 : 8 + size]
@@ -273,7 +275,7 @@ def records_written_down(raw: bytes) -> Iterator[bytes]:
 @pytest.mark.parametrize("count", KILLS)
 @pytest.mark.parametrize("n", [None, len(MANY)])
 @pytest.mark.parametrize("mode", ["auto", "mmap"])
-def test_a_process_follows_another_that_is_killed_at_any_moment_and_started_again(
+def test_a_process_follows_a_writer_that_is_killed_and_restarted_at_random(
     mode: str, n: int | None, count: int, tmp_path: Path
 ) -> None:
     path, out = tmp_path / "long.ffr", tmp_path / "seen"
@@ -286,7 +288,7 @@ def test_a_process_follows_another_that_is_killed_at_any_moment_and_started_agai
         write_resumably(path, n, lambda _: None)
 
     seed = random.randrange(1 << 32)
-    print(f"seed {seed}")  # which moments they were; the next run has others
+    print(f"seed {seed}")  # to repeat these moments; the next run has others
     chance = random.Random(seed)
     try:
         for _ in range(count):
@@ -300,4 +302,4 @@ def test_a_process_follows_another_that_is_killed_at_any_moment_and_started_agai
         if consumer.is_alive() and consumer.pid is not None:
             os.kill(consumer.pid, signal.SIGKILL)
             consumer.join()
-    assert list(records_written_down(out.read_bytes())) == MANY
+    assert list(records_in_output(out.read_bytes())) == MANY

@@ -1,4 +1,4 @@
-"""`FileReader(unfinished=True)`: a resumable writer's file, read while it is written."""
+"""`FileReader(unfinished=True)`: read the file of a resumable writer while it is written."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from tests.support.unfinished import (
     journal_of,
 )
 
-# ---- what is seen ----------------------------------------------------------------------------
+# ---- visible records -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n", COUNTS)
 @pytest.mark.parametrize("there", [0, 1, 2, 6, len(RECORDS)])
-def test_what_was_flushed_is_read_in_every_way(
+def test_all_ways_to_read_see_the_flushed_records(
     there: int, n: int | None, mode: str, path: Path
 ) -> None:
     writer = flushed(path, RECORDS[:there], n)
@@ -72,7 +72,7 @@ def test_what_was_flushed_is_read_in_every_way(
     writer._file.abandon()
 
 
-def test_records_that_were_not_flushed_are_not_seen(path: Path) -> None:
+def test_unflushed_records_are_not_visible(path: Path) -> None:
     writer = flushed(path, RECORDS[:3])
     writer.write(RECORDS[3:])
     writer._file.flush()  # in the file, but not in the journal
@@ -86,7 +86,7 @@ def test_records_that_were_not_flushed_are_not_seen(path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_refresh_counts_what_was_flushed_since(mode: str, path: Path) -> None:
+def test_refresh_counts_the_records_flushed_since(mode: str, path: Path) -> None:
     writer = FileWriter(path, resumable=True)
     reader = follow(path, mode=mode)
     fingerprints = {reader.fingerprint}
@@ -103,7 +103,7 @@ def test_refresh_counts_what_was_flushed_since(mode: str, path: Path) -> None:
     writer.close()
 
 
-def test_many_records_of_one_flush_and_many_flushes(path: Path) -> None:
+def test_flushes_of_many_records_are_all_seen(path: Path) -> None:
     writer = FileWriter(path, resumable=True)
     reader = follow(path)
     before: list[bytes] = []
@@ -117,11 +117,11 @@ def test_many_records_of_one_flush_and_many_flushes(path: Path) -> None:
         assert reader.refresh() == count
         before += some
         assert all_of(reader) == before
-        assert [each.tolist() for each in old] == copies  # what was handed out stays as it was
+        assert [each.tolist() for each in old] == copies  # arrays returned before are unchanged
     writer.close()
 
 
-def test_a_reader_takes_no_lock_and_leaves_everything_as_it_is(path: Path) -> None:
+def test_a_reader_takes_no_lock_and_changes_nothing(path: Path) -> None:
     writer = flushed(path, RECORDS[:3])
     files = [data_of(path), journal_of(path)]
     before = [(each.read_bytes(), each.stat().st_mtime_ns) for each in files]
@@ -131,14 +131,14 @@ def test_a_reader_takes_no_lock_and_leaves_everything_as_it_is(path: Path) -> No
         FileWriter(path, resumable=True)
     assert [(each.read_bytes(), each.stat().st_mtime_ns) for each in files] == before
     writer._file.abandon()
-    with FileWriter(path, resumable=True) as again:  # not held back by readers
+    with FileWriter(path, resumable=True) as again:  # readers do not block a writer
         again.write(RECORDS[again.count :])
     for reader in readers:
         reader.refresh()
         assert all_of(reader) == RECORDS
 
 
-def test_a_symlink_leads_to_the_file_that_its_writer_writes(tmp_path: Path) -> None:
+def test_a_symlink_to_an_unfinished_file_is_followed(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     link = tmp_path / "link.ffr"
     link.symlink_to("folder/long.ffr")
@@ -150,7 +150,7 @@ def test_a_symlink_leads_to_the_file_that_its_writer_writes(tmp_path: Path) -> N
         assert (all_of(reader), reader.unfinished) == (RECORDS[:2], False)
 
 
-def test_a_reader_goes_on_when_its_process_has_another_folder(
+def test_a_reader_survives_a_change_of_the_working_directory(
     path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     writer = flushed(path, RECORDS[:2])
@@ -162,13 +162,13 @@ def test_a_reader_goes_on_when_its_process_has_another_folder(
     assert (all_of(reader), reader.unfinished) == (RECORDS[:2], False)
 
 
-# ---- the end ---------------------------------------------------------------------------------
+# ---- the finished file -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n", COUNTS)
 @pytest.mark.parametrize("seen", [0, 4, len(RECORDS)])
-def test_a_reader_goes_on_with_the_finished_file(
+def test_a_reader_continues_with_the_finished_file(
     seen: int, n: int | None, mode: str, end: str, path: Path
 ) -> None:
     writer = flushed(path, RECORDS[:seen], n)
@@ -179,7 +179,7 @@ def test_a_reader_goes_on_with_the_finished_file(
     writer.close()
     assert (path.stat().st_ino == before) == (n is not None or end == "renamed")
     assert reader.unfinished
-    assert all_of(reader) == RECORDS[:seen]  # until it is told to look
+    assert all_of(reader) == RECORDS[:seen]  # until the next refresh
     assert reader.refresh() == len(RECORDS) - seen
     assert not reader.unfinished
     assert all_of(reader) == RECORDS
@@ -190,20 +190,20 @@ def test_a_reader_goes_on_with_the_finished_file(
     reader.validate()
 
 
-def test_a_finished_file_is_read_as_ever(path: Path) -> None:
+def test_a_finished_file_is_read_as_usual(path: Path) -> None:
     handmade.write_records(path, RECORDS)
     with follow(path) as reader:
         assert (all_of(reader), reader.unfinished, reader.refresh()) == (RECORDS, False, 0)
         assert handmade.as_bytes(reader.iterate(follow=True)) == RECORDS
 
 
-def test_a_finished_file_without_a_header_checksum_is_warned_of(path: Path) -> None:
+def test_a_finished_file_without_a_header_checksum_causes_a_warning(path: Path) -> None:
     path.write_bytes(bytes(4) + handmade.record_bytes(RECORDS)[4:])
     with pytest.warns(LegacyFileWarning, match=path.name):
         follow(path)
 
 
-def test_the_file_that_will_be_replaced_is_not_taken_for_the_finished_one(path: Path) -> None:
+def test_the_old_file_at_the_target_is_not_mistaken_for_the_finished_one(path: Path) -> None:
     handmade.write_records(path, [b"old", b"older"])
     writer = FileWriter(path, resumable=True)
     with follow(path) as reader:
@@ -216,7 +216,7 @@ def test_the_file_that_will_be_replaced_is_not_taken_for_the_finished_one(path: 
         assert (all_of(reader), reader.unfinished) == (RECORDS, False)
 
 
-def test_records_that_were_appended_since_are_seen_too(path: Path) -> None:
+def test_records_appended_to_the_finished_file_are_seen_too(path: Path) -> None:
     writer = flushed(path, RECORDS[:3])
     reader = follow(path)
     writer.close()
@@ -226,7 +226,7 @@ def test_records_that_were_appended_since_are_seen_too(path: Path) -> None:
     assert (all_of(reader), reader.unfinished) == (RECORDS, False)
 
 
-def test_a_file_that_was_finished_before_another_was_begun_is_the_one_that_is_read(
+def test_a_reader_keeps_its_finished_file_when_another_one_is_started(
     path: Path,
 ) -> None:
     writer = flushed(path, RECORDS[:3])
@@ -239,8 +239,8 @@ def test_a_file_that_was_finished_before_another_was_begun_is_the_one_that_is_re
     another.discard()
 
 
-def test_a_partial_file_beside_its_finished_copy_is_not_waited_for(path: Path) -> None:
-    """Its writer was killed before it could remove it."""
+def test_a_partial_file_beside_its_finished_copy_counts_as_finished(path: Path) -> None:
+    """The writer was killed before it could remove the partial file."""
     interrupted(path, RECORDS)
     reader = follow(path)
     assert reader.unfinished
@@ -261,7 +261,7 @@ def test_a_partial_file_beside_its_finished_copy_is_not_waited_for(path: Path) -
     ],
     ids=["fewer", "more", "others", "another kind"],
 )
-def test_another_file_that_gets_the_name_meanwhile_is_not_the_finished_one(
+def test_an_unrelated_file_at_the_target_is_not_mistaken_for_the_finished_one(
     other: bytes, path: Path
 ) -> None:
     writer = flushed(path, RECORDS)
@@ -276,11 +276,11 @@ def test_another_file_that_gets_the_name_meanwhile_is_not_the_finished_one(
     assert (all_of(reader), reader.unfinished) == (RECORDS, False)
 
 
-# ---- what is not there -----------------------------------------------------------------------
+# ---- missing files ---------------------------------------------------------------------------
 
 
-def test_a_file_that_nobody_has_begun_is_not_found(path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"neither .* resumable=True begins one") as raised:
+def test_a_file_without_a_writer_is_not_found(path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"neither .* resumable=True creates one") as raised:
         follow(path)
     assert raised.value.filename == os.fspath(path)
 
@@ -293,11 +293,13 @@ def test_the_file_of_a_writer_that_is_not_resumable_is_not_found(path: Path) -> 
             follow(path)
 
 
-def test_an_unfinished_file_is_not_found_without_asking_for_it_which_the_error_says(
+def test_opening_an_unfinished_file_normally_is_an_error_that_names_the_option(
     path: Path,
 ) -> None:
     interrupted(path, RECORDS)
-    with pytest.raises(FileNotFoundError, match=r"not finished: .*unfinished=True reads") as raised:
+    with pytest.raises(
+        FileNotFoundError, match=r"not finished: .*pass unfinished=True to read"
+    ) as raised:
         FileReader(path)
     assert raised.value.filename == os.fspath(path)
 
@@ -309,7 +311,7 @@ def test_unfinished_error_without_a_journal(path: Path) -> None:
     for look in (lambda: follow(path), reader.refresh, reader.validate):
         with pytest.raises(UnfinishedError, match=r"\.long\.ffr\.partial: its journal.* missing"):
             look()
-    assert all_of(reader) == RECORDS  # what was seen can be read
+    assert all_of(reader) == RECORDS  # seen records can still be read
 
 
 @pytest.mark.parametrize("size", [0, 1, 39])
@@ -321,7 +323,7 @@ def test_unfinished_error_for_records_whose_journal_has_no_header(size: int, pat
 
 
 @pytest.mark.parametrize("size", [0, 1, 39])
-def test_a_journal_that_is_being_begun_is_waited_for(size: int, path: Path) -> None:
+def test_a_journal_without_a_whole_header_means_no_records_yet(size: int, path: Path) -> None:
     interrupted(path, [])
     os.truncate(journal_of(path), size)
     with follow(path) as reader:
@@ -332,16 +334,16 @@ def test_a_journal_that_is_being_begun_is_waited_for(size: int, path: Path) -> N
     writer.close()
 
 
-def test_a_list_or_a_folder_is_not_one_unfinished_file(path: Path) -> None:
+def test_a_list_or_a_folder_is_refused_as_an_unfinished_file(path: Path) -> None:
     handmade.write_records(path, RECORDS)
     for several in ([path], [path, path], (path,)):
-        with pytest.raises(TypeError, match=r"by one path, not by (list|tuple)"):
+        with pytest.raises(TypeError, match=r"must be one path, not (list|tuple)"):
             FileReader(several, unfinished=True)
     with pytest.raises(NotFFRecordError, match="a folder"):
         follow(path.parent)
 
 
-def test_a_fifo_is_not_waited_for(path: Path) -> None:
+def test_a_fifo_is_refused_without_waiting(path: Path) -> None:
     os.mkfifo(data_of(path))
     with pytest.raises(NotFFRecordError, match="not a regular file"):
         follow(path)
@@ -353,7 +355,7 @@ def test_a_fifo_is_not_waited_for(path: Path) -> None:
         follow(path)
 
 
-def test_a_journal_that_cannot_be_read_is_named(
+def test_the_error_for_an_unreadable_journal_names_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupted(path, RECORDS)
@@ -366,7 +368,7 @@ def test_a_journal_that_cannot_be_read_is_named(
         follow(path)
 
 
-def test_who_may_not_read_the_file_may_not_read_it_unfinished(path: Path) -> None:
+def test_an_unfinished_file_is_as_private_as_the_file_it_replaces(path: Path) -> None:
     handmade.write_records(path, [b"old"])
     path.chmod(0o600)
     interrupted(path, RECORDS)
@@ -374,10 +376,10 @@ def test_who_may_not_read_the_file_may_not_read_it_unfinished(path: Path) -> Non
         assert stat.S_IMODE(each.stat().st_mode) & 0o077 == 0
 
 
-# ---- what changes ----------------------------------------------------------------------------
+# ---- changed files ---------------------------------------------------------------------------
 
 
-def test_changed_error_when_the_writer_begins_anew(path: Path) -> None:
+def test_changed_error_when_the_writer_starts_again(path: Path) -> None:
     writer = flushed(path, RECORDS[:3])
     reader = follow(path)
     writer.discard()
@@ -391,7 +393,7 @@ def test_changed_error_when_the_writer_begins_anew(path: Path) -> None:
 
 
 def test_changed_error_when_the_writer_gives_up_and_an_older_file_stays(path: Path) -> None:
-    handmade.write_records(path, RECORDS)  # which begins with the same records
+    handmade.write_records(path, RECORDS)  # begins with the same records
     writer = flushed(path, RECORDS[:3])
     reader = follow(path)
     writer.discard()
@@ -424,7 +426,7 @@ def test_changed_error_for_the_journal_of_another_writer(path: Path) -> None:
     writer._file.abandon()
 
 
-def test_nothing_has_changed_for_a_reader_that_has_seen_nothing(path: Path) -> None:
+def test_no_changed_error_for_a_reader_that_has_seen_no_record(path: Path) -> None:
     handmade.write_records(path, [b"old"])
     writer = flushed(path, [])
     reader = follow(path)
@@ -437,7 +439,7 @@ def test_nothing_has_changed_for_a_reader_that_has_seen_nothing(path: Path) -> N
     assert (all_of(reader), reader.unfinished) == (RECORDS[:2], False)
 
 
-def test_changed_error_when_records_that_were_seen_are_cut_off(path: Path) -> None:
+def test_changed_error_when_seen_records_are_cut_off(path: Path) -> None:
     interrupted(path, RECORDS[:4])
     writer = FileWriter(path, resumable=True)
     writer.write(RECORDS[4:7])
@@ -452,7 +454,7 @@ def test_changed_error_when_records_that_were_seen_are_cut_off(path: Path) -> No
     assert all_of(unaware) == RECORDS[:5]
     with FileWriter(path, resumable=True) as again:
         assert again.count == 5
-        again.write(RECORDS[7:])  # others, in the place of those that were seen
+        again.write(RECORDS[7:])  # other records in the place of the seen ones
         again.flush()
         with pytest.raises(ChangedError, match="cut off"):
             reader.refresh()
@@ -460,7 +462,7 @@ def test_changed_error_when_records_that_were_seen_are_cut_off(path: Path) -> No
         assert all_of(unaware) == RECORDS[:5] + RECORDS[7:]
 
 
-def test_a_writer_that_goes_on_after_a_kill_changes_nothing_that_was_seen(path: Path) -> None:
+def test_a_writer_that_resumes_after_a_kill_keeps_all_seen_records(path: Path) -> None:
     reader = None
     for there in range(len(RECORDS) + 1):
         interrupted(path, RECORDS[:there])
@@ -474,7 +476,7 @@ def test_a_writer_that_goes_on_after_a_kill_changes_nothing_that_was_seen(path: 
 
 
 @pytest.mark.parametrize("older", [True, False])
-def test_a_new_file_is_not_read_by_an_older_journal(
+def test_a_new_file_is_not_read_with_an_older_journal(
     older: bool, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if older:
@@ -484,7 +486,7 @@ def test_a_new_file_is_not_read_by_an_older_journal(
     start = Journal.start
 
     def look_and_start(journal: Journal, n: int | None, begin: int) -> None:
-        readers.append(follow(path))  # the file is there by now, without a journal of its own
+        readers.append(follow(path))  # the file exists, but its journal is not started yet
         start(journal, n, begin)
 
     monkeypatch.setattr(Journal, "start", look_and_start)
@@ -500,7 +502,7 @@ def test_a_new_file_is_not_read_by_an_older_journal(
 
 
 @pytest.mark.parametrize("cut", range(1, 33))
-def test_only_whole_entries_are_seen(cut: int, path: Path) -> None:
+def test_only_records_with_whole_entries_are_visible(cut: int, path: Path) -> None:
     interrupted(path, RECORDS[:4])
     writer = FileWriter(path, resumable=True)
     writer.write(RECORDS[4:6])
@@ -515,14 +517,14 @@ def test_only_whole_entries_are_seen(cut: int, path: Path) -> None:
     assert all_of(reader) == RECORDS[:6]
 
 
-def test_structure_error_for_an_entry_that_was_certain(path: Path) -> None:
+def test_structure_error_for_a_damaged_settled_entry(path: Path) -> None:
     interrupted(path, RECORDS)
     archives.flip(journal_of(path), 64 + 16 * 1 + 3)
     with pytest.raises(StructureError, match=r"journal: the entry of record 1 is damaged"):
         follow(path)
 
 
-def test_truncated_error_for_records_that_were_certain(path: Path) -> None:
+def test_truncated_error_for_missing_settled_records(path: Path) -> None:
     interrupted(path, RECORDS)
     os.truncate(data_of(path), resume.ROOM + 100)
     with pytest.raises(TruncatedError, match="record 2"):
@@ -547,7 +549,7 @@ def test_a_damaged_record_is_named_by_its_file_and_number(mode: str, path: Path)
 
 
 @given(st.data())
-def test_any_damage_gives_an_error_of_ours_or_right_records(
+def test_any_damage_causes_an_ffrecord_error_or_right_records(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("damage") / "long.ffr"

@@ -1,4 +1,4 @@
-"""`FileWriter` and its file: when it appears, and what is left when writing fails."""
+"""`FileWriter` and its file: when it appears, failures, full disks, forks."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tests.support.writing import (
     without_tmpfile,
 )
 
-# What a disk has to do with it, tests/atomic/test_file.py counts.
+# These tests need no disk: tests/atomic/test_file.py covers disk behaviour.
 pytestmark = [pytest.mark.in_memory, pytest.mark.usefixtures("_no_writer_is_left_open")]
 
 
 # ---- counts, closing, misuse ---------------------------------------------------------------
 
 
-def test_too_few_records_leave_the_target_as_it_was(target: Path) -> None:
+def test_too_few_records_leave_the_target_unchanged(target: Path) -> None:
     writer = FileWriter(target, 3)
     writer.write_one(b"only one")
     with pytest.raises(CountError, match="1 records were written, 3 were announced"):
@@ -47,7 +47,7 @@ def test_too_few_records_leave_the_target_as_it_was(target: Path) -> None:
         writer.write_one(b"late")
 
 
-def test_a_record_too_many_is_refused_and_the_rest_is_kept(target: Path) -> None:
+def test_one_record_too_many_is_refused_and_the_others_are_kept(target: Path) -> None:
     with FileWriter(target, 1) as writer:
         writer.write_one(b"one")
         with pytest.raises(CountError):
@@ -56,7 +56,7 @@ def test_a_record_too_many_is_refused_and_the_rest_is_kept(target: Path) -> None
     assert read_all(target) == [b"one"]
 
 
-def test_closing_twice_is_closing_once(target: Path) -> None:
+def test_closing_twice_has_no_further_effect(target: Path) -> None:
     writer = FileWriter(target, 1)
     writer.write_one(b"one")
     writer.close()
@@ -82,19 +82,19 @@ def test_an_impossible_count_is_refused_at_once(n: int, target: Path) -> None:
     assert untouched(target)
 
 
-def test_what_is_no_path_is_a_type_error() -> None:
+def test_an_argument_that_is_no_path_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="path"):
         FileWriter(3, 1)  # type: ignore[arg-type]
 
 
-def test_a_folder_in_the_way_is_noticed_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_folder_at_the_target_is_refused_before_writing(tmp_path: Path) -> None:
     (tmp_path / "w.ffr").mkdir()
     with pytest.raises(IsADirectoryError, match=r"w\.ffr"):
         FileWriter(tmp_path / "w.ffr", 1)
     assert os.listdir(tmp_path) == ["w.ffr"]
 
 
-def test_the_target_may_be_relative_and_the_folder_may_change(
+def test_a_relative_target_survives_a_change_of_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -105,7 +105,7 @@ def test_the_target_may_be_relative_and_the_folder_may_change(
     assert read_all(tmp_path / "w.ffr") == [b"x"]
 
 
-def test_a_writer_holds_no_descriptor_once_it_is_closed(target: Path) -> None:
+def test_a_closed_writer_holds_no_descriptor(target: Path) -> None:
     before = handmade.open_descriptors()
     for n in (1, None):
         writer = FileWriter(target, n)
@@ -128,7 +128,7 @@ def test_the_target_appears_only_at_close(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["w.ffr"]
 
 
-def test_a_reader_of_the_replaced_file_goes_on_reading_it(target: Path) -> None:
+def test_a_reader_of_the_replaced_file_still_reads_it(target: Path) -> None:
     with FileReader(target) as reader:
         with FileWriter(target, 1) as writer:
             writer.write_one(b"new")
@@ -138,7 +138,7 @@ def test_a_reader_of_the_replaced_file_goes_on_reading_it(target: Path) -> None:
 
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
-def test_the_umask_decides_who_may_read(
+def test_the_umask_sets_the_mode_of_the_file(
     umask: int, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if named:
@@ -151,7 +151,7 @@ def test_the_umask_decides_who_may_read(
     assert stat.S_IMODE((tmp_path / "w.ffr").stat().st_mode) == 0o666 & ~umask
 
 
-def test_a_symlink_stays_and_what_it_points_at_is_written(target: Path) -> None:
+def test_a_symlink_stays_and_the_file_behind_it_is_written(target: Path) -> None:
     link = target.parent.parent / "link.ffr"
     link.symlink_to(target)
     with FileWriter(link, 1) as writer:
@@ -161,7 +161,7 @@ def test_a_symlink_stays_and_what_it_points_at_is_written(target: Path) -> None:
     assert os.listdir(target.parent) == [target.name]
 
 
-def test_a_symlink_to_nothing_yet_is_followed(tmp_path: Path) -> None:
+def test_a_symlink_to_a_missing_file_is_followed(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "link.ffr").symlink_to("there/file.ffr")
     FileWriter(tmp_path / "link.ffr", 0).close()
@@ -192,7 +192,7 @@ def test_a_long_name_outside_ascii_can_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL])
 @pytest.mark.parametrize("n", [2, None])
-def test_a_file_system_without_unnamed_files_is_written_too(
+def test_a_file_system_without_unnamed_files_can_be_written(
     n: int | None, code: int, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_tmpfile(monkeypatch, code)
@@ -208,7 +208,7 @@ def test_a_file_system_without_unnamed_files_is_written_too(
 
 
 @pytest.mark.parametrize("n", [2, None])
-def test_a_file_system_that_does_not_link_unnamed_files_is_written_too(
+def test_a_file_system_that_cannot_link_unnamed_files_can_be_written(
     n: int | None, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_args: object, **_kwargs: object) -> None:
@@ -244,7 +244,7 @@ def test_the_file_is_synced_before_it_is_renamed_and_the_folder_after(
     assert steps == ["sync 124", "rename", "sync folder"]
 
 
-# ---- it does not end well ------------------------------------------------------------------
+# ---- failures and kills --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -270,7 +270,7 @@ def test_an_exception_inside_with_discards_everything(
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("n", [1, None])
 @pytest.mark.parametrize("insert", [False, True])
-def test_a_close_that_fails_leaves_the_target_as_it_was(
+def test_a_failing_close_leaves_the_target_unchanged(
     insert: bool, n: int | None, named: bool, step: str, target: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -372,7 +372,7 @@ def test_a_killed_writer_leaves_nothing_behind(point: str, n: str, target: Path)
         ("before rename", "named"),
     ],
 )
-def test_a_killed_writer_leaves_at_worst_a_file_that_nothing_reads(
+def test_a_killed_writer_leaves_at_worst_a_hidden_temporary_file(
     point: str, named: str, target: Path
 ) -> None:
     kill_at(point, target, "2", named)
@@ -416,7 +416,7 @@ print("fine")
 
 @pytest.mark.parametrize("n", ["40", "None"])
 @pytest.mark.parametrize("limit", [1_000, 1_000_000, 3_999_999])
-def test_a_file_larger_than_allowed_is_no_room(limit: int, n: str, target: Path) -> None:
+def test_a_file_above_the_size_limit_is_a_no_room_error(limit: int, n: str, target: Path) -> None:
     out, err = handmade.python(NO_ROOM, str(target.parent), n, str(limit)).communicate()
     assert out == "no room\nfine\n", err
     assert untouched(target)
@@ -425,10 +425,10 @@ def test_a_file_larger_than_allowed_is_no_room(limit: int, n: str, target: Path)
 @pytest.mark.parametrize(
     ("size", "n"), [("1m", "40"), ("3m", "40"), ("1m", "None"), ("5m", "None")]
 )
-def test_a_full_disk_is_no_room(size: str, n: str, tmp_path: Path) -> None:
-    """On a small tmpfs, in a mount namespace that ends with its process.
+def test_a_full_disk_is_a_no_room_error(size: str, n: str, tmp_path: Path) -> None:
+    """Use a small tmpfs, in a mount namespace that ends with its process.
 
-    5 MiB have room for the records, but not for a copy of them behind a header.
+    5 MiB have room for the records, but not for a second copy with a header.
     """
     if shutil.which("unshare") is None:
         pytest.skip("unshare is not installed")
@@ -445,11 +445,13 @@ def test_a_full_disk_is_no_room(size: str, n: str, tmp_path: Path) -> None:
         capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     assert done.stdout == "no room\nfine\n", done.stderr
-    assert (tmp_path / "target.ffr").read_bytes() == OLD  # the mount never was in this namespace
+    assert (
+        tmp_path / "target.ffr"
+    ).read_bytes() == OLD  # the mount was only in the other namespace
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_no_room_for_another_file_is_no_room(
+def test_no_room_for_a_new_file_is_a_no_room_error(
     code: int, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: str, *_args: object) -> int:
@@ -462,8 +464,8 @@ def test_no_room_for_another_file_is_no_room(
     assert untouched(target)
 
 
-def test_a_full_disk_while_a_stream_is_copied_is_no_room(target: Path) -> None:
-    """In a child, since the limit cannot be taken back."""
+def test_a_full_disk_while_a_stream_is_copied_is_a_no_room_error(target: Path) -> None:
+    """In a child process, because the limit cannot be removed again."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -521,7 +523,7 @@ def test_a_forked_child_neither_finishes_nor_discards_its_parents_file(
 @pytest.mark.parametrize("n", [2, None])
 @pytest.mark.parametrize("end", ["close", "discard", "drop"])
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_forked_child_does_not_write_what_its_parent_has_buffered(
+def test_a_forked_child_does_not_write_the_buffer_of_its_parent(
     end: str, n: int | None, target: Path
 ) -> None:
     writer = FileWriter(target, n)
@@ -553,17 +555,17 @@ def test_a_forked_child_cannot_write_to_its_parents_file(target: Path) -> None:
     assert read_all(target) == [b"from the parent"]
 
 
-def test_a_dropped_writer_that_has_all_records_finishes(target: Path) -> None:
+def test_a_dropped_writer_with_all_records_finishes_the_file(target: Path) -> None:
     writer = FileWriter(target, 1)
     writer.write_one(b"all there")
     del writer
     assert read_all(target) == [b"all there"]
 
 
-def test_a_dropped_writer_whose_folder_is_gone_says_nothing(
+def test_a_dropped_writer_whose_folder_was_removed_prints_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As that of a shard, when packing is interrupted: the folder of all shards is removed."""
+    """This happens to a shard when packing is interrupted and the folder of shards is removed."""
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # not pytest's
     (tmp_path / "folder").mkdir()
     writer = FileWriter(tmp_path / "folder" / "target.ffr", 1)
@@ -577,7 +579,9 @@ def test_a_dropped_writer_whose_folder_is_gone_says_nothing(
 
 @pytest.mark.parametrize("n", [2, None])
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_dropped_writer_that_may_lack_records_discards(n: int | None, target: Path) -> None:
+def test_a_dropped_writer_that_may_lack_records_discards_the_file(
+    n: int | None, target: Path
+) -> None:
     writer = FileWriter(target, n)
     writer.write_one(b"one")
     del writer
@@ -585,7 +589,7 @@ def test_a_dropped_writer_that_may_lack_records_discards(n: int | None, target: 
     assert untouched(target)
 
 
-def test_a_dropped_writer_that_discards_says_so(target: Path) -> None:
+def test_a_dropped_writer_that_discards_the_file_warns(target: Path) -> None:
     writer = FileWriter(target, 2)
     with pytest.warns(ResourceWarning, match=r"target\.ffr: .*without close"):
         del writer

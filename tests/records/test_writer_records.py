@@ -1,4 +1,4 @@
-"""`FileWriter` and its records: what one may be, streams, and counts that are not known."""
+"""`FileWriter` and its records: buffers, streams, interruptions and unknown counts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ffrecord import FileWriter
 from tests.support import handmade
 from tests.support.writing import Pattern, read_all, without_insert_range, without_tmpfile
 
-# What a disk has to do with it, tests/atomic/test_file.py counts.
+# These tests need no disk: tests/atomic/test_file.py covers disk behaviour.
 pytestmark = [pytest.mark.in_memory, pytest.mark.usefixtures("_no_writer_is_left_open")]
 
 
-# ---- what a record may be ------------------------------------------------------------------
+# ---- buffers -------------------------------------------------------------------------------
 
 DTYPES = [
     "?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "g", "F", "D", "G",
@@ -53,6 +53,8 @@ def test_arrays_of_every_type_and_shape_are_written_as_their_bytes(
 
 
 class Point(ctypes.Structure):
+    """A struct with padding."""
+
     _fields_ = (("x", ctypes.c_int32), ("y", ctypes.c_double))
 
 
@@ -101,7 +103,7 @@ def test_a_masked_array_is_written_as_its_data(tmp_path: Path) -> None:
     assert read_all(tmp_path / "m.ffr") == [np.arange(3).tobytes()]
 
 
-def test_a_mapping_is_a_buffer_whatever_its_position(tmp_path: Path) -> None:
+def test_a_mapping_is_written_from_its_beginning_whatever_its_position(tmp_path: Path) -> None:
     with mmap.mmap(-1, 10) as data, FileWriter(tmp_path / "m.ffr", 2) as writer:
         data[:] = b"0123456789"
         data.seek(4)
@@ -121,13 +123,13 @@ def test_a_mapping_is_a_buffer_whatever_its_position(tmp_path: Path) -> None:
     ],
     ids=["strided", "transposed", "fortran", "strided view", "fortran view", "broadcast"],
 )
-def test_a_buffer_with_holes_is_a_value_error(data: Any, tmp_path: Path) -> None:
+def test_a_buffer_that_is_not_contiguous_is_a_value_error(data: Any, tmp_path: Path) -> None:
     with FileWriter(tmp_path / "h.ffr", 1) as writer:
         with pytest.raises(ValueError, match="not C-contiguous"):
             writer.write_one(data)
         assert writer.count == 0
-        writer.write_one(b"the writer goes on")
-    assert read_all(tmp_path / "h.ffr") == [b"the writer goes on"]
+        writer.write_one(b"the writer still works")
+    assert read_all(tmp_path / "h.ffr") == [b"the writer still works"]
 
 
 @pytest.mark.parametrize(
@@ -135,17 +137,17 @@ def test_a_buffer_with_holes_is_a_value_error(data: Any, tmp_path: Path) -> None
     ["text", np.array([None, 1]), np.zeros(2, [("a", object)]), None, 5, 2.5, [1, 2], {}, object()],
     ids=lambda data: type(data).__name__,
 )
-def test_what_has_no_bytes_is_a_type_error(data: Any, tmp_path: Path) -> None:
+def test_an_object_without_bytes_is_a_type_error(data: Any, tmp_path: Path) -> None:
     with FileWriter(tmp_path / "t.ffr") as writer:
         with pytest.raises(TypeError):
             writer.write_one(data)
-        writer.write_one(b"the writer goes on")
-    assert read_all(tmp_path / "t.ffr") == [b"the writer goes on"]
+        writer.write_one(b"the writer still works")
+    assert read_all(tmp_path / "t.ffr") == [b"the writer still works"]
 
 
 @settings(max_examples=50)
 @given(st.lists(st.binary(max_size=5000), max_size=30))
-def test_what_is_written_is_read(tmp_path: Path, records: list[bytes]) -> None:
+def test_written_records_are_read_back(tmp_path: Path, records: list[bytes]) -> None:
     for n in (len(records), None):
         with FileWriter(tmp_path / "p.ffr", n) as writer:
             writer.write(iter(records))
@@ -162,7 +164,7 @@ def test_write_takes_any_iterable(tmp_path: Path) -> None:
     assert read_all(tmp_path / "i.ffr") == [b"0", b"1", b"2", b"last"]
 
 
-def test_the_caller_may_change_a_buffer_once_it_is_written(tmp_path: Path) -> None:
+def test_the_caller_may_change_a_buffer_after_writing_it(tmp_path: Path) -> None:
     buffer = bytearray(b"first")
     with FileWriter(tmp_path / "c.ffr", 2) as writer:
         writer.write_one(buffer)
@@ -209,7 +211,7 @@ def test_streams_of_every_kind_are_read_to_their_end(tmp_path: Path) -> None:
     assert read_all(tmp_path / "s.ffr") == [content, content, content[:50_000], content, b""]
 
 
-def test_a_stream_is_read_from_where_it_stands(tmp_path: Path) -> None:
+def test_a_stream_is_read_from_its_current_position(tmp_path: Path) -> None:
     stream = io.BytesIO(b"0123456789")
     stream.seek(4)
     with FileWriter(tmp_path / "s.ffr", 1) as writer:
@@ -218,7 +220,7 @@ def test_a_stream_is_read_from_where_it_stands(tmp_path: Path) -> None:
 
 
 class Breaking:
-    """A stream that fails after some chunks of any size."""
+    """A stream that fails after some chunks."""
 
     def __init__(self, chunks: int, error: BaseException) -> None:
         self._chunks, self._error = chunks, error
@@ -235,7 +237,7 @@ class Breaking:
 @pytest.mark.parametrize(
     "error", [ValueError("no more"), OSError(errno.EIO, "?"), KeyboardInterrupt()]
 )
-def test_a_stream_that_breaks_leaves_no_trace_of_itself(
+def test_a_failing_stream_leaves_no_bytes_in_the_file(
     error: BaseException, chunks: int, n: int | None, tmp_path: Path
 ) -> None:
     with FileWriter(tmp_path / "s.ffr", n) as writer:
@@ -257,7 +259,9 @@ def test_a_stream_that_breaks_leaves_no_trace_of_itself(
         ("", "writer.write_one(''.encode())"),
     ],
 )
-def test_text_is_a_type_error_with_the_line_to_write(text: str, line: str, tmp_path: Path) -> None:
+def test_text_is_a_type_error_that_shows_the_right_call(
+    text: str, line: str, tmp_path: Path
+) -> None:
     with FileWriter(tmp_path / "t.ffr") as writer:
         for write in (writer.write_one, writer.write):
             with pytest.raises(TypeError, match=re.escape(f"not str; encode it: {line}")):
@@ -266,32 +270,32 @@ def test_text_is_a_type_error_with_the_line_to_write(text: str, line: str, tmp_p
             writer.write([b"before", text])
         assert writer.count == 1
         writer.discard()
-    with FileWriter(tmp_path / "t.ffr") as writer:  # as it says
+    with FileWriter(tmp_path / "t.ffr") as writer:  # the line in the error works
         exec(line, {"writer": writer, "text": text})
     assert read_all(tmp_path / "t.ffr") == [text.encode()]
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_one_record_where_several_are_due_is_a_type_error_that_says_so(
+def test_one_record_passed_to_write_is_a_type_error_that_names_write_one(
     kind: Callable[[bytes], Any], tmp_path: Path
 ) -> None:
     with FileWriter(tmp_path / "t.ffr") as writer:
         for data in (b"", b"one"):
-            with pytest.raises(TypeError, match=rf"not one {kind.__name__}: use write_one"):
+            with pytest.raises(TypeError, match=rf"not one {kind.__name__}; use write_one"):
                 writer.write(kind(data))
         assert writer.count == 0
 
 
 def test_a_stream_of_text_is_a_type_error(tmp_path: Path) -> None:
     with FileWriter(tmp_path / "s.ffr", 1) as writer:
-        with pytest.raises(TypeError, match=r"read\(\) gave str, not bytes; open it with \"rb\""):
+        with pytest.raises(TypeError, match=r"read\(\) returned str, not bytes; open .* \"rb\""):
             writer.write_one(io.StringIO("text"))
         writer.write_one(b"bytes")
     assert read_all(tmp_path / "s.ffr") == [b"bytes"]
 
 
-def test_a_stream_that_has_nothing_yet_does_not_end_its_record(tmp_path: Path) -> None:
-    """A record cut short in silence would be worse than an error."""
+def test_a_non_blocking_stream_does_not_cut_its_record_short(tmp_path: Path) -> None:
+    """An error is better than a record that is silently cut short."""
 
     class NonBlocking:
         def __init__(self) -> None:
@@ -308,14 +312,14 @@ def test_a_stream_that_has_nothing_yet_does_not_end_its_record(tmp_path: Path) -
     assert read_all(tmp_path / "s.ffr") == [b"first half, second half"]
 
 
-# ---- interrupted ---------------------------------------------------------------------------
+# ---- interruptions -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [2, None])
-def test_a_write_that_is_interrupted_leaves_no_trace_of_itself(
+def test_an_interrupted_write_leaves_no_bytes_in_the_file(
     n: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C during a large write(2): some of the bytes are in the file already."""
+    """Ctrl-C comes during a large write(2): some of the bytes are already in the file."""
     with FileWriter(tmp_path / "k.ffr", n) as writer:
         writer.write_one(b"before")
         file = writer._file
@@ -343,7 +347,7 @@ SIZES = [[], [0], [0, 0, 0], [1], [5000] * 3, [100] * 5000, [3 << 20, 0, 17], [4
 
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"{len(sizes)} records")
 @pytest.mark.parametrize("way", ["insert", "copy", "copy by hand", "named copy"])
-def test_an_unknown_count_gives_the_same_records(
+def test_without_n_the_same_records_are_written(
     way: str, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = handmade.random_records(sizes)
@@ -367,9 +371,7 @@ def test_an_unknown_count_gives_the_same_records(
         assert (tmp_path / "u.ffr").read_bytes() == handmade.record_bytes(records)
 
 
-def test_a_copy_that_comes_in_pieces_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_in_pieces_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy_file_range = os.copy_file_range
 
     def little(source: int, target: int, count: int, *where: int) -> int:

@@ -1,4 +1,4 @@
-"""One reader in many threads and processes at once, and on a machine without AIO contexts left."""
+"""One reader used by many threads and processes at once, also without free AIO contexts."""
 
 from __future__ import annotations
 
@@ -23,23 +23,26 @@ N = 400
 
 @pytest.fixture(scope="module")
 def records() -> list[bytes]:
+    """Make records of random sizes."""
     generator = random.Random(7)
     return handmade.random_records([generator.randrange(0, 12_000) for _ in range(N)], seed=7)
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory, records: list[bytes]) -> Path:
+    """Write the records to a file that all tests share."""
     return handmade.write_records(tmp_path_factory.mktemp("shared") / "shared.ffr", records)
 
 
 @pytest.fixture(params=MODES)
 def reader(request: pytest.FixtureRequest, path: Path) -> Iterator[FileReader]:
+    """Open the file in each mode."""
     with FileReader(path, mode=request.param) as reader:
         yield reader
 
 
 def all_right(reader: FileReader, records: list[bytes], seed: int, batches: int) -> bool:
-    """Read random batches in every way there is, and compare."""
+    """Read random batches in all ways; return True if all records are right."""
     generator = random.Random(seed)
     for turn in range(batches):
         indices = generator.choices(range(N), k=generator.choice([1, 2, 3, 20, 100]))
@@ -57,7 +60,7 @@ def all_right(reader: FileReader, records: list[bytes], seed: int, batches: int)
 
 
 def fork(work: Callable[[], bool]) -> int:
-    """Start `work` in a child; its exit code is 0 when it returned True."""
+    """Start `work` in a child process; its exit code is 0 if `work` returns True."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -80,7 +83,7 @@ def test_eight_threads_share_a_reader(reader: FileReader, records: list[bytes]) 
         assert all(threads.map(lambda seed: all_right(reader, records, seed, 30), range(8)))
 
 
-def test_a_batch_begun_in_one_thread_may_be_collected_in_another(
+def test_a_batch_started_in_one_thread_may_be_collected_in_another(
     reader: FileReader, records: list[bytes]
 ) -> None:
     pending = [reader.read_async(range(i, N, 10)) for i in range(10)]
@@ -92,7 +95,7 @@ def test_a_batch_begun_in_one_thread_may_be_collected_in_another(
 def test_closing_in_one_thread_does_not_disturb_reads_in_others(
     path: Path, records: list[bytes]
 ) -> None:
-    """Each read ends right, or says that the reader is closed; nothing else."""
+    """Each read returns the right records or raises ClosedError."""
     for turn in range(20):
         reader = FileReader(path, mode=MODES[turn % 3])
         started = threading.Barrier(5)
@@ -147,7 +150,7 @@ def test_reads_in_flight_across_a_fork_arrive_in_the_parent(
         assert exit_code(child) == 0
 
 
-def test_a_child_forked_while_threads_read_is_right(
+def test_a_child_forked_while_threads_read_gets_right_records(
     reader: FileReader, records: list[bytes]
 ) -> None:
     stop = threading.Event()
@@ -188,7 +191,7 @@ def in_worker(reader: FileReader, records: list[bytes], seed: int) -> bool:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_worker_processes_read_with_a_reader_that_was_sent_to_them(
+def test_worker_processes_can_use_a_pickled_reader(
     method: str, path: Path, records: list[bytes]
 ) -> None:
     context = multiprocessing.get_context(method)
@@ -218,12 +221,12 @@ def test_a_process_forked_by_multiprocessing_uses_the_inherited_reader(
     assert process.exitcode == 0
 
 
-# ---- no contexts left ----------------------------------------------------------------------
+# ---- no free AIO contexts ------------------------------------------------------------------
 
 
 @pytest.fixture
 def no_contexts_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use up fs.aio-max-nr, for as long as the test runs."""
+    """Use up fs.aio-max-nr while the test runs."""
     if aio._lib is None:
         pytest.skip("libaio is not installed")
     monkeypatch.setattr(aio, "contexts", aio.ContextPool())
@@ -245,7 +248,7 @@ def no_contexts_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_contexts_left")
 def test_with_io_setup_exhausted_reads_are_right(path: Path, records: list[bytes]) -> None:
-    """All modes in one test: it takes the kernel a second to give so many contexts back."""
+    """All modes are in one test, because the kernel needs a second to free so many contexts."""
     for mode, cached in itertools.product(MODES, [True, False]):
         with FileReader(path, mode=mode) as reader:
             if cached:
@@ -255,7 +258,7 @@ def test_with_io_setup_exhausted_reads_are_right(path: Path, records: list[bytes
             assert all_right(reader, records, 1, 10), (mode, cached)
 
 
-def test_a_reader_goes_back_to_aio_when_there_are_contexts_again(
+def test_a_reader_uses_aio_again_when_contexts_are_free(
     path: Path, records: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if aio._lib is None:

@@ -1,5 +1,8 @@
-"""Everything that makes files, killed at many moments: nothing, the old or the new is there, and a
-second run makes it whole and leaves nothing else. What can be gone on with has `test_kills`."""
+"""Kill every job that makes files at many moments.
+
+After a kill the target is missing, old or new, but never in between. A second run completes the job
+and removes all leftovers. `test_kills` tests jobs that can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +28,22 @@ FEW, MANY = 2, 60
 
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """Make the inputs of all jobs once."""
     return jobs.make_sources(tmp_path_factory.mktemp("sources"))
 
 
 @pytest.fixture(autouse=True)
 def _small_and_fast_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill loses nothing that the kernel has, synced or not: so the disk need not be waited for.
-    What a power cut loses has `test_power_cuts`."""
+    """Use small steps, and no fsync: a kill loses nothing that was passed to the kernel.
+
+    `test_power_cuts` tests the losses of a power cut.
+    """
     jobs.use_small_steps(monkeypatch)
     monkeypatch.setattr(os, "fsync", lambda _fd: None)
 
 
 class Trial:
-    """A job and a place for it."""
+    """A job and its target."""
 
     def __init__(self, job: Job, sources: Sources, place: Path) -> None:
         self.job = job
@@ -54,14 +60,17 @@ class Trial:
         return self.job.found(self.target)
 
     def finish(self, new: Content) -> None:
-        """A second run, in this process: all is there then, and nothing else."""
+        """Run the job again, in this process; check that the result is complete and alone."""
         self.job.do_again(self.sources, self.target, done=self.found() == new)
         assert self.found() == new
         assert sorted(os.listdir(self.target.parent)) == self.job.names(self.target)
 
     def finished(self) -> tuple[Content, int]:
-        """What the job makes, and in how many calls. Who looks after each sees old or new, and
-        after the new never the old."""
+        """Return the result of the job and the number of its calls.
+
+        Also check after each call that the target is old or new, and never old again once it was
+        new.
+        """
         old = self.prepare()
         kills.run(self.work, None)
         new = self.found()
@@ -92,7 +101,7 @@ def trial(
 
 
 def each(trials: list[Job], short: int, long: int) -> pytest.MarkDecorator:
-    """Jobs × how often, short and long."""
+    """Parametrize a test with jobs and with the number of kills, short and long."""
     every = [
         pytest.param(job, count, id=f"{job}-{count}", marks=pytest.mark.long if is_long else [])
         for job in trials
@@ -112,7 +121,7 @@ def kill_at_points(trial: Trial, count: int, *, all_of_them: bool) -> None:
         assert kills.run(trial.work, point)[2], point
         outcomes.add(trial.found() == new)
         assert trial.job.leaves(trial.found(), old, new), point
-        if number % 2 and trial.found() != new:  # so may be the next one, elsewhere
+        if number % 2 and trial.found() != new:  # kill the second run too, at another moment
             kills.run(trial.work, moments[number * 5 % len(moments)])
             assert trial.job.leaves(trial.found(), old, new), point
         trial.finish(new)
@@ -120,21 +129,21 @@ def kill_at_points(trial: Trial, count: int, *, all_of_them: bool) -> None:
 
 
 @each(WRITING + PACKING, SHORT, LONG)
-def test_a_writer_or_packer_that_is_killed_leaves_nothing_the_old_or_the_new(
+def test_a_killed_writer_or_packer_leaves_no_target_the_old_or_the_new_one(
     trial: Trial, count: int
 ) -> None:
     kill_at_points(trial, count, all_of_them=True)
 
 
 @each(OTHERS, SHORT, LONG)
-def test_what_else_makes_files_and_is_killed_leaves_nothing_the_old_or_the_new(
+def test_any_other_killed_job_leaves_no_target_the_old_or_the_new_one(
     trial: Trial, count: int
 ) -> None:
     kill_at_points(trial, count, all_of_them=False)
 
 
 @each(EVERY, FEW, MANY)
-def test_a_kill_from_outside_at_any_moment_leaves_nothing_the_old_or_the_new(
+def test_a_kill_at_a_random_time_leaves_no_target_the_old_or_the_new_one(
     trial: Trial, count: int
 ) -> None:
     old = trial.prepare()
@@ -144,13 +153,13 @@ def test_a_kill_from_outside_at_any_moment_leaves_nothing_the_old_or_the_new(
     new = trial.found()
     for _ in range(count):
         seed = random.randrange(1 << 32)
-        print(f"{trial.job}: seed {seed}")  # which moment it was; the next run has others
+        print(f"{trial.job}: seed {seed}")  # to repeat this moment; the next run has others
         old = trial.prepare()
 
         def look(old: Content = old) -> None:
             assert trial.job.leaves(trial.found(), old, new)
 
-        # What is made in several steps cannot be looked at in one meanwhile.
+        # A result made in several steps cannot be checked atomically during the run.
         meanwhile = look if trial.job.leaves is jobs.old_or_new else lambda: None
         kills.run_for(random.Random(seed).uniform(0, 1.2 * seconds), trial.work, meanwhile)
         look()
@@ -158,10 +167,10 @@ def test_a_kill_from_outside_at_any_moment_leaves_nothing_the_old_or_the_new(
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_what_a_killed_packer_left_in_the_folder_is_not_packed(
+def test_leftovers_of_a_killed_packer_are_not_packed(
     named: bool, sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An archive inside of what it is made from."""
+    """The archive is inside the folder that it is made from."""
     if named:
         jobs.without_tmpfile(monkeypatch)
     tree = tmp_path / "tree"
@@ -184,7 +193,7 @@ def test_what_a_killed_packer_left_in_the_folder_is_not_packed(
             assert sorted([".", *map(str, folder.list(recursive=True))]) == names
         assert sorted(os.listdir(tree)) == sorted([*os.listdir(sources.tree), target.name])
         target.unlink()
-    assert litter  # else there was nothing to leave out
+    assert litter  # otherwise the test proves nothing
 
 
 BEFORE = {
@@ -196,7 +205,7 @@ BEFORE = {
 @pytest.mark.parametrize("count", [SHORT, pytest.param(LONG, marks=pytest.mark.long)])
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("before", [{}, BEFORE], ids=["over nothing", "over files"])
-def test_an_extraction_that_is_killed_leaves_whole_files_and_the_next_one_no_litter(
+def test_a_killed_extraction_leaves_whole_files_and_the_next_one_no_leftovers(
     before: dict[str, bytes],
     named: bool,
     count: int,
@@ -204,7 +213,7 @@ def test_an_extraction_that_is_killed_leaves_whole_files_and_the_next_one_no_lit
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Twice in a row, at times: whatever has a name is whole, but for those that nothing reads."""
+    """Every file with its final name is whole. Some runs are killed twice in a row."""
     if named:
         jobs.without_tmpfile(monkeypatch)
     place = tmp_path / "place"
@@ -240,28 +249,32 @@ def test_an_extraction_that_is_killed_leaves_whole_files_and_the_next_one_no_lit
         if before:
             assert (place / "mine").read_bytes() == before["mine"]
             (place / "mine").unlink()
-        shutil.copymode(sources.tree, place)  # stays its owner's: the next one found it not empty
+        # Extraction does not change the mode of a folder that is not empty.
+        shutil.copymode(sources.tree, place)
         assert without_folder_times(place) == without_folder_times(sources.tree), point
-    assert litter or not named  # else there was nothing to clean up
+    assert litter or not named  # otherwise the test proves nothing
 
 
 def left_in(top: Path) -> dict[str, Found]:
-    """Nothing if it has not come so far."""
+    """Return the content of a folder; empty if the folder does not exist yet."""
     if not top.exists():
         return {}
     return {os.fsdecode(path): found for path, found in trees.snapshot(top).items()}
 
 
 def is_whole(found: Found, due: Found) -> bool:
-    """Folders get their attributes last, symlinks right after they were made; a file of two names
-    may have only one of them yet."""
+    """Return True if a file is whole, or a folder or symlink has the right kind and target.
+
+    Folders get their attributes last, symlinks right after they are made. A hard-linked file may
+    have only one of its names yet.
+    """
     if found.kind != "file":
         return (found.kind, found.target) == (due.kind, due.target)
     return replace(found, same_file=due.same_file, links=due.links) == due
 
 
 def without_folder_times(top: Path) -> dict[bytes, Found]:
-    """Of what has changed names in it since."""
+    """Return a snapshot without the times of folders, which change with the names in them."""
     found = trees.snapshot(top)
     return {
         path: replace(each, mtime_ns=0) if each.kind == "folder" else each

@@ -1,4 +1,4 @@
-"""What `tests/robustness/faults` has found, one test each, without its library."""
+"""Bugs that `tests/robustness/faults` has found: one test each, without its preload library."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_a_journal_whose_header_is_written_in_pieces_is_whole(
     assert handmade.records_in(path.read_bytes()) == RECORDS
 
 
-def test_an_append_that_failed_does_not_keep_the_file_locked(tmp_path: Path) -> None:
-    """Whoever keeps the exception keeps what its traceback has, open files among it."""
+def test_a_failed_append_does_not_keep_the_file_locked(tmp_path: Path) -> None:
+    """A kept exception keeps the objects in its traceback alive, including open files."""
     path = handmade.write_records(tmp_path / "damaged.ffr", RECORDS)
     archives.flip(path, -1)
     kept = []
@@ -73,7 +73,7 @@ def test_a_new_folder_that_cannot_be_opened_or_locked_is_not_left_behind(
     assert os.listdir(tmp_path) == ["new"]
 
 
-def test_a_folder_that_somebody_else_fills_stays(tmp_path: Path) -> None:
+def test_a_folder_of_another_writer_is_not_removed(tmp_path: Path) -> None:
     first = NewFolder(str(tmp_path / "new"), "writing")
     with pytest.raises(BusyError, match="another writer"):
         NewFolder(str(tmp_path / "new"), "writing")
@@ -81,7 +81,7 @@ def test_a_folder_that_somebody_else_fills_stays(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["new"]
 
 
-def test_what_a_killed_run_has_left_is_removed_also_if_it_is_not_for_writing_to(
+def test_read_only_leftovers_of_a_killed_run_are_removed(
     tmp_path: Path,
 ) -> None:
     with users.reachable(tmp_path):
@@ -100,7 +100,7 @@ print(os.listdir(place), os.listdir(f"{place}/new"))
     assert left == "['new'] []\n"
 
 
-def test_a_resumable_writer_that_cannot_begin_gives_its_lock_back(tmp_path: Path) -> None:
+def test_a_resumable_writer_that_fails_to_start_releases_its_lock(tmp_path: Path) -> None:
     path = tmp_path / "a.ffr"
     in_the_way = Path(partial_path(str(path)))
     os.mkfifo(in_the_way)
@@ -116,7 +116,7 @@ def test_a_resumable_writer_that_cannot_begin_gives_its_lock_back(tmp_path: Path
 
 
 @pytest.mark.skipif(aio._lib is None, reason="libaio is not installed")
-def test_reads_whose_end_the_kernel_does_not_tell_are_done_by_hand(
+def test_reads_are_repeated_if_the_kernel_does_not_report_their_completion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "data"
@@ -125,7 +125,7 @@ def test_reads_whose_end_the_kernel_does_not_tell_are_done_by_hand(
     cold = ColdReads(SourceSet([str(path)], direct=True))
     monkeypatch.setattr(aio, "_io_getevents", lambda *_args: -errno.EINVAL)
     spans = {number: (number * 100_001, 50_000) for number in range(9)}
-    for turn in range(2):  # the second time there is no context to begin with
+    for turn in range(2):  # the second time there is no AIO context from the start
         for number, (begin, length) in spans.items():
             cold.add(number, 0, begin, length)
         cold.submit()
@@ -139,12 +139,15 @@ def test_reads_whose_end_the_kernel_does_not_tell_are_done_by_hand(
 
 @pytest.fixture
 def packed(tmp_path: Path) -> Path:
+    """Pack a folder with one file."""
     source = trees.plain_tree(tmp_path / "source", {"file": b"content"})
     archives.pack(source, tmp_path / "packed.ffr")
     return tmp_path / "packed.ffr"
 
 
 def serve(archive: Archive) -> Callable[[int, Callable[[str], None]], None]:
+    """Return a function that serves an archive to the kernel at the other end of `fd`."""
+
     def run(fd: int, log: Callable[[str], None]) -> None:
         session = Session(fd, Filesystem(archive), CheckedContent(archive), spin=0, log=log)
         with contextlib.closing(session):
@@ -153,7 +156,7 @@ def serve(archive: Archive) -> Callable[[int, Callable[[str], None]], None]:
     return run
 
 
-def test_a_reply_that_is_not_taken_is_replaced_by_an_error(
+def test_a_reply_that_the_kernel_refuses_is_replaced_by_an_error(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.write
@@ -176,7 +179,7 @@ def test_a_reply_that_is_not_taken_is_replaced_by_an_error(
 def test_a_worker_that_cannot_read_requests_ends_with_an_error(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that its supervisor starts another, and does not take it for an unmount."""
+    """The supervisor then starts another worker, and does not mistake the end for an unmount."""
     monkeypatch.setattr("ffrecord_fuse.serve.inbox.Inbox.wait", broken)
     failing = pytest.raises(OSError, match="Input/output error")
     with Archive.open(packed) as archive, failing, kernel.conversation(serve(archive)):

@@ -1,4 +1,7 @@
-"""A signal handler that raises, at any moment of a batch: the next read is right all the same."""
+"""Interrupt reads and writes at any moment by a signal handler that raises.
+
+The next read returns right records, and a writer keeps whole records only.
+"""
 
 from __future__ import annotations
 
@@ -80,11 +83,11 @@ def interrupted_times(script: str, *arguments: str) -> int:
 @pytest.mark.parametrize("mode", ["auto", "aio", "buffered"])
 def test_an_interrupted_batch_does_not_spoil_the_next_one(mode: str, tmp_path: Path) -> None:
     path = tmp_path / "many.ffr"
-    # Far enough apart that each is a read of its own: more requests, more moments.
+    # Far enough apart that each record is a separate read: more reads, more moments.
     sizes = [3000 if i % 2 else 20_000 for i in range(600)]
     path.write_bytes(handmade.record_bytes(handmade.random_records(sizes)))
     assert interrupted_times(READER, mode, str(path)) > 10
 
 
-def test_a_writer_that_is_interrupted_keeps_whole_records(tmp_path: Path) -> None:
+def test_an_interrupted_writer_keeps_whole_records(tmp_path: Path) -> None:
     assert interrupted_times(WRITER, str(tmp_path / "kept.ffr")) > 20

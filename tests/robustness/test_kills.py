@@ -1,4 +1,7 @@
-"""Append, resume and salvage, killed at many moments: old or new, and nothing flushed is lost."""
+"""Kill append, resume and salvage at many moments.
+
+The file is then old or new, and no flushed record is lost.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ ADDED = handmade.random_records([50_000, 0, 123_456, 7] * 6, seed=2)
 
 @pytest.fixture(autouse=True)
 def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the work consists of more steps."""
+    """Use small buffers, so that the work has more steps."""
     monkeypatch.setattr(atomic_file, "SMALL_BUFFER", 16 << 10)
 
 
 def litter(folder: Path, name: str) -> list[str]:
-    """What is beside a file, but for temporary files that nothing reads."""
+    """Return the names beside a file, except temporary files that nothing reads."""
     temporary = f".{name}."
     return [
         each for each in os.listdir(folder)
@@ -37,7 +40,7 @@ def litter(folder: Path, name: str) -> list[str]:
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("n", [None, len(ADDED)])
-def test_an_append_that_is_killed_leaves_the_old_file_or_the_new(
+def test_a_killed_append_leaves_the_old_or_the_new_file(
     n: int | None, count: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "grown.ffr"
@@ -61,7 +64,7 @@ def test_an_append_that_is_killed_leaves_the_old_file_or_the_new(
 
 
 def write_resumably(path: Path, n: int | None, tell: Callable[[int], None]) -> None:
-    """Go on with ADDED where an earlier writer stopped; tell how many are flushed, each time."""
+    """Write the rest of ADDED after an earlier writer; report the count after each flush."""
     with FileWriter(path, n, resumable=True) as writer:
         tell(writer.count)
         while writer.count < len(ADDED):
@@ -72,7 +75,7 @@ def write_resumably(path: Path, n: int | None, tell: Callable[[int], None]) -> N
 
 
 def resumed(path: Path, n: int | None, flushed: int) -> int:
-    """How many records a new writer finds; they are what was written, and none is missing."""
+    """Return how many records a new writer finds; check that they are right and complete."""
     with FileWriter(path, n, resumable=True) as writer:
         there = writer.count
         assert there >= flushed
@@ -87,7 +90,7 @@ def resumed(path: Path, n: int | None, flushed: int) -> int:
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("n", [None, len(ADDED)])
-def test_a_resumable_writer_that_is_killed_loses_nothing_that_was_flushed(
+def test_a_killed_resumable_writer_loses_no_flushed_record(
     n: int | None, count: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "long.ffr"
@@ -107,7 +110,7 @@ def test_a_resumable_writer_that_is_killed_loses_nothing_that_was_flushed(
         assert killed, point
         if path.read_bytes() == old:
             found.add(resumed(path, n, flushed))
-            # Whoever goes on may be killed too, and earlier or later than the first.
+            # The second writer may be killed too, earlier or later than the first.
             again = Point(number * 7 % (calls // 2), kills.WHEN[number % 3])
             flushed = max(flushed, kills.run(work, again)[0])
         if path.read_bytes() == old:
@@ -115,7 +118,8 @@ def test_a_resumable_writer_that_is_killed_loses_nothing_that_was_flushed(
             write_resumably(path, n, lambda _: None)
             assert litter(tmp_path, path.name) == [], point
         assert handmade.records_in(path.read_bytes()) == ADDED, point
-        if left := litter(tmp_path, path.name):  # of a finished file; the next writer removes it
+        # Leftovers of a finished file are removed by the next writer.
+        if left := litter(tmp_path, path.name):
             assert {os.path.splitext(each)[1] for each in left} <= {".partial", ".journal"}, point
             write_resumably(path, n, lambda _: None)
             assert handmade.records_in(path.read_bytes()) == ADDED, point
@@ -124,14 +128,12 @@ def test_a_resumable_writer_that_is_killed_loses_nothing_that_was_flushed(
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_a_salvage_that_is_killed_leaves_the_old_file_or_the_new(
-    count: int, tmp_path: Path
-) -> None:
+def test_a_killed_salvage_leaves_the_old_or_the_new_file(count: int, tmp_path: Path) -> None:
     records = OLD + ADDED
     broken, out = tmp_path / "broken.ffr", tmp_path / "out.ffr"
     data = bytearray(handmade.record_bytes(records))
     data[12 + 4 * len(records) + 8 * 9] ^= 1  # an offset
-    data[-1] ^= 1  # the last record that has any bytes
+    data[-1] ^= 1  # the last record that is not empty
     broken.write_bytes(data)
     folder = tmp_path / "out"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Descriptors, AIO contexts and memory stay flat, however long a reader is used.
+"""Descriptors, AIO contexts and memory do not grow, however long a reader is used.
 
 AIO contexts are counted in /proc/self/maps, not in fs.aio-nr, which the whole machine shares.
 """
@@ -27,6 +27,8 @@ Batch = Callable[[FileReader, list[int]], object]
 
 @dataclass(frozen=True)
 class Use:
+    """Resources that this process uses."""
+
     descriptors: int
     contexts: int
     memory: int
@@ -38,12 +40,13 @@ class Use:
 
     def expect_flat_since(self, before: Use, slack: int) -> None:
         assert self.descriptors == before.descriptors
-        assert self.contexts <= before.contexts + 2  # one for each batch in flight at a time
+        assert self.contexts <= before.contexts + 2  # one for each batch in flight
         assert self.memory - before.memory < slack
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a file that all tests share."""
     records = handmade.random_records([3000 + 7 * i for i in range(N)])
     return handmade.write_records(tmp_path_factory.mktemp("leaks") / "leaks.ffr", records)
 
@@ -112,7 +115,7 @@ def test_batches_of_cold_data_leave_nothing_behind(mode: str, path: Path) -> Non
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_batches_that_fail_leave_nothing_behind(mode: str, tmp_path: Path, path: Path) -> None:
+def test_failing_batches_leave_nothing_behind(mode: str, tmp_path: Path, path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     damaged = tmp_path / "damaged.ffr"
@@ -172,7 +175,7 @@ def test_five_hundred_writers_leave_nothing_behind(tmp_path: Path) -> None:
 def test_fifty_packed_folders_leave_no_descriptors_without_the_garbage_collector(
     alone: bool, close: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Training loops turn it off: what is no longer referenced is closed there and then."""
+    """Training loops turn the collector off, so unreferenced folders must close at once."""
     monkeypatch.setattr(index_copy, "ALONE", 1 << 40 if alone else 0)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/file").write_bytes(b"a file")

@@ -1,5 +1,7 @@
-"""Everything that makes files, and a power cut at any change of a name: nothing, the old or the new
-is there; and the new one for certain once the work is done."""
+"""Cut the power of every job that makes files, at each change of a name.
+
+Then the target is missing, old or new. Once the job has ended, it is always new.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,12 @@ JOBS = [
 
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """Make the inputs of all jobs once."""
     return jobs.make_sources(tmp_path_factory.mktemp("sources"))
 
 
 @pytest.mark.parametrize("job", JOBS, ids=str)
-def test_a_power_cut_leaves_nothing_the_old_or_the_new_and_the_new_once_it_is_done(
+def test_a_power_cut_leaves_the_old_or_new_target_and_the_new_one_once_the_job_has_ended(
     job: Job, sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs.use_small_steps(monkeypatch)

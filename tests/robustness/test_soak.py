@@ -1,4 +1,4 @@
-"""scripts/soak: a short one holds, and each of some defects that are put in makes it fail.
+"""scripts/soak: a short soak passes, and fails with each of several injected defects.
 
 `scripts/soak 20` is the long form.
 """
@@ -29,17 +29,17 @@ from scripts.soaking.trends import FEWEST, Trend, Watch
 ROOT = Path(__file__).parents[2]
 MINUTES = "0.1"
 PATIENCE = "600"
-"""Seconds: the machine may be as busy as it likes."""
-LIMIT = 3600
+"""Seconds until a reader counts as hanging: long, because the machine may be busy."""
+LIMIT = 3600  # seconds for a whole soak
 
 mounts = pytest.mark.skipif(
-    not os.path.exists("/dev/fuse") or os.geteuid() != 0, reason="it mounts as root"
+    not os.path.exists("/dev/fuse") or os.geteuid() != 0, reason="needs root and /dev/fuse to mount"
 )
 
 
 @pytest.fixture(autouse=True)
 def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """So that what is left behind is seen."""
+    """Use an empty temporary folder, so that the tests see leftovers."""
     top = tmp_path / "temporary"
     top.mkdir()
     monkeypatch.setenv("TMPDIR", str(top))
@@ -48,7 +48,7 @@ def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def start(*arguments: str, first: Path | None = None) -> subprocess.Popen[str]:
-    """A soak; `first` is where Python looks for modules first."""
+    """Start a soak. Python looks for modules in `first` before other folders."""
     paths = [*([str(first)] if first else []), str(ROOT), *filter(None, sys.path)]
     return subprocess.Popen(
         [sys.executable, "-m", "scripts.soaking", *arguments], cwd=ROOT, text=True,
@@ -60,7 +60,7 @@ def start(*arguments: str, first: Path | None = None) -> subprocess.Popen[str]:
 def run(
     tmp_path: Path, seed: int, patience: str = PATIENCE, first: Path | None = None
 ) -> tuple[int, str, Any]:
-    """Exit code, what it said, and its figures."""
+    """Run a soak; return its exit code, its output and its figures."""
     figures = tmp_path / "soak.json"
     process = start(
         MINUTES, "--readers", "8", "--seed", str(seed), "--json", str(figures),
@@ -70,7 +70,7 @@ def run(
         said, _ = process.communicate(timeout=LIMIT)
     finally:
         if process.poll() is None:
-            process.terminate()  # it ends what it has started
+            process.terminate()  # it ends the processes that it has started
             process.communicate(timeout=LIMIT)
     return process.returncode, said, json.loads(figures.read_text())
 
@@ -81,7 +81,7 @@ def test_eight_readers_get_every_byte_right_while_workers_and_readers_are_killed
 ) -> None:
     code, said, figures = run(tmp_path, seed=5)
     assert code == 0, said
-    assert figures["operations"] > 800  # a hundred of each reader
+    assert figures["operations"] > 800  # a hundred for each reader
     assert figures["mismatches"] == figures["failures"] == 0
     assert figures["restarts"] == figures["disturbances"]["worker killed"] > 0
     assert figures["disturbances"]["reader killed"] > 0
@@ -110,7 +110,7 @@ def test_an_interrupted_soak_leaves_nothing_behind(
     assert str(own_temporary_folder) not in Path("/proc/self/mountinfo").read_text()
 
 
-# ---- defects put in by hand ----------------------------------------------------------------
+# ---- injected defects ----------------------------------------------------------------------
 
 DEFECTS = {
     "a worker leaks a descriptor for each read": (
@@ -160,7 +160,7 @@ DEFECTS = {
         """,
         "[12] workers of 3 live",
     ),
-    "a byte is wrong now and then, after it was verified": (
+    "a byte is sometimes wrong after it was verified": (
         """
         from ffrecord_fuse.serve.session import Session
         right = Session.send
@@ -174,7 +174,7 @@ DEFECTS = {
         """,
         "bytes are wrong",
     ),
-    "memory of a batch is used again too early": (
+    "the memory of a batch is reused too early": (
         """
         import numpy as np
         from ffrecord.disk import slabs
@@ -202,11 +202,13 @@ DEFECTS = {
 @mounts
 @pytest.mark.long
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_a_short_soak_finds_that(defect: str, tmp_path: Path, own_temporary_folder: Path) -> None:
+def test_a_short_soak_finds_an_injected_defect(
+    defect: str, tmp_path: Path, own_temporary_folder: Path
+) -> None:
     code, words = DEFECTS[defect]
     first = tmp_path / "first"
     first.mkdir()
-    # Python imports this at every start: the defect is in daemons and spawned readers, too.
+    # Python imports this at every start, so the defect is also in daemons and spawned readers.
     (first / "sitecustomize.py").write_text("import os, random\n" + textwrap.dedent(code))
     status, said, figures = run(tmp_path, seed=7, patience="30", first=first)
     assert status == 1, said
@@ -215,10 +217,10 @@ def test_a_short_soak_finds_that(defect: str, tmp_path: Path, own_temporary_fold
     assert os.listdir(own_temporary_folder) == []
 
 
-# ---- its parts -----------------------------------------------------------------------------
+# ---- parts of the soak ---------------------------------------------------------------------
 
 
-def test_contents_are_the_same_however_they_are_asked_for() -> None:
+def test_contents_do_not_depend_on_the_range_requested() -> None:
     contents, chance = Contents(1), random.Random(1)
     whole = contents.bytes(12, 0, 3_000_000)
     for _ in range(20):
@@ -227,7 +229,7 @@ def test_contents_are_the_same_however_they_are_asked_for() -> None:
         assert np.array_equal(Contents(1).bytes(12, begin, length), whole[begin : begin + length])
 
 
-def test_contents_of_other_files_places_and_seeds_are_others() -> None:
+def test_contents_differ_between_files_offsets_and_seeds() -> None:
     def start(seed: int, number: int, offset: int) -> bytes:
         return Contents(seed).bytes(number, offset, 64).tobytes()
 
@@ -236,7 +238,7 @@ def test_contents_of_other_files_places_and_seeds_are_others() -> None:
     assert len(found) == len(places) + 1
 
 
-def test_a_plan_has_what_its_listings_say() -> None:
+def test_the_listings_of_a_plan_match_its_files() -> None:
     plan = Plan(3, LITTLE)
     names = [f"{folder}/{name}" for folder, inner in plan.listings.items() for name in inner]
     below = [name.lstrip("/") for name in names if name.lstrip("/") not in plan.listings]
@@ -248,7 +250,7 @@ def test_a_plan_has_what_its_listings_say() -> None:
     ("found", "words"),
     [(b"abc", ""), (b"abX", "the first at 2"), (b"ab", "2 bytes instead of 3"), (b"", "0 bytes")],
 )
-def test_a_difference_says_where_it_is(found: bytes, words: str) -> None:
+def test_a_difference_names_its_position(found: bytes, words: str) -> None:
     due = np.frombuffer(b"abc", np.uint8)
     said = difference(Answer("it", found, lambda: due))
     assert bool(said) == bool(words)
@@ -275,7 +277,7 @@ def test_noise_is_flat_and_a_slope_is_not(monkeypatch: pytest.MonkeyPatch) -> No
     assert trend.per_minute == pytest.approx(6, rel=0.2)
 
 
-def test_growth_within_lives_is_seen_though_each_begins_anew(
+def test_growth_within_each_life_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     saw = [(second // 50, float(second), 10 + 0.2 * (second % 50)) for second in range(300)]
@@ -284,12 +286,12 @@ def test_growth_within_lives_is_seen_though_each_begins_anew(
     assert not trend.is_flat
 
 
-def test_lives_on_other_levels_are_flat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lives_on_different_levels_are_flat(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [(second // 50, float(second), 10.0 + second // 50) for second in range(300)]
     assert trend_of(steps, monkeypatch).growth == pytest.approx(0)
 
 
-def test_what_settles_is_flat_and_what_rises_in_both_halves_is_not(
+def test_a_single_step_is_flat_and_a_rise_in_both_halves_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     once = [(0, float(second), 10.0 + 80 * (second > 120)) for second in range(300)]
@@ -299,7 +301,7 @@ def test_what_settles_is_flat_and_what_rises_in_both_halves_is_not(
 
 
 def test_a_few_samples_give_no_trend(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of six, three lie on a line by chance: "grows by 27 MiB ± 0.1" was said of a reader."""
+    """With six samples, three lay on a line by chance: a reader seemed to grow by 27 ± 0.1 MiB."""
     watch = Watch()
     for second in range(2 * FEWEST):
         told = [trend.name for trend in watch.trends()]
@@ -310,7 +312,7 @@ def test_a_few_samples_give_no_trend(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ([trend.name for trend in watch.trends()], watch.untold()) == (["it"], [])
 
 
-def test_a_ledger_counts_times_and_what_goes_wrong(tmp_path: Path) -> None:
+def test_a_ledger_counts_times_and_problems(tmp_path: Path) -> None:
     ledger = Ledger(2, ["one", "two"], tmp_path / "failures")
     for _ in range(10):
         with ledger.timed(1, "two"):
