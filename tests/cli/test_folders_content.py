@@ -162,7 +162,7 @@ def test_a_shard_size_without_a_unit_is_warned_of(
     if meant is None:
         assert result.err == b""
     else:
-        why = f"--shard-size {size} is {meant}: is a unit missing, as in {size}MB or {size}GB?"
+        why = f"--shard-size {size} is {meant}; did you mean {size}MB or {size}GB?"
         assert result.error == f"ffrecord: warning: {why}"
 
 

@@ -152,9 +152,9 @@ def test_an_option_is_not_abbreviated(ffrecord: Command, archive: Path) -> None:
     [
         ("--shard-size", "10XB", "not a size: '10XB'; write 500MB or 10GB"),
         ("--shard-size", "0", "a shard must be at least 1 byte, not 0"),
-        ("--jobs", "abc", "must be a whole number from 1 on, not 'abc'"),
-        ("--jobs", "0", "must be a whole number from 1 on, not '0'"),
-        ("--jobs", "-3", "must be a whole number from 1 on, not '-3'"),
+        ("--jobs", "abc", "must be a whole number of at least 1, not 'abc'"),
+        ("--jobs", "0", "must be a whole number of at least 1, not '0'"),
+        ("--jobs", "-3", "must be a whole number of at least 1, not '-3'"),
     ],
 )
 def test_a_wrong_number_is_said_in_words(

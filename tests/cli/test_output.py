@@ -139,7 +139,7 @@ def test_salvage_names_the_first_lost_records_and_counts_the_others(
     lines = [line for line in out.splitlines() if line.startswith("LOST: ")]
     assert code == 1
     assert [int(re.findall(r"record (\d+)", line)[0]) for line in lines[:-1]] == list(range(20))
-    assert lines[-1] == "LOST: and 30 more; --verbose names them all"
+    assert lines[-1] == "LOST: and 30 more; --verbose lists them all"
     _, out, _ = run("salvage", path, tmp_path / "s2.ffr", "--verbose")
     assert out.count("LOST: record") == 50
     facts = facts_of(run, "salvage", path, tmp_path / "s3.ffr")
@@ -185,7 +185,7 @@ def test_commands_on_archives_say_what_a_dataset_is(run: Run, tmp_path: Path) ->
         command, *more = (word.format(tmp_path) for word in words)
         code, out, err = run(command, tmp_path / "set", *more)
         assert (code, out) == (14, "")
-        assert err.startswith(f"ffrecord: {tmp_path}/set: is a typed dataset, ")
+        assert err.startswith(f"ffrecord: {tmp_path}/set: this is a typed dataset, ")
         assert err.count("\n") == 1
         if "--record" in words:  # the file that it names is one to look into
             assert run(command, err.split()[-1], *more) == (0, "\1", "")
