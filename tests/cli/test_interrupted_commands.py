@@ -1,7 +1,8 @@
 """Ctrl-C at any moment of a command: exit code 130, one line, and nothing left behind.
 
-A moment is a call of a Python function. A command is interrupted at its 1st, 2nd, 5th, … call, until
-it ends before that call. So timing does not matter, and every part of a command is interrupted.
+A moment is a call of a Python function. A command is interrupted at its 1st, 2nd, 5th, … call,
+until it ends before that call. So timing does not matter, and every part of the command is
+interrupted.
 """
 
 from __future__ import annotations

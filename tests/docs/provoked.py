@@ -1,4 +1,4 @@
-"""Every error and warning of both packages, raised on purpose, for the examples of docs/errors.md.
+"""Raise every error and warning of both packages on purpose, for the examples of docs/errors.md.
 
 After a message has changed, write the new examples into the page, then read the diff:
 
@@ -77,7 +77,7 @@ def examples(text: str) -> dict[str, str]:
 
 
 def updated(text: str) -> str:
-    """Return the page with the messages of today. An example that is still right stays."""
+    """Return the page with current messages. Correct examples stay, with their checksums."""
     for name, old in examples(text).items():
         new = provoke(name).message if name in PROVOKE else old
         if masked(new) != masked(old):
@@ -96,7 +96,7 @@ def _working_in(folder: str) -> Iterator[None]:
         os.chdir(before)
 
 
-# ---- how a class is raised -------------------------------------------------------------------
+# ---- how a class is raised ---------------------------------------------------------------------
 
 
 def _raises(name: str) -> Callable[[Callable[[], Example]], Callable[[], Example]]:
@@ -175,7 +175,7 @@ def _changing(path: Path) -> Iterator[None]:
         yield
 
 
-# ---- reading ---------------------------------------------------------------------------------
+# ---- reading -----------------------------------------------------------------------------------
 
 
 @_raises("NotFFRecordError")
@@ -252,7 +252,7 @@ def _bad_record() -> Example:
         return _warning(lambda: list(reader))
 
 
-# ---- writing ---------------------------------------------------------------------------------
+# ---- writing -----------------------------------------------------------------------------------
 
 
 @_raises("CountError")
@@ -299,7 +299,7 @@ def _write_failed() -> Example:
     return _written_with(errno.EIO)
 
 
-# ---- packed folders --------------------------------------------------------------------------
+# ---- packed folders ----------------------------------------------------------------------------
 
 
 @_raises("NotPackedFolderError")
@@ -341,7 +341,7 @@ def _skipped() -> Example:
     return _warning(lambda: ffrecord.pack_folder("photos", "photos.ffr"))
 
 
-# ---- datasets --------------------------------------------------------------------------------
+# ---- datasets ----------------------------------------------------------------------------------
 
 
 def _dataset(spec: dict[str, str], **datapoint: object) -> None:
@@ -396,7 +396,7 @@ def _missing_shard() -> Example:
     return _warning(lambda: ffrecord.ShardedDatasetReader("train", decoders))
 
 
-# ---- torch -----------------------------------------------------------------------------------
+# ---- torch -------------------------------------------------------------------------------------
 
 
 @_raises("StateError")
@@ -439,7 +439,7 @@ def _replaced_loader() -> Example:
     return _warning(lambda: list(theirs))
 
 
-# ---- converting ------------------------------------------------------------------------------
+# ---- converting --------------------------------------------------------------------------------
 
 
 @_raises("DamagedSourceError")
@@ -455,7 +455,7 @@ def _conversion() -> Example:
     return _command("convert", "photos.ffr", "photos.tfrecord")
 
 
-# ---- mounting --------------------------------------------------------------------------------
+# ---- mounting ----------------------------------------------------------------------------------
 
 
 @_raises("OptionError")

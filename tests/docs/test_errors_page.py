@@ -55,7 +55,7 @@ def test_every_class_has_an_example_and_can_be_raised() -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_an_example_is_the_message_that_is_really_printed(name: str) -> None:
+def test_an_example_is_the_real_message(name: str) -> None:
     found = provoked.provoke(name)
     assert found.kind is CLASSES[name]
     if found.exit_code is not None:
@@ -84,7 +84,7 @@ def test_the_links_within_the_page_lead_to_a_section() -> None:
     assert set(re.findall(r"\]\(#([^)]*)\)", text_of(PAGE))) <= anchors
 
 
-def test_the_commands_that_the_page_recommends_take_their_arguments(
+def test_the_recommended_commands_accept_their_arguments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     commands = [span for span in code_spans(PAGE) if re.match(r"ffrecord [a-z]", span)]

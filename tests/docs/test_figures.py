@@ -1,4 +1,4 @@
-"""Tables of figures are those of the stored JSON, and every JSON is of a benchmark that exists."""
+"""Tables of figures match the stored JSON, and every JSON file belongs to a benchmark."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from scripts.benchmarks.benchmark import OUTPUTS
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
-def test_the_tables_of_a_page_are_what_was_measured(page: Path) -> None:
+def test_the_tables_of_a_page_match_the_stored_figures(page: Path) -> None:
     text = page.read_text("utf-8")
     assert pages.PART.search(text)
-    assert pages.rendered(text, OUTPUTS) == text, "scripts/bench pages writes them anew"
+    assert pages.rendered(text, OUTPUTS) == text, "`scripts/bench pages` writes the tables again"
 
 
 def test_a_figure_that_was_changed_by_hand_is_noticed() -> None:
@@ -30,9 +30,7 @@ def test_a_figure_that_was_changed_by_hand_is_noticed() -> None:
     assert pages.rendered(changed, OUTPUTS) == text
 
 
-def test_every_benchmark_has_its_json_all_of_one_run_on_the_machine_that_the_page_describes() -> (
-    None
-):
+def test_every_benchmark_has_its_json_and_all_are_from_one_run_on_one_machine() -> None:
     found = [json.loads(path.read_text("utf-8")) for path in sorted(OUTPUTS.glob("*.json"))]
     apart = [benchmark.name for benchmark in everything.APART]
     names = sorted([benchmark.name for benchmark in everything.BENCHMARKS] + apart)
@@ -44,4 +42,4 @@ def test_every_benchmark_has_its_json_all_of_one_run_on_the_machine_that_the_pag
         each["benchmark"]: datetime.fromisoformat(each["machine"]["date"]) for each in documents
     }
     as_run = [dates[benchmark.name] for benchmark in everything.BENCHMARKS]
-    assert as_run == sorted(as_run), "one of them was run again, apart from the others"
+    assert as_run == sorted(as_run), "one benchmark was run again without the others"
