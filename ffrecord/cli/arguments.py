@@ -138,7 +138,7 @@ def _pack(parser: argparse.ArgumentParser) -> None:
     _add_flag(parser, "--ignore-changed", what=what)
     what = "leave out the second index, which the original FFRecord reads"
     _add_flag(parser, "--no-legacy-index", what=what)
-    what = "replace OUT if it exists, once the new archive is complete"
+    what = "replace the file OUT if it exists, once the new archive is complete"
     _add_flag(parser, "--force", what=what)
     _add_json(parser)
     _add_no_progress(parser)
