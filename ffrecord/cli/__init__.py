@@ -1,10 +1,14 @@
-"""The `ffrecord` command: `arguments` has its command line, one module each what a command does.
+"""The `ffrecord` command. `arguments` defines its command line; each command has its own module.
 
-Exit codes: 0 done; 1 `verify` found damage, or `salvage` lost records; 2 the command line is wrong,
-or names a record that is not there; 3 to 12 and 14 to 36 one of our errors (`ffrecord.errors` has
-the numbers, docs/commands.md the list); 13 the operating system said no (no such file, no
-permission); 130 interrupted; 141 the reader of our output has gone. An error is one line on stderr,
-never a traceback.
+Errors are one line on standard error, never a traceback. Exit codes:
+
+- 0: success.
+- 1: `verify` found damage, or `salvage` lost records.
+- 2: the command line is wrong, or names a record that does not exist.
+- 3 to 12 and 14 to 36: one of the errors of `ffrecord.errors`; docs/errors.md lists them.
+- 13: the operating system refused (no such file, no permission).
+- 130: interrupted.
+- 141: the program that reads our output has ended.
 """
 
 from __future__ import annotations
@@ -21,10 +25,10 @@ from ffrecord.terminal import PROGRAM
 
 
 def command() -> int:
-    """Run the `ffrecord` process: `main`, after which there is nothing left to interrupt.
+    """Run `main` as the whole process: once it has returned, Ctrl-C no longer counts.
 
-    Python gives SIGINT its default action back while it shuts down: a Ctrl-C that came so late
-    would look like one that had stopped the work.
+    Python restores the default action of SIGINT while it shuts down. A Ctrl-C at that time would
+    make finished work look interrupted.
     """
     sys.unraisablehook = _interrupt_again
     code = main()
@@ -34,7 +38,10 @@ def command() -> int:
 
 
 def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
-    """Python drops a Ctrl-C that comes while it takes an object apart: it counts a moment later."""
+    """Raise a lost KeyboardInterrupt again, a moment later.
+
+    Python drops a Ctrl-C that arrives while an object's destructor runs.
+    """
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
@@ -56,9 +63,10 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """argparse takes a list of paths only before or only after the options; users write both.
+    """Parse a command line that may have paths both before and after the options.
 
-    `more_paths` of a command is the argument that takes what is left over then.
+    argparse takes a list of paths on one side of the options only. The paths on the other side
+    are added to the argument that `more_paths` of the command names.
     """
     words = sys.argv[1:] if arguments is None else arguments
     options, more = make_parser(words).parse_known_args(words)

@@ -1,4 +1,4 @@
-"""`ffrecord cat ARCHIVE PATH…`: files of a packed folder, or a record, to standard output."""
+"""`ffrecord cat ARCHIVE PATH…`: write files of a packed folder, or a record, to standard output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def run(options: argparse.Namespace) -> int:
     if options.unfinished:
         options.parser.error("--unfinished needs --record N")
     if not options.path:
-        options.parser.error("name files in the packed folder, or with --record N a record")
+        options.parser.error(
+            "nothing to write: name files in the packed folder, or a record with --record N"
+        )
     refuse_datasets(options.file)
     with PackedFolder(options.file) as folder:
         folder.archive.refuse_lone(options.file)

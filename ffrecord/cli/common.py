@@ -13,11 +13,11 @@ from ffrecord.terminal import complain
 from ffrecord.text import counted, human, parse_size
 
 SMALLEST_LIKELY_SHARD = 1_000_000
-"""Bytes. For smaller shards a unit has to be written: `20kB`, `100B`."""
+"""Smallest size, in bytes, that is accepted without a unit and without a warning."""
 
 
 def describe_counts(counts: Counts, shards: int = 0) -> str:
-    """Return `3 files, 1 folder, 12.0 kB`: kinds that there are none of are left out, but files."""
+    """Return `3 files, 1 folder, 12.0 kB`. Kinds with a count of 0 are left out, except files."""
     numbers = {
         "file": counts.files, "folder": counts.folders, "symlink": counts.symlinks,
         "hard link": counts.hard_links, "shard": shards,
@@ -27,23 +27,26 @@ def describe_counts(counts: Counts, shards: int = 0) -> str:
 
 
 def shows_progress(unwanted: bool) -> bool:
-    """Return whether to draw a progress bar, which is on standard error."""
+    """Return True if a progress bar should be drawn on standard error."""
     return not unwanted and sys.stderr.isatty()
 
 
 def warn_of_missing_unit(shard_size: str | None) -> None:
-    """Warn before the work begins: `10` for 10GB makes a shard of every file."""
+    """Warn about `--shard-size 10` before the work begins: it makes each file a shard.
+
+    The user probably meant 10GB. A small size with a unit, such as `20kB`, gives no warning.
+    """
     if shard_size is None or not shard_size.strip()[-1:].isdecimal():
         return
     number, size = shard_size.strip(), parse_size(shard_size)
     if size < SMALLEST_LIKELY_SHARD:
-        meant = f"is a unit missing, as in {number}MB or {number}GB?"
-        complain(f"--shard-size {number} is {counted(size, 'byte')}: {meant}", warning=True)
+        meant = f"did you mean {number}MB or {number}GB?"
+        complain(f"--shard-size {number} is {counted(size, 'byte')}; {meant}", warning=True)
 
 
 @contextlib.contextmanager
 def errors_naming(archive: str) -> Iterator[None]:
-    """Name the archive in errors about paths in it: `photos.ffr: cats: No such file …`."""
+    """Add the archive's name to errors about paths in it: `photos.ffr: cats: No such file …`."""
     try:
         yield
     except FFRecordError:
@@ -55,7 +58,7 @@ def errors_naming(archive: str) -> Iterator[None]:
 
 
 def refuse_datasets(path: str) -> None:
-    """Raise an error for a typed dataset, in commands that take packed folders."""
+    """Raise an error if the path is a typed dataset. For commands that take packed folders."""
     if os.path.isdir(path):
         from ffrecord.cli import datasets
 
@@ -63,7 +66,7 @@ def refuse_datasets(path: str) -> None:
 
 
 def refuse_records_of_datasets(path: str) -> None:
-    """Raise an error for a typed dataset, in commands that take one file of records."""
+    """Raise an error if the path is a typed dataset. For commands that take one record file."""
     if os.path.isdir(path):
         from ffrecord.cli import datasets
 

@@ -1,8 +1,8 @@
-"""`ffrecord completion SHELL`: a script that makes bash, zsh or fish complete the command's words.
+"""`ffrecord completion SHELL`: print a script with which bash, zsh or fish completes the command.
 
-It is made from the command line's own parser, so it knows what that knows: commands, options, the
-values some options take, files and folders, the paths inside an archive, which `ffrecord ls -p`
-lists when one is asked for, and what is mounted, which `ffrecord umount --list` does.
+The script is generated from the parser of the command line. It completes commands, options, values
+of options, files and folders. While the user types, it runs `ffrecord ls -p` for paths inside an
+archive, and `ffrecord umount --list` for mountpoints.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from ffrecord_fuse.mounting.options import offered
 
 SCRIPTS = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}
 
-# What arguments are, by name; of the others, positional ones are files, and options words.
+# Kinds of values by the argument's name. Other positional arguments take files. Values of other
+# options are completed from their choices, or not at all.
 KINDS = {
     "folder": Kind.FOLDERS, "mountpoint": Kind.FOLDERS, "directory": Kind.FOLDERS,
     "log": Kind.FILES, "path": Kind.INSIDE, "system": Kind.FILES,
@@ -31,8 +32,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def syntaxes() -> list[Syntax]:
-    """Return the words of all commands. argparse has no public way to list a parser's arguments."""
+    """Return the words of all commands."""
     parser = make_parser()
+    # Private names: argparse has no public way to list a parser's arguments.
     (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     found = []
     for name, command in COMMANDS.items():

@@ -1,4 +1,4 @@
-"""`ffrecord convert SRC… DST`: from one format to another."""
+"""`ffrecord convert SRC… DST`: convert files from one format to another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from ffrecord.text import counted
 
 def run(options: argparse.Namespace) -> int:
     if len(options.paths) < 2:
-        options.parser.error("convert needs what to convert, and where to")
+        options.parser.error(
+            "DST is missing: name the files to convert, then the file or folder to write"
+        )
     *sources, target = options.paths
     warn_of_missing_unit(options.shard_size)
     report = convert(
@@ -33,9 +35,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def summary(report: ConversionReport) -> str:
-    """`10 records (tfrecord) became 10 files, 12.0 kB (tar)`, and what is different. Where files
-    stay files and all of them are there, they are counted once: `10 files, 12.0 kB (folder became
-    tar)`."""
+    """Return `10 records (tfrecord) became 10 files, 12.0 kB (tar)`.
+
+    The number of items replaced by later ones of the same name follows. If files stay files and
+    none is lost, they are counted once: `10 files, 12.0 kB (folder became tar)`.
+    """
     source, target = report.source_format, report.target_format
     before = _counted(report.read, source, report.source_contents)
     after = _counted(report.written, target, report.target_contents)

@@ -1,4 +1,4 @@
-"""Typed datasets for the commands: which folders are some, and what is in their fields."""
+"""Typed datasets in the commands: recognise them, check them, and describe their fields."""
 
 from __future__ import annotations
 
@@ -16,52 +16,58 @@ from ffrecord.records.reader import FileReader
 
 
 def is_dataset(path: str) -> bool:
+    """Return True for a folder with a spec: one dataset, or one shard of a dataset."""
     return os.path.isfile(os.path.join(path, SPEC_NAME))
 
 
 def parts(path: str) -> list[str]:
-    """The shards of a sharded dataset, each of which is a dataset; else the path itself.
+    """Return the shards of a sharded dataset; each is a dataset. Otherwise return `[path]`.
 
-    Both of a folder that has record files beside them.
+    For a folder that holds both shards and record files, return the folder and its shards.
     """
     names: list[str] = []
-    with contextlib.suppress(OSError):  # what cannot be listed is told of when its turn comes
+    with contextlib.suppress(OSError):  # reported when the path itself is opened
         names = os.listdir(path) if not is_dataset(path) else []
     shards = [os.path.join(path, name) for name in shards_among(names)]
-    if not any(map(is_dataset, shards)):  # one that is none then is a broken one
+    if not any(map(is_dataset, shards)):  # if some are datasets, the others are broken shards
         return [path]
     return [path, *shards] if any(name.endswith(".ffr") for name in names) else shards
 
 
 def refuse(path: str) -> None:
-    """An error if that is a dataset, whose files would be taken for an archive's shards."""
+    """Raise an error if the path is a dataset: its files look like shards of an archive."""
     if any(map(is_dataset, parts(path))):
         raise NotPackedFolderError(
-            f"{path}: is a typed dataset, not a packed folder; `ffrecord info` shows its fields"
+            f"{path}: this is a typed dataset, not a packed folder; "
+            "`ffrecord info` shows its fields"
         )
 
 
 def refuse_records(path: str) -> None:
-    """An error if that is a dataset, whose records are in more than one file."""
+    """Raise an error if the path is a dataset: its records are in more than one file."""
     shards = [part for part in parts(path) if is_dataset(part)]
     if shards:
         files = [os.path.join(shards[0], file_name(name)) for name in load(shards[0]).spec]
         such = f", such as {files[0]}" if files else ""
         raise NotPackedFolderError(
-            f"{path}: is a typed dataset, with a file of records for each field: name one{such}"
+            f"{path}: this is a typed dataset, with a record file for each field; "
+            f"name one of these files{such}"
         )
 
 
 def check(path: str) -> None:
-    """Whether its spec and its files belong together. Values are not decoded."""
+    """Raise `DatasetError` unless the spec and the files belong together. Decode no values."""
     try:
         DatasetReader(path, _any_decoders(load(path).spec)).close()
     except FileNotFoundError as error:
-        raise DatasetError(f"{error.filename}: this file of the dataset is missing") from None
+        raise DatasetError(
+            f"{error.filename}: this file of the dataset is missing; restore it, or write the "
+            "dataset again"
+        ) from None
 
 
 def describe(path: str, shards: Sequence[str]) -> dict[str, Any]:
-    """The facts about a dataset, of one or more shards that are alike, ready for JSON."""
+    """Return the facts about a dataset, ready for JSON. All shards must have the same fields."""
     fields: dict[str, dict[str, Any]] = {}
     datapoints = size = 0
     for shard in shards:
@@ -72,11 +78,13 @@ def describe(path: str, shards: Sequence[str]) -> dict[str, Any]:
             fact = fields.setdefault(name, {"type": type_.text, "values": 0, "data_bytes": 0})
             if fact["type"] != type_.text:
                 raise DatasetError(
-                    f"{shard}: {name} is of type {type_.text}, in other shards {fact['type']}"
+                    f"{shard}: field {name} has the type {type_.text}, but {fact['type']} in "
+                    "earlier shards; keep shards of different datasets in different folders"
                 )
             file = os.path.join(shard, file_name(name))
             size += os.path.getsize(file)
-            # Behind the values: a dictionary of the compression's, and where sequences begin.
+            # Two records may follow the values: the compression's dictionary, and the table of
+            # where sequences begin.
             trained = bool(type_.compression and type_.compression.dictionary)
             with FileReader(file) as reader:
                 values = reader.n - trained - type_.sequence
@@ -93,5 +101,5 @@ def describe(path: str, shards: Sequence[str]) -> dict[str, Any]:
 
 
 def _any_decoders(spec: dict[str, str]) -> dict[str, Any]:
-    """Return a decoder for every type: a user's own have none here."""
+    """Return a decoder for every type, because a user's own types have no decoder here."""
     return dict.fromkeys((split_type(text)[0] for text in spec.values()), bytes)

@@ -1,4 +1,4 @@
-"""`ffrecord extract ARCHIVE [-C DEST] [PATH…]`: an archive's files back into a folder."""
+"""`ffrecord extract ARCHIVE [-C DEST] [PATH…]`: extract files of an archive into a folder."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(printable(f"{options.directory}: {describe_counts(report)}"))
     if report.damaged:
-        complain(f"left out or incomplete: {counted(report.damaged, 'damaged file')}")
+        files = counted(report.damaged, "damaged file")
+        complain(f"{files} left out or incomplete; the lines above name them")
         return SampleChecksumError.exit_code
     return 0

@@ -1,5 +1,7 @@
-"""`ffrecord info FILE`: what is in a record file, a packed folder or a typed dataset. With
-`--system` it shows the machine instead."""
+"""`ffrecord info FILE`: describe a record file, a packed folder or a typed dataset.
+
+`ffrecord info --system` describes the machine instead.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,9 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 def run(options: argparse.Namespace) -> int:
     if (options.file is None) == (options.system is None):
-        options.parser.error("name one FILE, or give --system with or without a PATH")
+        options.parser.error("name one FILE, or use --system, with or without a PATH")
     if options.system is not None:
-        from ffrecord.cli import system  # which imports the mount's modules
+        from ffrecord.cli import system  # only here: it imports the modules of the mount
 
         system.show(options.system, as_json=options.json)
         return 0
@@ -43,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _describe(path: str, *, unfinished: bool) -> tuple[str, dict[str, Any]]:
-    """Return what the sizes are sizes of, and the facts."""
+    """Return the word for the things that have sizes (file, record or value), and the facts."""
     if not unfinished:
         shards = datasets.parts(path)
         if all(map(datasets.is_dataset, shards)):
@@ -60,7 +62,7 @@ def _describe(path: str, *, unfinished: bool) -> tuple[str, dict[str, Any]]:
 def _print(what: str, facts: dict[str, Any]) -> None:
     for name, value in facts.items():
         if name == "shards" and not value:
-            continue  # it is no sharded one
+            continue  # not sharded
         if isinstance(value, (str, int)):
             print(f"{name.replace('_', ' '):<17}{_shown(name, value)}")
         elif name == f"{what}_bytes":
@@ -85,12 +87,12 @@ def _shown(name: str, value: str | int) -> str:
 
 
 def both_sizes(size: int) -> str:
-    """`1.2 MB (1,234,567 bytes)`."""
+    """Return `1.2 MB (1,234,567 bytes)`."""
     return human(size) if size < 1000 else f"{human(size)} ({size:,} bytes)"
 
 
 def field_lines(fields: dict[str, dict[str, Any]]) -> list[str]:
-    """Name, type, number of values and size of each, in columns."""
+    """Return a line for each field: name, type, number of values and size, in columns."""
     rows = [
         (name, fact["type"], counted(fact["values"], "value"), human(fact["data_bytes"]))
         for name, fact in fields.items()
@@ -104,7 +106,7 @@ def field_lines(fields: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def describe_folder(archive: Archive) -> dict[str, Any]:
-    """The facts about a packed folder, ready for JSON."""
+    """Return the facts about a packed folder, ready for JSON."""
     index, reader = archive.index, archive.reader
     counts = count_index(index)
     files = (kinds_of(index) == stat.S_IFREG).nonzero()[0]
@@ -132,7 +134,7 @@ def describe_folder(archive: Archive) -> dict[str, Any]:
 
 
 def describe(reader: FileReader) -> dict[str, Any]:
-    """The facts about record files, ready for JSON."""
+    """Return the facts about record files, ready for JSON."""
     sizes = reader.record_sizes()
     return {
         "kind": "unfinished records" if reader.unfinished else "records",
@@ -158,7 +160,7 @@ def _spread(what: str, sizes: Ints) -> dict[str, Any]:
 
 
 def histogram(sizes: Ints, what: str = "record") -> list[dict[str, int]]:
-    """Records, or files, counted by size, in bins from one power of two to the next."""
+    """Count records, or files, by size, in bins from one power of two to the next."""
     if not len(sizes):
         return []
     # frexp's exponent is the number of bits: 0 for 0, 1 for 1, 2 for 2 and 3, …
@@ -172,7 +174,7 @@ def histogram(sizes: Ints, what: str = "record") -> list[dict[str, int]]:
 
 
 def histogram_lines(bins: list[dict[str, int]]) -> list[str]:
-    """Sizes that nothing has are left out."""
+    """Return a line for each bin that is not empty."""
     width = max(10, min(60, shutil.get_terminal_size().columns - 40))
     counts = [count for each in bins for key, count in each.items() if key not in ("from", "below")]
     return [

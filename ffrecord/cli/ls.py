@@ -1,7 +1,8 @@
-"""`ffrecord ls ARCHIVE [PATH]`: what is in a packed folder, as `ls` shows it.
+"""`ffrecord ls ARCHIVE [PATH]`: list the files of a packed folder, as `ls` does.
 
-On a terminal a name that a shell would not take as it is stands in quotes, so that it can be put
-behind `ffrecord cat` and nothing in it reaches the terminal. Elsewhere names are their bytes.
+On a terminal, names with special characters are quoted for the shell. The user can copy them to
+`ffrecord cat`, and no control character reaches the terminal. In a pipe or a file, names are
+printed as their bytes.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """How a listing is shown."""
+    """Appearance of a listing, from the command's options."""
 
     long: bool
     human_sizes: bool
@@ -107,7 +108,7 @@ class _Style:
 
 
 def _colour(status: Status) -> str | None:
-    """As ls has them unless it is told otherwise."""
+    """Return the default colour of `ls` for this kind of file."""
     if status.is_folder:
         return "1;34"
     if status.is_symlink:
@@ -123,7 +124,7 @@ def _locate(archive: str, index: Index, path: str) -> tuple[str, int]:
 def _listings(
     index: Index, path: str, inode: int, recursive: bool
 ) -> Iterator[tuple[str, Entries]]:
-    """Each folder to list and what is in it; for a file the folder it is in, and the file."""
+    """Yield each folder to list, with its entries. For a file, yield its folder and the file."""
     if not stat.S_ISDIR(index.mode(inode)):
         above, _, name = path.rpartition("/")
         yield above, [(name, index.status(inode))]
@@ -161,7 +162,7 @@ def _facts(index: Index, path: str, status: Status) -> dict[str, Any]:
 
 
 def _when(mtime: int) -> str:
-    """As ls: with the time for what is recent, with the year for what is not."""
+    """Return a date as `ls` shows it: with the time if recent, otherwise with the year."""
     try:
         then = time.localtime(mtime)
     except (OverflowError, ValueError, OSError):

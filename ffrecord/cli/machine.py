@@ -1,7 +1,7 @@
-"""Facts about this machine: what it has of what FFRecord uses, and the cost of what is missing.
+"""Facts about this machine: the features that FFRecord uses, and the cost of missing ones.
 
-Nothing here is needed to read or write: the library goes on without AIO, O_DIRECT, cachestat and
-huge pages, only slower. `facts` looks, `missing` judges what was found and does no I/O.
+No feature is required to read or write. Without AIO, O_DIRECT, cachestat or huge pages the library
+is only slower. `facts` inspects the machine; `missing` judges these facts and does no I/O.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ffrecord_fuse.mounting import mounttable
 
 Facts: TypeAlias = "dict[str, Any]"
 
-FEW_FILES = 4096  # a limit of open files below this is told of
+FEW_FILES = 4096  # a lower limit of open files is reported
 _AIO = Path("/proc/sys/fs")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MEMORY = Path("/proc/meminfo")
@@ -36,11 +36,13 @@ _FUSE = Path("/dev/fuse")
 
 
 def facts(path: str) -> Facts:
-    """Look at the machine, and at the file system of `path`: ready for JSON, None for what is not
-    known or has no limit."""
+    """Return facts about the machine and the file system of `path`, ready for JSON.
+
+    A value is None if it is not known or has no limit.
+    """
     found = os.stat(path)
     if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
-        raise OSError(errno.EINVAL, "neither a file nor a folder", path)
+        raise OSError(errno.EINVAL, "neither a file nor a folder; name a file or a folder", path)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     direct, cachestat = _probed(path, is_folder=stat.S_ISDIR(found.st_mode))
@@ -72,7 +74,7 @@ def facts(path: str) -> Facts:
 
 
 def _memory(name: str) -> int | None:
-    """A line of /proc/meminfo, in bytes."""
+    """Return the value of one line of /proc/meminfo, in bytes."""
     with contextlib.suppress(OSError):
         for line in _MEMORY.read_text().splitlines():
             key, _, value = line.partition(":")
@@ -82,7 +84,7 @@ def _memory(name: str) -> int | None:
 
 
 def _huge_pages() -> str | None:
-    """The mode that is chosen: always, madvise or never."""
+    """Return the active mode: always, madvise or never."""
     with contextlib.suppress(OSError):
         chosen = re.search(r"\[(\w+)\]", _HUGE_PAGES.read_text())
         return chosen.group(1) if chosen else None
@@ -100,7 +102,10 @@ def _number(path: Path) -> int | None:
 
 
 def _has_aio_context() -> bool:
-    """Whether the kernel gives one: sandboxes forbid it, and other programs may have used all."""
+    """Return True if the kernel creates an AIO context.
+
+    Sandboxes forbid it, and other programs may have used up the limit.
+    """
     try:
         aio.Context(aio.CAPACITIES[0]).close()
     except OSError:
@@ -114,25 +119,27 @@ def _read_ahead(device: int) -> int | None:
 
 
 def file_system(path: Path) -> str | None:
-    """The type of the file system that a path is on: the longest mount point above it tells."""
+    """Return the type of the path's file system: the type of the longest mountpoint above it."""
     found: tuple[int, str | None] = (0, None)
     with contextlib.suppress(OSError):
         whole = path.resolve()
         for entry in mounttable.entries():
             length = len(entry.mountpoint)
             if whole.is_relative_to(entry.mountpoint) and length >= found[0]:
-                found = length, entry.type  # a later one hides an earlier one
+                found = length, entry.type  # a later mount hides an earlier one
     return found[1]
 
 
 def _probed(path: str, *, is_folder: bool) -> tuple[int | None, bool | None]:
-    """The block size of O_DIRECT, 0 where there is none, and whether cachestat sees pages. In a
-    folder that is found out with a file without a name."""
+    """Return the block size of O_DIRECT (0 without it), and True if cachestat sees cached pages.
+
+    For a folder, both are measured with an unnamed temporary file in it.
+    """
     if not is_folder:
         return _probed_file(path) if os.path.getsize(path) else (None, None)
     try:
         fd = os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError:  # not for writing to, or a file system without such files
+    except OSError:  # no permission to write, or a file system without O_TMPFILE
         return None, None
     try:
         os.write(fd, bytes(4096))
@@ -145,16 +152,16 @@ def _probed(path: str, *, is_folder: bool) -> tuple[int | None, bool | None]:
 
 def _probed_file(path: str) -> tuple[int, bool]:
     source = Source(path, direct=True)
-    source.read_bytes(0, 1)  # cachestat is asked about a page that was just read
+    source.read_bytes(0, 1)  # so that cachestat has a cached page to find
     return source.align if source.direct_fd >= 0 else 0, pagecache.tells(source.fd)
 
 
-# ---- what is missing -----------------------------------------------------------------------
+# ---- missing features ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Something that this machine has not: what that costs, and how to get it."""
+    """A feature that this machine lacks, what its absence costs, and how to get it."""
 
     what: str
     cost: str
@@ -162,7 +169,7 @@ class Missing:
 
 
 def missing(found: Facts) -> list[Missing]:
-    """Return what `facts` has not found."""
+    """Return the features that `facts` has not found."""
     return [told for is_missing, told in _RULES if is_missing(found)]
 
 
@@ -172,32 +179,33 @@ def _version(release: str) -> tuple[int, ...]:
 
 _RULES: tuple[tuple[Callable[[Facts], bool], Missing], ...] = (
     (lambda found: not found["libaio"], Missing("libaio",
-        "plain reads take its place: batches from a cold disk come at 0.3 to 0.6 of the speed",
-        "install the system's package libaio1, on newer releases libaio1t64")),
+        "plain reads replace it: batches from a cold disk are read at 0.3 to 0.6 of the speed",
+        "install the system package libaio1, or libaio1t64 on newer releases")),
     (lambda found: found["libaio"] and not found["aio_context"], Missing("AIO contexts",
-        "the kernel gives none: batches from a cold disk come at 0.3 to 0.6 of the speed",
+        "the kernel creates none: batches from a cold disk are read at 0.3 to 0.6 of the speed",
         "if all of fs.aio-max-nr is in use, raise it: sysctl fs.aio-max-nr=1048576; a sandbox "
-        "has to allow io_setup")),
+        "must allow io_setup")),
     (lambda found: found["direct_bytes"] == 0, Missing("O_DIRECT",
-        "cold batches are read through the page cache, and push other files out of it",
-        "keep the data on ext4, XFS, btrfs or another file system of a local disk")),
+        "cold batches are read through the page cache, and displace other files there",
+        "keep the data on a local disk with ext4, XFS, btrfs or a similar file system")),
     (lambda found: found["cachestat"] is False, Missing("cachestat",
         "a few pages of each batch are read to find out whether the rest is cached",
-        "it needs Linux 6.5, a file that is yours, and a file system other than overlayfs")),
+        "use Linux 6.5 or newer, files that you own, and a file system other than overlayfs")),
     (lambda found: found["huge_pages"] in (None, "never"), Missing("huge pages",
-        "a large batch takes up to 1.8 times as long, because a disk request names each page",
-        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root")),
+        "a large batch takes up to 1.8 times as long, because a disk request lists each page",
+        "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")),
     (lambda found: (found["open_files_most"] or FEW_FILES) < FEW_FILES, Missing("open files",
-        f"each record file takes {DESCRIPTORS_EACH}, and {SPARE_DESCRIPTORS} are left to "
-        "others: datasets and archives of many files do not open",
-        f"raise the hard limit to {FEW_FILES}: ulimit -Hn, or LimitNOFILE= of systemd")),
+        f"each record file uses {DESCRIPTORS_EACH}, and {SPARE_DESCRIPTORS} are kept for other "
+        "uses: datasets and archives of many files cannot be opened",
+        f"raise the hard limit to {FEW_FILES}: ulimit -Hn {FEW_FILES}, or "
+        f"LimitNOFILE={FEW_FILES} in systemd")),
     (lambda found: not found["fuse_device"], Missing("/dev/fuse",
         "archives cannot be mounted",
-        "modprobe fuse, as root; in a container, start it with --device /dev/fuse")),
+        "as root: modprobe fuse; for a container: start it with --device /dev/fuse")),
     (lambda found: found["fusermount"] is None and not found["root"], Missing("fusermount3",
         "only root can mount archives",
-        "install the system's package fuse3")),
+        "install the system package fuse3")),
     (lambda found: _version(found["kernel"]) < (6, 9), Missing("Linux 6.9",
-        "if a worker of a mount is killed, the reads that it was at fail",
-        "a newer kernel resends them to another worker")),
+        "if a worker of a mount is killed, the reads that it was serving fail",
+        "install Linux 6.9 or newer, which resends these reads to another worker")),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`ffrecord pack FOLDER OUT.ffr`: a whole folder into one archive."""
+"""`ffrecord pack FOLDER OUT.ffr`: pack a folder into one archive."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ffrecord.text import for_shell, there_already
 
 
 def run(options: argparse.Namespace) -> int:
-    # The library replaces it, as the original did; a slip of a command line should not.
+    # The library replaces an existing file, as the original did. A mistyped command must not.
     if os.path.isfile(options.out) and not options.force and options.shard_size is None:
         raise there_already(options.out)
     warn_of_missing_unit(options.shard_size)
     try:
         report = _pack(options)
-    except ValueError as error:  # a shard size that makes too many shards
+    except ValueError as error:  # the shard size makes too many shards
         complain(for_shell(error))
         return EXIT_USAGE
     if options.json:

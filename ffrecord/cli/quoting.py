@@ -1,4 +1,4 @@
-"""Names of files as a shell takes them back, or as the bytes that they are in an archive."""
+"""Print names of files: quoted for a shell, or as the bytes that the archive stores."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import shlex
 import sys
 from collections.abc import Iterable
 
-_PLAIN = re.compile(r"[\w@%+:,./-][\w@%+=:,./-]*")  # `=` comes before a command's name in zsh
-_SPECIAL = frozenset('"\\$`!')  # between double quotes
+_PLAIN = re.compile(r"[\w@%+:,./-][\w@%+=:,./-]*")  # not `=` first: zsh expands `=name`
+_SPECIAL = frozenset('"\\$`!')  # special between double quotes
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\x1b": "\\E", "'": "\\'", "\\": "\\\\"}
 
 
 def quoted(name: str) -> str:
-    """Return a name as bash and zsh take it back: as it is if that will do, else `'with space'`.
+    """Return a name as bash and zsh read it: unchanged if possible, otherwise `'with space'`.
 
-    If it has what standard output cannot show, `$'new\\nline'`, in octal where it is not ASCII.
+    A name that standard output cannot show becomes `$'new\\nline'`, with octal escapes for bytes
+    that are not ASCII.
     """
     if name.isprintable() and _fits(name):
         if _PLAIN.fullmatch(name):
@@ -25,8 +26,10 @@ def quoted(name: str) -> str:
 
 
 def print_names(lines: Iterable[str], *, raw: bool, end: str = "\n") -> None:
-    """Print lines with names in them: quoted ones, or with `raw` the bytes that names are in an
-    archive, whatever encoding the output has."""
+    """Print lines that contain names.
+
+    With `raw`, print names as the bytes that the archive stores, in any encoding of the output.
+    """
     if not raw:
         sys.stdout.writelines(f"{line}{end}" for line in lines)
         return

@@ -1,4 +1,4 @@
-"""`ffrecord salvage BROKEN OUT.ffr`: the whole records of a damaged or unfinished file."""
+"""`ffrecord salvage BROKEN OUT.ffr`: copy the undamaged records of a damaged or unfinished file."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ffrecord.terminal import EXIT_DAMAGED, EXIT_USAGE, complain, printable
 from ffrecord.text import counted, human
 
 SHOWN = 20
-"""Lost records that are named: of a file that ends early there may be millions."""
+"""Number of lost records that are listed: a truncated file may have lost millions."""
 
-# whether the names were kept, whether something was lost
+# Keys: True if the names are kept, True if records are lost.
 NAMES = {
-    (True, False): "a packed folder: all its names are kept",
-    (True, True): "a packed folder: all its names are kept; `ffrecord verify` names the lost files",
-    (False, True): "of a packed folder: its files are records now, without names",
+    (True, False): "packed folder: all names are kept",
+    (True, True): "packed folder: all names are kept; `ffrecord verify` lists the lost files",
+    (False, True): "packed folder: its names are lost; its files are now records without names",
 }
 
 NAMES_MAY_BE_LOST = (
-    "the last record is lost: if this was a packed folder, its names were in that one"
+    "the last record is lost; if this was a packed folder, its names were in that record"
 )
 
 
 def run(options: argparse.Namespace) -> int:
     try:
         report = _salvage(options)
-    except ValueError as error:  # into itself
+    except ValueError as error:  # OUT is BROKEN itself
         complain(error)
         return EXIT_USAGE
     if options.json:
@@ -49,7 +49,7 @@ def _salvage(options: argparse.Namespace) -> SalvageReport:
         def progress(doing: str, done: int, total: int) -> None:
             drawn.total = total
             drawn.set_description(doing, refresh=False)
-            drawn.update(done - drawn.n)  # back to 0 when it goes from one thing to the next
+            drawn.update(done - drawn.n)  # negative when the next step starts at 0
 
         return salvage_file(options.broken, options.out, overwrite=options.force, progress=progress)
 
@@ -58,7 +58,7 @@ def _print(out: str, report: SalvageReport, shown: int) -> None:
     for each in report.lost[:shown]:
         print(printable(f"LOST: record {each.record}: {each.reason}"))
     if len(report.lost) > shown:
-        print(f"LOST: and {len(report.lost) - shown:,} more; --verbose names them all")
+        print(f"LOST: and {len(report.lost) - shown:,} more; --verbose lists them all")
     if not report.header_whole:
         print("the header or journal is damaged; records were found by their checksums")
     if report.names_kept is not None:

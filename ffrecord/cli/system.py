@@ -1,4 +1,4 @@
-"""`ffrecord info --system [PATH]`: what this machine has of what FFRecord uses."""
+"""`ffrecord info --system [PATH]`: show which features this machine has that FFRecord uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ffrecord.text import human
 
 
 def show(path: str, *, as_json: bool) -> None:
-    """Print what there is, then a line for everything that is missing."""
+    """Print the facts about the machine, then a line for each missing feature."""
     found = facts(path)
     lacking = missing(found)
     if as_json:
@@ -60,7 +60,7 @@ def _aio(found: Facts) -> str:
         return "no libaio"
     used, most = found["aio_requests"], found["aio_requests_most"]
     in_use = "" if None in (used, most) else f"; {used:,} of {most:,} requests in use"
-    return ("libaio" if found["aio_context"] else "libaio, but no contexts") + in_use
+    return ("libaio" if found["aio_context"] else "libaio, but no AIO contexts") + in_use
 
 
 def _fuse(found: Facts) -> str:
@@ -74,5 +74,5 @@ def _fuse(found: Facts) -> str:
 
 def _direct(block: int | None) -> str:
     if block is None:
-        return "not known: give a file, or a folder that can be written to"
+        return "not known; name a file that is not empty, or a folder that you can write to"
     return f"yes, in blocks of {block:,} bytes" if block else "no"

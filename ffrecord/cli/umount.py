@@ -1,4 +1,7 @@
-"""`ffrecord umount MOUNTPOINT`: also of a busy or a dead mount; and where there are some."""
+"""`ffrecord umount MOUNTPOINT`: unmount an archive, even if the mount is busy or dead.
+
+`ffrecord umount --list` lists the mountpoints.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
         print_names([each if raw else quoted(each) for each in places], raw=raw)
         return 0
     if options.list or options.mountpoint is None:
-        options.parser.error("name a mount point, or give --list alone")
+        options.parser.error("name one MOUNTPOINT, or use --list alone")
     try:
         unmount(options.mountpoint)
     except MountError as error:
@@ -28,5 +31,5 @@ def run(options: argparse.Namespace) -> int:
             raise
         unmount(options.mountpoint, lazy=True)
         where = f"{options.mountpoint}: unmounted"
-        complain(f"{where}, but still in use: it goes when the last file is closed", warning=True)
+        complain(f"{where}, but still in use; it ends when its last file is closed", warning=True)
     return 0

@@ -1,8 +1,8 @@
-"""`ffrecord verify FILE…`: every checksum of every file, on all cores.
+"""`ffrecord verify FILE…`: check every checksum of every file, on all cores.
 
-Of a packed folder also its index: that it makes sense, that its checksums of blocks belong to its
-records, and that the index for the original FFRecord, if there is one, says the same. Of a typed
-dataset also that its files are those it was written with.
+For a packed folder, also check that its index is consistent, that its block checksums agree with
+its records, and that the index for the original FFRecord (if present) agrees with it. For a typed
+dataset, also check that its files were written together.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ SHOWN_PATHS = 3
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Some of the files that a record is, and how many more there are."""
+    """Paths of the files whose content is one record: the first few, and the number of others."""
 
     shown: tuple[str, ...] = ()
     more: int = 0
 
     def __str__(self) -> str:
-        """` (its/path)`, to be put behind a message."""
+        """Return ` (its/path)`, to append to a message."""
         if not self.shown:
             return ""
         return f" ({', '.join(self.shown)}{f' and {self.more:,} more' if self.more else ''})"
@@ -54,8 +54,8 @@ NO_PATHS = Paths()
 
 
 def run(options: argparse.Namespace) -> int:
-    """All files are looked at, also after one that is damaged."""
-    say = (lambda line: None) if options.json else _say  # with --json all is said at the end
+    """Check all files, even after one that is damaged."""
+    say = (lambda line: None) if options.json else _say  # --json prints one object at the end
     shown = shows_progress(options.no_progress)
     paths = [part for path in options.file for part in datasets.parts(path)]
     verdicts = [_verify(path, shown, say) for path in paths]
@@ -64,13 +64,13 @@ def run(options: argparse.Namespace) -> int:
         facts = {"ok": ok, "files": [verdict.facts() for verdict in verdicts]}
         print(json.dumps(facts, indent=2))
     codes = {verdict.code for verdict in verdicts}
-    # Damage is what was asked for: it is not hidden by a file that could not be read.
+    # Damage takes precedence over a file that could not be read: damage is the question.
     return next((code for code in (EXIT_DAMAGED, EXIT_SYSTEM) if code in codes), 0)
 
 
 @dataclass(slots=True)
 class _Verdict:
-    """Everything that is known of a file at the end."""
+    """Result of checking one file."""
 
     path: str
     records: int | None = None
@@ -139,7 +139,7 @@ def _check(verdict: _Verdict, shown: bool, say: Callable[[str], None]) -> None:
 
 
 class _Names:
-    """A packed folder's index: which files a record is, and its own checks."""
+    """Index of a packed folder: the paths of a record's files, and the checks of the index."""
 
     def __init__(self, reader: FileReader) -> None:
         self.problem: FFRecordError | None = None
@@ -155,7 +155,7 @@ class _Names:
             self.problem = error
 
     def of(self, record: int) -> Paths:
-        """A file's record's paths; of many the first few."""
+        """Return the paths of the files whose content is this record."""
         if self._archive is None:
             return NO_PATHS
         index, inodes = self._archive.index, self._inodes(record)
@@ -166,8 +166,10 @@ class _Names:
         return Paths(tuple(shown), len(inodes) - len(shown))
 
     def narrowed(self, record: int, error: FFRecordError) -> FFRecordError:
-        """Return the error of the first damaged block of a large file's record, which is what a
-        reader of the file is told. For anything else return the error itself."""
+        """Return the error of the first damaged block, if the record is a large file.
+
+        Readers of the file get that error too. For other records, return `error` itself.
+        """
         archive = self._archive
         if archive is None or self.problem is not None:
             return error
@@ -179,19 +181,19 @@ class _Names:
             deque(archive.stream(inodes[0]), maxlen=0)
         except SampleChecksumError as narrower:
             return narrower
-        except FFRecordError:  # it cannot be read any more
+        except FFRecordError:  # the file has become unreadable in the meantime
             return error
         return error
 
     def _inodes(self, record: int) -> Ints:
-        """The inodes that have a record."""
+        """Return the inodes whose content is this record."""
         inodes, records = self._by_record
         first, last = records.searchsorted([record, record + 1]).tolist()
         return inodes[first:last]
 
     @cached_property
     def _by_record(self) -> tuple[Ints, Ints]:
-        """All inodes in the order of their records, and those."""
+        """All inodes sorted by their records, and these records."""
         assert self._archive is not None
         index = self._archive.index
         records = index.records(np.arange(len(index)))
@@ -204,7 +206,10 @@ def _say(line: str) -> None:
 
 
 def _damage(reader: FileReader, shown: bool) -> Iterator[Damage]:
-    """Yield the damaged records, in order. Checksums release the GIL, so threads use all cores."""
+    """Yield the damaged records, in order.
+
+    Threads use all cores, because checksums release the GIL.
+    """
     cores = len(os.sched_getaffinity(0))
     waiting: deque[tuple[int, Future[list[Damage]]]] = deque()
     with (

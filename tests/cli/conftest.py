@@ -1,4 +1,4 @@
-"""Folders, archives of them, and the command line, for the tests of commands."""
+"""Fixtures for the tests of commands: folders, their archives, and the command line."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.support.commands import FILES, Command, Result
 
 @pytest.fixture
 def ffrecord(capsysbinary: pytest.CaptureFixture[bytes]) -> Command:
-    """Runs a command line in this process."""
+    """Return a function that runs a command line in this process."""
 
     def run(*arguments: str | Path) -> Result:
         try:
             code: Any = cli.main(list(map(str, arguments)))
-        except SystemExit as end:  # argparse's way of saying that the command line is wrong
+        except SystemExit as end:  # argparse exits if the command line is wrong
             code = end.code
         out, err = capsysbinary.readouterr()
         return Result(code, out, err)

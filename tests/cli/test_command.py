@@ -1,4 +1,4 @@
-"""What a command does when its output cannot be written: one line, and the exit code of it."""
+"""Output that cannot be written: the command prints one line and ends with the exit code for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support import archives, handmade, trees
 
 NO_ROOM, NOT_WRITTEN, SYSTEM, BROKEN_PIPE = 11, 22, 13, 141
 
-# Every command line that prints, in a folder that `place` has made. `{}` is another name each time.
+# Every command line that prints, run in the folder `place`. `{}` becomes a new name each time.
 PRINTING = [
     "ffrecord --help",
     "ffrecord ls --help",
@@ -45,7 +45,7 @@ PRINTING = [
     "ffrecord completion bash",
     "ffrecord completion fish",
 ]
-SILENT = {"mount", "umount"}  # unless something is mounted
+SILENT = {"mount", "umount"}  # they print nothing here, because nothing is mounted
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +62,9 @@ names = (f"new{number}" for number in itertools.count())
 
 
 def run(line: str, place: Path, streams: str) -> tuple[int, str]:
-    """Run a command line with its streams redirected by bash: its exit code and standard error.
+    """Run a command line with streams redirected by bash; return its exit code and standard error.
 
-    Standard output is a pipe whose reader has gone, if nothing else is said.
+    By default standard output is a pipe that nobody reads.
     """
     program, *words = line.format(next(names)).split()
     module = program.replace("-", "_")
@@ -80,13 +80,15 @@ def run(line: str, place: Path, streams: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_every_command_is_among_those_that_are_tried() -> None:
+def test_every_command_is_in_the_table() -> None:
     tried = {line.split()[1] for line in PRINTING}
     assert COMMANDS.keys() - SILENT <= tried
 
 
 @pytest.mark.parametrize("line", PRINTING)
-def test_output_that_finds_no_room_is_one_line_and_its_code(line: str, place: Path) -> None:
+def test_a_full_disk_behind_standard_output_is_one_line_and_its_code(
+    line: str, place: Path
+) -> None:
     said = f"{line.split()[0]}: standard output: no room to write: No space left on device\n"
     assert run(line, place, ">/dev/full") == (NO_ROOM, said)
 
@@ -98,16 +100,18 @@ def test_a_closed_standard_output_is_one_line_and_its_code(line: str, place: Pat
 
 
 @pytest.mark.parametrize("line", PRINTING)
-def test_nobody_is_told_that_the_reader_of_a_pipe_has_gone(line: str, place: Path) -> None:
+def test_a_closed_pipe_gives_no_message(line: str, place: Path) -> None:
     assert run(line, place, "") == (BROKEN_PIPE, "")
 
 
 @pytest.mark.parametrize("line", PRINTING)
-def test_a_command_ends_with_its_code_also_if_nothing_can_be_said(line: str, place: Path) -> None:
+def test_a_command_ends_with_its_code_even_if_nothing_can_be_printed(
+    line: str, place: Path
+) -> None:
     assert run(line, place, "<&- >&- 2>&-")[0] == NOT_WRITTEN
 
 
-def test_no_room_is_told_by_the_code_alone_where_errors_cannot_be_said(place: Path) -> None:
+def test_only_the_code_reports_a_full_disk_when_errors_cannot_be_printed(place: Path) -> None:
     assert run("ffrecord ls a.ffr", place, ">/dev/full 2>&-") == (NO_ROOM, "")
 
 
@@ -120,36 +124,32 @@ FAILING = {
     "ffrecord-fuse missing tree": SYSTEM,
     "ffrecord-fuse": 2,
     "ffrecord umount tree": 18,
-    "ffrecord pack tree {} --shard-size 10": 0,  # which is warned of
+    "ffrecord pack tree {} --shard-size 10": 0,  # with a warning
     "ffrecord verify a.ffr": 0,
 }
 
 
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", "2</dev/null"])
 @pytest.mark.parametrize("line", FAILING)
-def test_errors_that_cannot_be_said_change_no_exit_code(
-    line: str, stderr: str, place: Path
-) -> None:
+def test_a_broken_standard_error_changes_no_exit_code(line: str, stderr: str, place: Path) -> None:
     assert run(line, place, f"{stderr} >/dev/null") == (FAILING[line], "")
 
 
 @pytest.mark.parametrize("line", FAILING)
-def test_nor_does_an_input_that_is_closed_too(line: str, place: Path) -> None:
+def test_a_closed_input_and_a_closed_error_change_no_exit_code(line: str, place: Path) -> None:
     assert run(line, place, "<&- 2>&- >/dev/null") == (FAILING[line], "")
 
 
 @pytest.mark.parametrize("stdout", [">/dev/full", ">&-"])
-def test_an_error_before_the_output_is_written_is_the_one_that_is_told(
-    stdout: str, place: Path
-) -> None:
+def test_the_first_error_is_reported_when_the_output_fails_too(stdout: str, place: Path) -> None:
     code, said = run("ffrecord cat a.ffr d/b missing", place, stdout)
     assert (code, said.count("\n")) == (SYSTEM, 1)
     assert "missing" in said
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_record_is_written_whole_or_not_at_all_said_to_be(unbuffered: str, place: Path) -> None:
-    """Also where Python is told to write at once, and then takes part of it for all of it."""
+def test_a_partial_write_of_a_record_is_an_error(unbuffered: str, place: Path) -> None:
+    """With PYTHONUNBUFFERED, plain Python takes a partial write for a complete one."""
     limit = f'(export PYTHONUNBUFFERED={unbuffered}; ulimit -f 1000; exec "$@"'
     command = [sys.executable, "-m", "ffrecord", "cat", "a.ffr", "large"]
     done = subprocess.run(
@@ -163,16 +163,14 @@ def test_a_record_is_written_whole_or_not_at_all_said_to_be(unbuffered: str, pla
 
 @pytest.fixture
 def full_pipe() -> Iterator[int]:
-    """A pipe that does not wait until it is read from."""
+    """Yield the end of a non-blocking pipe that nobody reads."""
     reader, writer = os.pipe2(os.O_NONBLOCK)
     yield writer
     os.close(reader)
     os.close(writer)
 
 
-def test_output_that_would_have_to_wait_and_must_not_is_one_line(
-    full_pipe: int, place: Path
-) -> None:
+def test_a_full_pipe_that_must_not_block_is_one_line(full_pipe: int, place: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ffrecord", "cat", "a.ffr", "large"],
         cwd=place, stdout=full_pipe, stderr=subprocess.PIPE, text=True, timeout=600, check=False,

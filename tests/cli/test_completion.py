@@ -1,4 +1,4 @@
-"""`ffrecord completion`: what real shells offer, given the beginning of a line."""
+"""`ffrecord completion`: the words that real shells offer for the beginning of a line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ffrecord_fuse.mounting import options
 from tests.cli.test_help import programs
 from tests.support import archives, trees
 
-# words of a line, the last one unfinished -> what is offered
+# words of a line, the last one unfinished -> completions
 OFFERED: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "ex"): {"extract"},
     ("ffrecord", "u"): {"umount"},
@@ -35,7 +35,7 @@ OFFERED: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "mount", "photos.ffr", "photos", "-o", "allow_r"): {"allow_root"},
     ("ffrecord", "mount", "-o", "ro,no"): {f"ro,{word}" for word in options.offered()
                                           if word.startswith("no")},
-    ("ffrecord", "umount", "pho"): {"photos"},  # nothing is mounted there
+    ("ffrecord", "umount", "pho"): {"photos"},  # no mount: any folder
 }  # fmt: skip
 BASH_ONLY: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "ls", "--color", "=", "al"): {"always"},
@@ -46,14 +46,14 @@ BASH_ONLY: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "cat", "'photos.ffr'", "$'with\\x20sp"): {"with space/"},
     ("ffrecord", "cat", "photos.ffr", '"$(touch', "ran)"): set(),
     ("ffrecord", "cat", "photos.ffr", "odd/n"): {"odd/new\nline", "odd/not\udcff"},
-    ("ffrecord", "cat", "photos.ffr", "odd/a", ":"): {"b=c"},  # what stands behind the colon
+    ("ffrecord", "cat", "photos.ffr", "odd/a", ":"): {"b=c"},  # the part after the colon
     ("ffrecord", "cat", "photos.ffr", "odd/a", ":", "b", "=", "c"): {"c"},
     ("ffrecord", "mount", "-o", "ro,verify", "=", "al"): {"always"},
     ("ffrecord", "mount", "-o", "ro,verify", "="): {"first", "always", "off"},
     ("ffrecord", "mount", "-o", "ui"): {"uid="},
 }
 BROKEN_AT = {":", "="}
-"""Of a word with one of these in it bash makes several."""
+"""Characters at which bash splits a word."""
 BASH = """
 compopt() { :; }  # works only while a user is typing
 source "$1"
@@ -83,7 +83,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_bash_offers_what_can_follow(place: Path, tmp_path: Path) -> None:
+def test_bash_offers_the_words_that_can_follow(place: Path, tmp_path: Path) -> None:
     cases = OFFERED | BASH_ONLY
     words = [word for line in cases for word in (*line, ";", typed(line))]
     done = subprocess.run(
@@ -98,7 +98,7 @@ def test_bash_offers_what_can_follow(place: Path, tmp_path: Path) -> None:
 
 
 def typed(words: tuple[str, ...]) -> str:
-    """The line that bash cuts into these words."""
+    """Return the line that bash splits into these words."""
     line = ""
     for before, word in zip(("", *words), words, strict=False):
         line += word if not before or {before, word} & BROKEN_AT else f" {word}"
@@ -106,7 +106,7 @@ def typed(words: tuple[str, ...]) -> str:
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
-def test_fish_offers_what_can_follow(place: Path, tmp_path: Path) -> None:
+def test_fish_offers_the_words_that_can_follow(place: Path, tmp_path: Path) -> None:
     lines = [" ".join(line) for line in OFFERED]
     script = "source .fish; for line in $argv; echo (string join '|' -- (complete -C $line)); end"
     done = subprocess.run(
@@ -115,13 +115,13 @@ def test_fish_offers_what_can_follow(place: Path, tmp_path: Path) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     for (line, due), answer in zip(OFFERED.items(), done.stdout.splitlines(), strict=True):
-        # A word may have its description behind it, a folder on disk a slash.
+        # A description may follow a word, and a slash a folder on disk.
         found = {each.split("\t")[0] for each in answer.split("|")}
         assert due <= found | {each.rstrip("/") for each in found}, line
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_a_shell_that_is_there_takes_its_script(shell: str, place: Path) -> None:
+def test_an_installed_shell_accepts_its_script(shell: str, place: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     subprocess.run([shell, "-n", place / f".{shell}"], check=True)

@@ -1,4 +1,4 @@
-"""`pack`, `cat`, `extract` and `verify` as users run them: output, exit codes, lines of errors."""
+"""`pack`, `cat`, `extract` and `verify` as users run them: output, exit codes and error lines."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tests.support import archives, handmade, trees
 from tests.support.commands import FILES, INTERRUPTED, SYSTEM, TOP, Command, Result, in_a_shell
 from tests.support.trees import BLOCK
 
-# ---- pack ----------------------------------------------------------------------------------
+# ---- pack --------------------------------------------------------------------------------------
 
 
-def test_pack_says_what_it_packed(ffrecord: Command, tree: Path, tmp_path: Path) -> None:
+def test_pack_counts_the_packed_files(ffrecord: Command, tree: Path, tmp_path: Path) -> None:
     out = tmp_path / "new.ffr"
     result = ffrecord("pack", tree, out)
     size = sum(map(len, FILES.values()))
@@ -45,7 +45,7 @@ def test_pack_says_what_it_packed(ffrecord: Command, tree: Path, tmp_path: Path)
         assert folder.read("d/b").tobytes() == FILES["d/b"]
 
 
-def test_pack_says_one_file_and_two_files(ffrecord: Command, tmp_path: Path) -> None:
+def test_pack_prints_singular_and_plural(ffrecord: Command, tmp_path: Path) -> None:
     for count, words in ((0, "0 files"), (1, "1 file"), (2, "2 files")):
         tree = trees.plain_tree(tmp_path / f"{count}", {f"{k}": b"x" for k in range(count)})
         out = tmp_path / f"{count}.ffr"
@@ -63,7 +63,7 @@ def test_pack_says_one_file_and_two_files(ffrecord: Command, tmp_path: Path) -> 
     ],
 )
 @pytest.mark.parametrize("place", ["before", "between", "after"])
-def test_options_of_pack_may_stand_anywhere(
+def test_options_of_pack_may_come_anywhere(
     place: str,
     options: list[str],
     left_out: set[str],
@@ -82,7 +82,9 @@ def test_options_of_pack_may_stand_anywhere(
     assert (tmp_path / "out").is_dir() == ("--shard-size" in options)
 
 
-def test_pack_dereferences_if_told_so(ffrecord: Command, tree: Path, tmp_path: Path) -> None:
+def test_pack_follows_symlinks_with_dereference(
+    ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
     for option in ("-L", "--dereference"):
         assert ffrecord("pack", option, tree, tmp_path / f"o{option}").code == 0
         with PackedFolder(tmp_path / f"o{option}") as folder:
@@ -90,7 +92,7 @@ def test_pack_dereferences_if_told_so(ffrecord: Command, tree: Path, tmp_path: P
             assert folder.read("link/b").tobytes() == FILES["d/b"]
 
 
-def test_what_is_skipped_is_one_line(ffrecord: Command, rich: Path, tmp_path: Path) -> None:
+def test_skipped_files_are_one_line(ffrecord: Command, rich: Path, tmp_path: Path) -> None:
     result = ffrecord("pack", rich, tmp_path / "o.ffr")
     assert result.code == 0
     assert result.error == f"ffrecord: warning: {rich}: not packed: 1 fifo, 1 socket"
@@ -121,7 +123,7 @@ def test_pack_of_a_changing_file_is_one_line(
     assert (tmp_path / "o.ffr").exists()
 
 
-def test_an_interrupted_pack_says_so(
+def test_an_interrupted_pack_reports_it(
     ffrecord: Command, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_args: object) -> int:
@@ -162,11 +164,11 @@ def test_a_shard_size_without_a_unit_is_warned_of(
     if meant is None:
         assert result.err == b""
     else:
-        why = f"--shard-size {size} is {meant}: is a unit missing, as in {size}MB or {size}GB?"
+        why = f"--shard-size {size} is {meant}; did you mean {size}MB or {size}GB?"
         assert result.error == f"ffrecord: warning: {why}"
 
 
-# ---- cat -----------------------------------------------------------------------------------
+# ---- cat ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -195,9 +197,7 @@ def test_cat_writes_a_record(ffrecord: Command, archive: Path) -> None:
     assert ffrecord("cat", "--record", str(record), archive).out == FILES["d/b"]
 
 
-def test_cat_of_a_damaged_file_writes_nothing_of_what_is_wrong(
-    ffrecord: Command, archive: Path
-) -> None:
+def test_cat_writes_no_damaged_bytes(ffrecord: Command, archive: Path) -> None:
     archives.damage(archive, "d/b")
     result = ffrecord("cat", archive, "a.txt", "d/b", "z")
     assert result.code == SampleChecksumError.exit_code
@@ -205,7 +205,7 @@ def test_cat_of_a_damaged_file_writes_nothing_of_what_is_wrong(
     assert "is damaged" in result.error
 
 
-def test_cat_goes_where_a_pipe_goes(archive: Path) -> None:
+def test_cat_writes_into_a_pipe(archive: Path) -> None:
     result = in_a_shell('f cat "$1" d/large d/large | cksum', archive)
     due = subprocess.run(["cksum"], input=FILES["d/large"] * 2, capture_output=True, check=True)
     assert (result.returncode, result.stdout, result.stderr) == (0, due.stdout, b"")
@@ -217,10 +217,10 @@ def test_the_reader_of_a_file_may_leave_early(archive: Path) -> None:
     assert result.stdout == FILES["d/large"][:1]
 
 
-# ---- extract -------------------------------------------------------------------------------
+# ---- extract -----------------------------------------------------------------------------------
 
 
-def test_extract_restores_everything_and_says_so(
+def test_extract_restores_everything_and_counts_it(
     ffrecord: Command, archive: Path, tree: Path, tmp_path: Path
 ) -> None:
     result = ffrecord("extract", archive, "-C", tmp_path / "x/y")
@@ -250,7 +250,7 @@ def test_extract_goes_into_the_current_folder(
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_options_of_extract_may_stand_anywhere(
+def test_options_of_extract_may_come_anywhere(
     words: list[str], ffrecord: Command, archive: Path, tmp_path: Path
 ) -> None:
     result = ffrecord("extract", *(word.format(a=archive, x=tmp_path / "x") for word in words))
@@ -258,7 +258,7 @@ def test_options_of_extract_may_stand_anywhere(
     assert {os.fsdecode(path) for path in trees.paths(tmp_path / "x")} == {".", "a.txt", "d", "d/b"}
 
 
-def test_extract_refuses_to_overwrite_unless_told_so(
+def test_extract_refuses_to_overwrite_without_force(
     ffrecord: Command, archive: Path, tree: Path, tmp_path: Path
 ) -> None:
     dest = trees.plain_tree(tmp_path / "x", {"d/b": b"precious"})
@@ -271,7 +271,7 @@ def test_extract_refuses_to_overwrite_unless_told_so(
     assert trees.differences(tree, dest) == []
 
 
-def test_extract_without_room_says_so_and_exits_as_the_readme_has_it(
+def test_extract_to_a_full_disk_is_an_error_with_its_exit_code(
     ffrecord: Command, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_args: object) -> int:
@@ -284,7 +284,7 @@ def test_extract_without_room_says_so_and_exits_as_the_readme_has_it(
     assert result.error.endswith("-rf: no room to write: No space left on device")
 
 
-def test_extract_leaves_damaged_files_out_and_says_which(
+def test_extract_leaves_damaged_files_out_and_names_them(
     ffrecord: Command, archive: Path, tmp_path: Path
 ) -> None:
     archives.damage(archive, "d/b")
@@ -299,16 +299,16 @@ def test_extract_leaves_damaged_files_out_and_says_which(
     assert left == {".", *TOP, "d/e", "d/e/c", "d/same"}
 
 
-# ---- verify --------------------------------------------------------------------------------
+# ---- verify ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_verify_extract_and_cat_say_the_same_of_a_damaged_large_file(
+def test_verify_extract_and_cat_report_a_damaged_large_file_alike(
     sharded: bool, ffrecord: Command, tree: Path, tmp_path: Path
 ) -> None:
     packed = tmp_path / "packed"
     archives.pack(tree, packed, shard_size=100 if sharded else None)
-    archives.damage(packed, "d/large", 3 * BLOCK + 2)  # in the last block, which has 7 bytes
+    archives.damage(packed, "d/large", 3 * BLOCK + 2)  # in the last block, which is 7 bytes long
     right = FILES["d/large"][3 * BLOCK :]
     wrong = right[:2] + bytes([right[2] ^ 1]) + right[3:]
     with pytest.raises(SampleChecksumError) as caught, PackedFolder(packed) as folder:
@@ -328,10 +328,10 @@ def test_verify_extract_and_cat_say_the_same_of_a_damaged_large_file(
     assert shown.error == f"ffrecord: {file}: record {record} is damaged (d/large): {part}"
 
 
-def test_verify_tells_of_a_damaged_record_of_the_original_s_archives_as_a_whole(
+def test_verify_reports_whole_records_of_archives_of_the_original(
     ffrecord: Command, tmp_path: Path
 ) -> None:
-    """They have no checksums of blocks."""
+    """Their index has no block checksums."""
     large = FILES["d/large"]
     archive = handmade.write_records(
         tmp_path / "a.ffr", [large, b"piouhjgbr" + pickle.dumps(OrderedDict(large=0), 2)]
@@ -370,7 +370,7 @@ def bad_lines(result: Result) -> list[str]:
 @pytest.mark.parametrize(
     "words", [["{a}", "{a}", "--no-progress"], ["{a}", "--no-progress", "{a}"]]
 )
-def test_options_of_verify_may_stand_anywhere(
+def test_options_of_verify_may_come_anywhere(
     words: list[str], ffrecord: Command, archive: Path
 ) -> None:
     result = ffrecord("verify", *(word.format(a=archive) for word in words))
@@ -391,7 +391,7 @@ def test_verify_names_a_damaged_file(
     assert result.lines[-1].startswith(f"{path}: 1 damaged of ")
 
 
-def test_verify_names_every_damaged_file_and_goes_on(
+def test_verify_names_every_damaged_file_and_continues(
     ffrecord: Command, archive: Path, rich_archive: Path
 ) -> None:
     for name in ("d/b", "d/e/c"):
@@ -404,7 +404,7 @@ def test_verify_names_every_damaged_file_and_goes_on(
 def test_verify_names_a_few_of_the_files_that_share_a_damaged_record(
     ffrecord: Command, tmp_path: Path
 ) -> None:
-    """Paths can be a megabyte each, and any number of inodes can have one record."""
+    """A path can be a megabyte long, and any number of inodes can share a record."""
     files = dict.fromkeys((b"%04d" % number for number in range(1000)), b"")
     draft = builders.plant(builders.nested(4000, {**files, b"other": b"whole"}, b"d" * 255))
     draft.files = [b"spoiled", b"whole"]
@@ -426,13 +426,13 @@ def test_verify_finds_a_damaged_index(where: str, ffrecord: Command, archive: Pa
 
 
 @pytest.mark.parametrize("inside", ["nothing", "a file", "a dataset"])
-def test_verify_looks_at_record_files_whatever_is_beside_them(
+def test_verify_checks_record_files_beside_other_files(
     inside: str, ffrecord: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "all").mkdir()
     damaged = handmade.write_records(tmp_path / "all" / "a.ffr", [b"right"])
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
-    beside = tmp_path / "all" / "000000"  # as a shard of a dataset is named
+    beside = tmp_path / "all" / "000000"  # named like a shard of a dataset
     if inside == "a dataset":
         with DatasetWriter(beside, {"x": "int"}) as writer:
             writer.append({"x": 1})
@@ -452,7 +452,7 @@ def test_verify_finds_a_missing_shard(ffrecord: Command, tree: Path, tmp_path: P
 
 
 def spoil_table(path: Path, name: str, offset: int = 0) -> None:
-    """Change a byte of a table, and make every checksum right again."""
+    """Change a byte of a table, then correct every checksum."""
 
     def change(image: bytearray) -> None:
         image[archives.table_offset(image, name) + offset] ^= 1
@@ -460,7 +460,7 @@ def spoil_table(path: Path, name: str, offset: int = 0) -> None:
     archives.spoil_image(path, change)
 
 
-def test_verify_finds_checksums_of_blocks_that_are_not_those_of_the_file(
+def test_verify_finds_block_checksums_that_contradict_the_file(
     ffrecord: Command, archive: Path
 ) -> None:
     spoil_table(archive, "blocks", 4)
@@ -469,10 +469,10 @@ def test_verify_finds_checksums_of_blocks_that_are_not_those_of_the_file(
 
 
 @pytest.mark.parametrize("offset", [0, 7, 12])
-def test_verify_finds_hashes_that_are_not_those_of_the_paths(
+def test_verify_finds_hashes_that_contradict_the_paths(
     offset: int, ffrecord: Command, archive: Path
 ) -> None:
-    """A reader does not care: it is only slower."""
+    """Readers still work, only slower."""
     spoil_table(archive, "hashes", offset)
     assert any("hash" in line for line in bad_lines(ffrecord("verify", archive)))
     assert ffrecord("cat", archive, "d/b", "a.txt").out == FILES["d/b"] + FILES["a.txt"]
@@ -492,7 +492,7 @@ Structure: TypeAlias = "OrderedDict[str, Any]"
 
 
 def structure_of(folder: PackedFolder, path: str = "") -> Structure:
-    """The original's index of a folder, but for symlinks to folders, which it has not."""
+    """Return the original's index of a folder. It has no symlinks to folders."""
     found: Structure = OrderedDict()
     for name in folder.list(path):
         inner = f"{path}/{name}" if path else name
@@ -504,7 +504,7 @@ def structure_of(folder: PackedFolder, path: str = "") -> Structure:
 
 
 def set_structure(path: Path, change: Callable[[Structure], object]) -> None:
-    """Another index for the original, with checksums that hold."""
+    """Replace the index for the original, with correct checksums."""
     with PackedFolder(path) as folder:
         structure = structure_of(folder)
     change(structure)
@@ -513,7 +513,7 @@ def set_structure(path: Path, change: Callable[[Structure], object]) -> None:
     parts.write(path)
 
 
-def test_verify_takes_any_pickle_that_says_the_same(ffrecord: Command, archive: Path) -> None:
+def test_verify_accepts_any_pickle_with_the_same_content(ffrecord: Command, archive: Path) -> None:
     set_structure(archive, lambda structure: None)
     assert ffrecord("verify", archive).code == 0
 
@@ -547,14 +547,14 @@ def test_verify_finds_an_index_for_the_original_that_disagrees(
 def test_verify_finds_that_a_folder_is_a_file_for_the_original(
     ffrecord: Command, archive: Path
 ) -> None:
-    """Whatever number it is given there."""
+    """With any record number."""
     for record in range(len(FILES) - 1):
         set_structure(archive, lambda structure, record=record: structure.update(empty=record))  # type: ignore[misc]
         lines = bad_lines(ffrecord("verify", archive))
         assert any("'empty'" in line for line in lines), record
 
 
-def test_verify_finds_bytes_that_are_no_index_for_the_original(
+def test_verify_finds_bytes_that_the_original_cannot_read_as_an_index(
     ffrecord: Command, archive: Path
 ) -> None:
     for before in (b"x", b"piouhjgbr", b"piouhjgbr\x80\x04N.", b"some other bytes" * 10):

@@ -1,6 +1,6 @@
 """`ls` and `info` of packed folders as users run them.
 
-Most run in this process; those that are about the process run in one of their own.
+Most tests run the command in this process; tests about the process start a new one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.commands import (
     in_a_shell,
 )
 
-# ---- ls ------------------------------------------------------------------------------------
+# ---- ls ----------------------------------------------------------------------------------------
 
 
 def test_ls_shows_the_names_of_a_folder_in_order(ffrecord: Command, archive: Path) -> None:
@@ -52,7 +52,7 @@ def test_ls_of_a_file_shows_its_name(ffrecord: Command, archive: Path) -> None:
         assert line.lstrip("/") in (name.lstrip("/"), os.path.basename(name))
 
 
-def test_ls_of_shards_is_that_of_one_file(
+def test_ls_shows_shards_like_one_archive(
     ffrecord: Command, tree: Path, archive: Path, tmp_path: Path
 ) -> None:
     archives.pack(tree, tmp_path / "shards", shard_size=100)
@@ -68,7 +68,7 @@ def test_ls_of_shards_is_that_of_one_file(
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_options_of_ls_may_stand_anywhere(
+def test_options_of_ls_may_come_anywhere(
     words: list[str], ffrecord: Command, archive: Path
 ) -> None:
     result = ffrecord("ls", *(word.format(a=archive) for word in words))
@@ -87,7 +87,7 @@ def test_ls_of_several_paths_lists_each_under_its_name(ffrecord: Command, archiv
     assert "nothing: No such file" in result.error
 
 
-def test_ls_r_goes_through_all_folders(ffrecord: Command, archive: Path) -> None:
+def test_ls_r_lists_all_folders(ffrecord: Command, archive: Path) -> None:
     due = [
         ".:", *TOP, "", "d:", "b", "e", "large", "same", "", "d/e:", "c", "", "empty:",
     ]  # fmt: skip
@@ -144,7 +144,7 @@ def test_ls_l_has_the_columns_of_ls(zone: str, tmp_path: Path) -> None:
     ours, theirs = columns(packed.stdout.decode()), columns(real.stdout)
     assert ours.keys() == theirs.keys()
     for name, fields in theirs.items():
-        if name == "folder":  # its links and size are the file system's own
+        if name == "folder":  # links and size of a folder depend on the file system
             fields[1], fields[4] = ours[name][1], ours[name][4]
         assert ours[name] == fields, name
     assert (
@@ -159,7 +159,7 @@ def test_ls_l_has_the_columns_of_ls(zone: str, tmp_path: Path) -> None:
 
 
 def columns(listing: str) -> dict[str, list[str]]:
-    """Lines of `ls -l` as fields, by name: mode, links, owner, group, size, three of the time."""
+    """Return the fields of `ls -l` by name: mode, links, owner, group, size, three for the time."""
     found = {}
     for line in listing.splitlines():
         if line.startswith("total "):
@@ -208,7 +208,7 @@ def test_ls_json_of_a_folder_has_whole_paths(ffrecord: Command, archive: Path) -
 CONTROL = re.compile(rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
-def test_no_name_reaches_the_terminal_as_it_is(
+def test_no_control_character_of_a_name_reaches_the_terminal(
     ffrecord: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -263,7 +263,7 @@ def test_any_name_can_be_listed_in_any_encoding(encoding: str, rich_archive: Pat
 
 
 @pytest.mark.parametrize("utf8", ["0", "1"])
-def test_the_locale_does_not_change_what_names_are(utf8: str, tmp_path: Path) -> None:
+def test_the_locale_does_not_change_names(utf8: str, tmp_path: Path) -> None:
     """In the locale C without Python's UTF-8 mode, the file system's encoding is ASCII."""
     name = "\u00fcn\u00efc\u00f8d\u00e9"
     archives.pack(trees.plain_tree(tmp_path / "t", {f"{name}/x": b"x"}), tmp_path / "t.ffr")
@@ -320,14 +320,14 @@ def test_the_reader_of_a_listing_may_leave_early(rich_archive: Path) -> None:
         ("f nonsense 2>&-", USAGE, False),
     ],
 )
-def test_a_closed_standard_error_changes_nothing_but_what_is_said(
+def test_a_closed_standard_error_changes_only_the_messages(
     line: str, code: int, out: bool, archive: Path, tree: Path
 ) -> None:
     result = in_a_shell(line, archive, tree)
     assert (result.returncode, bool(result.stdout), result.stderr) == (code, out, b"")
 
 
-# Interrupted while Python shuts down, which is when it takes its modules apart.
+# The interrupt comes while Python shuts down and clears its modules.
 LATE_INTERRUPT = """
 import os, signal, sys
 from ffrecord import cli
@@ -342,9 +342,7 @@ raise SystemExit(cli.command())
 
 
 @pytest.mark.parametrize(("name", "code"), [("a.txt", 0), ("nothing", SYSTEM)])
-def test_an_interrupt_after_all_was_done_changes_nothing(
-    name: str, code: int, archive: Path
-) -> None:
+def test_an_interrupt_after_the_work_changes_nothing(name: str, code: int, archive: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-c", LATE_INTERRUPT, "cat", str(archive), name],
         capture_output=True, timeout=600, check=False,
@@ -353,7 +351,7 @@ def test_an_interrupt_after_all_was_done_changes_nothing(
     assert b"Traceback" not in result.stderr
 
 
-def test_an_interrupt_before_the_command_has_begun_is_said(
+def test_an_interrupt_before_the_command_starts_is_reported(
     ffrecord: Command, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_args: object) -> None:
@@ -364,7 +362,7 @@ def test_an_interrupt_before_the_command_has_begun_is_said(
     assert (result.code, result.error) == (INTERRUPTED, "ffrecord: interrupted")
 
 
-# ---- info ----------------------------------------------------------------------------------
+# ---- info --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -421,7 +419,7 @@ def test_info_of_an_empty_folder_works(ffrecord: Command, tmp_path: Path) -> Non
     assert ffrecord("verify", tmp_path / "e.ffr").code == 0
 
 
-def test_info_of_records_is_of_records(ffrecord: Command, tmp_path: Path) -> None:
+def test_info_of_record_files_describes_records(ffrecord: Command, tmp_path: Path) -> None:
     handmade.write_records(tmp_path / "r.ffr", [b"one", b"three"])
     facts = json.loads(ffrecord("info", tmp_path / "r.ffr", "--json").out)
     assert facts["records"] == 2

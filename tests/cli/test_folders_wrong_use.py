@@ -1,4 +1,4 @@
-"""Command lines on packed folders that are wrong: one line that says what is."""
+"""Wrong command lines on packed folders: one line explains the mistake."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def places(tree: Path, archive: Path, tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("words", WRONG_WORDS, ids=" ".join)
-def test_a_wrong_command_line_is_said_in_words(
+def test_a_wrong_command_line_is_explained(
     words: list[str], ffrecord: Command, places: dict[str, Path]
 ) -> None:
     result = ffrecord(*(word.format(**places) for word in words))
@@ -120,7 +120,7 @@ def test_a_wrong_command_line_is_said_in_words(
     assert not places["new"].exists()
 
 
-def test_only_what_is_missing_is_said_to_be(ffrecord: Command, archive: Path) -> None:
+def test_only_missing_arguments_are_reported_as_missing(ffrecord: Command, archive: Path) -> None:
     for command, missing in (("ls", "ARCHIVE"), ("extract", "ARCHIVE"), ("cat", "FILE")):
         said = f"ffrecord: the following arguments are required: {missing}; see"
         assert ffrecord(command).error.startswith(said)
@@ -128,7 +128,7 @@ def test_only_what_is_missing_is_said_to_be(ffrecord: Command, archive: Path) ->
 
 
 @pytest.mark.parametrize("command", ["ls", "cat", "extract"])
-def test_a_name_like_an_option_is_told_from_one(
+def test_a_name_that_looks_like_an_option_is_explained(
     command: str, ffrecord: Command, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -152,12 +152,12 @@ def test_an_option_is_not_abbreviated(ffrecord: Command, archive: Path) -> None:
     [
         ("--shard-size", "10XB", "not a size: '10XB'; write 500MB or 10GB"),
         ("--shard-size", "0", "a shard must be at least 1 byte, not 0"),
-        ("--jobs", "abc", "must be a whole number from 1 on, not 'abc'"),
-        ("--jobs", "0", "must be a whole number from 1 on, not '0'"),
-        ("--jobs", "-3", "must be a whole number from 1 on, not '-3'"),
+        ("--jobs", "abc", "must be a whole number of at least 1, not 'abc'"),
+        ("--jobs", "0", "must be a whole number of at least 1, not '0'"),
+        ("--jobs", "-3", "must be a whole number of at least 1, not '-3'"),
     ],
 )
-def test_a_wrong_number_is_said_in_words(
+def test_a_wrong_number_is_explained(
     option: str, value: str, said: str, ffrecord: Command, tree: Path, tmp_path: Path
 ) -> None:
     result = ffrecord("pack", tree, tmp_path / "new", f"{option}={value}")
@@ -166,7 +166,7 @@ def test_a_wrong_number_is_said_in_words(
     assert "invalid" not in result.err.decode()
 
 
-def test_a_size_of_400_digits_is_large_enough_for_all(
+def test_a_size_of_400_digits_makes_one_shard(
     ffrecord: Command, tree: Path, tmp_path: Path
 ) -> None:
     assert ffrecord("pack", tree, tmp_path / "new", "--shard-size", "9" * 400).code == 0
@@ -189,7 +189,7 @@ def test_a_wrong_file_is_one_line(
 
 @pytest.mark.parametrize("beside", [[], ["notes.txt"], ["records.ffr"], ["0.ffr", "notes.txt"]])
 @pytest.mark.parametrize("words", ["ls {}", "cat {} a.txt", "extract {} -C new", "mount {} new"])
-def test_a_folder_that_an_archive_lies_in_is_not_taken_for_it(
+def test_a_folder_that_contains_an_archive_is_not_the_archive(
     words: str, beside: list[str], ffrecord: Command, archive: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -217,7 +217,7 @@ def test_a_folder_that_an_archive_lies_in_is_not_taken_for_it(
         ("-x", "a name that begins with - goes behind --"),
     ],
 )
-def test_a_misspelled_option_is_told_which_one_is_meant(
+def test_a_misspelled_option_is_corrected(
     given: str, hint: str, ffrecord: Command, tree: Path, tmp_path: Path
 ) -> None:
     refused = ffrecord("pack", tree, tmp_path / "new.ffr", given)
@@ -235,9 +235,7 @@ def test_a_misspelled_option_is_told_which_one_is_meant(
         ("unpack", ""), ("nonsense", ""),  # the opposite of pack is not pack
     ],
 )  # fmt: skip
-def test_a_misspelled_command_is_told_which_one_is_meant(
-    given: str, hint: str, ffrecord: Command
-) -> None:
+def test_a_misspelled_command_is_corrected(given: str, hint: str, ffrecord: Command) -> None:
     refused = ffrecord(given, "x")
     assert (refused.code, refused.out) == (USAGE, b"")
     assert refused.error.startswith(f"ffrecord: argument COMMAND: invalid choice: '{given}' (")

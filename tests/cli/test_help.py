@@ -1,4 +1,4 @@
-"""What `--help` shows, what it costs, and that its examples work as they are printed."""
+"""`--help`: its content, its start-up time, and its examples, which must work as printed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HEAVY = {
 
 
 def programs(folder: Path) -> dict[str, str]:
-    """An environment in which `ffrecord` and `ffrecord-fuse` are this checkout's."""
+    """Return an environment in which `ffrecord` and `ffrecord-fuse` come from this checkout."""
     folder.mkdir()
     for name in ("ffrecord", "ffrecord_fuse"):
         program = folder / name.replace("_", "-")
@@ -56,7 +56,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def examples_of(text: str) -> list[str]:
-    """The commands behind `examples:`, as a user would copy them."""
+    """Return the commands below `examples:`, as a user would copy them."""
     _, found, lines = text.partition("\nexamples:\n")
     assert found
     return [line.strip() for line in lines.splitlines()]
@@ -64,12 +64,12 @@ def examples_of(text: str) -> list[str]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """The files that the examples speak of. Nothing stays mounted in it."""
+    """Yield a folder with the files that the examples name. Unmount everything in it afterwards."""
     files = {f"cats/{i:04}.jpg": trees.content(1000 + i) for i in range(10)}
     trees.plain_tree(tmp_path / "photos", {**files, "a.tmp": b"x", "logs/1": b"line\n"})
     handmade.write_records(tmp_path / "train.ffr", [b"record %d" % i for i in range(10)])
     handmade.write_records(tmp_path / "broken.ffr", [b"record %d" % i for i in range(10)])
-    archives.flip(tmp_path / "broken.ffr", 1)  # its checksum only: every record is found
+    archives.flip(tmp_path / "broken.ffr", 1)  # only the header's checksum: every record is found
     with DatasetWriter(tmp_path / "train", {"label": "int"}, encoders) as writer:
         writer.append({"label": 1})
     for folder in ("mounted", "elsewhere", ".zfunc", ".config/fish/completions"):
@@ -92,7 +92,7 @@ def test_every_example_works_as_it_is_printed(
                 ["bash", "-o", "pipefail", "-c", line], cwd=place, env=environment,
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
             )  # fmt: skip
-            # Where there is no syslog, `mount` names the file that it logs to instead.
+            # Without syslog, `mount` prints the name of its log file.
             said = [each for each in done.stderr.splitlines() if "there is no syslog" not in each]
             assert (done.returncode, said) == (0, []), line
     assert (place / "0007.jpg").read_bytes() == trees.content(1007)
@@ -107,20 +107,22 @@ def test_every_command_and_every_option_is_explained(capsys: pytest.CaptureFixtu
         (ROOT / f"ffrecord/cli/{name}.py").stat()
         explained = shown(capsys, name)
         for option in re.findall(r"^  (-.*)", explained, re.MULTILINE):
-            assert "  " in option or len(option) > 20, option  # else the help is on the next line
+            assert "  " in option or len(option) > 20, (
+                option
+            )  # otherwise the help is on the next line
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_is_missing_is_called_as_help_calls_it(
+def test_a_missing_argument_has_the_name_that_help_shows(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     usage, _, _ = shown(capsys, command).partition("\n\n")
     while usage != (outer := re.sub(r"\[[^][]*\]", "", usage)):  # [--system [PATH]]
         usage = outer
-    words = usage.split()[3:]  # behind `usage: ffrecord COMMAND`
+    words = usage.split()[3:]  # after `usage: ffrecord COMMAND`
     assert not [word for word in words if not word.isupper()]
     if not words:
-        return  # umount, which has --list, and info, which has --system
+        return  # umount --list and info --system need no argument
     with pytest.raises(SystemExit):
         cli.main([command])
     (missing,) = re.findall(r"required: (.*); see ", capsys.readouterr().err)
@@ -145,12 +147,12 @@ def test_the_help_of_ffrecord_fuse_has_examples(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     "words", ["--help", "--version", "ls --help", "mount --help", "completion bash", "nonsense"]
 )
-def test_what_needs_no_file_imports_nothing_that_takes_long(words: str) -> None:
+def test_commands_without_a_file_import_no_slow_modules(words: str) -> None:
     assert HEAVY & imported_for(*words.split()) == set()
 
 
 def imported_for(*words: str | Path) -> set[str]:
-    """The modules that a command has loaded when it is done."""
+    """Return the modules that are loaded when the command has ended."""
     code = "import sys, ffrecord.cli as c\ntry: c.main(sys.argv[1:])\nexcept SystemExit: pass\n"
     code += "print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
@@ -160,11 +162,11 @@ def imported_for(*words: str | Path) -> set[str]:
 
 
 @pytest.mark.parametrize("words", ["--help", "--version", "pack --help", "nonsense"])
-def test_only_what_is_about_mounts_imports_what_mounts(words: str) -> None:
+def test_only_commands_about_mounts_import_the_mount(words: str) -> None:
     assert {"ffrecord_fuse", "subprocess", "socket"} & imported_for(*words.split()) == set()
 
 
-def test_an_archive_that_is_a_file_is_listed_without_what_knows_datasets(tmp_path: Path) -> None:
+def test_ls_of_a_file_imports_no_dataset_modules(tmp_path: Path) -> None:
     tree = trees.plain_tree(tmp_path / "tree", {"file": b"content"})
     archives.pack(tree, tmp_path / "a.ffr")
     loaded = imported_for("ls", tmp_path / "a.ffr")
@@ -173,7 +175,7 @@ def test_an_archive_that_is_a_file_is_listed_without_what_knows_datasets(tmp_pat
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_that_is_asked_for_has_all_its_arguments(name: str) -> None:
+def test_a_named_command_has_all_its_arguments(name: str) -> None:
     def help_of(parser: argparse.ArgumentParser) -> str:
         (commands,) = (a for a in parser._actions if a.dest == "command")
         return str(dict(commands.choices or {})[name].format_help())
@@ -181,14 +183,14 @@ def test_a_command_that_is_asked_for_has_all_its_arguments(name: str) -> None:
     assert help_of(make_parser(["other", name, "words"])) == help_of(make_parser())
 
 
-def test_the_command_line_knows_what_there_is_to_choose_from() -> None:
-    """It has lists of its own, to be able to show them without loading what they are of."""
+def test_the_choices_of_the_command_line_match_the_modules() -> None:
+    """The command line keeps its own lists, so that it can show them without slow imports."""
     assert list(arguments.FORMATS) == list(FORMATS)
     assert arguments.CODECS == CODECS
 
 
 @pytest.mark.parametrize("option", ["--no-progress", "--json", "--force"])
-def test_commands_that_work_alike_have_the_same_options(option: str) -> None:
+def test_similar_commands_have_the_same_options(option: str) -> None:
     long = {"pack", "extract", "convert", "verify", "salvage"}
     due = {
         "--no-progress": long,

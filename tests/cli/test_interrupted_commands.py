@@ -1,7 +1,8 @@
 """Ctrl-C at any moment of a command: exit code 130, one line, and nothing left behind.
 
-A moment is a call of a Python function: a command is interrupted when it makes its 1st, 2nd, 5th, …
-call, until it is done before that. So no clock has a part in it, and all of a command is reached.
+A moment is a call of a Python function. A command is interrupted at its 1st, 2nd, 5th, … call,
+until it ends before that call. So timing does not matter, and every part of the command is
+interrupted.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from ffrecord_fuse.mounting.mount import unmount
 from tests.fuse.mounted import mounting
 from tests.support import archives, handmade, trees
 
-# Forks for each moment, since starting Python takes longer than all the rest. What a command
-# imports has been imported before.
+# Forks once for each moment, because starting Python takes longer than everything else. The
+# modules of the command are imported before the fork.
 INTERRUPT_OFTEN = """
 import json, os, shutil, signal, sys
 from importlib import import_module
@@ -96,13 +97,15 @@ Results = list[tuple[int, int, str, list[str]]]
 
 @pytest.fixture
 def growth(request: pytest.FixtureRequest) -> float:
-    """From one moment to the next; each takes a process."""
+    """Return the factor from one moment to the next. Each moment costs a process."""
     return 1.03 if request.config.getoption("--long") else 2.0
 
 
 def interrupt_often(place: Path, growth: float, *words: str | Path) -> Results:
-    """A command's exit code, what it said and what it left in `place`, at each moment, and at last
-    what it does when it is not interrupted."""
+    """Return a command's exit code, its messages and the files left in `place`, for each moment.
+
+    The last entry is the command without an interrupt.
+    """
     place.mkdir(exist_ok=True)
     process = handmade.python(
         INTERRUPT_OFTEN, str(place), str(growth), json.dumps(list(map(str, words)))
@@ -115,8 +118,8 @@ def interrupt_often(place: Path, growth: float, *words: str | Path) -> Results:
     assert len(stopped) > 7
     late = 0
     for moment, code, said, _ in stopped:
-        # A command may be done before an interrupt counts that came while an object was taken
-        # apart, which Python forgets and we repeat.
+        # Python drops an interrupt that arrives in a destructor, and we raise it again later. The
+        # command may have ended by then.
         if code == 0:
             late += 1
             continue
@@ -145,7 +148,7 @@ def test_an_interrupted_pack_leaves_nothing_or_all_of_it(
     *stopped, (*_, whole) = results
     assert "new" in whole
     for moment, _, _, left in stopped:
-        # Interrupted after it got its name, it is there and whole.
+        # Interrupted after the rename, the file exists and is complete.
         assert left in ([], whole), moment
     with PackedFolder(place / "new") as folder:
         assert folder.read("a/3").tobytes() == trees.content(3000)
@@ -168,7 +171,7 @@ def test_an_interrupted_salvage_leaves_nothing_or_all_of_it(
     sample: Path, tmp_path: Path, growth: float
 ) -> None:
     broken = Path(shutil.copy(sample / "records.ffr", tmp_path / "broken.ffr"))
-    archives.flip(broken, 20)  # a checksum in the header: all records have to be looked at
+    archives.flip(broken, 20)  # damaged header: salvage must check all records
     place = tmp_path / "place"
     results = interrupt_often(place, growth, "salvage", broken, place / "new.ffr")
     for moment, _, _, left in results:
@@ -180,7 +183,7 @@ def test_an_interrupted_salvage_leaves_nothing_or_all_of_it(
 def test_an_interrupted_extract_leaves_whole_files_only(
     sample: Path, tmp_path: Path, growth: float
 ) -> None:
-    """What it has extracted stays, as with tar, under its name; nothing else does."""
+    """Extracted files stay under their names, as with tar. Nothing else stays."""
     place = tmp_path / "place"
     results = interrupt_often(place, growth, "extract", sample / "tree.ffr", "-C", place)
     every = {os.fsdecode(path) for path in trees.paths(sample / "tree")} - {"."}
@@ -190,7 +193,7 @@ def test_an_interrupted_extract_leaves_whole_files_only(
     assert any(0 < len(left) < len(every) for _, _, _, left in results)
 
 
-def test_an_interrupted_verify_says_so(sample: Path, tmp_path: Path, growth: float) -> None:
+def test_an_interrupted_verify_reports_it(sample: Path, tmp_path: Path, growth: float) -> None:
     for moment, _, _, left in interrupt_often(
         tmp_path / "p", growth, "verify", sample / "tree.ffr"
     ):
@@ -217,7 +220,7 @@ def test_an_interrupted_mount_leaves_nothing_mounted(
 ) -> None:
     words = ("mount", sample / "tree.ffr", mountpoint, "--workers", "1", "--log", tmp_path / "log")
     interrupt_often(tmp_path / "place", growth, *words)
-    # The last one was not interrupted. If one before it had left a mount, it had been refused.
+    # The last run was not interrupted. A mount left by an earlier run would have made it fail.
     assert (mountpoint / "a/3").read_bytes() == trees.content(3000)
     unmount(str(mountpoint))
     with pytest.raises(MountError):
@@ -225,7 +228,7 @@ def test_an_interrupted_mount_leaves_nothing_mounted(
     assert mounting.wait_until_ended(mountpoint)
 
 
-# ---- while it starts ---------------------------------------------------------------------------
+# ---- start of a command ------------------------------------------------------------------------
 
 INTERRUPT_AN_IMPORT = """
 import signal, sys
@@ -251,13 +254,13 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(module: str, sample
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "ffrecord: interrupted\n")
 
 
-def test_an_interrupt_that_a_lock_of_pythons_makes_another_error_of_is_one(
+def test_an_interrupt_that_a_lock_turns_into_another_error_still_counts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     condition = threading.Condition()
 
     def work() -> int:
-        """As `wait` does that is interrupted before it has its lock again."""
+        """Raise RuntimeError as `wait` does if it is interrupted before it has its lock again."""
         with condition:
             condition.release()
             raise KeyboardInterrupt
@@ -266,7 +269,7 @@ def test_an_interrupt_that_a_lock_of_pythons_makes_another_error_of_is_one(
     assert capsys.readouterr().err == "ffrecord: interrupted\n"
 
 
-def test_another_error_of_python_is_none() -> None:
+def test_another_runtime_error_does_not_count_as_an_interrupt() -> None:
     def work() -> int:
         raise RuntimeError("a mistake of ours")
 

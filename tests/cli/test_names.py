@@ -1,4 +1,4 @@
-"""Names that commands show can be given to them again, whatever they are made of."""
+"""Names that commands print are accepted by commands again, with any bytes in them."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def run(capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
 
 
 def read_by_bash(words: str, folder: Path) -> list[str]:
-    """What bash makes of words on its command line."""
+    """Return the words that bash reads from a command line."""
     script = b"printf '%s\\0' " + os.fsencode(words)
     done = subprocess.run([b"bash", b"-c", script], cwd=folder, capture_output=True, check=True)
     assert done.stderr == b""
     return os.fsdecode(done.stdout).split("\0")[:-1]
 
 
-def test_on_a_terminal_a_name_is_shown_as_a_shell_takes_it_back(
+def test_on_a_terminal_a_name_is_quoted_for_the_shell(
     run: Run, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
@@ -65,7 +65,7 @@ def test_on_a_terminal_a_name_is_shown_as_a_shell_takes_it_back(
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_in_a_pipe_a_name_is_its_bytes(encoding: str, run: Run, archive: Path) -> None:
+def test_in_a_pipe_a_name_is_printed_as_bytes(encoding: str, run: Run, archive: Path) -> None:
     assert run("ls", archive) == b"".join(name + b"\n" for name in sorted(map(os.fsencode, ODD)))
     done = subprocess.run(
         [sys.executable, "-m", "ffrecord", "ls", "-R", "--zero", archive], capture_output=True,
@@ -74,9 +74,7 @@ def test_in_a_pipe_a_name_is_its_bytes(encoding: str, run: Run, archive: Path) -
     assert done.stdout.split(b"\0")[1:-1] == sorted(map(os.fsencode, ODD))
 
 
-def test_what_follows_a_listing_through_xargs_reads_every_file(
-    archive: Path, tmp_path: Path
-) -> None:
+def test_a_listing_through_xargs_names_every_file(archive: Path, tmp_path: Path) -> None:
     script = '"$1" -m ffrecord ls --zero "$2" | xargs -0 "$1" -m ffrecord cat "$2" --'
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", script, "bash", sys.executable, archive],
@@ -87,14 +85,14 @@ def test_what_follows_a_listing_through_xargs_reads_every_file(
 
 
 @given(st.lists(st.binary(min_size=1).filter(lambda name: b"\0" not in name), min_size=50))
-def test_bash_takes_any_name_back(names: list[bytes]) -> None:
+def test_bash_reads_back_any_quoted_name(names: list[bytes]) -> None:
     texts = [os.fsdecode(name) for name in names]
     shown = [quoted(text) for text in texts]
     assert all(each.isprintable() for each in shown)
     assert read_by_bash(" ".join(shown), Path("/")) == texts
 
 
-def test_what_a_terminal_cannot_show_is_octal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_that_a_terminal_cannot_show_are_octal(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(os.devnull, "w", encoding="ascii") as plain:
         monkeypatch.setattr("sys.stdout", plain)
         shown = quoted("ü'\u4e2d")

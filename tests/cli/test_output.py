@@ -1,4 +1,4 @@
-"""What commands print for people and for scripts: JSON, sizes, colours, and what they refuse."""
+"""Output of commands for people and for scripts: JSON, sizes, colours, refusals."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def archive(tree: Path, tmp_path: Path) -> Path:
     return tmp_path / "a.ffr"
 
 
-# ---- pack does not replace ---------------------------------------------------------------------
+# ---- pack and existing files -------------------------------------------------------------------
 
 
-def test_pack_replaces_a_file_only_when_told_so(run: Run, tree: Path, tmp_path: Path) -> None:
+def test_pack_replaces_a_file_only_with_force(run: Run, tree: Path, tmp_path: Path) -> None:
     out = tmp_path / "precious"
     out.write_bytes(b"precious")
     assert run("pack", tree, out) == (
@@ -95,7 +95,7 @@ def test_pack_and_extract_report_in_json(run: Run, tree: Path, tmp_path: Path) -
     }  # fmt: skip
 
 
-def test_a_name_that_is_not_utf8_is_whole_in_json(run: Run, archive: Path) -> None:
+def test_a_name_that_is_not_utf8_is_complete_in_json(run: Run, archive: Path) -> None:
     _, out, _ = run("ls", archive, "--json")
     found = {each["path"]: each for each in map(json.loads, out.splitlines())}
     assert base64.b64decode(found[ODD]["path_base64"]) == b"odd\xff"
@@ -139,7 +139,7 @@ def test_salvage_names_the_first_lost_records_and_counts_the_others(
     lines = [line for line in out.splitlines() if line.startswith("LOST: ")]
     assert code == 1
     assert [int(re.findall(r"record (\d+)", line)[0]) for line in lines[:-1]] == list(range(20))
-    assert lines[-1] == "LOST: and 30 more; --verbose names them all"
+    assert lines[-1] == "LOST: and 30 more; --verbose lists them all"
     _, out, _ = run("salvage", path, tmp_path / "s2.ffr", "--verbose")
     assert out.count("LOST: record") == 50
     facts = facts_of(run, "salvage", path, tmp_path / "s3.ffr")
@@ -178,20 +178,20 @@ def test_a_users_own_type_may_have_a_plus_in_its_name(run: Run, tmp_path: Path) 
     assert run("verify", tmp_path / "set")[0] == 0
 
 
-def test_commands_on_archives_say_what_a_dataset_is(run: Run, tmp_path: Path) -> None:
+def test_commands_on_archives_recognise_a_dataset(run: Run, tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "set", {"number": "int"}, encoders) as writer:
         writer.append({"number": 1})
     for words in (["ls"], ["cat", "x"], ["extract"], ["cat", "--record", "0"], ["mount", "{}"]):
         command, *more = (word.format(tmp_path) for word in words)
         code, out, err = run(command, tmp_path / "set", *more)
         assert (code, out) == (14, "")
-        assert err.startswith(f"ffrecord: {tmp_path}/set: is a typed dataset, ")
+        assert err.startswith(f"ffrecord: {tmp_path}/set: this is a typed dataset, ")
         assert err.count("\n") == 1
-        if "--record" in words:  # the file that it names is one to look into
+        if "--record" in words:  # the file that the error names can be read
             assert run(command, err.split()[-1], *more) == (0, "\1", "")
 
 
-# ---- for people --------------------------------------------------------------------------------
+# ---- output for people -------------------------------------------------------------------------
 
 
 def test_counts_have_commas_for_people_and_none_in_json(run: Run, tmp_path: Path) -> None:
@@ -201,21 +201,21 @@ def test_counts_have_commas_for_people_and_none_in_json(run: Run, tmp_path: Path
     assert re.search(r"^records +1,501$", out, re.MULTILINE)
     assert "shards" not in out
     rows = out.partition("record sizes\n")[2].splitlines()
-    assert [row.split()[-2] for row in rows] == ["1,500", "1"]  # none for what is between
+    assert [row.split()[-2] for row in rows] == ["1,500", "1"]  # no line for empty bins
     assert facts_of(run, "info", path)["records"] == 1501
     assert run("verify", path)[1] == f"{path}: OK, 1,501 records\n"
     one = handmade.write_records(tmp_path / "one.ffr", [b"1"])
     assert run("verify", one)[1] == f"{one}: OK, 1 record\n"
 
 
-def test_verify_names_a_folder_without_records_once(run: Run, tmp_path: Path) -> None:
+def test_verify_names_a_folder_without_records_only_once(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("verify", tmp_path)
     why = "no *.ffr file in this folder; `ffrecord pack` makes one from a folder's files"
     assert (code, out) == (13, f"{tmp_path}: NOT READ: {why}\n")
 
 
 @pytest.mark.parametrize("command", ["ls", "mount"])
-def test_a_folder_that_was_not_packed_yet_is_to_be(
+def test_for_a_plain_folder_the_error_recommends_pack(
     command: str, run: Run, tree: Path, tmp_path: Path
 ) -> None:
     empty = tmp_path / "empty"
@@ -234,7 +234,9 @@ def test_pack_and_extract_count_alike(run: Run, tree: Path, tmp_path: Path) -> N
     assert extracted.partition(": ")[2] == packed.partition(": ")[2]
 
 
-def test_advice_is_in_the_words_of_the_reader(run: Run, archive: Path, tmp_path: Path) -> None:
+def test_commands_give_advice_as_options_and_python_as_arguments(
+    run: Run, archive: Path, tmp_path: Path
+) -> None:
     run("extract", archive, "-C", tmp_path / "x")
     assert "; --force replaces it\n" in run("extract", archive, "-C", tmp_path / "x")[2]
     with PackedFolder(archive) as folder, pytest.raises(FileExistsError, match="overwrite=True"):
@@ -268,7 +270,7 @@ def test_sizes_are_shown_as_people_read_them(run: Run, archive: Path) -> None:
     assert re.search(r"^data bytes +1\.5 kB \(1,502 bytes\)$", out, re.MULTILINE)
 
 
-def test_ls_colours_by_kind_only_when_it_should(run: Run, archive: Path) -> None:
+def test_ls_colours_names_by_kind_only_where_wanted(run: Run, archive: Path) -> None:
     plain = run("ls", "-p1", archive)[1]
     assert plain.splitlines() == ["a", "d/", "link", ODD]
     colours = run("ls", "-p", archive, "--color=always")[1]
@@ -307,7 +309,7 @@ def test_only_a_terminal_has_colours_and_progress(
 
 
 @pytest.mark.parametrize("command", ["pack", "extract", "verify", "salvage"])
-def test_long_work_shows_how_far_it_is_on_a_terminal_only(
+def test_progress_is_shown_on_a_terminal_only(
     command: str, run: Run, archive: Path, tree: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

@@ -1,4 +1,4 @@
-"""`ffrecord.progress`: where no bar is drawn, tqdm has no part in it."""
+"""`ffrecord.progress`: without a bar, tqdm is not used at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
         (io.StringIO, True, True),
     ],
 )  # fmt: skip
-def test_a_bar_is_drawn_if_it_is_asked_for_or_on_a_terminal(
+def test_a_bar_is_drawn_on_request_or_on_a_terminal(
     stream: type[io.StringIO], shown: bool | None, drawn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stderr = stream()
@@ -43,14 +43,14 @@ def test_a_bar_is_drawn_if_it_is_asked_for_or_on_a_terminal(
     assert drawn or not text
 
 
-def test_work_without_a_bar_does_not_wait_for_a_lock_that_a_killed_process_has(
+def test_work_without_a_bar_ignores_the_lock_of_a_killed_process(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a").write_bytes(b"content")
     packed = str(tmp_path / "packed.ffr")
     context = multiprocessing.get_context("fork")
-    with tqdm.get_lock():  # as if one who is gone had taken it
+    with tqdm.get_lock():  # as if a killed process had taken it
         child = context.Process(target=_work, args=(str(tmp_path), packed))
         child.start()
         child.join(600)
@@ -60,7 +60,7 @@ def test_work_without_a_bar_does_not_wait_for_a_lock_that_a_killed_process_has(
 
 
 def _work(top: str, packed: str) -> None:
-    """Everything that could draw a bar."""
+    """Run everything that could draw a bar."""
     pack_folder(f"{top}/folder", packed)
     convert(packed, f"{top}/again.tar")
     convert(packed, f"{top}/again")

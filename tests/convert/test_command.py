@@ -171,7 +171,7 @@ def test_errors_are_one_line_with_their_code(run: Command, ours: Path, tmp_path:
         ((ours, bad), SYSTEM, "--force"),
         ((ours, tmp_path / "no/x.bag"), MissingFolderError.exit_code, f"no folder {tmp_path}/no;"),
         ((tmp_path / "nope", tmp_path / "x.bag"), SYSTEM, f"{tmp_path}/nope: No such file"),
-        ((ours,), USAGE, "where to"),
+        ((ours,), USAGE, "DST is missing"),
     ]
     for arguments, code, message in cases:
         result = run(*arguments)

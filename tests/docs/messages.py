@@ -1,7 +1,7 @@
-"""The messages that a package's errors can have, found in its source.
+"""Find all messages that a package's errors can have, by reading its source.
 
-A message is what is given to the error's class: text, with `…` in place of what is put in when it
-is raised. Where it comes from a variable, a table or a function, all that it may be is taken.
+A message is an argument of the error's class, with `…` for each value that is filled in at run
+time. If the message comes from a variable, a table or a function, all its possible values count.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ ANYTHING = "…"
 
 
 def messages(package: Path, classes: dict[str, int]) -> set[str]:
-    """Of all errors of `classes`: name -> which of its arguments is the message."""
+    """Return the messages of these classes. `classes`: name -> position of the message argument."""
     found: set[str] = set()
     for path in sorted(package.rglob("*.py")):
         module = _Module(ast.parse(path.read_text()))
         for scope, call in module.calls(set(classes)):
             argument = call.args[classes[_name(call.func)]]
             found |= set(module.texts(argument, scope))
-    return found - {ANYTHING}  # what another program, or another error, said
+    return found - {ANYTHING}  # text of another program or another error
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class _Module:
     tree: ast.Module
 
     def calls(self, names: set[str]) -> Iterator[tuple[ast.AST, ast.Call]]:
-        """The calls of these functions, each with the function that it stands in."""
+        """Yield the calls of these names, each with the function that contains it."""
         functions = [each for each in ast.walk(self.tree) if isinstance(each, ast.FunctionDef)]
         for function in functions:
             for node in ast.walk(function):
@@ -38,7 +38,7 @@ class _Module:
                     yield function, node
 
     def texts(self, node: ast.expr, scope: ast.AST) -> Iterator[str]:
-        """All that an expression may be."""
+        """Yield all possible values of an expression."""
         if isinstance(node, ast.Constant):
             yield str(node.value)
         elif isinstance(node, ast.JoinedStr):
@@ -54,7 +54,7 @@ class _Module:
             yield ANYTHING
 
     def _part(self, part: ast.expr, scope: ast.AST) -> str:
-        """A module's own constants in a text are known, other things are not."""
+        """Return a part of an f-string: the value of a module constant, otherwise `…`."""
         if isinstance(part, ast.FormattedValue):
             known = isinstance(part.value, ast.Name) and part.value.id.lstrip("_").isupper()
             return next(iter(self.texts(part.value, scope))) if known else ANYTHING
@@ -71,7 +71,7 @@ class _Module:
             yield ANYTHING
 
     def _of_loop(self, name: str, loop: ast.For, scope: ast.AST) -> Iterator[str]:
-        """`for part, code, why in TABLE`: what stands there in every row."""
+        """Yield the values of a loop variable in `for part, code, why in TABLE`."""
         assert isinstance(loop.target, ast.Tuple)
         assert isinstance(loop.iter, ast.Name)
         at = [_name(each) for each in loop.target.elts].index(name)
@@ -82,7 +82,7 @@ class _Module:
             yield from self.texts(row.elts[at], scope)
 
     def _of_call(self, call: ast.Call, scope: ast.AST) -> Iterator[str]:
-        """`TABLE.get(code, otherwise)`, or a function of the module, by what it returns."""
+        """Yield the results of `TABLE.get(code, otherwise)` or of a function of the module."""
         if isinstance(call.func, ast.Attribute) and call.func.attr == "get":
             for table in self._tables(_name(call.func.value), scope):
                 for value in table.values:

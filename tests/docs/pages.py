@@ -1,4 +1,4 @@
-"""Every page of the documentation, and what is printed in it between fences."""
+"""Pages of the documentation: their text, fenced blocks, code spans and tables."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PAGES = [
 ]
 
 RUN = ("python", "bash")
-"""Languages of blocks that are run as they are printed; the others have checks of their own."""
+"""Languages of blocks that are run as printed. Blocks of other languages have other checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     page: str
-    line: int  # of its first line
+    line: int  # number of its first line
     language: str
     text: str
 
@@ -31,7 +31,7 @@ def text_of(page: str) -> str:
 
 
 def blocks(page: str) -> list[Block]:
-    """All fenced blocks of a page, in order. A fence that is never closed is an error."""
+    """Return all fenced blocks of a page, in order. A fence that is never closed is an error."""
     found: list[Block] = []
     inside: list[str] | None = None
     language, begin = "", 0
@@ -51,18 +51,18 @@ def blocks(page: str) -> list[Block]:
 
 
 def without_blocks(page: str) -> str:
-    """What a page says in its own words."""
+    """Return the text of a page without its fenced blocks."""
     text = text_of(page)
     return re.sub(r"^\s*```.*?^\s*```$", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def code_spans(page: str) -> list[str]:
-    """What stands between single backticks."""
+    """Return the texts between single backticks."""
     return re.findall(r"`([^`\n]+)`", without_blocks(page))
 
 
 def table_rows(page: str, heading: str) -> list[list[str]]:
-    """The cells of all tables below a heading, without the tables' own headings."""
+    """Return the cells of all tables below a heading, without the header rows."""
     section = re.split(rf"^#+ {re.escape(heading)}$", text_of(page), flags=re.MULTILINE)[1]
     section = re.split(r"^#+ ", section, flags=re.MULTILINE)[0]
     rows: list[list[str]] = []
@@ -71,7 +71,7 @@ def table_rows(page: str, heading: str) -> list[list[str]]:
             continue
         cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
         if set(line) <= set("|- :"):
-            rows.pop()  # what was above it is a heading
+            rows.pop()  # the row above is the header
         else:
             rows.append([cell.strip().replace("\\|", "|") for cell in cells])
     return rows

@@ -1,4 +1,4 @@
-"""What is in the folder that a page's blocks are run in, where they do not make it themselves."""
+"""Files that a page's blocks need and do not create themselves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _samples(path: Path, keys: range) -> None:
 
 
 def _h5record(place: Path) -> None:
-    """What H5Record itself wrote; tests/convert/stored/README.md says how."""
+    """Unpack files written by H5Record itself; tests/convert/stored/README.md says how."""
     for stored, name in (("question_pair", "question_pair"), ("h5record-1.0.4", "h5record")):
         packed = ROOT / "tests" / "convert" / "stored" / f"{stored}.h5.gz"
         (place / f"{name}.h5").write_bytes(gzip.decompress(packed.read_bytes()))

@@ -1,8 +1,8 @@
-"""`python -m tests.docs.runner PAGE SCRIPTS`: runs the blocks of a page, in order, in this folder.
+"""`python -m tests.docs.runner PAGE SCRIPTS`: run the blocks of a page, in order, in this folder.
 
-All Python blocks of a page share one interpreter, so that torch is loaded once; each is a program
-with names of its own, run from a file in SCRIPTS, which worker processes may have to import. An
-error ends it. What cannot be run on this machine is named on standard output, a line each.
+All Python blocks of a page share one interpreter, so that torch is loaded once. Each block is a
+separate program, run from a file in SCRIPTS, because worker processes may import it. The first
+error ends the run. Blocks that cannot run on this machine are listed on standard output.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ def main(page: str, scripts: str) -> int:
     for block in blocks(page):
         if block.language not in RUN:
             continue
-        missing = what_is_missing(block)
+        missing = missing_feature(block)
         if missing is not None:
             print(f"{block}: {missing}")
             continue
         try:
             _RUNNERS[block.language](block, Path(scripts))
-        except BaseException:  # whatever ends a block, sys.exit too, is a failure of the page
+        except BaseException:  # a block that ends early fails, even with sys.exit
             traceback.print_exc()
             print(f"\n{block} failed:\n{block.text}", file=sys.stderr)
             return 1
     return 0
 
 
-# ---- what a machine may lack -----------------------------------------------------------------
+# ---- features that a machine may lack ----------------------------------------------------------
 
 
-def what_is_missing(block: Block) -> str | None:
+def missing_feature(block: Block) -> str | None:
     for pattern, is_there, otherwise in _NEEDS:
         if re.search(pattern, block.text) and not is_there():
             return otherwise
     for name in _imported(block) if block.language == "python" else ():
         if importlib.util.find_spec(name) is None:
-            return f"there is no {name}"
+            return f"{name} is not installed"
     return None
 
 
 def _imported(block: Block) -> set[str]:
-    """The packages that a program imports."""
+    """Return the packages that a program imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.Import):
@@ -79,13 +79,13 @@ def _can_use_mount8() -> bool:
 
 
 _NEEDS: tuple[tuple[str, Callable[[], bool], str], ...] = (
-    (r"ffrecord mount|ffrecord_fuse", _can_mount, "there is no /dev/fuse"),
-    (r"\bmount\.fuse3\b", _can_use_mount8, "not root, or no mount.fuse3"),
-    (r"\bunshare\b", _has_user_namespaces, "no user namespace, or none with /dev/fuse"),
+    (r"ffrecord mount|ffrecord_fuse", _can_mount, "/dev/fuse is missing"),
+    (r"\bmount\.fuse3\b", _can_use_mount8, "needs root and mount.fuse3"),
+    (r"\bunshare\b", _has_user_namespaces, "needs user namespaces with /dev/fuse"),
 )
 
 
-# ---- running ---------------------------------------------------------------------------------
+# ---- running -----------------------------------------------------------------------------------
 
 
 def _run_python(block: Block, scripts: Path) -> None:
@@ -95,11 +95,11 @@ def _run_python(block: Block, scripts: Path) -> None:
     with contextlib.redirect_stdout(printed):
         runpy.run_path(str(path), run_name="__main__")
     for said in promised(block.text):
-        assert said in printed.getvalue(), f"it prints {printed.getvalue()!r}, not {said!r}"
+        assert said in printed.getvalue(), f"printed {printed.getvalue()!r} instead of {said!r}"
 
 
 def promised(code: str) -> list[str]:
-    """What the comment after a print says is printed: `print(x)  # {'a': 1, ...}`."""
+    """Return the outputs that comments after print promise: `print(x)  # {'a': 1, ...}`."""
     comments = re.findall(r"^\s*print\(.*\)  # ([\[{(\d'].*)$", code, re.MULTILINE)
     return [comment.split("...")[0] for comment in comments]
 

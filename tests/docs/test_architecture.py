@@ -1,9 +1,9 @@
-"""docs/architecture.md knows every module, and points at nothing that is gone.
+"""docs/architecture.md lists every module, and names only files and modules that exist.
 
 Its tree is the fenced block whose first line begins with `ffrecord/`. A package begins at the left
-margin; a room of it is indented, and named by its path in the package. Modules follow, without
-`.py`, and after a dash whatever is to be said. A line that does not begin with a path goes on with
-the modules of the room above it:
+margin. A room of the package is indented, and named by its path in the package. The modules follow,
+without `.py`; a comment may follow after a dash. A line that does not begin with a path continues
+the modules of the room above:
 
     ffrecord/         errors text version          — what every room may use
       disk/           aio extents fetch libc       — local bytes, fast
@@ -28,7 +28,7 @@ PAGE = "docs/architecture.md"
 PACKAGES = ("ffrecord", "ffrecord_fuse")
 WITHOUT_A_PLACE = {"__init__", "__main__"}
 PLACES = ("", *PACKAGES, "scripts/benchmarks")
-"""Where a file's name may begin."""
+"""Folders to which a file name of the page may be relative."""
 
 
 def modules() -> list[str]:
@@ -62,7 +62,7 @@ def test_every_module_is_in_the_tree_once_and_nothing_else_is() -> None:
     assert [path for path, times in named.items() if times > 1] == []
 
 
-def test_a_tree_is_read_as_it_is_described_here() -> None:
+def test_the_tree_in_this_docstring_is_read_as_described() -> None:
     assert __doc__ is not None
     example = "\n".join(line[4:] for line in __doc__.splitlines() if line.startswith("    "))
     assert [*in_tree(example)] == [
@@ -82,19 +82,19 @@ def pointers() -> list[str]:
 
 
 @pytest.mark.parametrize("pointer", pointers())
-def test_the_files_that_it_points_at_are_there(pointer: str) -> None:
+def test_the_files_that_the_page_names_exist(pointer: str) -> None:
     assert (ROOT / pointer).exists()
 
 
 @pytest.mark.parametrize("span", sorted({s for s in code_spans(PAGE) if s.endswith((".py", "/"))}))
-def test_the_modules_that_it_points_at_are_there(span: str) -> None:
+def test_the_modules_that_the_page_names_exist(span: str) -> None:
     assert any((ROOT / place / span).exists() for place in PLACES)
 
 
 @pytest.mark.parametrize(
     "span", sorted({s for s in code_spans(PAGE) if re.fullmatch(r"([a-z_]+\.)+[A-Z]\w+", s)})
 )
-def test_the_names_that_it_points_at_are_there(span: str) -> None:
+def test_the_names_that_the_page_mentions_exist(span: str) -> None:
     module, _, name = span.rpartition(".")
     dotted = [path.removesuffix(".py").replace("/", ".") for path in modules()]
     dotted += [f"{package}.{room}" for package in PACKAGES for room in rooms(package)]

@@ -1,8 +1,8 @@
-"""Every fenced block of README.md and docs/ is run exactly as printed, or checked if it cannot be.
+"""Every fenced block of README.md and docs/ is run exactly as printed, or checked another way.
 
-`python` and `bash` are run. `console` is what needs the network, privileges or hours: its commands
-must be there and their arguments right. `fstab` and `ini` go to the parsers of those who read
-them. Everything else is `text`, which is no code.
+`python` and `bash` blocks are run. `console` blocks need the network, privileges or hours, so only
+their commands and arguments are checked. `fstab` blocks are parsed as mount options, and `ini`
+blocks by systemd. All other blocks are `text`, which must not be code.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ COMMANDS = Path(sys.executable).parent
 PROJECT = (ROOT / "pyproject.toml").read_text()
 TEXT = ("", "text")
 CHECKED = ("console", "fstab", "ini")
-SECONDS = PATIENCE  # nothing takes as long; a block that hangs is to be a failure
+SECONDS = PATIENCE  # longer than any block takes: only a block that hangs fails
 SYSTEM = ("apt", "docker", "modprobe", "mount", "podman", "python3", "source")
-"""Commands of `console` blocks that are not ours."""
+"""Commands of `console` blocks that other projects provide."""
 
 
 def in_language(language: str) -> list[Block]:
     return [block for page in PAGES for block in blocks(page) if block.language == language]
 
 
-# ---- what is run -----------------------------------------------------------------------------
+# ---- blocks that are run -----------------------------------------------------------------------
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder to work in, in which nothing stays mounted."""
+    """Yield a folder to work in; unmount everything in it afterwards."""
     folder = tmp_path / "place"
     folder.mkdir()
     yield folder
@@ -63,7 +63,9 @@ def test_the_blocks_of_a_page_work_in_their_order(page: str, place: Path) -> Non
         PREPARE[page](place)
     scripts = place.parent / "scripts"
     scripts.mkdir()
-    found = os.pathsep.join([str(ROOT), *filter(None, sys.path)])  # it may be a worktree
+    found = os.pathsep.join(
+        [str(ROOT), *filter(None, sys.path)]
+    )  # the worktree's code, not the installed one
     path = f"{COMMANDS}{os.pathsep}{os.environ['PATH']}"
     run = subprocess.run(
         [sys.executable, "-m", "tests.docs.runner", page, scripts], cwd=place, timeout=SECONDS,
@@ -75,17 +77,19 @@ def test_the_blocks_of_a_page_work_in_their_order(page: str, place: Path) -> Non
         pytest.skip(f"not run: {run.stdout.strip()} (the others were)")
 
 
-# ---- what cannot be run ----------------------------------------------------------------------
+# ---- blocks that cannot be run -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_is_in_a_language_that_is_run_or_checked(page: str) -> None:
     for block in blocks(page):
-        assert block.language in (*RUN, *CHECKED, *TEXT), f"{block}: nothing runs this"
+        assert block.language in (*RUN, *CHECKED, *TEXT), (
+            f"{block}: no test runs or checks this language"
+        )
 
 
 @pytest.mark.parametrize("block", in_language("") + in_language("text"), ids=str)
-def test_what_is_called_text_is_no_code(block: Block) -> None:
+def test_text_blocks_contain_no_code(block: Block) -> None:
     begins = (
         r"^\s*(\$ |#!|import |from \w+ import |def |with |sudo |pip |ffrecord \w|(\./)?scripts/)"
     )
@@ -93,7 +97,7 @@ def test_what_is_called_text_is_no_code(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", in_language("console"), ids=str)
-def test_the_commands_that_are_only_shown_exist_and_take_their_arguments(
+def test_the_commands_of_console_blocks_exist_and_accept_their_arguments(
     block: Block, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for line in filter(None, block.text.splitlines()):
@@ -108,7 +112,7 @@ def check_command(command: str, arguments: list[str], monkeypatch: pytest.Monkey
     if script == "scripts/bench":
         check_bench(arguments)
     elif script.startswith("scripts/"):
-        assert os.access(ROOT / script, os.X_OK), f"{script} is not there to be run"
+        assert os.access(ROOT / script, os.X_OK), f"{script} is not an executable file"
     elif command == "ffrecord":
         check_ffrecord(arguments, monkeypatch)
     elif command == "pip":
@@ -127,7 +131,7 @@ def check_command(command: str, arguments: list[str], monkeypatch: pytest.Monkey
 
 
 def check_ffrecord(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line is parsed; what it would do is not done."""
+    """Parse the command line without running the command."""
 
     def check(given: argparse.Namespace) -> int:
         options.parse(getattr(given, "options", []))
@@ -145,13 +149,15 @@ def check_pip(arguments: list[str]) -> None:
     assert arguments[0] == "install"
     for package in arguments[1:]:
         named = re.fullmatch(r"(?:\.|ffrecord)(?:\[([\w,]+)\])?", package)
-        assert named, f"{package} is not ours"
+        assert named, f"{package} is not this package"
         for extra in filter(None, (named[1] or "").split(",")):
-            assert re.search(rf"^{extra} = \[", PROJECT, re.MULTILINE), f"there is no {extra}"
+            assert re.search(rf"^{extra} = \[", PROJECT, re.MULTILINE), (
+                f"{extra} is not an extra of this package"
+            )
 
 
 @pytest.mark.parametrize("block", in_language("fstab"), ids=str)
-def test_a_line_of_fstab_has_our_command_as_its_type_and_options_that_we_take(block: Block) -> None:
+def test_a_line_of_fstab_names_our_command_and_options_that_it_accepts(block: Block) -> None:
     for line in block.text.splitlines():
         source, mountpoint, kind, words, dump, order = line.split()
         assert source.endswith(".ffr")
@@ -162,7 +168,7 @@ def test_a_line_of_fstab_has_our_command_as_its_type_and_options_that_we_take(bl
 
 
 @pytest.mark.parametrize("block", in_language("ini"), ids=str)
-def test_a_unit_is_one_that_systemd_takes_and_its_commands_are_ours(
+def test_systemd_accepts_a_unit_and_its_commands_are_ours(
     block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands = re.findall(r"^Exec\w+=(\S+) (.*)$", block.text, re.MULTILINE)
@@ -171,10 +177,10 @@ def test_a_unit_is_one_that_systemd_takes_and_its_commands_are_ours(
         assert path.endswith("/bin/ffrecord")
         check_ffrecord(shlex.split(arguments), monkeypatch)
     if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd is not here to verify the rest")
+        pytest.skip("systemd is not installed, so the unit is not verified")
     unit = tmp_path / "photos.service"
     unit.write_text(block.text.replace(commands[0][0], str(COMMANDS / "ffrecord")))
     verify = ["systemd-analyze", "verify", "--man=no", str(unit)]
     run = subprocess.run(verify, capture_output=True, text=True, check=False)
     about = [line for line in run.stderr.splitlines() if unit.name in line]
-    assert not about  # other units of this machine may have faults of their own
+    assert not about  # other units of this machine may be wrong

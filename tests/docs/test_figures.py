@@ -33,9 +33,7 @@ def test_a_figure_that_was_changed_by_hand_is_noticed() -> None:
     assert pages.rendered(changed, OUTPUTS) == text
 
 
-def test_every_benchmark_has_its_json_all_of_one_run_on_the_machine_that_the_page_describes() -> (
-    None
-):
+def test_every_benchmark_has_its_json_and_all_are_from_one_run_on_one_machine() -> None:
     found = [json.loads(path.read_text("utf-8")) for path in sorted(OUTPUTS.glob("*.json"))]
     apart = [benchmark.name for benchmark in everything.APART]
     names = sorted([benchmark.name for benchmark in everything.BENCHMARKS] + apart)

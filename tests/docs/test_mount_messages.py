@@ -1,4 +1,4 @@
-"""docs/mount.md explains every message that a mount can be refused with, and no other."""
+"""docs/mount.md explains every message of a failed mount or unmount, and no others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.docs.pages import ROOT, table_rows
 
 PAGE = "docs/mount.md"
 FROM_ELSEWHERE = {"Too many levels of symbolic links", NO_WORKING_FOLDER}
-"""Not written in ffrecord_fuse: one of os.strerror's, one of the library's."""
+"""Messages from outside ffrecord_fuse: one of os.strerror, one of the library."""
 
 
 def explained(*headings: str) -> list[str]:

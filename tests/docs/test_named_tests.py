@@ -1,4 +1,4 @@
-"""Tests that a page names are there, under the paths that it names them by."""
+"""Tests that a page names exist, under these paths."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.docs.pages import PAGES, ROOT, text_of
 NAMED = re.compile(r"(?<![\w/.])((?:\w+/)*test_\w+)(?:\.py)?\b")
 FILES = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")]
 OTHERS = {"pytorch/test/test_dataloader", "test/stateful_dataloader/test_state_dict"}
-"""Of PyTorch and of torchdata, which were run here too."""
+"""Tests of PyTorch and torchdata, which were run here too."""
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if NAMED.search(text_of(page))])
-def test_the_tests_that_a_page_names_are_there(page: str) -> None:
+def test_the_tests_that_a_page_names_exist(page: str) -> None:
     named = set(NAMED.findall(text_of(page))) - OTHERS
     gone = [name for name in named if not any(f"/{file}".endswith(f"/{name}.py") for file in FILES)]
     assert sorted(gone) == []

@@ -1,4 +1,4 @@
-"""docs/python.md names everything that `ffrecord` offers, and nothing that it does not."""
+"""docs/python.md names every public name of `ffrecord`, and no name that does not exist."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ OFFERED: dict[str, Any] = {
     "convert": ffrecord.convert.convert,
 }
 ELSEWHERE = {"ffrecord", "ffrecord_fuse", "torch", "mount", "utils", "DataLoader"}
-"""Of our packages that have pages of their own."""
+"""Names that other pages describe."""
 
 INSIDE = {"archive", "append", "seal"}
-"""Public to our own modules, not meant for users."""
+"""Members for our own modules, not for users."""
 
 
 def words_of_the_guide() -> set[str]:
-    """All words in its code, between fences and within lines."""
+    """Return all words in the code of the guide: in fenced blocks and in code spans."""
     text = " ".join([*code_spans(PAGE), *(block.text for block in blocks(PAGE))])
     return set(re.findall(r"\w+", text))
 
@@ -55,7 +55,7 @@ def parameters(function: Any) -> set[str]:
 
 
 def vocabulary() -> Iterator[str]:
-    """All names that mean something: of functions, classes, their attributes and arguments."""
+    """Yield all known names: functions, classes, their attributes and arguments."""
     yield from OFFERED
     yield from dir(builtins)
     for offered in OFFERED.values():
@@ -101,10 +101,10 @@ def test_every_name_in_the_guide_exists() -> None:
             continue  # a pattern of files, a path, a piece of a message
         head, _, arguments = span.partition("(")
         for name in [*head.split("."), *re.findall(r"(\w+)=", arguments)]:
-            assert name in known or name in WORDS, f"{span}: there is no {name}"
+            assert name in known or name in WORDS, f"{span}: {name} does not exist"
 
 
-def test_what_the_guide_imports_of_us_is_public() -> None:
+def test_the_guide_imports_only_public_names() -> None:
     for block in blocks(PAGE):
         if block.language != "python":
             continue
@@ -115,6 +115,6 @@ def test_what_the_guide_imports_of_us_is_public() -> None:
 
 WORDS = {
     "auto", "aio", "buffered", "mmap",  # modes
-    "pickle", "json", "loads", "np", "float32", "uint8", "io", "BytesIO",  # of Python and numpy
+    "pickle", "json", "loads", "np", "float32", "uint8", "io", "BytesIO",  # Python and numpy
     "record", "view", "tobytes", "report", "i", "file", "a",
 }  # fmt: skip

@@ -871,5 +871,3 @@ def test_a_mount_error_is_an_os_error_and_one_of_ours_with_its_own_exit_code() -
     for each in (error, copy):
         assert str(each) == "/mnt: is in use"
         assert (each.errno, each.filename, each.exit_code) == (errno.EBUSY, "/mnt", 18)
-    page = (Path(__file__).parents[2] / "docs/commands.md").read_text()
-    assert f"| {MountError.exit_code} | `MountError` |" in page

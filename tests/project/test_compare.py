@@ -1,4 +1,4 @@
-"""scripts/bench compare: whose code is measured, in which order, and how a line is judged."""
+"""scripts/bench compare: the code that is measured, the order of runs, and the verdicts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scripts.benchmarks.results import Results, Sample
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    """Another tree: its packages can do nothing but say where they are."""
+    """Return another tree, whose packages only print their location."""
     tree = tmp_path / "other tree"
     for package in compare_worker.PACKAGES:
         (tree / package).mkdir(parents=True)
@@ -56,17 +56,17 @@ def test_a_line_is_slower_only_beyond_five_percent_and_its_spread(
         ([7.0], None),
         ([10.0, 10.0, 10.0], 0.0),
         ([8.0, 9.0, 10.0, 11.0, 12.0], 0.1),
-        ([8.0, 9.0, 10.0, 11.0, 1000.0], 0.1),  # one that was disturbed says nothing
+        ([8.0, 9.0, 10.0, 11.0, 1000.0], 0.1),  # one disturbed run does not count
     ],
 )
-def test_the_spread_is_half_of_where_the_middle_half_lies(
+def test_the_spread_is_half_the_width_of_the_middle_half(
     values: list[float], spread: float | None
 ) -> None:
     assert compare.spread(values) == spread
 
 
 def results(after: float) -> Results:
-    """Eight repeats of one line, the machine drifting by 1 % from each to the next."""
+    """Return eight repeats of one line, on a machine that becomes 1 % faster each time."""
     drift = [1000.0 * 1.01**repeat for repeat in range(8)]
     return Results(
         Sample("read", side, repeat, {"per_s": speed * factor, "cpu_us": 1e6 / speed / factor})
@@ -76,9 +76,7 @@ def results(after: float) -> Results:
 
 
 @pytest.mark.parametrize(("after", "verdict"), [(1.0, "same"), (0.8, "slower"), (1.25, "faster")])
-def test_the_ratio_of_a_line_is_free_of_the_drift_of_the_machine(
-    after: float, verdict: str
-) -> None:
+def test_the_drift_of_the_machine_does_not_change_a_ratio(after: float, verdict: str) -> None:
     found = compare.figures(results(after), "read")
     assert found["ratio"] == pytest.approx(after)
     assert found["cpu_ratio"] == pytest.approx(1 / after)
@@ -89,7 +87,7 @@ def named(line: str, repeat: int) -> dict[str, Any]:
     return {"line": line}
 
 
-def test_the_sides_take_turns_in_being_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sides_take_turns_to_be_first(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
 
     def measured(function: Any, timeout: float, *, tree: str, line: str) -> dict[str, float]:
@@ -115,7 +113,7 @@ def test_each_tree_is_measured_with_its_own_code(other: Path) -> None:
 
 
 def test_each_tree_is_mounted_by_its_own_command(other: Path) -> None:
-    # As `mounters` starts it: in this tree, whose code it would take.
+    # `mounters` starts it in this tree. It must not import the code of this tree.
     command = compare_worker.command(str(other))
     run = subprocess.run(command, cwd=harness.ROOT, capture_output=True, text=True, check=True)
     assert Path(run.stdout.strip()) == other / "ffrecord" / "__init__.py"
@@ -128,7 +126,7 @@ def test_the_code_of_another_tree_is_an_error(other: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["records", "packed folder"])
-def test_what_is_read_is_checked(packed: bool, tmp_path: Path) -> None:
+def test_the_sizes_that_are_read_are_checked(packed: bool, tmp_path: Path) -> None:
     from ffrecord import FileWriter, pack_folder
 
     contents = [bytes([number]) * (number + 1) for number in range(10)]
@@ -168,7 +166,7 @@ def complaint(before: str, capsys: pytest.CaptureFixture[str]) -> str:
     return message
 
 
-def test_a_folder_that_is_no_checkout_is_told_in_one_line(
+def test_a_folder_that_is_not_a_checkout_is_one_line(
     other: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (other / "ffrecord_fuse" / "__init__.py").unlink()
@@ -178,7 +176,7 @@ def test_a_folder_that_is_no_checkout_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("before", ["no-such-revision", "no/such/folder"])
-def test_no_folder_and_no_revision_is_told_in_one_line(
+def test_an_unknown_folder_or_revision_is_one_line(
     before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert f"{before}: neither a folder nor a git revision" in complaint(before, capsys)
@@ -186,7 +184,7 @@ def test_no_folder_and_no_revision_is_told_in_one_line(
 
 @pytest.fixture
 def repository(other: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The other tree with one commit, in place of this project's repository."""
+    """Make the other tree a repository with one commit, and use it as the project's."""
     git("init", "--quiet", folder=other)
     git("add", ".", folder=other)
     who = ["-c", "user.name=Test", "-c", "user.email=test@localhost"]
@@ -200,7 +198,7 @@ def git(*arguments: str, folder: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_a_revision_is_checked_out_for_the_time_of_the_run(repository: Path) -> None:
+def test_a_revision_is_checked_out_only_during_the_run(repository: Path) -> None:
     commit = git("rev-parse", "--short", "HEAD", folder=repository).strip()
     (repository / "ffrecord" / "__init__.py").write_text("changed = True\n")
     assert revision(repository) == f"{commit}-dirty"
@@ -212,14 +210,14 @@ def test_a_revision_is_checked_out_for_the_time_of_the_run(repository: Path) -> 
     assert len(git("worktree", "list", folder=repository).splitlines()) == 1
 
 
-def test_both_trees_have_their_bytecode_before_anything_is_measured(other: Path) -> None:
-    # Tests may run with PYTHONDONTWRITEBYTECODE, and so may a benchmark.
+def test_both_trees_are_compiled_before_the_measurement(other: Path) -> None:
+    # With PYTHONDONTWRITEBYTECODE, Python itself would write no bytecode.
     compile_packages(other)
     found = {path.name.partition(".")[0] for path in other.glob("*/__pycache__/*.pyc")}
     assert found == {"__init__", "__main__"}
 
 
-def test_the_table_goes_into_the_page_as_it_was_printed(tmp_path: Path) -> None:
+def test_the_page_gets_the_table_as_printed(tmp_path: Path) -> None:
     (tmp_path / "compare.json").write_text('{"benchmark": "compare", "text": "| line |"}')
     page = "<!-- scripts/bench compare -->\n\nNot measured yet.\n\n<!-- end -->\n"
     wanted = page.replace("Not measured yet.", "| line |")

@@ -1,4 +1,7 @@
-"""One test per way a file can be wrong, through the public API, named after its class."""
+"""Errors through the public API: for each class, a test named after it.
+
+docs/errors.md lists all classes with examples; tests/docs/test_errors_page.py checks them.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def read_all(path: Path, mode: str = "auto") -> list[bytes]:
         return handmade.as_bytes(reader.read(range(reader.n)))
 
 
-# ---- one each ------------------------------------------------------------------------------
+# ---- one class each ----------------------------------------------------------------------------
 
 
 def test_ffrecord_error_is_a_runtime_error_and_the_parent_of_all() -> None:
@@ -87,16 +90,14 @@ def test_not_ffrecord_error_for_files_of_other_kinds(content: bytes, tmp_path: P
 
 
 @pytest.mark.parametrize("name", [".", "a", "./long enough to be no count"])
-def test_not_ffrecord_error_for_a_tar_whatever_its_first_name_reads_as(
-    name: str, tmp_path: Path
-) -> None:
+def test_not_ffrecord_error_for_a_tar_with_any_first_name(name: str, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "files.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo(name))
     with pytest.raises(NotFFRecordError, match=r"files\.tar: not an FFRecord file"):
         FileReader(tmp_path / "files.tar")
 
 
-def test_not_ffrecord_error_for_what_is_no_regular_file(tmp_path: Path) -> None:
+def test_not_ffrecord_error_for_fifos_devices_and_folders(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (str(tmp_path / "fifo"), "/dev/null", "/dev/zero"):
         with pytest.raises(NotFFRecordError, match=f"{path}: .* not a regular file"):
@@ -227,7 +228,7 @@ def test_count_error_for_too_few_and_for_too_many(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["write", "dump", "pack", "pack shards", "write dataset"])
-def test_missing_folder_error_is_the_systems_error_and_the_originals(
+def test_missing_folder_error_is_a_file_not_found_error_and_a_runtime_error(
     how: str, tmp_path: Path
 ) -> None:
     target = tmp_path / "no" / "new.ffr"
@@ -250,7 +251,7 @@ def test_missing_folder_error_is_the_systems_error_and_the_originals(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_no_room_error_says_where_and_why(
+def test_no_room_error_names_the_file_and_the_cause(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_fd: int) -> None:
@@ -268,7 +269,7 @@ def test_no_room_error_says_where_and_why(
     assert caught.value.filename == str(tmp_path / "w.ffr")
 
 
-def test_write_failed_error_says_where_and_why(
+def test_write_failed_error_names_the_file_and_the_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_fd: int) -> None:
@@ -286,7 +287,7 @@ def test_write_failed_error_says_where_and_why(
     assert caught.value.filename == str(tmp_path / "w.ffr")
 
 
-def test_read_failed_error_says_where_and_why(
+def test_read_failed_error_names_the_byte_and_the_cause(
     small_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_args: object) -> int:
@@ -315,14 +316,14 @@ def test_append_error_for_a_file_whose_last_record_is_an_index(tmp_path: Path) -
         FileWriter(path, append=True)
 
 
-def test_busy_error_names_the_file_that_another_writer_has(small_file: Path) -> None:
+def test_busy_error_names_the_file_of_the_other_writer(small_file: Path) -> None:
     first = FileWriter(small_file, append=True)
     with pytest.raises(BusyError, match=r"small\.ffr: another writer"):
         FileWriter(small_file, append=True)
     first.discard()
 
 
-# ---- pickling ------------------------------------------------------------------------------
+# ---- pickling ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -336,13 +337,13 @@ def test_busy_error_names_the_file_that_another_writer_has(small_file: Path) -> 
         ReadFailedError("file", errno.EIO, 4096),
         WriteFailedError("file", errno.EIO),
         TimedOutError("file", "no record was added"),
-        MountError("file", errno.EBUSY, "is in use"),
-        DamagedSourceError("file", "what is wrong", 3, 4096),
+        MountError("file", errno.EBUSY, "in use"),
+        DamagedSourceError("file", "wrong checksum", 3, 4096),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_errors_pickle(error: FFRecordError) -> None:
-    """So that they come back from worker processes."""
+    """Errors in worker processes are pickled."""
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert str(again) == str(error)
@@ -364,12 +365,12 @@ ADVISED: dict[str, Callable[[str], Exception]] = {
 
 
 @pytest.mark.parametrize("make", ADVISED.values(), ids=ADVISED)
-def test_an_error_has_advice_for_python_and_for_a_shell_also_from_a_worker(
+def test_advice_for_python_and_for_a_shell_survives_pickling(
     make: Callable[[str], Exception],
 ) -> None:
-    error = make(Advised("is there; ", "overwrite=True", "--force", " replaces it"))
-    plain = make("is there; overwrite=True replaces it")
-    shell = make("is there; --force replaces it")
+    error = make(Advised("exists; ", "overwrite=True", "--force", " replaces it"))
+    plain = make("exists; overwrite=True replaces it")
+    shell = make("exists; --force replaces it")
     for each in (error, pickle.loads(pickle.dumps(error))):
         assert type(each) is type(plain)
         assert (str(each), each.args) == (str(plain), plain.args)
@@ -377,7 +378,7 @@ def test_an_error_has_advice_for_python_and_for_a_shell_also_from_a_worker(
         assert for_shell(plain) == str(plain)
 
 
-# ---- damage --------------------------------------------------------------------------------
+# ---- damage ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -436,7 +437,7 @@ def test_random_garbage_is_one_of_our_errors(tmp_path: Path) -> None:
             read_all(path)
 
 
-# ---- nothing is allocated that the file's size does not back ---------------------------------
+# ---- memory and open files ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [10**6, 10**9, record_layout.MAX_RECORDS, 2**62])

@@ -1,7 +1,7 @@
-"""The rule of layers: a module imports from layers below its own, and from its own room.
+"""The rule of layers: a module imports only from its own room and from layers below.
 
-`LAYERS` is the whole rule; docs/architecture.md says what each room is for. An import inside a
-function counts like one at the top of the module.
+`LAYERS` is the whole rule; docs/architecture.md describes each room. Imports inside functions
+count too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# From the bottom up. Rooms in one line stand beside each other: neither imports from the other.
+# From the bottom up. Rooms on one line are on the same layer and do not import each other.
 LAYERS = """
 ffrecord.aliases ffrecord.errors ffrecord.progress ffrecord.terminal ffrecord.text ffrecord.version
 ffrecord.command
@@ -56,7 +56,7 @@ MODULES = modules()
 
 
 def room_of(module: str) -> str:
-    """The room that a module is in: `ffrecord.disk`, a flat module, or a package's top."""
+    """Return the room of a module: `ffrecord.disk`, a flat module, or a package's top."""
     room = ".".join(module.split(".")[:2])
     if room in HEIGHT:
         return room
@@ -66,14 +66,14 @@ def room_of(module: str) -> str:
 
 
 def imports_of(source: str) -> Iterator[str]:
-    """Names of the modules that a module imports, anywhere in it."""
+    """Yield the names of all modules that a source imports, at any place in it."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative imports hide who imports whom"
             assert node.module is not None
-            for alias in node.names:  # a module of that package, or a name in that module
+            for alias in node.names:  # a module of the package, or a name in the module
                 inner = f"{node.module}.{alias.name}"
                 yield inner if inner in MODULES else node.module
 
@@ -131,5 +131,5 @@ def test_a_breach_is_found(importer: str, line: str) -> None:
         ("ffrecord.torch.dataset", "import torch"),
     ],
 )
-def test_what_the_rule_allows_is_no_breach(importer: str, line: str) -> None:
+def test_an_allowed_import_is_not_a_breach(importer: str, line: str) -> None:
     assert breaches(importer, line) == []

@@ -1,4 +1,4 @@
-"""What `python -m build` makes: what is in it, and that it works where this repository is not."""
+"""Packages made by `python -m build`: their content, and that they work outside this repository."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.docs.pages import ROOT
 from tests.fuse.mounted import mounting
 from tests.support import trees
 
-# Packages that the build backend reads; and what only the source distribution has.
+# PACKAGES are in the wheel. The source distribution also has the folders in BESIDE.
 PACKAGES = ("ffrecord", "ffrecord_fuse")
 BESIDE = ("docs", "scripts", "tests")
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A source distribution and the wheel made of it, from a copy: building leaves files."""
+    """Build the source distribution and the wheel, in a copy, because a build leaves files."""
     pytest.importorskip("build")
     source = tmp_path_factory.mktemp("source")
     for name in (*PACKAGES, *BESIDE):
@@ -76,7 +76,7 @@ def test_a_source_distribution_has_the_tests_and_docs_too(built: Path) -> None:
     assert due | {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"} <= names
 
 
-def test_its_metadata_is_what_an_index_shows(built: Path) -> None:
+def test_the_metadata_has_the_fields_that_an_index_shows(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
         text = opened.read(f"ffrecord-{__version__}.dist-info/METADATA").decode()
@@ -93,7 +93,7 @@ def test_its_metadata_is_what_an_index_shows(built: Path) -> None:
     assert "ffrecord-fuse = ffrecord_fuse.cli:main" in scripts
 
 
-def test_without_torch_its_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [each for each in sys.modules if each.split(".")[:2] == ["ffrecord", "torch"]]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [_NoTorch(), *sys.meta_path])
@@ -113,8 +113,10 @@ class _NoTorch:
 
 @pytest.fixture(scope="module")
 def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the commands of a venv that has the wheel. What it depends on is this one's:
-    a test is not to need a network."""
+    """Return the folder of commands of a new venv with the wheel.
+
+    The dependencies are linked from the current venv, so that the test needs no network.
+    """
     place = tmp_path_factory.mktemp("venv")
     venv.create(place, with_pip=False)
     bin_folder = place / "bin"
@@ -177,9 +179,12 @@ def test_an_installed_wheel_packs_lists_and_mounts(installed: Path, place: Path)
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("mount.fuse3") is None, reason="fuse3 is not installed")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may call mount(8)")
-def test_mount_of_the_system_finds_the_installed_program(installed: Path, place: Path) -> None:
-    """By its name, as from fstab. mount(8) looks in the system's folders only, whatever PATH is:
-    one of them has a link to it here, in a name space of mounts that nobody else sees."""
+def test_mount8_finds_the_installed_program(installed: Path, place: Path) -> None:
+    """mount(8) finds the program by its name, as from fstab.
+
+    It searches the system's folders only and ignores PATH. The test links the program into one of
+    them, in a private mount namespace.
+    """
     run(installed, place, "ffrecord", "pack", "photos", "photos.ffr")
     (place / "bin").mkdir()
     (place / "bin/ffrecord-fuse").symlink_to(installed / "ffrecord-fuse")
@@ -192,7 +197,7 @@ def test_mount_of_the_system_finds_the_installed_program(installed: Path, place:
     """
     can = subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True)
     if can.returncode or not os.path.isdir("/usr/local/sbin"):
-        pytest.skip("no name space of mounts to be had")
+        pytest.skip("cannot create a mount namespace")
     said = run(installed, place, "unshare", "-m", "sh", "-ec", script)
     assert said.startswith("meowfuse.ffrecord")
     assert "noexec" in said

@@ -1,6 +1,6 @@
-"""No test may fail because the machine is slow: whatever is waited for has PATIENCE to come.
+"""No test may fail because the machine is slow: every wait lasts at least PATIENCE.
 
-A test of a time limit itself passes that limit to the function that it tests, or sets the clock.
+A test of a time limit passes the limit to the function under test, or replaces the clock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def short_waits(source: str) -> Iterator[int]:
                 yield limit.lineno
 
 
-def test_nothing_is_waited_for_in_haste() -> None:
+def test_no_test_waits_less_than_patience() -> None:
     paths = sorted(TESTS.rglob("*.py"))
     hasty = [(str(path), line) for path in paths for line in short_waits(path.read_text("utf-8"))]
     assert hasty == []

@@ -1,14 +1,13 @@
-"""Public names and their signatures are those of `public_names.txt`: none gets lost by accident.
+"""Public names and their signatures match `public_names.txt`, so that none is lost by accident.
 
-The list was first made from the tree before the modules moved into rooms, without the members of
-`FileReader` that were meant for our own modules. If a name is meant to change, write it again and
-look at the difference:
+The first list was made before the modules moved into rooms, without the members of `FileReader` for
+our own modules. To change a name on purpose, write the list again and read the diff:
 
     python -m tests.project.test_public_names > tests/project/public_names.txt
 
-A line is a function, a constant with its type, an exception with those of its bases that are
-public, a class, a member of a class, or another name of one that is above. Signatures are without
-annotations, which say the same in several ways; a default that is no plain value is `...`.
+A line is a function, a constant with its type, an exception with its public bases, a class, a
+member of a class, or an alias of an earlier line. Signatures have no annotations, because the same
+type can be written in several ways. A default that is not a plain value is `...`.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ SPECIAL = (
     "__len__", "__reversed__",
 )  # fmt: skip
 INSIDE = {
-    # of FileWriter
+    # members of FileWriter
     "append", "seal",
-    # of datasets and samplers for torch
+    # members of datasets and samplers for torch
     "begin", "count_from", "drop_prefetched", "ffdatasets", "fingerprint_by", "next_state",
     "prefetch", "rewind", "skip",
 }  # fmt: skip
-"""Members for our own modules. No page of the documentation names them, so they may change."""
+"""Members for our own modules. The documentation does not name them, so they may change."""
 DOCUMENTED = {
     "FileReader": {"drop_prefetched", "prefetch"},
     "DatasetWriter": {"append"},
@@ -49,7 +48,7 @@ DOCUMENTED = {
 
 
 def names_of(module: ModuleType) -> list[str]:
-    """Return what a module offers: `__all__`, else the classes that are defined in it."""
+    """Return the public names of a module: `__all__`, otherwise the classes defined in it."""
     if hasattr(module, "__all__"):
         return sorted(module.__all__)
     return sorted(
@@ -76,7 +75,7 @@ def is_ours(class_: type) -> bool:
 
 
 def class_line(class_: type) -> str:
-    """Return an exception's public bases, and any other class's signature."""
+    """Return the public bases of an exception, or the signature of another class."""
     if issubclass(class_, BaseException):
         public = set(importlib.import_module("ffrecord").__all__) | set(dir(builtins))
         public -= {"object", "BaseException", "Exception"}
@@ -86,7 +85,7 @@ def class_line(class_: type) -> str:
 
 
 def members_of(class_: type) -> Iterator[str]:
-    """Yield a line for each public member that a class has from us, not from torch or Python."""
+    """Yield a line for each public member that we define, not torch or Python."""
     found: dict[str, Any] = {}
     for base in reversed(class_.__mro__):
         if is_ours(base):
@@ -105,9 +104,9 @@ def members_of(class_: type) -> Iterator[str]:
 
 
 def first_place(name: str, value: object, module_name: str) -> str:
-    """Return the module above this one in the list that has the same thing under that name."""
+    """Return the earlier module of the list that has the same object under the same name."""
     for other in MODULES[: MODULES.index(module_name)]:
-        # importing ffrecord.torch imports torch, which may not be there
+        # importing ffrecord.torch imports torch, which may not be installed
         if other != "ffrecord.torch" and vars_of(other).get(name) is value:
             return other
     return ""
@@ -159,7 +158,7 @@ def test_every_line_of_the_list_is_compared() -> None:
     assert sorted(lines) == sorted(line for name in MODULES for line in stored(name))
 
 
-def test_a_signature_is_told_without_annotations() -> None:
+def test_a_signature_is_listed_without_annotations() -> None:
     def function(path: str, *more: int, mode: str = "auto", order: type = list) -> None: ...
 
     assert signature(function) == "(path, *more, mode='auto', order=...)"

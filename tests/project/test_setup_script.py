@@ -1,6 +1,6 @@
-"""scripts/setup tells of what takes long, and says nothing when there is nothing to do.
+"""scripts/setup announces slow steps, and prints nothing when there is nothing to do.
 
-With a pip and an apt-get of the test's own: nothing is installed.
+The tests replace pip and apt-get, so nothing is installed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EOF
 exit ${PIP_EXIT:-0}
 """
 
-# In the place of Python: it is new enough, and `-m venv .venv` makes one like that of the test.
+# Replaces Python: it claims to be new enough, and `-m venv .venv` makes a venv like the fixture's.
 MAKING_A_VENV = """#!/bin/sh
 [ "$1" = -m ] || exit 0
 mkdir -p .venv/bin
@@ -67,7 +67,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def said(clone: Path, *part: str, code: int = 0, **more: str) -> list[str]:
-    """Without what is said of system packages, which this machine may lack."""
+    """Run scripts/setup; return its lines, except those about missing system packages."""
     environment = {**os.environ, **more, "PATH": f"{clone}/bin:{os.environ['PATH']}"}
     done = subprocess.run(
         [clone / "scripts/setup", *part],
@@ -77,7 +77,7 @@ def said(clone: Path, *part: str, code: int = 0, **more: str) -> list[str]:
     return [line for line in done.stderr.splitlines() if "torch" in line or "numpy" in line]
 
 
-def test_what_takes_long_is_a_line_each_and_then_nothing(clone: Path) -> None:
+def test_slow_steps_are_one_line_each_and_a_second_run_is_silent(clone: Path) -> None:
     first, *more = said(clone)
     assert first.startswith("setup: installing numpy, torch and others (dev) into .venv")
     assert more == ["setup: downloading numpy, 16.3 MB", "setup: downloading torch, 174.7 MB"]
@@ -85,14 +85,14 @@ def test_what_takes_long_is_a_line_each_and_then_nothing(clone: Path) -> None:
 
 
 def installed(clone: Path, *part: str) -> list[str]:
-    """The extras of this project that pip is asked for."""
+    """Run scripts/setup; return the extras that it asks pip to install."""
     asked = clone / "asked"
     asked.unlink(missing_ok=True)
     said(clone, *part)
     return re.findall(r"-e \.\[(.*?)\]", asked.read_text()) if asked.exists() else []
 
 
-def test_the_demo_needs_less_than_the_tests_and_they_less_than_the_benchmarks(
+def test_each_part_installs_only_its_extras(
     clone: Path,
 ) -> None:
     assert installed(clone, "demo") == ["demo"]
@@ -108,7 +108,7 @@ def test_the_demo_needs_less_than_the_tests_and_they_less_than_the_benchmarks(
     ("arguments", "extras"),
     [((), "dev"), (("-q", "tests"), "dev"), (("-q", "--long"), "dev,frameworks")],
 )
-def test_the_long_tests_get_what_they_need(
+def test_scripts_test_installs_the_extras_of_its_tests(
     clone: Path, arguments: tuple[str, ...], extras: str
 ) -> None:
     environment = {**os.environ, "PATH": f"{clone}/bin:{os.environ['PATH']}"}
@@ -121,14 +121,14 @@ def test_the_long_tests_get_what_they_need(
 @pytest.mark.parametrize(
     ("first", "then"), [("dev", "demo"), ("bench", "demo"), ("bench", "dev"), ("long", "dev")]
 )
-def test_what_is_there_already_is_not_installed_again(clone: Path, first: str, then: str) -> None:
+def test_an_installed_part_is_not_installed_again(clone: Path, first: str, then: str) -> None:
     assert installed(clone, first) != []
     assert installed(clone, then) == []
     (clone / "pyproject.toml").write_text("changed\n")
     assert installed(clone, then) == [then]
 
 
-def test_the_demo_has_what_its_programs_import_and_no_more() -> None:
+def test_the_demo_extra_has_exactly_the_imports_of_its_programs() -> None:
     imported = set()
     for name in ("scripts/demo.py", "scripts/train.py"):
         imported |= {each.partition(".")[0] for each in imports_of((ROOT / name).read_text())}
@@ -144,15 +144,15 @@ def test_the_demo_has_what_its_programs_import_and_no_more() -> None:
     assert {"pillow" if name == "PIL" else name for name in wanted} - base == demo | pinned
 
 
-def test_a_venv_that_was_moved_is_made_anew(clone: Path) -> None:
-    """Its programs have the path of their Python in them."""
+def test_a_moved_venv_is_created_again(clone: Path) -> None:
+    """The programs of a venv contain the path of its Python."""
     said(clone)
     moved = clone.rename(clone.with_name("moved"))
     assert said(moved, PYTHON=f"{moved}/bin/making-a-venv") != []
     assert said(moved) == []
 
 
-def test_a_part_that_there_is_not_is_an_error(clone: Path) -> None:
+def test_an_unknown_part_is_an_error(clone: Path) -> None:
     done = subprocess.run(
         [clone / "scripts/setup", "dmeo"], capture_output=True, text=True, check=False
     )
@@ -161,6 +161,6 @@ def test_a_part_that_there_is_not_is_an_error(clone: Path) -> None:
     assert not (clone / "asked").exists()
 
 
-def test_a_pip_that_fails_is_heard_and_asked_again(clone: Path) -> None:
+def test_a_failed_pip_is_shown_and_retried(clone: Path) -> None:
     assert "Collecting numpy" in said(clone, code=1, PIP_EXIT="1")
     assert said(clone) != []

@@ -1,4 +1,4 @@
-"""scripts/train.py: stopped in mid-epoch and resumed, it ends with the same weights."""
+"""scripts/train.py: stopped within an epoch and resumed, it ends with the same weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
 
 
 def train(work: Path, *options: str) -> str:
-    """What it prints last: the digest of the weights, or where it stopped."""
+    """Run the script; return its last line: the digest of the weights, or where it stopped."""
     command = [
         sys.executable,
         "-W",
@@ -44,7 +44,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         pytest.param("2", "2", 12, 0, id="after the last step of an epoch"),
     ],
 )
-def test_a_stopped_run_ends_with_the_weights_of_one_that_was_not(
+def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     before: str, after: str, steps: int, epoch: int, uninterrupted: tuple[Path, str]
 ) -> None:
     work, weights = uninterrupted

@@ -406,19 +406,22 @@ def test_a_packed_folder_without_its_index_becomes_plain_records(
         change(packed, index + 100, b"xyz")
     result = run(packed, tmp_path / "out.ffr")
     assert result.returncode == 1
-    assert "of a packed folder: its files are records now, without names" in result.stdout
+    assert (
+        "packed folder: its names are lost; its files are now records without names"
+        in result.stdout
+    )
     with FileReader(tmp_path / "out.ffr") as reader:
         found = [bytes(record) for record in reader.read(range(reader.n))]
     assert found == [b"%d" % number * 2000 for number in range(5)]
     assert salvage_file(packed, tmp_path / "out.ffr").names_kept is False
 
 
-def test_the_command_reports_that_names_are_kept(packed: Path, tmp_path: Path) -> None:
-    said = "a packed folder: all its names are kept"
+def test_the_command_says_that_names_are_kept(packed: Path, tmp_path: Path) -> None:
+    said = "packed folder: all names are kept"
     assert run(packed, tmp_path / "1.ffr").stdout.splitlines()[0] == said
     change(packed, packed.read_bytes().index(b"1" * 2000), b"x")
     told = run(packed, tmp_path / "2.ffr").stdout
-    assert f"{said}; `ffrecord verify` names the lost files\n" in told
+    assert f"{said}; `ffrecord verify` lists the lost files\n" in told
     records = handmade.write_records(tmp_path / "r.ffr", [b"one"])
     assert "names" not in run(records, tmp_path / "3.ffr").stdout
     assert salvage_file(records, tmp_path / "4.ffr").names_kept is None
@@ -430,7 +433,7 @@ def test_the_command_reports_that_a_truncated_file_may_have_lost_its_names(
     packed.write_bytes(packed.read_bytes()[:5000])
     *_, names, _ = run(packed, tmp_path / "out.ffr").stdout.splitlines()
     assert names == (
-        "the last record is lost: if this was a packed folder, its names were in that one"
+        "the last record is lost; if this was a packed folder, its names were in that record"
     )
 
 

@@ -1,1 +1,1 @@
-"""The scripts of `ffrecord completion`, one module a shell."""
+"""Scripts of `ffrecord completion`, one module for each shell."""

@@ -1,4 +1,4 @@
-"""Words to complete: commands, their arguments, and what kind of thing each of those is."""
+"""Words to complete: the commands, their arguments, and the kind of value of each argument."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass
 
 
 class Kind:
-    """The kinds of values that arguments take, as the script for bash has them."""
+    """Kinds of values that arguments take. The bash script uses these words."""
 
     FILES, FOLDERS, WORDS, NOTHING = "files", "folders", "words", "nothing"
     INSIDE = "inside"  # paths in an archive
-    LIST = "list"  # words with commas between them
-    MOUNTS = "mounts"  # where archives are mounted
+    LIST = "list"  # words separated by commas
+    MOUNTS = "mounts"  # mountpoints of archives
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An option, or a positional argument, which has no `names`."""
+    """One argument: an option, or a positional argument, which has no `names`."""
 
     names: tuple[str, ...]
     help: str
-    kind: str | None  # of its value; None for a flag
+    kind: str | None  # kind of its value; None for a flag
     words: tuple[str, ...] = ()
     many: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """A command's words."""
+    """One command with its arguments."""
 
     name: str
     help: str

@@ -1,6 +1,6 @@
-"""Who may read what while it is written, and what the umask has to do with it.
+"""Permissions of files while they are written, and under any umask.
 
-"At every moment" is after every system call that makes, fills, names or opens up a file.
+"At every moment" means after every system call that creates, fills, renames or opens up a file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UMASKS = (0o000, 0o002, 0o022, 0o027, 0o077)
 
 @pytest.fixture(autouse=True)
 def _any_umask() -> Iterator[None]:
-    """The worst there is; put back at the end."""
+    """Set the most permissive umask during the test."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -44,7 +44,7 @@ def _any_umask() -> Iterator[None]:
 
 @contextlib.contextmanager
 def at_every_moment(look: Look, calls: Sequence[str] = CALLS) -> Iterator[None]:
-    """Look after every call; looking makes calls itself, which do not count."""
+    """Call `look` after every system call, except after those that `look` itself makes."""
     looking = False
 
     def watched(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,8 +69,10 @@ def at_every_moment(look: Look, calls: Sequence[str] = CALLS) -> Iterator[None]:
 
 
 def open_to_others(top: Path) -> set[str]:
-    """What is below a folder, and the folder, as far as others can list or read it: every folder
-    on the way has to let them through."""
+    """Return the files and folders below `top`, itself included, that others can list or read.
+
+    Every folder above such a file must let others through.
+    """
     found = set()
     waiting = [top]
     while waiting:
@@ -84,7 +86,7 @@ def open_to_others(top: Path) -> set[str]:
 
 
 def _bits(path: Path) -> int:
-    """What others, or the group, may: whichever is more."""
+    """Return the union of the permissions of others and of the group."""
     with contextlib.suppress(FileNotFoundError):
         mode = path.lstat().st_mode
         return 0 if stat.S_ISLNK(mode) else mode & 0o7 | mode >> 3 & 0o7
@@ -96,7 +98,7 @@ def _bits(path: Path) -> int:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """With files that only their folder hides, files that hide themselves, and a closed top."""
+    """Pack files in private folders, private files, and a private top folder."""
     modes = {
         "secret": 0o600, "public": 0o644, "hidden/public": 0o644, "hidden/deep/public": 0o666,
         "open/secret": 0o600, "open/public": 0o644, "unlisted/public": 0o644, "large": 0o600,
@@ -115,7 +117,7 @@ def archive(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("top", [0o700, 0o755])
 @pytest.mark.parametrize("before", ["nothing", "an empty folder", "all of it"])
-def test_nothing_can_be_read_while_it_is_extracted_that_cannot_be_in_the_end(
+def test_extracting_never_exposes_files_that_are_private_in_the_end(
     before: str, top: int, archive: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "tree").chmod(top)
@@ -143,12 +145,12 @@ def test_nothing_can_be_read_while_it_is_extracted_that_cannot_be_in_the_end(
 
 
 def readable(top: Path) -> set[bytes]:
-    """What is in the files that others can read, whatever they are called."""
+    """Return the contents of the files that others can read, under any name."""
     files = [top / name for name in open_to_others(top)]
     return {path.read_bytes() for path in files if path.is_file()}
 
 
-# ---- files that are replaced, and folders that are filled --------------------------------------
+# ---- replaced files, and folders being filled --------------------------------------------------
 
 
 def write_plain(path: Path) -> None:
@@ -187,7 +189,7 @@ REPLACING = {
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A public folder, in which only the sources are private."""
+    """Make a public folder in which only the sources are private."""
     place = tmp_path / "place"
     place.mkdir()
     trees.plain_tree(place / "source", {"secret": SECRET})
@@ -200,18 +202,20 @@ def place(tmp_path: Path) -> Path:
 
 
 def leaks(top: Path) -> set[str]:
-    """Files below a folder that others can read and that have the secret in them."""
+    """Return the files below a folder that contain the secret and that others can read."""
     files = [top / name for name in open_to_others(top) if (top / name).is_file()]
     return {path.name for path in files if SECRET in path.read_bytes()}
 
 
 @pytest.mark.parametrize("unnamed", [True, False], ids=["unnamed files", "no unnamed files"])
 @pytest.mark.parametrize("how", REPLACING)
-def test_a_private_file_is_replaced_without_anybody_reading_the_new_one_under_another_name(
+def test_replacing_a_private_file_exposes_no_temporary_file(
     how: str, unnamed: bool, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not unnamed:
-        monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # as where there are none: EISDIR
+        monkeypatch.setattr(
+            os, "O_TMPFILE", os.O_DIRECTORY
+        )  # EISDIR, as on file systems without them
     found: set[str] = set()
     with at_every_moment(lambda: found.update(leaks(place))):
         REPLACING[how](place / "data.ffr")
@@ -219,7 +223,7 @@ def test_a_private_file_is_replaced_without_anybody_reading_the_new_one_under_an
     assert stat.S_IMODE((place / "data.ffr").stat().st_mode) == 0o600
     assert SECRET in (place / "data.ffr").read_bytes()
     (place / "data.ffr").chmod(0o644)
-    assert leaks(place) == {"data.ffr"}  # so it would have been found
+    assert leaks(place) == {"data.ffr"}  # the check would have found it
 
 
 def test_a_private_file_stays_private_where_unnamed_files_cannot_be_linked(
@@ -246,10 +250,10 @@ def write_dataset(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [pack_shards, write_dataset])
-def test_a_folder_that_is_being_filled_is_for_its_owner_only(
+def test_a_folder_is_private_while_it_is_being_filled(
     make: Callable[[Path], None], place: Path
 ) -> None:
-    """Until all is in it: it is opened up before it gets its name, not after."""
+    """The folder becomes public when it is complete, before it gets its name."""
     found: set[str] = set()
 
     def look() -> None:
@@ -259,13 +263,13 @@ def test_a_folder_that_is_being_filled_is_for_its_owner_only(
     with at_every_moment(look, ("mkdir", "write", "pwrite", "link", "rename")):
         make(place / "out")
     assert found == set()
-    assert leaks(place)  # in the end it is public, as the umask wants it
+    assert leaks(place)  # in the end it is public, as the umask allows
 
 
-def test_a_private_file_in_a_tar_is_private_all_the_way_into_a_folder(
+def test_a_private_file_in_a_tar_stays_private_while_it_is_converted(
     place: Path, tmp_path: Path
 ) -> None:
-    """It goes by an archive beside the folder, which has all contents in it."""
+    """The conversion writes a temporary archive beside the folder, with all contents in it."""
     (place / "source" / "secret").chmod(0o600)
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         tar.add(place / "source" / "secret", "secret")
@@ -280,9 +284,7 @@ def test_a_private_file_in_a_tar_is_private_all_the_way_into_a_folder(
 
 
 @pytest.mark.parametrize("umask", UMASKS, ids=oct)
-def test_new_files_and_folders_have_the_modes_that_the_umask_leaves(
-    umask: int, place: Path
-) -> None:
+def test_new_files_and_folders_obey_the_umask(umask: int, place: Path) -> None:
     (place / "data.ffr").unlink()
     os.umask(umask)
     for number, (how, make) in enumerate(REPLACING.items()):
@@ -296,7 +298,7 @@ def test_new_files_and_folders_have_the_modes_that_the_umask_leaves(
         assert modes == {0o666 & ~umask}
 
 
-def test_the_files_of_an_unfinished_writer_have_them_too(place: Path) -> None:
+def test_the_files_of_an_unfinished_writer_obey_the_umask(place: Path) -> None:
     os.umask(0o027)
     writer = FileWriter(place / "new.ffr", resumable=True)
     writer.write_one(SECRET)
@@ -306,10 +308,10 @@ def test_the_files_of_an_unfinished_writer_have_them_too(place: Path) -> None:
     assert len(left) == 2
 
 
-def test_the_records_of_a_file_that_replaces_a_private_one_are_private_while_unfinished(
+def test_an_unfinished_replacement_of_a_private_file_is_private(
     place: Path,
 ) -> None:
-    """The journal as well: the checksum of a record of four bytes is that record."""
+    """The journal too: from the checksum of a record of four bytes the record can be computed."""
     writer = FileWriter(place / "data.ffr", resumable=True)
     writer.write_one(SECRET)
     writer.suspend()
@@ -320,10 +322,10 @@ def test_the_records_of_a_file_that_replaces_a_private_one_are_private_while_unf
 
 
 @pytest.mark.parametrize("umask", UMASKS, ids=oct)
-def test_extracting_restores_modes_whatever_the_umask(
+def test_extracting_restores_modes_under_any_umask(
     umask: int, archive: Path, tmp_path: Path
 ) -> None:
-    """As `tar -p` does, and tar for root: an archive is a copy of the folder."""
+    """An archive is a copy of the folder, as with `tar -p`, or tar run by root."""
     os.umask(umask)
     with Archive.open(archive) as opened:
         extract(opened, tmp_path / "dest")

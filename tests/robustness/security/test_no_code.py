@@ -27,7 +27,7 @@ MODULES = (
 
 
 class Trap:
-    """What makes the canary when it is unpickled."""
+    """Object that creates the canary file when it is unpickled."""
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.system, (f"touch {CANARY}",)
@@ -38,7 +38,7 @@ class Trap:
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A folder with an archive, and with modules that make the canary when they are imported."""
+    """Make a folder with an archive, and with modules that create the canary when imported."""
     place = tmp_path / "downloads"
     tree = trees.plain_tree(tmp_path / "tree", {"file": b"content"})
     place.mkdir()
@@ -51,7 +51,9 @@ def hostile(tmp_path: Path) -> Path:
 
 
 def run_in(place: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
-    found = os.pathsep.join(filter(None, sys.path))  # as the tests' own: they may be of a worktree
+    found = os.pathsep.join(
+        filter(None, sys.path)
+    )  # the tests' own path, which may be a worktree's
     return subprocess.run(
         list(map(str, command)), cwd=place, env={**os.environ, "PYTHONPATH": found},
         capture_output=True, text=True, check=False, timeout=600,
@@ -66,7 +68,7 @@ sys.exit(max(main(line.split()) for line in sys.argv[1:]))
 
 
 def test_commands_import_nothing_from_the_current_folder(hostile: Path, tmp_path: Path) -> None:
-    """As pip installs them: a script, whose own folder Python looks into, not the current one."""
+    """A command is a script, as pip installs it: Python searches the script's folder only."""
     script = tmp_path / "bin" / "ffrecord"
     script.parent.mkdir()
     script.write_text(SCRIPT)
@@ -90,15 +92,15 @@ def test_mounting_from_python_imports_nothing_from_the_current_folder(
 
 
 def test_python_itself_would_have_imported_it(hostile: Path, tmp_path: Path) -> None:
-    """The control, and the reason why nothing here is started with -m."""
+    """Control: the trap works. This is also why no command above is started with -m."""
     run_in(hostile, sys.executable, "-m", "ffrecord", "ls", "a.ffr")
     assert (tmp_path / CANARY).exists()
 
 
-# ---- what is in files --------------------------------------------------------------------------
+# ---- contents of files -------------------------------------------------------------------------
 
-# Every decoder on every payload, every spec, every archive; what the interpreter was told of that
-# would be needed to run something from them.
+# Runs every decoder on every payload, and opens every dataset and archive. An audit hook notes each
+# event that running code from these files would need.
 USING = """
 import contextlib, json, os, sys, warnings
 import numpy, ffrecord, ffrecord.convert
@@ -120,7 +122,7 @@ warnings.simplefilter("ignore")
 payloads, archives, datasets, tars = (
     [os.path.join(top, name) for name in sorted(os.listdir(top))] for top in sys.argv[1:]
 )
-for name, decode in decoders.items():  # what they import, they import before
+for name, decode in decoders.items():  # the decoders' own imports happen before the hook listens
     with contextlib.suppress(FFRecordError):
         decode(bytearray(b"x"))
 tried = refused = 0
@@ -177,7 +179,7 @@ PAYLOADS = {
 def test_the_payloads_run_when_they_are_unpickled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control."""
+    """Control: the payloads are dangerous."""
     monkeypatch.chdir(tmp_path)
     pickle.loads(PAYLOADS["pickle"])
     assert (tmp_path / CANARY).exists()
@@ -186,7 +188,7 @@ def test_the_payloads_run_when_they_are_unpickled(
     assert (tmp_path / CANARY).exists()
 
 
-def test_nothing_in_a_file_is_run_looked_up_or_imported(
+def test_no_file_content_is_run_or_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = [tmp_path / name for name in ("payloads", "archives", "datasets", "tars")]

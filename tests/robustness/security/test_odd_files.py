@@ -1,7 +1,7 @@
-"""Whatever is given in an archive's place: one line, the right exit code, at once.
+"""Odd files instead of archives: each command prints one line and exits at once, with its code.
 
-All commands are run in one process of an ordinary user's, so that permissions count, with little
-time: a command that waits for a fifo's other end would be killed.
+All commands run in one process of an ordinary user, so that permissions matter. Time is limited: a
+command that waits for the other end of a fifo is killed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support import handmade, users
 OTHER, SHORT, UNFINISHED, SYSTEM, NO_DATASET, MOUNT = 3, 4, 8, 13, 25, 18
 CONVERT = 36
 
-# what -> the exit code of commands that read it as an archive
+# path -> exit code of commands that read it as an archive
 READ = {
     "empty": SHORT, "twelve zeros": UNFINISHED, "text": OTHER, "unreadable": SYSTEM,
     "missing": SYSTEM, "": SYSTEM, "text/below": SYSTEM, "n" * 300: SYSTEM, "d/" * 3000: SYSTEM,
@@ -43,7 +43,7 @@ for each in pkgutil.walk_packages(ffrecord.cli.__path__, "ffrecord.cli."):
     importlib.import_module(each.name)
 import ffrecord_fuse.cli, ffrecord_fuse.process.daemon
 """
-# Runs every command on every file, and says what came of it.
+# Runs every command on every file, and prints the outcomes.
 ALL = """
 import io
 place, names = sys.argv[1], json.loads(sys.argv[2])
@@ -98,7 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (place / "link loop").symlink_to("link loop")
         (place / "link to fifo").symlink_to("fifo")
         os.mkfifo(place / "fifo")
-        with socket.socket(socket.AF_UNIX) as server:  # whose path has to be short
+        with socket.socket(socket.AF_UNIX) as server:  # the path of a socket must be short
             server.bind(f"{short}/socket")
             os.rename(f"{short}/socket", place / "socket")
         for name in ("empty folder", "folder", "folder of a fifo", "closed folder", "mnt"):
@@ -112,7 +112,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def outcomes(place: Path) -> dict[tuple[str, str], tuple[Any, str, str]]:
-    # Where the user may write, a plain file is replaced by what is packed, as it should be.
+    # Packing rightly replaces a plain file where the user may write.
     replaced = [
         name for name in READ if name not in FOLDERS and name not in NOT_REGULAR
         if not name.startswith("/")
@@ -131,7 +131,7 @@ def due(path: str, command: str) -> int:
     code = READ[path]
     if command in READERS:
         return code
-    if command == "verify":  # damage is what it is asked about
+    if command == "verify":  # damaged files are its normal result
         return SYSTEM if code == SYSTEM else 1
     if command == "umount":
         return MOUNT
@@ -149,7 +149,7 @@ def due(path: str, command: str) -> int:
 
 
 def due_of_converting(path: str, command: str) -> int:
-    if command == "convert" and path == "folder of a fifo":  # it has the name of a shard
+    if command == "convert" and path == "folder of a fifo":  # the fifo has the name of a shard
         return OTHER
     if path in FOLDERS:
         return 0 if command == "convert" else CONVERT
@@ -159,7 +159,7 @@ def due_of_converting(path: str, command: str) -> int:
 
 
 @pytest.mark.parametrize("path", READ, ids=lambda path: path[:20])
-def test_every_command_says_in_one_line_what_is_wrong(
+def test_every_command_explains_the_error_in_one_line(
     path: str, outcomes: dict[tuple[str, str], tuple[Any, str, str]]
 ) -> None:
     found = {name: outcome for (of, name), outcome in outcomes.items() if of == path}

@@ -1,8 +1,8 @@
-"""Extracting while somebody else changes the folder as fast as they can.
+"""Extracting while another process changes the target folder as fast as it can.
 
-Another process exchanges folders and files below the target for symlinks that lead out of it, in
-one step each (renameat2 with RENAME_EXCHANGE), so that at any moment a name may be either.
-Extracting may fail; nothing outside may change.
+The other process swaps folders and files below the target with symlinks that lead out of it. Each
+swap is one step (renameat2 with RENAME_EXCHANGE), so a name can be either at any moment.
+Extracting may fail, but nothing outside may change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDS = 60
 LONG_ROUNDS = 3000
 FILES = {f"{top}/{inner}/{name}": b"from the archive"
          for top in "ab" for inner in "cd" for name in "efgh"}  # fmt: skip
-# None is inside of another, or the one who exchanges them would go through symlinks himself.
+# No path is inside another, otherwise the attacker itself would follow its symlinks.
 EXCHANGED = ["a", "b/d", "b/c/e", "b/c/g"]
 
 EXCHANGING = """
@@ -36,12 +36,12 @@ print("ready", flush=True)
 while os.getppid() != 1:
     for one, other in pairs:
         libc.renameat2(-100, one, -100, other, 2)
-        time.sleep(random.random() * 0.0003)  # without a pause it locks everybody out
+        time.sleep(random.random() * 0.0003)  # without a pause nobody else gets the lock
 """
 
 
 class Attacker:
-    """A process that can be held up while everything is made ready for the next round."""
+    """The swapping process, which can be stopped while the next round is prepared."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -66,8 +66,8 @@ def attacking(pairs: list[tuple[Path, Path]]) -> Iterator[Attacker]:
         process.communicate()
 
 
-def what_is_in(top: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Modes, links and contents of all that is there."""
+def contents_of(top: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Return modes, links and contents of everything below a folder."""
     return {
         str(path.relative_to(top)): (
             path.lstat().st_mode,
@@ -81,13 +81,13 @@ def what_is_in(top: Path) -> dict[str, tuple[int, int, bytes]]:
 @pytest.mark.parametrize(
     "rounds", [ROUNDS, pytest.param(LONG_ROUNDS, marks=pytest.mark.long)], ids=["short", "long"]
 )
-def test_no_race_leads_a_file_out_of_the_folder(rounds: int, tmp_path: Path) -> None:
+def test_no_race_writes_a_file_outside_the_folder(rounds: int, tmp_path: Path) -> None:
     tree = trees.plain_tree(tmp_path / "tree", FILES)
     os.link(tree / "b/c/e", tree / "b/d/link")
     archives.pack(tree, tmp_path / "tree.ffr")
     outside = trees.plain_tree(tmp_path / "outside", dict.fromkeys(FILES, b"outside"))
     (outside / "a").chmod(0o701)
-    before = what_is_in(outside)
+    before = contents_of(outside)
     dest, links = tmp_path / "dest", tmp_path / "links"
     pairs = [(dest / name, links / name.replace("/", "-")) for name in EXCHANGED]
     failed = exchanged = 0
@@ -106,6 +106,6 @@ def test_no_race_leads_a_file_out_of_the_folder(rounds: int, tmp_path: Path) -> 
             except OSError:
                 failed += 1
             exchanged += any(not os.path.islink(link) for _, link in pairs)
-    assert what_is_in(outside) == before
-    assert failed > 0  # else there was no race
+    assert contents_of(outside) == before
+    assert failed > 0  # otherwise there was no race
     assert exchanged > 0

@@ -1,8 +1,8 @@
-"""In a folder that all may write to, another user who was there first gains nothing.
+"""In a folder that everyone may write to, another user who plants files gains nothing.
 
-The other user is `nobody`, the folder is as /tmp is: everybody makes names in it, nobody removes
-those of others. What the kernel of a machine refuses by itself (fs.protected_regular and so on) is
-refused anyway, with the same exceptions.
+The other user is `nobody`. The folder is like /tmp: everyone can create names in it, but not remove
+the names of others. Some kernels refuse such files themselves (fs.protected_regular and similar
+settings); the library refuses them on every kernel, with the same exceptions.
 """
 
 from __future__ import annotations
@@ -34,13 +34,18 @@ SECONDS = PATIENCE
 SECRET = b"what root has written"
 PRECIOUS = b"a file of root's " * 1000
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of several users")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can make files of several users"
+)
 
 
 @pytest.fixture(autouse=True)
 def _time_limit(tmp_path: Path) -> Iterator[None]:
-    """Whoever opens a fifo waits for ever. (Not counted: the folders of an earlier run, which are
-    removed when the first one is asked for.)"""
+    """Limit the time of a test: opening a planted fifo would wait for ever.
+
+    `tmp_path` is requested first, because pytest then removes the folders of earlier runs, and
+    that time must not count.
+    """
     with time_limit(SECONDS):
         yield
 
@@ -68,7 +73,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def plant(kind: str, path: Path, precious: Path) -> None:
-    """What `nobody` puts there; a hard link stays root's, as the file does that it leads to."""
+    """Plant something as `nobody`. A hard link belongs to root, like the file it leads to."""
     if kind == "hard link":
         os.link(precious, path)
         return
@@ -86,7 +91,7 @@ def plant(kind: str, path: Path, precious: Path) -> None:
 
 
 def refused(act: Act, path: Path, names: Path) -> None:
-    """It is an error that names what is in the way."""
+    """Check that the action raises an error that names the planted path."""
     with pytest.raises((OSError, FFRecordError)) as caught:
         act(path)
     assert str(names) in str(caught.value)
@@ -100,7 +105,7 @@ def write_resumable(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "symlink", "fifo", "hard link", "folder"])
 @pytest.mark.parametrize("which", ["records", "journal"])
-def test_a_resumable_writer_takes_nothing_that_another_user_has_put_there(
+def test_a_resumable_writer_refuses_files_of_another_user(
     which: str, kind: str, shared: Path, precious: Path
 ) -> None:
     path = shared / "long.ffr"
@@ -115,9 +120,7 @@ def test_a_resumable_writer_takes_nothing_that_another_user_has_put_there(
 
 
 @pytest.mark.parametrize("which", ["records", "journal"])
-def test_a_fifo_of_one_s_own_in_the_place_of_an_unfinished_file_is_an_error(
-    which: str, tmp_path: Path
-) -> None:
+def test_a_fifo_with_the_name_of_an_unfinished_file_is_an_error(which: str, tmp_path: Path) -> None:
     partial = partial_path(str(tmp_path / "long.ffr"))
     trap = partial if which == "records" else journal_path(partial)
     os.mkfifo(trap)
@@ -145,7 +148,7 @@ FOLDERS: dict[str, Act] = {
 
 
 @pytest.mark.parametrize("doing", FOLDERS)
-def test_no_folder_is_filled_that_another_user_has_made(
+def test_a_folder_made_by_another_user_is_not_filled(
     doing: str, archive: Path, shared: Path
 ) -> None:
     trap = shared / f".out.{doing}"
@@ -156,7 +159,7 @@ def test_no_folder_is_filled_that_another_user_has_made(
 
 
 @pytest.mark.parametrize("doing", FOLDERS)
-def test_a_symlink_to_a_folder_of_ours_is_neither_filled_nor_emptied(
+def test_a_planted_symlink_to_our_folder_is_neither_filled_nor_emptied(
     doing: str, archive: Path, shared: Path, tmp_path: Path
 ) -> None:
     ours = tmp_path / "ours"
@@ -168,10 +171,10 @@ def test_a_symlink_to_a_folder_of_ours_is_neither_filled_nor_emptied(
     assert os.listdir(ours) == ["precious"]
 
 
-def test_what_a_killed_writer_has_left_is_still_ours_in_a_shared_folder(
+def test_our_own_remains_of_a_killed_writer_are_accepted_in_a_shared_folder(
     archive: Path, shared: Path
 ) -> None:
-    """The control: only what is somebody else's is refused."""
+    """Control: only files of other users are refused."""
     for doing, act in FOLDERS.items():
         left = shared / f".out.{doing}"
         left.mkdir()
@@ -190,8 +193,8 @@ def test_what_a_killed_writer_has_left_is_still_ours_in_a_shared_folder(
         assert handmade.as_bytes(reader) == [b"first", b"second"]
 
 
-def test_users_who_share_a_folder_of_theirs_go_on_with_each_other_s_files(tmp_path: Path) -> None:
-    """It is not sticky: who may write to it may do anything there anyway."""
+def test_users_of_a_group_folder_can_continue_each_others_files(tmp_path: Path) -> None:
+    """The folder is not sticky: everyone with write access can do anything there anyway."""
     place = tmp_path / "group's"
     place.mkdir()
     place.chmod(0o2777)
@@ -205,24 +208,26 @@ def test_users_who_share_a_folder_of_theirs_go_on_with_each_other_s_files(tmp_pa
         assert writer.count == 1
 
 
-# ---- names that nobody can tell, even if somebody could ----------------------------------------
+# ---- temporary names, even if guessed ----------------------------------------------------------
 
 
 @pytest.fixture
 def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every random name is one that the other user has thought of."""
+    """Make every random name predictable, as if the other user had guessed it."""
     monkeypatch.setattr(os, "urandom", bytes)
 
 
 @pytest.mark.parametrize("kind", ["file", "symlink", "fifo", "hard link", "folder"])
 @pytest.mark.parametrize("unnamed", [True, False], ids=["unnamed files", "no unnamed files"])
-def test_temporary_names_that_are_taken_are_left_alone_and_another_is_found(
+def test_a_writer_leaves_taken_temporary_names_alone_and_finds_another(
     unnamed: bool, kind: str, shared: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not unnamed:
-        monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # as where there are none: EISDIR
+        monkeypatch.setattr(
+            os, "O_TMPFILE", os.O_DIRECTORY
+        )  # EISDIR, as on file systems without them
     path = shared / "data.ffr"
-    handmade.write_records(path, [b"old"])  # a file that is replaced needs a passing name
+    handmade.write_records(path, [b"old"])  # replacing a file needs a temporary name
     traps = [Path(name) for name in tempnames.names(str(path))]
     for trap in traps:
         plant(kind, trap, precious)
@@ -238,14 +243,16 @@ def test_temporary_names_that_are_taken_are_left_alone_and_another_is_found(
 
 @pytest.mark.parametrize("kind", ["file", "symlink", "fifo", "hard link", "folder"])
 @pytest.mark.parametrize("unnamed", [True, False], ids=["unnamed files", "no unnamed files"])
-def test_extracting_does_not_write_through_its_passing_name_if_that_is_taken(
+def test_extracting_does_not_write_through_a_taken_temporary_name(
     unnamed: bool, kind: str, archive: Path, shared: Path, precious: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """That can be told in advance. What has it is removed, as a killed extraction's file would be,
-    or is a folder and stays."""
+    """The first temporary name is predictable. A file with that name is removed, like the remains
+    of a killed extraction; a folder stays."""
     if not unnamed:
-        monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # as where there are none: EISDIR
+        monkeypatch.setattr(
+            os, "O_TMPFILE", os.O_DIRECTORY
+        )  # EISDIR, as on file systems without them
     (shared / "file").write_bytes(b"old")
     trap = shared / os.fsdecode(placing.PASSING)
     plant(kind, trap, precious)
@@ -265,12 +272,12 @@ print(sorted(os.listdir(dest)))
 """
 
 
-def test_a_passing_name_that_belongs_to_another_user_makes_an_ordinary_one_take_another(
+def test_an_ordinary_user_takes_another_name_if_the_temporary_one_is_not_theirs(
     archive: Path, shared: Path
 ) -> None:
     (shared / "file").write_bytes(b"old")
     os.chown(shared / "file", users.NOBODY, users.NOBODY)
-    (shared / os.fsdecode(placing.PASSING)).write_bytes(PRECIOUS)  # root's
+    (shared / os.fsdecode(placing.PASSING)).write_bytes(PRECIOUS)  # belongs to root
     archive.chmod(0o644)
     with users.reachable(archive.parent):
         out = users.run(REPLACE, archive, shared)
@@ -281,17 +288,17 @@ def test_a_passing_name_that_belongs_to_another_user_makes_an_ordinary_one_take_
 
 @pytest.mark.usefixtures("guessed")
 @pytest.mark.parametrize("kind", ["file", "symlink", "fifo", "hard link"])
-def test_extracting_does_not_write_through_a_random_name_that_is_taken(
+def test_extracting_does_not_write_through_a_taken_random_name(
     kind: str, archive: Path, shared: Path, precious: Path
 ) -> None:
     (shared / "file").write_bytes(b"old")
-    (shared / os.fsdecode(placing.PASSING)).mkdir()  # so that it takes a random one
+    (shared / os.fsdecode(placing.PASSING)).mkdir()  # so that a random name is used
     trap = shared / ".ffrecord-0000000000000000"
     plant(kind, trap, precious)
     before = trap.lstat()
     with Archive.open(archive) as opened, pytest.raises(FileExistsError):
         extract(opened, shared, ["file"], overwrite=True)
-    assert trap.lstat() == before  # before it is read: that may change its time of access
+    assert trap.lstat() == before  # compare before reading, which may change the access time
     assert precious.read_bytes() == PRECIOUS
     assert (shared / "file").read_bytes() == b"old"
 
@@ -300,7 +307,7 @@ def test_extracting_does_not_write_through_a_random_name_that_is_taken(
 
 
 @pytest.mark.parametrize("kind", ["file", "symlink", "fifo", "hard link"])
-def test_no_log_goes_where_another_user_wants_it(
+def test_a_log_planted_by_another_user_is_refused(
     kind: str, archive: Path, shared: Path, precious: Path, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -316,20 +323,20 @@ def test_no_log_goes_where_another_user_wants_it(
     assert not os.path.ismount(point)
 
 
-def test_a_fifo_that_nobody_reads_does_not_hold_up_a_mount(tmp_path: Path) -> None:
+def test_a_fifo_without_a_reader_does_not_block_a_mount(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "log")
     with pytest.raises(OSError, match="No such device or address"):
         Log(str(tmp_path / "log"))
 
 
-def test_a_log_may_be_behind_a_symlink_of_one_s_own(shared: Path, tmp_path: Path) -> None:
+def test_a_log_may_be_a_symlink_of_the_same_user(shared: Path, tmp_path: Path) -> None:
     (shared / "log").symlink_to(tmp_path / "real")
     Log(str(shared / "log")).line("a line")
     assert (tmp_path / "real").read_text().endswith(" a line\n")
     assert (tmp_path / "real").stat().st_mode & 0o777 & ~0o640 == 0
 
 
-def test_a_symlink_that_comes_between_the_look_and_the_opening_is_not_followed(
+def test_a_symlink_planted_between_check_and_open_is_not_followed(
     shared: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = locks.refuse_planted_symlink

@@ -1,7 +1,7 @@
-"""What reaches a terminal or a log: one line for each thing, whatever names there are.
+"""Output to a terminal or a log: each message is one line, with any name in it.
 
-`tests/cli/test_folders_listing.py` has `ls`, `info`, `cat`, `extract` and `verify` of an archive's
-names; here are the other commands, names on the command line, and a real terminal.
+`tests/cli/test_folders_listing.py` tests `ls`, `info`, `cat`, `extract` and `verify` with odd names
+in an archive. This module tests the other commands, names on the command line, and a real terminal.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def nasty(request: pytest.FixtureRequest) -> str:
 
 
 def says(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[str]]:
-    """The code, and what was said, in lines that only \\n ends."""
+    """Return the exit code and the output, split into lines at \\n only."""
     words = [str(each) for each in arguments]
     try:
         code = ffrecord_fuse.cli.main(words[1:]) if words[0] == "fuse" else cli.main(words)
@@ -60,7 +60,7 @@ def says(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, l
     return code, (out + err).split("\n")[:-1]
 
 
-def test_names_on_the_command_line_stay_in_their_line(
+def test_names_on_the_command_line_stay_on_one_line(
     nasty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = handmade.write_records(tmp_path / f"{nasty}.ffr", [b"one", b"two"])
@@ -83,7 +83,9 @@ def test_names_on_the_command_line_stay_in_their_line(
     ]  # fmt: skip
     for line in lines:
         code, said = says(capsys, *line)
-        due = 2 if line[0] in ("verify", "pack") else 1  # a verdict each; a warning of the fifo
+        due = (
+            2 if line[0] in ("verify", "pack") else 1
+        )  # a verdict for each file; a warning about the fifo
         assert len(said) <= due, line
         assert code in (0, 1, 2, 3, 13, 14, 18, 36), line
 
@@ -91,7 +93,7 @@ def test_names_on_the_command_line_stay_in_their_line(
 def test_a_warning_about_a_mounted_file_is_one_line(
     nasty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A header from before checksums makes one."""
+    """A file without a header checksum gives a warning."""
     old = handmade.write_records(tmp_path / f"{nasty}.ffr", [b"one"])
     data = bytearray(old.read_bytes())
     data[:4] = bytes(4)
@@ -102,19 +104,21 @@ def test_a_warning_about_a_mounted_file_is_one_line(
     assert said[0].startswith("ffrecord-fuse: warning: ")
 
 
-def test_no_name_makes_a_line_of_the_log(nasty: str, tmp_path: Path) -> None:
+def test_no_name_forges_a_line_of_the_log(nasty: str, tmp_path: Path) -> None:
     log = Log(str(tmp_path / "log"))
     forged = f"2026-01-01T00:00:00+0000 {NAME}[1] mounted /etc"
     for text in (nasty, f"{nasty}\n{forged}", f"{nasty}\r\n{forged}", f"\x85{forged}"):
         log.line(text)
-    lines = (tmp_path / "log").read_bytes().decode().splitlines()  # at any kind of line's end
+    lines = (
+        (tmp_path / "log").read_bytes().decode().splitlines()
+    )  # splits at every kind of line end
     assert len(lines) == 4
     for line in lines:
         assert re.match(rf"\d{{4}}-\d\d-\d\dT[\d:]+[+-]\d{{4}} {NAME}\[{os.getpid()}\] ", line)
         assert not CONTROL.search(line)
 
 
-def test_on_a_terminal_neither_names_nor_progress_bars_let_anything_through(
+def test_no_control_character_reaches_a_terminal_beside_progress_bars(
     tmp_path: Path,
 ) -> None:
     tree = trees.plain_tree(tmp_path / "tree", {f"d/{name}": b"x" * 50 for name in NASTY})
@@ -124,26 +128,28 @@ def test_on_a_terminal_neither_names_nor_progress_bars_let_anything_through(
     lines = ["ls -lR a.ffr", "info a.ffr", "verify a.ffr", "extract a.ffr -C out",
              "convert tree b.tar", "pack tree b.ffr", "salvage a.ffr c.ffr"]  # fmt: skip
     said = on_a_terminal(tmp_path, lines)
-    # A bar goes back to the beginning of its line; lines end with both.
+    # A bar returns to the start of its line with \r; lines end with \r\n.
     assert not CONTROL.search(said.replace("\r", ""))
     assert said.count("\\x1b[31mred") >= 2  # in messages
-    assert said.count("$'\\E[31mred'") == 1  # in the listing, for a shell
-    assert "$'d/\\E[31mred'" in said  # among the largest
-    assert re.search(r"\r[^\n]", said)  # there were bars
+    assert said.count("$'\\E[31mred'") == 1  # in the listing, quoted for a shell
+    assert "$'d/\\E[31mred'" in said  # among the largest files
+    assert re.search(r"\r[^\n]", said)  # bars were drawn
 
 
 def on_a_terminal(place: Path, lines: list[str]) -> str:
     script = "import sys, ffrecord.cli\nfor line in sys.argv[1:]: ffrecord.cli.main(line.split())"
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))  # else there is no bar
+    fcntl.ioctl(
+        theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0)
+    )  # no bar without a size
     with subprocess.Popen(
         [sys.executable, "-c", script, *lines], cwd=place,
-        env={**environment(), "NO_COLOR": "1"},  # our own colours are no answer to the question
+        env={**environment(), "NO_COLOR": "1"},  # our own colours would hide the answer
         stdin=theirs, stdout=theirs, stderr=theirs,
     ) as process:  # fmt: skip
         os.close(theirs)
         said = b""
-        with contextlib.suppress(OSError):  # how the end of a terminal is told
+        with contextlib.suppress(OSError):  # a closed terminal raises OSError
             while piece := os.read(ours, 1 << 16):
                 said += piece
         process.wait(600)
