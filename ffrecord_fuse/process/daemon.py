@@ -154,7 +154,7 @@ def _ending(mountpoint: str, connection: int | None) -> str:
         unmount(mountpoint, lazy=True)
     except MountError as error:
         return f"{mountpoint}: the connection was aborted; a dead mount is left: {error.strerror}"
-    return f"{mountpoint}: the connection was aborted; the dead mount was removed"
+    return f"{mountpoint}: the connection was aborted; the dead mount was unmounted"
 
 
 def _is_dead(mountpoint: str) -> bool:

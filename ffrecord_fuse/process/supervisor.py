@@ -123,7 +123,7 @@ class Supervisor:
                 self._start(worker)
         except OSError as error:
             self.close()  # first: unmounting may need a free descriptor
-            self._log(f"{self._mountpoint}: cannot start the workers: {error}; unmounting")
+            self._log(f"{self._mountpoint}: cannot start the workers: {error}")
             self._unmount()  # `ready` was not called yet
             raise
 

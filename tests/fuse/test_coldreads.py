@@ -304,8 +304,8 @@ def test_without_a_thread_reads_are_answered_by_the_loop(
     ("error", "told"),
     [
         (ReadFailedError("a.ffr", errno.EIO, 0), "damaged: /big"),
-        (ZeroDivisionError("a defect"), "a read of node 3 failed: ZeroDivisionError('a defect')"),
-        (MemoryError(), "a read of node 3 failed: MemoryError()"),
+        (ZeroDivisionError("a defect"), "reading node 3 failed: ZeroDivisionError('a defect')"),
+        (MemoryError(), "reading node 3 failed: MemoryError()"),
     ],
 )
 def test_a_plain_read_that_fails_is_its_requests_error_only(

@@ -288,7 +288,7 @@ def test_without_a_package_the_error_says_what_to_install(monkeypatch: pytest.Mo
 def test_without_libfuse_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSE_LIBRARY_PATH", "libnowhere.so")
     monkeypatch.delitem(sys.modules, "mfusepy", raising=False)
-    with pytest.raises(MountError, match=r"^/mnt: .*mfusepy finds no libfuse .*install"):
+    with pytest.raises(MountError, match=r"^/mnt: mfusepy finds no usable libfuse .*install"):
         binding.load("/mnt")
 
 
@@ -329,7 +329,7 @@ def test_what_libfuse_says_when_it_cannot_mount_is_the_error(
     folder.mkdir()
     options = Options(backend="fusepy", log=str(tmp_path / "log"))
     before = handmade.open_descriptors()
-    with pytest.raises(MountError, match="have root add it, or leave the option out"):
+    with pytest.raises(MountError, match="add that line as root, or leave the option out"):
         serve(str(archive), str(folder), options, foreground=foreground)
     assert capfd.readouterr().err == ""
     assert handmade.open_descriptors() <= before + LOG_AND_ARCHIVE

@@ -190,11 +190,11 @@ def test_unmounting_twice_is_an_error_the_second_time(mounter: Mounter, folder: 
 
 def test_what_is_not_there_cannot_be_unmounted(folder: str) -> None:
     for path in (f"{folder}/missing", f"{folder}/missing/too", "/proc/self/exe/inside"):
-        with pytest.raises(MountError, match="there is no such folder") as caught:
+        with pytest.raises(MountError, match="the folder does not exist") as caught:
             mounting.unmount(path)
         assert caught.value.errno == errno.ENOENT
     os.symlink("missing", f"{folder}/link")
-    with pytest.raises(MountError, match="there is no such folder"):
+    with pytest.raises(MountError, match="the folder does not exist"):
         mounting.unmount(f"{folder}/link")
 
 
@@ -204,7 +204,7 @@ def test_a_busy_mount_is_unmounted_lazily_only(
 ) -> None:
     fd = mounter(folder)
     user = cleanup.descriptor(os.open(folder, os.O_PATH))
-    with pytest.raises(MountError, match=r"is in use: .*fuser -vm.*lazily") as caught:
+    with pytest.raises(MountError, match=r"the mount is in use; .*fuser -vm.*lazily") as caught:
         mounting.unmount(folder)
     assert caught.value.errno == errno.EBUSY
     assert mount_line(folder) is not None
@@ -340,7 +340,7 @@ def test_what_is_not_mounted_has_no_connection_and_no_read_ahead(folder: str) ->
 def test_a_missing_folder_is_to_be_made_first(tmp_path: Path) -> None:
     error = refusal("a", str(tmp_path / "missing"))
     assert error.errno == errno.ENOENT
-    assert "there is no such folder: make it first (mkdir -p)" in str(error)
+    assert "the folder does not exist; create it with `mkdir -p`" in str(error)
 
 
 def test_a_dangling_symlink_is_a_missing_folder(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     error = refusal("a", str(tmp_path / "file"))
     assert error.errno == errno.ENOTDIR
-    assert "is not a folder: mount on an empty folder" in str(error)
+    assert "not a folder; choose an empty folder" in str(error)
 
 
 def test_what_is_in_a_folder_would_be_hidden(tmp_path: Path) -> None:
@@ -370,12 +370,12 @@ def test_a_symlink_to_itself_is_our_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["nul\0", "surrogate\ud800"])
 def test_a_name_that_no_file_can_have_is_our_error(tmp_path: Path, name: str) -> None:
     error = refusal("a", str(tmp_path / name))
-    assert "no path has such characters" in str(error)
+    assert "a character that no path can have, such as NUL; correct the path" in str(error)
 
 
 def test_too_long_a_name_is_our_error_with_the_system_s_words(tmp_path: Path) -> None:
     error = refusal("a", str(tmp_path / ("n" * 256)))
-    assert "cannot be mounted on: File name too long" in str(error)
+    assert "cannot mount here: File name too long" in str(error)
 
 
 @needs_root
@@ -388,7 +388,7 @@ def test_a_folder_where_an_archive_is_mounted_is_to_be_unmounted_first(
         cleanup.close(fd)
     error = refusal("/data/second.ffr", folder)
     assert error.errno == errno.EBUSY
-    assert f"/data/first.ffr is mounted here: run `ffrecord umount {folder}`" in str(error)
+    assert f"/data/first.ffr is already mounted here; run `ffrecord umount {folder}`" in str(error)
 
 
 ASKED_BY_A_USER = """
@@ -415,8 +415,8 @@ def test_a_user_who_may_not_unmount_is_told_whose_mount_it_is(
     with users.reachable(tmp_path):
         said = users.run(ASKED_BY_A_USER, folder, imports=imports)
     assert said == (
-        f"{folder}: /data/first.ffr is mounted here by root: choose another folder, or have root "
-        f"run `ffrecord umount {folder}`\n"
+        f"{folder}: /data/first.ffr is already mounted here by root; choose another folder, "
+        f"or ask root to run `ffrecord umount {folder}`\n"
     )
 
 
@@ -424,7 +424,7 @@ def test_a_user_who_may_not_unmount_is_told_whose_mount_it_is(
     ("uid", "advice"),
     [
         (NOT_IN_PASSWD, "run `ffrecord umount {}` first"),
-        (1000, "choose another folder, or have user 54321 or root run `ffrecord umount {}`"),
+        (1000, "choose another folder, or ask user 54321 or root to run `ffrecord umount {}`"),
     ],
 )
 def test_who_has_mounted_may_unmount_whether_they_have_a_name_or_not(
@@ -451,8 +451,8 @@ def test_a_mount_point_is_quoted_as_a_shell_takes_it(mounter: Mounter, tmp_path:
 def test_what_else_is_mounted_is_left_alone() -> None:
     error = refusal("a", "/proc")
     assert error.errno == errno.EBUSY
-    assert "a file system (proc) is mounted here: choose another folder" in str(error)
-    with pytest.raises(MountError, match=r"proc is mounted here, not an archive: umount\(8\)"):
+    assert "a file system (proc) is already mounted here; choose another folder" in str(error)
+    with pytest.raises(MountError, match=r"mounted here \(proc\) is not an archive; use umount\(8\)"):
         mounting.unmount("/proc")
 
 
@@ -484,7 +484,7 @@ def test_a_device_that_does_not_open_says_why(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path))
-    assert f"{tmp_path} does not open: Is a directory" in str(refusal("a", folder))
+    assert f"cannot open {tmp_path}: Is a directory" in str(refusal("a", folder))
 
 
 @needs_root
@@ -493,7 +493,7 @@ def test_what_is_not_the_device_cannot_be_mounted(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path / "file"))
-    assert "cannot be mounted on: Invalid argument" in str(refusal("a", folder))
+    assert "cannot mount here: Invalid argument" in str(refusal("a", folder))
     assert mount_line(folder) is None
 
 
@@ -527,9 +527,9 @@ def test_a_root_without_rights_is_told_what_its_container_lacks(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     mounted, unmounted = result.stdout.splitlines()
-    assert mounted.startswith(f"{errno.EPERM} {folder}: this root may not mount: start the con")
+    assert mounted.startswith(f"{errno.EPERM} {folder}: root has no right to mount here; start")
     assert "--cap-add SYS_ADMIN" in mounted
-    assert unmounted.startswith(f"{errno.EPERM} {tmp_path}/other: this root may not unmount")
+    assert unmounted.startswith(f"{errno.EPERM} {tmp_path}/other: root has no right to unmount")
 
 
 # ---- what fusermount3 may answer -------------------------------------------------------------
@@ -548,7 +548,7 @@ def test_without_fusermount3_only_root_can_mount(
     monkeypatch.setenv("PATH", str(tmp_path))
     error = refusal("a", folder)
     assert error.errno == errno.ENOENT
-    assert "without fusermount3: install the package fuse3, or become root" in str(error)
+    assert "fusermount3 is missing, and only root can do this without it; install" in str(error)
 
 
 @pytest.mark.usefixtures("an_ordinary_user")
@@ -557,7 +557,7 @@ def test_without_fusermount3_only_root_can_mount(
     [
         (
             "option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf",
-            errno.EPERM, "/etc/fuse.conf has the line user_allow_other: have root add it",
+            errno.EPERM, "user_allow_other in /etc/fuse.conf; add that line as root",
         ),
         (
             "user has no write access to mountpoint /x",
@@ -566,7 +566,7 @@ def test_without_fusermount3_only_root_can_mount(
         ("mountpoint /x not owned by user", errno.EACCES, "choose a folder of your own"),
         (
             "too many FUSE filesystems mounted; mount_max=N can be set in /etc/fuse.conf",
-            errno.ENOSPC, "have root raise mount_max in /etc/fuse.conf",
+            errno.ENOSPC, "raise mount_max in /etc/fuse.conf as root",
         ),
         (
             "mounting over filesystem type 0x01021994 is forbidden",
@@ -574,8 +574,8 @@ def test_without_fusermount3_only_root_can_mount(
         ),
         ("fuse device not found, try 'modprobe fuse' first", errno.ENODEV, "modprobe fuse"),
         ("failed to open /dev/fuse: Permission denied", errno.EACCES, "chmod 666 /dev/fuse"),
-        ("mount failed: Operation not permitted", errno.EPERM, "it has to be setuid root"),
-        ("something\n  else", errno.EIO, "cannot be mounted on: fusermount3: something else"),
+        ("mount failed: Operation not permitted", errno.EPERM, "it must be setuid root"),
+        ("something\n  else", errno.EIO, "cannot mount here: fusermount3: something else"),
     ],
 )  # fmt: skip
 def test_what_fusermount3_says_becomes_one_line_that_helps(
@@ -611,7 +611,7 @@ def test_a_helper_that_fails_silently_or_passes_nothing_is_an_error(
     fake_helper(tmp_path, "exit 3", name="fusermount")
     assert "fusermount failed with exit code 3" in str(refusal("a", folder))
     fake_helper(tmp_path, "exit 0")
-    assert "passed nothing back" in str(refusal("a", folder))
+    assert "returned no descriptor" in str(refusal("a", folder))
 
 
 @pytest.mark.usefixtures("an_ordinary_user")
@@ -768,7 +768,7 @@ def test_letting_others_in_needs_user_allow_other(theirs: str, word: str) -> Non
 @needs_root
 @pytest.mark.parametrize(
     ("mode", "told_to"),
-    [(0o755, "choose a folder that you can write to"), (0o700, "choose one of your own")],
+    [(0o755, "choose a folder that you can write to"), (0o700, "choose a folder of your own")],
 )
 def test_an_ordinary_user_mounts_on_no_folder_of_another(
     theirs: str, mode: int, told_to: str
@@ -791,7 +791,8 @@ for lazy in (False, True):
     except MountError as error:
         print(error.errno, error)
 """
-    line = f"{errno.EPERM} {theirs}: is another user's mount: unmount it as that user, or as root\n"
+    why = "another user made this mount; unmount it as that user or as root"
+    line = f"{errno.EPERM} {theirs}: {why}\n"
     assert users.run(script, theirs, imports=IMPORTS) == 2 * line
     assert mount_line(theirs) is not None
 
@@ -837,13 +838,13 @@ def test_other_paths_are_no_descriptors(path: str) -> None:
 def test_a_descriptor_that_was_not_handed_in_is_an_error() -> None:
     error = refusal("a", "/dev/fd/999999")
     assert error.errno == errno.EBADF
-    assert "no such descriptor was handed in" in str(error)
+    assert "this descriptor is not open; the program that mounts must pass it on" in str(error)
 
 
 def test_a_descriptor_of_something_else_is_an_error(cleanup: handshake.Cleanup) -> None:
     for path in ("/dev/null", "/"):
         fd = cleanup.descriptor(os.open(path, os.O_RDONLY))
-        assert "the descriptor handed in is not /dev/fuse" in str(refusal("a", f"/dev/fd/{fd}"))
+        assert "this descriptor is not /dev/fuse" in str(refusal("a", f"/dev/fd/{fd}"))
         assert os.get_blocking(fd)
 
 
@@ -857,7 +858,7 @@ def test_a_descriptor_that_is_not_mounted_is_an_error(
     for fd in (fresh, unmounted):
         error = refusal("a", f"/dev/fd/{fd}")
         assert error.errno == errno.ENOTCONN
-        assert "is not mounted, or no longer" in str(error)
+        assert "this descriptor of /dev/fuse is not mounted" in str(error)
 
 
 # ---- the error itself ------------------------------------------------------------------------

@@ -140,8 +140,8 @@ def _make_file(point: Path) -> None:
 
 
 OBSTACLES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (Path.rmdir, "there is no such folder: make it first"),
-    "a file": (_make_file, "is not a folder"),
+    "missing": (Path.rmdir, "the folder does not exist; create it"),
+    "a file": (_make_file, "not a folder"),
     "not empty": (lambda point: (point / "something").mkdir(), "is not empty"),
 }
 
@@ -163,7 +163,7 @@ def test_a_mount_point_in_use_is_a_mount_error(
     with mount(archive, mountpoint, backend=backend):
         with pytest.raises(MountError) as caught, mount(archive, mountpoint, backend=backend):
             pass
-        check_message(caught.value, mountpoint, "is mounted here")
+        check_message(caught.value, mountpoint, "is already mounted here")
         assert (mountpoint / "file").read_bytes() == b"content"
 
 
@@ -177,7 +177,7 @@ def check_message(error: MountError, mountpoint: Path, why: str) -> None:
 
 
 def test_an_error_names_the_archive_and_no_folder_that_was_made_for_it(archive: Path) -> None:
-    for options, why in (("no_such_word", "there is no option"), ("log=/no/such/log", "/no/such")):
+    for options, why in (("no_such_word", "unknown option"), ("log=/no/such/log", "/no/such")):
         with pytest.raises(MountError, match=why) as caught, mount(archive, options=options):
             pass
         assert str(caught.value).startswith(f"{archive}: ")

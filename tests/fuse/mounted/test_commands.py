@@ -88,7 +88,7 @@ def test_without_syslog_the_log_is_a_file_that_is_named(
         assert done.stderr == ""
         return
     assert place == str(tmp_path / "state/ffrecord/ffrecord-fuse.log")
-    assert one_line(done).startswith("ffrecord: warning: there is no syslog here (/dev/log): ")
+    assert one_line(done).startswith("ffrecord: warning: syslog (/dev/log) is not available, ")
     assert place in done.stderr
     assert f"mounted {archive} on {mountpoint}" in Path(place).read_text()
 
@@ -105,12 +105,12 @@ def test_as_many_workers_as_asked_for_serve_it(
 # arguments -> exit code, what is said
 REFUSED: dict[tuple[str, ...], tuple[int, str]] = {
     ("missing.ffr", "{mnt}"): (13, "No such file or directory"),
-    ("{archive}", "{mnt}/deeper"): (18, "there is no such folder: make it first"),
-    ("{archive}", "{archive}"): (18, "is not a folder: mount on an empty folder"),
+    ("{archive}", "{mnt}/deeper"): (18, "the folder does not exist; create it with `mkdir -p`"),
+    ("{archive}", "{archive}"): (18, "not a folder; choose an empty folder"),
     ("{archive}", "{mnt}/.."): (18, "is not empty"),
     ("{records}", "{mnt}"): (14, "not a packed folder"),
     ("{text}", "{mnt}"): (3, "text"),
-    ("{archive}", "{mnt}", "-o", "bogus"): (2, "there is no option 'bogus'"),
+    ("{archive}", "{mnt}", "-o", "bogus"): (2, "unknown option 'bogus'"),
     ("{archive}", "{mnt}", "-o", "verify=never"): (2, "one of first, always, off"),
     ("{archive}", "{mnt}", "-o", "allow_other,allow_root"): (2, "leave one out"),
     ("{archive}", "{mnt}", "-o", "noexec,rw"): (2, "mounted read-only: leave it out"),
@@ -281,9 +281,9 @@ def test_what_is_not_mounted_cannot_be_unmounted(archive: Path, mountpoint: Path
     for path, why in (
         (mountpoint, "nothing is mounted here"),
         (archive, "nothing is mounted here"),
-        (mountpoint / "missing", "there is no such folder"),
-        (mountpoint / "missing" / "as well", "there is no such folder"),
-        (archive / "inside", "there is no such folder"),
+        (mountpoint / "missing", "the folder does not exist"),
+        (mountpoint / "missing" / "as well", "the folder does not exist"),
+        (archive / "inside", "the folder does not exist"),
     ):
         done = command("umount", path)
         assert done.returncode == 18
@@ -297,7 +297,7 @@ def test_who_names_the_archive_is_told_where_it_is_mounted(
     done = command("umount", archive)
     assert done.returncode == 18
     assert one_line(done).endswith(
-        f"{archive}: is the archive, not where it is mounted: that is {mountpoint}"
+        f"{archive}: this is the archive, not its mountpoint; unmount {mountpoint} instead"
     )
     assert is_mounted(mountpoint)
     assert command("umount", mountpoint).returncode == 0
@@ -368,7 +368,7 @@ def test_its_errors_are_one_line_under_its_own_name(archive: Path, mountpoint: P
     assert one_line(done).startswith("ffrecord-fuse: ")
     done = mounting.python("ffrecord_fuse", archive, mountpoint, "-o", "ro,size=5")
     assert done.returncode == 2
-    assert "there is no option 'size'" in one_line(done)
+    assert "unknown option 'size'" in one_line(done)
 
 
 @pytest.mark.skipif(shutil.which("mount.fuse3") is None, reason="fuse3 is not installed")

@@ -172,7 +172,8 @@ def test_an_abort_ends_every_read_in_flight_and_every_process(
         assert mounted.end() == 0
         daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
         assert not daemons.is_mounted(point)
-        assert f"the connection of {point} was aborted; unmounted it" in mounted.log()[-1]
+        said = f"{point}: the connection was aborted; the dead mount was unmounted"
+        assert said in mounted.log()[-1]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--backend", "fusepy")])
@@ -185,7 +186,7 @@ def test_a_dead_mount_that_cannot_be_removed_is_not_said_to_be_unmounted(
         (connections / str(daemons.connection(point)) / "abort").write_text("1")
         assert mounted.end() == 0
         assert daemons.is_mounted(point)
-        said = f"the connection of {point} was aborted; a dead mount is left: not today"
+        said = f"{point}: the connection was aborted; a dead mount is left: not today"
         assert said in mounted.log()[-1]
 
 
@@ -221,7 +222,7 @@ def test_a_signal_unmounts_though_files_are_open(
         finally:
             if user is not None:
                 daemons.end(user)
-        assert f"unmounting {point}: {signo.name}" in mounted.log()[-2]
+        assert f"unmounting {point}: received {signo.name}" in mounted.log()[-2]
         assert f"unmounted {point}" in mounted.log()[-1]
 
 
@@ -353,7 +354,7 @@ def test_too_few_open_files_are_told_before_anything_is_mounted(
 ) -> None:
     command = ["-m", "ffrecord_fuse", *(["-f"] if foreground else []), "--workers", str(workers)]
     said = assert_it_does_not_mount(command, packed, point, limit)
-    due = f"{point}: serving takes {workers + 16} more open files: Too many open files"
+    due = f"{point}: serving needs {workers + 16} more open files: Too many open files"
     assert said == f"ffrecord-fuse: {due}; raise `ulimit -n`"
 
 

@@ -167,7 +167,7 @@ def test_a_worker_that_cannot_be_started_just_now_is_started_later(
     with daemons.daemon(packed.archive, point, "--workers", "1", command=command) as mounted:
         mounted.kill_worker(0)
         assert daemons.read(point / path) == due
-        assert sum("cannot be started yet" in line for line in mounted.log()) == 1
+        assert sum("cannot start: " in line for line in mounted.log()) == 1
 
 
 def test_a_signal_unmounts_though_no_worker_can_be_started(packed: Packed, point: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_signal_unmounts_though_no_worker_can_be_started(packed: Packed, point
     with daemons.daemon(packed.archive, point, "--workers", "1", command=command) as mounted:
         os.kill(mounted.workers[0], signal.SIGKILL)
         daemons.wait_until(
-            lambda: any("cannot be started yet" in line for line in mounted.log()),
+            lambda: any("cannot start: " in line for line in mounted.log()),
             "it was not tried",
         )
         mounted.process.terminate()
