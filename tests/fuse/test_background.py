@@ -1,4 +1,4 @@
-"""Work in threads beside a loop."""
+"""Jobs that run in threads beside a worker's loop."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def eventfd() -> Iterator[int]:
 
 
 def ended(background: Background, eventfd: int) -> dict[object, Exception | None]:
-    """Wait until nothing is under way, as a loop does: only when it is told to look."""
+    """Collect the results of all jobs. Look only after the eventfd, as the loop does."""
     found: dict[object, Exception | None] = {}
     while background.under_way:
-        assert select.select([eventfd], [], [], PATIENCE)[0], "nobody says that work has ended"
+        assert select.select([eventfd], [], [], PATIENCE)[0], "the eventfd does not announce the end of a job"
         os.eventfd_read(eventfd)
         found.update(background.ended())
     return found
@@ -53,7 +53,7 @@ def test_every_token_comes_back_once_with_what_went_wrong(eventfd: int) -> None:
 def test_threads_are_started_when_there_is_work_for_them_and_only_so_many(eventfd: int) -> None:
     before = threading.active_count()
     background, gate = Background(eventfd, 3), threading.Event()
-    for _ in range(5):  # one after the other needs one
+    for _ in range(5):  # jobs one after the other need one thread
         background.run("short", lambda: None)
         ended(background, eventfd)
         assert threading.active_count() == before + 1
@@ -143,7 +143,7 @@ def test_nothing_of_a_job_is_kept_when_it_has_ended(eventfd: int, fails: bool) -
     del memory, work
     ended(background, eventfd)
     deadline = time.monotonic() + PATIENCE
-    while kept() is not None and time.monotonic() < deadline:  # the thread is about to let go
+    while kept() is not None and time.monotonic() < deadline:  # the thread is about to drop it
         gc.collect()
         time.sleep(0.001)
     assert kept() is None

@@ -1,4 +1,4 @@
-"""INIT, as kernels old and new send it, and what is answered."""
+"""INIT requests of old and new kernels, and the replies to them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support import kernel
 
 INIT_EXT = 1 << 30
 HAS_RESEND = 1 << 39
-# What is asked for, bit by bit: async_read, export_support, do_readdirplus, async_dio,
-# parallel_dirops, max_pages, cache_symlinks.
+# The wanted flags: async_read, export_support, do_readdirplus, async_dio, parallel_dirops,
+# max_pages, cache_symlinks.
 LOWER = 1 << 0 | 1 << 4 | 1 << 13 | 1 << 15 | 1 << 18 | 1 << 22 | 1 << 23
 EVERYTHING = (1 << 64) - 1
 
@@ -57,7 +57,7 @@ def answer(ends: Ends) -> Answer:
     raw = ends[0].recv(1 << 16)
     reply = kernel.parsed(raw)
     assert (reply.unique, reply.error, len(reply.payload)) == (2, 0, 64)
-    assert reply.payload[36:] == bytes(28), "what is not known here is 0"
+    assert reply.payload[36:] == bytes(28), "unknown fields must be 0"
     return Answer._make(struct.unpack("=IIIIHHIIHHI", reply.payload[:36]))
 
 
@@ -79,7 +79,7 @@ def test_a_kernel_of_today_gets_all_that_is_wanted(ends: Ends) -> None:
 def test_no_flag_is_answered_that_was_not_offered(ends: Ends, bit: int) -> None:
     agreed(ends, kernel.init(7, 45, 1 << bit))
     found = answer(ends)
-    known = (LOWER | INIT_EXT) & 1 << bit  # the upper half was not announced
+    known = (LOWER | INIT_EXT) & 1 << bit  # without INIT_EXT, the upper half does not count
     assert (found.flags, found.flags2) == (known, 0)
 
 
@@ -162,7 +162,7 @@ def test_a_mount_that_ends_before_it_began_is_an_error_of_ours() -> None:
         assert caught.value.errno in (errno.ETIMEDOUT, errno.EBADF)
         os.close(reading)
         reading = -1
-        with pytest.raises(MountError) as caught:  # readable, and an error when it is read
+        with pytest.raises(MountError) as caught:  # poll says readable, but reading fails
             agree(writing, "/mnt", seconds=1)
         assert caught.value.errno == errno.EBADF
     finally:

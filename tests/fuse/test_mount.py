@@ -1,4 +1,4 @@
-"""Mounting and unmounting for real: as root, as an ordinary user, by an inherited descriptor."""
+"""Real mounts: as root, as an ordinary user, and with an inherited descriptor."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cleanup() -> Iterator[handshake.Cleanup]:
 
 @pytest.fixture
 def mounter(cleanup: handshake.Cleanup) -> Mounter:
-    """Mounts, and answers FUSE_INIT unless told not to."""
+    """Return a function that mounts, and answers FUSE_INIT by default."""
 
     def mount(
         folder: str, options: str = "", source: str = "/data/a.ffr", answered: bool = True
@@ -66,12 +66,12 @@ def folder(tmp_path: Path) -> str:
 
 @pytest.fixture
 def an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as the package can tell. What really happens is further down."""
+    """Make the package see an ordinary user. Tests with a real user are further down."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
 
 def refusal(source: str, folder: str, options: Options | None = None) -> MountError:
-    """Why it cannot be mounted there. No refusal leaves anything behind."""
+    """Return the error of a mount, and check that the mount leaves nothing behind."""
     before = handmade.open_descriptors()
     with pytest.raises(MountError) as caught:
         mounting.mount(source, folder, options or Options())
@@ -210,7 +210,7 @@ def test_a_busy_mount_is_unmounted_lazily_only(
     assert mount_line(folder) is not None
     mounting.unmount(folder, lazy=True)
     assert mount_line(folder) is None
-    with pytest.raises(BlockingIOError):  # the connection lives on for whoever uses it
+    with pytest.raises(BlockingIOError):  # the connection lives while a program uses it
         os.read(fd, 1 << 17)
     cleanup.close(user)
     with pytest.raises(OSError, match="No such device") as ended:
@@ -236,7 +236,7 @@ def test_a_dead_mount_can_be_found_and_unmounted(
 
 @needs_root
 def test_a_mount_that_never_answers_holds_nobody_up(mounter: Mounter, folder: str) -> None:
-    """Without an answer to FUSE_INIT, lstat of the mount point would wait for ever."""
+    """Without an answer to FUSE_INIT, lstat of the mountpoint would wait for ever."""
     mounter(folder, answered=False)
     assert mounttable.find(folder) is not None
     assert mounttable.connection_of(folder) > 0
@@ -252,7 +252,7 @@ def test_a_mount_that_never_answers_holds_nobody_up(mounter: Mounter, folder: st
 def test_a_mount_point_is_the_same_however_it_is_spelled(
     mounter: Mounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str
 ) -> None:
-    """`far/..` is not the folder that `far` is in: it is a symlink to elsewhere."""
+    """`far` is a symlink to another place, so `far/..` is not the folder that holds `far`."""
     for name in ("mnt", "sub", "else", "else/far", "else/mnt"):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to("sub/../mnt")
@@ -321,7 +321,7 @@ def test_read_ahead_is_raised_where_that_is_permitted(mounter: Mounter, folder: 
     mounter(folder)
     setting = Path(f"/sys/class/bdi/0:{mounttable.connection_of(folder)}/read_ahead_kb")
     if not os.access(setting, os.W_OK):
-        pytest.skip("/sys cannot be written to here")
+        pytest.skip("/sys is not writable")
     assert mounttable.set_read_ahead(folder, 1024) is True
     assert setting.read_text().strip() == "1024"
 
@@ -334,7 +334,7 @@ def test_what_is_not_mounted_has_no_connection_and_no_read_ahead(folder: str) ->
             mounttable.connection_of(path)
 
 
-# ---- mount points that will not do -----------------------------------------------------------
+# ---- unsuitable mountpoints ------------------------------------------------------------------
 
 
 def test_a_missing_folder_is_to_be_made_first(tmp_path: Path) -> None:
@@ -430,7 +430,7 @@ def test_a_user_who_may_not_unmount_is_told_whose_mount_it_is(
 def test_who_has_mounted_may_unmount_whether_they_have_a_name_or_not(
     folder: str, uid: int, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`uid` asks of what 54321 has mounted."""
+    """User 54321 has mounted; `uid` is the user who mounts there again."""
     entry = mounttable.MountEntry(
         folder, mounting.TYPE, "/data/a.ffr", 0, 99, ("ro",), ("rw", f"user_id={NOT_IN_PASSWD}")
     )
@@ -456,7 +456,7 @@ def test_what_else_is_mounted_is_left_alone() -> None:
         mounting.unmount("/proc")
 
 
-# ---- machines that will not do ---------------------------------------------------------------
+# ---- unsuitable machines ---------------------------------------------------------------------
 
 
 def test_a_missing_device_is_named_with_what_to_do(
@@ -465,7 +465,7 @@ def test_a_missing_device_is_named_with_what_to_do(
     monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path / "missing"))
     error = refusal("a", folder)
     assert error.errno == errno.ENODEV
-    assert "no /dev/fuse: load the kernel's module (modprobe fuse)" in str(error)
+    assert "/dev/fuse is missing; load the kernel module with `modprobe fuse`" in str(error)
     assert "--device /dev/fuse" in str(error)
 
 
@@ -474,7 +474,7 @@ def test_a_device_without_a_driver_is_a_missing_one(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "fuse"))  # opening it fails as a device without driver: ENXIO
+        listener.bind(str(tmp_path / "fuse"))  # opening it fails with ENXIO, as without a driver
         monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path / "fuse"))
         assert "modprobe fuse" in str(refusal("a", folder))
 
@@ -514,7 +514,7 @@ for call, arguments in (
 
 
 @needs_root
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="there is no setpriv")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
 def test_a_root_without_rights_is_told_what_its_container_lacks(
     mounter: Mounter, folder: str, tmp_path: Path
 ) -> None:
@@ -532,7 +532,7 @@ def test_a_root_without_rights_is_told_what_its_container_lacks(
     assert unmounted.startswith(f"{errno.EPERM} {tmp_path}/other: root has no right to unmount")
 
 
-# ---- what fusermount3 may answer -------------------------------------------------------------
+# ---- answers of fusermount3 ------------------------------------------------------------------
 
 
 def fake_helper(folder: Path, script: str, name: str = "fusermount3") -> None:
@@ -594,7 +594,7 @@ def test_what_fusermount3_says_becomes_one_line_that_helps(
 def test_a_refusal_names_the_option_that_was_given(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
-    """fusermount3 is asked for allow_other in both cases, and speaks of that."""
+    """fusermount3 gets allow_other in both cases, and its message names allow_other."""
     said = "option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf"
     (tmp_path / "said").write_text(f"fusermount3: {said}\n")
     fake_helper(tmp_path, f"/bin/cat '{tmp_path}/said' >&2; exit 1")
@@ -630,7 +630,7 @@ def test_fusermount3_is_asked_with_the_name_last_and_escaped(
     ]
 
 
-# ---- an ordinary user, really ----------------------------------------------------------------
+# ---- a real ordinary user --------------------------------------------------------------------
 
 IMPORTS = """
 import ffrecord_fuse.mounting.mount as mounting, ffrecord_fuse.mounting.mounttable as mounttable
@@ -669,14 +669,14 @@ def life_of_a_mount(
     folder: str, source: str = "/data/a.ffr", options: str = "", end: str = "unmount"
 ) -> dict[str, object]:
     told = users.run(LIFE, folder, source, options, end, imports=IMPORTS)
-    print(told)  # pytest shows it with a failure
+    print(told)  # pytest shows this when the test fails
     answer: dict[str, object] = json.loads(told)
     return answer
 
 
 @pytest.fixture
 def theirs(tmp_path: Path, cleanup: handshake.Cleanup) -> Iterator[str]:
-    """A folder of an ordinary user's."""
+    """Yield a folder that belongs to an ordinary user."""
     path = tmp_path / "theirs"
     path.mkdir()
     with users.reachable(path):
@@ -801,18 +801,18 @@ for lazy in (False, True):
 @needs_root
 @pytest.mark.skipif(
     not handshake.users_can_open_the_device(),
-    reason="users cannot open /dev/fuse; where it is made to seem so, they leave nothing behind",
+    reason="users cannot open /dev/fuse; the substitute for it leaves nothing behind",
 )
 def test_what_a_user_left_behind_root_can_unmount(theirs: str) -> None:
     life_of_a_mount(theirs, end="none")
     assert mount_line(theirs) is not None
-    with pytest.raises(PermissionError):  # without allow_other, root is kept out, too
+    with pytest.raises(PermissionError):  # without allow_other, even root has no access
         os.stat(theirs)
     mounting.unmount(theirs)
     assert mount_line(theirs) is None
 
 
-# ---- mounted by someone else -----------------------------------------------------------------
+# ---- mounted by another program --------------------------------------------------------------
 
 
 @needs_root
@@ -827,7 +827,7 @@ def test_an_inherited_descriptor_is_taken_as_it_is(
     assert not os.get_blocking(fd)
     assert not os.get_inheritable(fd)
     answer_init(fd)
-    assert mounting.mount("ignored", f"/dev/fd/{fd}", Options()) == fd  # with no request waiting
+    assert mounting.mount("ignored", f"/dev/fd/{fd}", Options()) == fd  # also while no request waits
 
 
 @pytest.mark.parametrize("path", ["/dev/fd/", "/dev/fd/x", "/dev/fd/1/", "dev/fd/1", "/dev/fd/-1"])
@@ -861,7 +861,7 @@ def test_a_descriptor_that_is_not_mounted_is_an_error(
         assert "this descriptor of /dev/fuse is not mounted" in str(error)
 
 
-# ---- the error itself ------------------------------------------------------------------------
+# ---- the error class -------------------------------------------------------------------------
 
 
 def test_a_mount_error_is_an_os_error_and_one_of_ours_with_its_own_exit_code() -> None:

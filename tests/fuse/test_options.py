@@ -1,4 +1,4 @@
-"""`-o` strings: every word, every mistake, and values with anything in them."""
+"""`-o` strings: every option, every mistake, and values with any characters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ffrecord import FFRecordError
 from ffrecord_fuse.errors import OptionError
 from ffrecord_fuse.mounting.options import BACKENDS, IDLE, VERIFY, Options, escape, parse
 
-# Any path: all of Unicode and the stand-ins for bytes that are not UTF-8, but no NUL.
+# Any path: all of Unicode, and the surrogates for bytes that are not UTF-8, but no NUL.
 paths = st.text(
     st.characters(exclude_characters="\0")
     | st.sampled_from(["\\", ",", "=", "\n", " ", "x", "-", "\udcff"]),

@@ -1,4 +1,4 @@
-"""Reads that follow one another, and those that do not."""
+"""Read-ahead for consecutive reads, and none for random reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZE = 10_000
 
 
 class FakeDisk:
-    """Has what was asked of it, and gives nothing back."""
+    """A disk that records the reads and returns nothing."""
 
     def __init__(self) -> None:
         self.has_room = True
@@ -43,7 +43,7 @@ class FakeDisk:
 
 
 class Records:
-    """Files of an archive of which every record has a size; the first begins at byte 100."""
+    """An archive whose records have the given sizes; the first one begins at byte 100."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.starts = list(accumulate(sizes, initial=100))
@@ -58,7 +58,7 @@ class Records:
         return FilePiece(number, file, begin, end - begin, 0, end - begin, None, 0)
 
     def ask(self, number: int, file: int = 0) -> Window | None:
-        """As a session does whose page cache is empty."""
+        """Ask for a record, as a session with an empty page cache does."""
         piece = self.piece(number, file)
         window = self.ahead.find(piece) or self.ahead.follow(piece)
         if window is not None:
@@ -74,7 +74,7 @@ def test_the_third_read_in_a_row_takes_along_what_comes_next() -> None:
     window = records.ask(FOLLOWING - 1)
     assert window is not None
     assert window.begin == records.starts[FOLLOWING - 1]
-    assert window.end in records.starts  # a record that it had in part could not be served
+    assert window.end in records.starts  # a partial record could not be served
     assert SHORTEST - SIZE < window.end - window.begin <= SHORTEST
 
 
@@ -82,11 +82,11 @@ def test_what_follows_is_read_once_in_ever_larger_steps_ahead_of_time() -> None:
     records = Records([SIZE] * 2000)
     for number in range(2000):
         window = records.ask(number)
-        if window is not None:  # the one after it is on its way when half of it is used
+        if window is not None:  # the next window is being read when half is used
             used = records.starts[number + 1] - window.begin
             if used > (window.end - window.begin) / 2 and window.end < records.starts[-1]:
                 assert records.disk.read[-1].begin == window.end
-        assert len(records.ahead._windows) <= 2  # each is memory
+        assert len(records.ahead._windows) <= 2  # each takes memory
     read = records.disk.read
     assert all(one.end == next_.begin for one, next_ in pairwise(read))
     assert read[-1].end == records.starts[-1]
@@ -108,7 +108,7 @@ def test_a_row_goes_on_behind_a_gap_from_a_new_window() -> None:
     for number in range(10):
         records.ask(number)
     end = records.disk.read[-1].end
-    number = records.starts.index(end) + 3  # not far behind what was read ahead
+    number = records.starts.index(end) + 3  # not far behind the window
     for each in range(10, records.starts.index(end)):
         records.ask(each)
     window = records.ask(number)
@@ -121,7 +121,7 @@ def test_the_row_that_was_not_used_for_longest_is_given_up() -> None:
         records.ask(number)
     for client in range(1, 2 * RUNS):
         records.ask(client * 1000)
-        assert records.ask(FOLLOWING + client // 4) is not None  # it is used all the time
+        assert records.ask(FOLLOWING + client // 4) is not None  # this run is used all the time
     assert len(records.disk.read) == 1
 
 
@@ -169,7 +169,7 @@ def test_a_window_ends_before_a_record_that_is_too_large_for_it() -> None:
     for number in range(10):
         records.ask(number)
     assert [window.end for window in records.disk.read] == [records.starts[10]]
-    assert records.ask(10) is None  # it is read alone, and the row goes on behind it
+    assert records.ask(10) is None  # it is read alone, and the run continues behind it
     assert records.ask(11) is not None
 
 
@@ -233,7 +233,7 @@ def test_whatever_is_asked_for_windows_have_it_and_are_bounded(
     number = 0
     for step in steps:
         number = (number + step) % len(sizes)
-        records.ask(number)  # which compares
+        records.ask(number)  # compares the window with the piece
         assert len(records.ahead._windows) <= 2 * RUNS
     for window in records.disk.read:
         assert 0 < window.end - window.begin <= LONGEST

@@ -1,4 +1,4 @@
-"""Requests: bytes made by hand, and what they are taken for."""
+"""Requests: handmade bytes, and their parsed values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ffrecord_fuse.wire.request import Init, MalformedError, Request, Span, Xattr, parse
 from tests.support import kernel
 
-NEEDED = {  # opcode: the shortest body that makes sense
+NEEDED = {  # opcode: the length of its shortest valid body
     kernel.LOOKUP: 2,
     kernel.READ: 40,
     kernel.READDIR: 40,

@@ -1,4 +1,4 @@
-"""A session without a mount: what it answers to each request of a kernel."""
+"""A session without a mount: its answer to each request of the kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support import archives, kernel, trees
 from tests.support.kernel import Kernel, Reply
 from tests.support.session import BLOCK, FILES, NODES, NOWHERE, attr, entry, talk
 
-LARGEST_READ = 150_000  # what goes through a socket, whoever runs the tests
+LARGEST_READ = 150_000  # fits through a socket for every user who runs the tests
 
 
 # ---- names and attributes ------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_after_the_last_entry_there_is_nothing(
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A folder of more entries than are rendered at once, and one that is as large as that."""
+    """Pack a folder with more entries than are rendered together, and one with exactly as many."""
     top = tmp_path_factory.mktemp("crowded")
     names = [f"{'n' * (number % 60)}{number:04d}" for number in range(2500)]
     trees.plain_tree(top / "tree", {f"many/{name}": b"" for name in names})
@@ -159,7 +159,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 
 def listed_names(raw: bytes, plus: bool) -> list[tuple[str, int]]:
-    """Names in a part of a listing, each with the position that comes after it."""
+    """Return the names in a part of a listing, each with the position of the next entry."""
     found, at = [], 0
     while at < len(raw):
         at += 128 if plus else 0
@@ -214,7 +214,7 @@ def test_a_folder_can_be_entered_anywhere_and_backwards(
 
 def test_extended_attributes_have_sizes_and_values(warm: Kernel, tree: Path) -> None:
     if not trees.has_xattrs(tree):
-        pytest.skip("the temporary folder's file system has no extended attributes")
+        pytest.skip("the file system of the temporary folder has no extended attributes")
     node = NODES["a.txt"]
     name = b"user.colour"
     assert warm.ask(kernel.getxattr(node, name, 0)).payload == struct.pack("=II", 5, 0)
@@ -296,7 +296,7 @@ def test_every_way_to_verify_gives_the_same_bytes(packed: Path, tree: Path, veri
                 assert reply.payload == whole[offset : offset + 100]
 
 
-# ---- requests without an answer of their own -----------------------------------------------
+# ---- requests without a specific answer ----------------------------------------------------
 
 
 @pytest.mark.parametrize("opcode", kernel.UNANSWERED)

@@ -1,4 +1,4 @@
-"""A session without a mount: spoiled requests, damage, and defects harm one request at most."""
+"""A session without a mount: a bad request, damage or a defect harms one request at most."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support import archives, kernel
 from tests.support.kernel import Kernel, Reply
 from tests.support.session import BLOCK, FILES, NODES, NOWHERE, POISON, ColdReading, is_well, talk
 
-# ---- what the kernel never sends -----------------------------------------------------------
+# ---- requests that the kernel never sends --------------------------------------------------
 
 SOUND = {
     kernel.LOOKUP: b"a.txt\0",
@@ -39,7 +39,7 @@ def test_a_request_cut_off_at_any_byte_harms_nobody(warm: Kernel, tree: Path, op
     whole = kernel.request(opcode, 2, SOUND.get(opcode, bytes(16)), 99)
     for length in range(1, len(whole)):
         cut = whole[:length]
-        replies = warm.replies(cut)  # its length says more than there is
+        replies = warm.replies(cut)  # the header's length is too large
         assert replies == ([Reply(99, errno.EINVAL)] if length >= 40 else [])
         if length < 40:
             continue
@@ -72,7 +72,7 @@ EXTREMES = (
 
 
 def mutated(generator: random.Random) -> bytes:
-    """A request of any opcode, spoiled in a few places or not at all."""
+    """Return a request of any opcode, changed in a few places or not at all."""
     opcode = generator.choice([*SOUND] if generator.random() < 0.6 else OPCODES)
     body = bytearray(SOUND.get(opcode) or generator.randbytes(generator.randrange(80)))
     for _ in range(generator.choice((0, 0, 0, 1, 1, 2, 3))):
@@ -93,7 +93,7 @@ def mutated(generator: random.Random) -> bytes:
 
 
 def may_have_poison(raw: bytes) -> bool:
-    """Whether the answer to a request may have the bytes of the file `poison`."""
+    """Return True if the reply to a request may contain the bytes of the file `poison`."""
     return raw[4:8] == struct.pack("=I", kernel.READ) and raw[16:24] == struct.pack(
         "=Q", NODES["poison"]
     )
@@ -106,7 +106,7 @@ def fill_buffers_with_poison(talking: Kernel) -> None:
 
 
 def storm(talking: Kernel, tree: Path, count: int, seed: int) -> int:
-    """Send spoiled requests; how many of them were answered with something."""
+    """Send spoiled requests; return the number of replies with a payload."""
     generator = random.Random(seed)
     answered = 0
     for number in range(0, count, talking.at_once):
@@ -124,13 +124,13 @@ def storm(talking: Kernel, tree: Path, count: int, seed: int) -> int:
 
 
 def answers(talking: Kernel, asked: list[bytes]) -> Iterator[tuple[bytes, Reply]]:
-    """Requests and what is answered to them: at most one reply to each, and no others."""
+    """Yield requests with their replies: at most one reply to each, and no others."""
     waiting = {unique_of(raw): raw for raw in asked if len(raw) >= 40}
     for raw in asked:
         talking.send(raw)
     for reply in talking.until_fence():
         yield waiting.pop(reply.unique), reply
-    while any(map(is_sound_read, waiting.values())):  # from the disk, whenever that has it
+    while any(map(is_sound_read, waiting.values())):  # these come from the disk, in any order
         reply = talking.receive()
         yield waiting.pop(reply.unique), reply
 
@@ -140,7 +140,7 @@ def unique_of(raw: bytes) -> int:
 
 
 def is_sound_read(raw: bytes) -> bool:
-    """Which is always answered, but maybe later."""
+    """Return True for a valid read, which is always answered, perhaps later."""
     return len(raw) >= 80 and struct.unpack_from("=II", raw) == (len(raw), kernel.READ)
 
 
@@ -179,7 +179,7 @@ def test_the_poison_is_where_the_tests_believe_it_to_be(warm: Kernel, tree: Path
     assert warm.ask(kernel.read(NODES["poison"], 5, 3)).payload == bytes([POISON]) * 3
 
 
-# ---- what goes wrong is one request's --------------------------------------------------------
+# ---- failures of one request -----------------------------------------------------------------
 
 
 def test_a_handler_that_raises_answers_eio_and_the_loop_lives(
@@ -211,7 +211,7 @@ def test_a_check_that_raises_answers_eio_and_the_loop_lives(
 
 @pytest.fixture
 def own_copy(packed: Path, tmp_path: Path) -> Path:
-    """To be damaged."""
+    """Return a copy of the archive that a test may damage."""
     copy = tmp_path / "copy.ffr"
     copy.write_bytes(packed.read_bytes())
     return copy
