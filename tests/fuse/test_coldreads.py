@@ -126,7 +126,7 @@ def test_a_plain_read_that_takes_long_holds_up_no_other_request(
         assert talking.log == []
 
 
-def test_what_the_page_cache_has_is_answered_without_a_thread(
+def test_cached_pages_are_answered_without_a_thread(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed.read_bytes()
@@ -171,7 +171,7 @@ def _has_nowait(path: Path) -> bool:
             return False
 
 
-def test_a_file_system_that_cannot_say_that_it_would_wait_is_read_beside_the_loop(
+def test_a_file_system_without_nowait_is_read_beside_the_loop(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RWF_NOWAIT fails with EOPNOTSUPP: even a read of cached pages may ask a network."""
@@ -254,7 +254,7 @@ def test_more_reads_than_slots_are_all_answered(
 
 
 @needs_libaio
-def test_o_direct_that_does_not_read_is_given_up_and_no_slot_is_used_again(
+def test_failing_o_direct_is_given_up_and_no_slot_is_used_again(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit, submitted = aio.Context.submit, []
@@ -310,7 +310,7 @@ def test_without_a_thread_reads_are_answered_by_the_loop(
         (MemoryError(), "reading node 3 failed: MemoryError()"),
     ],
 )
-def test_a_plain_read_that_fails_is_its_requests_error_only(
+def test_a_failing_plain_read_fails_only_its_request(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
     without_direct(monkeypatch)
@@ -360,7 +360,7 @@ def test_a_session_ends_although_a_thread_waits_for_a_dead_disk(
 
 
 @needs_libaio
-def test_a_read_that_has_landed_is_told_of_while_a_refused_one_is_still_read(
+def test_a_completed_read_is_reported_while_a_refused_one_is_still_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The eventfd was reset, and nothing else would wake the loop."""
@@ -384,7 +384,7 @@ def test_a_read_that_has_landed_is_told_of_while_a_refused_one_is_still_read(
 
 
 @needs_libaio
-def test_closing_leaves_nothing_that_writes_to_the_eventfd(
+def test_after_closing_no_thread_writes_to_the_eventfd(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The eventfd's number may belong to another file later."""
@@ -429,7 +429,7 @@ def read_everything(archive: Path, tree: Path, reading: type[Reading] = ColdRead
 @pytest.mark.parametrize(
     "code", [errno.EAGAIN, errno.EINVAL, errno.EBADF, errno.ENOMEM, errno.EFAULT, 0]
 )
-def test_a_submission_that_is_refused_is_read_another_way(
+def test_a_refused_submission_is_read_another_way(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     monkeypatch.setattr(aio.Context, "submit", lambda self, at, count: -code)
@@ -470,7 +470,7 @@ def test_a_kernel_that_refuses_every_other_time_loses_nothing(
     ],
     ids=["half", "nothing", "a byte", "a byte less", "EIO", "EINVAL", "EAGAIN"],
 )
-def test_a_read_that_comes_back_short_is_finished_by_hand(
+def test_a_short_read_is_finished_by_a_plain_read(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, shorten: Callable[[int], int]
 ) -> None:
     given = completions.change(monkeypatch, shorten)
@@ -479,7 +479,7 @@ def test_a_read_that_comes_back_short_is_finished_by_hand(
     assert given
 
 
-def test_without_an_aio_context_everything_is_read_by_hand(
+def test_without_an_aio_context_all_reads_are_plain(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aio.ContextPool, "borrow", lambda self, wanted: None)
@@ -487,14 +487,14 @@ def test_without_an_aio_context_everything_is_read_by_hand(
     read_in_batches(packed, tree)
 
 
-def test_without_o_direct_everything_is_read_by_hand(
+def test_without_o_direct_all_reads_are_plain(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_source, "_direct_alignment", lambda fd: 0)
     read_everything(packed, tree)
 
 
-def test_a_machine_with_few_aio_requests_left_serves_more_reads_than_those(
+def test_a_machine_with_few_aio_requests_left_serves_more_reads_than_that(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aio, "CAPACITIES", (1,))
@@ -527,7 +527,7 @@ def test_a_page_cache_that_comes_and_goes_changes_nothing(
         read_everything(packed, tree, Reading)
 
 
-def test_cold_reads_that_wait_together_are_all_answered_rightly(packed: Path, tree: Path) -> None:
+def test_cold_reads_that_wait_together_are_all_answered_correctly(packed: Path, tree: Path) -> None:
     read_in_batches(packed, tree)
 
 

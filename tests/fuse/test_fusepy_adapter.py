@@ -124,10 +124,10 @@ def test_a_mount_is_the_folder_that_was_packed(
     daemon(tmp_path / "packed.ffr", env=environment)
     assert trees.differences(tmp_path / "tree", tmp_path / "mnt") == []
     with Archive.open(tmp_path / "packed.ffr") as opened:
-        assert_numbers_are_those_of_the_index(tmp_path / "mnt", Filesystem(opened))
+        assert_numbers_equal_the_index(tmp_path / "mnt", Filesystem(opened))
 
 
-def assert_numbers_are_those_of_the_index(top: Path, filesystem: Filesystem) -> None:
+def assert_numbers_equal_the_index(top: Path, filesystem: Filesystem) -> None:
     """Check the inode numbers of lstat and of listings, and the kinds in listings."""
 
     def walk(folder: bytes, inode: int) -> None:
@@ -148,7 +148,7 @@ def assert_numbers_are_those_of_the_index(top: Path, filesystem: Filesystem) -> 
 @needs_fuse
 @needs_root
 @needs_mfusepy
-def test_what_the_kernel_was_told_it_does_not_ask_again(
+def test_the_kernel_does_not_ask_again_for_cached_answers(
     tmp_path: Path, archive: Path, daemon: Callable[..., Daemon]
 ) -> None:
     daemon(archive)
@@ -188,7 +188,7 @@ def test_a_damaged_file_is_an_error_and_one_line_in_the_log(
 @needs_fuse
 @needs_root
 @needs_mfusepy
-def test_what_is_not_verified_is_served_as_it_is(
+def test_unverified_data_is_served_unchanged(
     tmp_path: Path, archive: Path, daemon: Callable[..., Daemon]
 ) -> None:
     archives.damage(archive, "one")
@@ -259,7 +259,7 @@ def test_the_command_returns_when_the_mount_answers(tmp_path: Path, archive: Pat
 @needs_fuse
 @needs_root
 @needs_mfusepy
-def test_a_mount_that_was_handed_in_is_served(tmp_path: Path, archive: Path) -> None:
+def test_a_mount_that_was_passed_in_is_served(tmp_path: Path, archive: Path) -> None:
     folder = tmp_path / "handed in"
     folder.mkdir()
     fd = mounting.mount("elsewhere", str(folder), Options())
@@ -320,7 +320,7 @@ class Refusing:
 
 @needs_fuse
 @pytest.mark.parametrize("foreground", [True, False])
-def test_what_libfuse_says_when_it_cannot_mount_is_the_error(
+def test_the_message_of_libfuse_becomes_the_error(
     tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, foreground: bool,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

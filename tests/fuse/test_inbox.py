@@ -118,7 +118,7 @@ def test_cores_may_halt_before_a_worker_sleeps_on_the_disk(
     inbox.close()
 
 
-def test_one_request_that_lets_wait_ends_the_row(
+def test_one_late_request_ends_the_busy_phase(
     kernel: tuple[socket.socket, int], eventfd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send, fd = kernel
@@ -140,7 +140,7 @@ def test_one_request_that_lets_wait_ends_the_row(
     inbox.close()
 
 
-def test_a_worker_for_which_looking_does_not_pay_goes_on_to_sleep_at_once(
+def test_a_worker_stops_spinning_when_it_does_not_pay_off(
     kernel: tuple[socket.socket, int], eventfd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send, fd = kernel
@@ -185,7 +185,7 @@ def test_a_worker_does_not_sleep_on_a_request_that_another_has_taken(
     inbox.close()
 
 
-def test_a_worker_that_does_not_look_leaves_cores_alone(
+def test_a_worker_that_does_not_spin_leaves_cores_alone(
     kernel: tuple[socket.socket, int], eventfd: int
 ) -> None:
     send, fd = kernel
@@ -217,7 +217,7 @@ def _open_here(path: Path) -> int:
     return found
 
 
-def test_the_wish_is_kept_up_as_long_as_its_file_is_open(device: Path) -> None:
+def test_cores_poll_as_long_as_the_device_is_open(device: Path) -> None:
     wish = Idling("poll")
     assert not _open_here(device)
     wish.poll()
@@ -251,7 +251,7 @@ def test_many_cores_poll_only_when_asked_to(
     wish.halt()
 
 
-def test_who_may_not_ask_does_without(device: Path) -> None:
+def test_without_permission_polling_is_a_no_op(device: Path) -> None:
     device.unlink()
     wish = Idling("poll")
     wish.poll()

@@ -62,7 +62,7 @@ def test_a_log_that_was_asked_for_is_not_our_choice(no_syslog: Path, tmp_path: P
         ("", "/root", 0, "/var/log/ffrecord-fuse.log"),
     ],
 )
-def test_the_file_is_where_a_user_s_programs_keep_such_things(
+def test_the_default_file_depends_on_the_user(
     monkeypatch: pytest.MonkeyPatch, state: str, home: str, user: int, due: str
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", state)
@@ -72,7 +72,7 @@ def test_the_file_is_where_a_user_s_programs_keep_such_things(
     assert list(report._our_own_paths()) == [due, f"/temporary/ffrecord-fuse-{user}.log"]
 
 
-def test_where_no_file_can_be_made_there_is_none(
+def test_without_a_writable_folder_nothing_is_logged(
     no_syslog: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "state").write_bytes(b"in the way")
@@ -89,7 +89,7 @@ def lines(path: Path) -> Iterator[int]:
         yield int(line.split()[2])
 
 
-def test_a_file_of_our_own_stays_below_its_bound_and_keeps_the_last_lines(no_syslog: Path) -> None:
+def test_the_default_file_stays_below_its_limit_and_keeps_the_last_lines(no_syslog: Path) -> None:
     log = Log()
     text = "x" * 4000
     count = 4 * MOST_BYTES // len(text)
@@ -102,7 +102,7 @@ def test_a_file_of_our_own_stays_below_its_bound_and_keeps_the_last_lines(no_sys
     assert kept == list(range(count - len(kept), count))
 
 
-def test_workers_and_mounts_that_share_a_file_lose_no_line_when_it_begins_anew(
+def test_processes_that_share_a_file_lose_no_line_when_it_is_renamed(
     no_syslog: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six processes with two descriptors write a little more than the size limit."""

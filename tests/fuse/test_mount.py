@@ -188,7 +188,7 @@ def test_unmounting_twice_is_an_error_the_second_time(mounter: Mounter, folder: 
     assert os.listdir(folder) == []
 
 
-def test_what_is_not_there_cannot_be_unmounted(folder: str) -> None:
+def test_a_missing_folder_cannot_be_unmounted(folder: str) -> None:
     for path in (f"{folder}/missing", f"{folder}/missing/too", "/proc/self/exe/inside"):
         with pytest.raises(MountError, match="the folder does not exist") as caught:
             mounting.unmount(path)
@@ -235,7 +235,7 @@ def test_a_dead_mount_can_be_found_and_unmounted(
 
 
 @needs_root
-def test_a_mount_that_never_answers_holds_nobody_up(mounter: Mounter, folder: str) -> None:
+def test_a_mount_that_never_answers_blocks_nobody(mounter: Mounter, folder: str) -> None:
     """Without an answer to FUSE_INIT, lstat of the mountpoint would wait for ever."""
     mounter(folder, answered=False)
     assert mounttable.find(folder) is not None
@@ -289,7 +289,7 @@ def test_only_the_mount_point_itself_is_found(mounter: Mounter, tmp_path: Path) 
 
 
 @needs_root
-def test_of_mounts_on_top_of_each_other_the_upper_is_found_and_unmounted(
+def test_the_upper_of_two_stacked_mounts_is_found_and_unmounted(
     mounter: Mounter, cleanup: handshake.Cleanup, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounter(folder, source="lower")
@@ -326,7 +326,7 @@ def test_read_ahead_is_raised_where_that_is_permitted(mounter: Mounter, folder: 
     assert setting.read_text().strip() == "1024"
 
 
-def test_what_is_not_mounted_has_no_connection_and_no_read_ahead(folder: str) -> None:
+def test_an_unmounted_folder_has_no_connection_and_no_read_ahead(folder: str) -> None:
     assert mounttable.set_read_ahead(folder, 1024) is False
     assert mounttable.set_read_ahead("/proc", 1024) is False
     for path in (folder, "/proc"):
@@ -337,7 +337,7 @@ def test_what_is_not_mounted_has_no_connection_and_no_read_ahead(folder: str) ->
 # ---- unsuitable mountpoints ------------------------------------------------------------------
 
 
-def test_a_missing_folder_is_to_be_made_first(tmp_path: Path) -> None:
+def test_a_missing_folder_must_be_created_first(tmp_path: Path) -> None:
     error = refusal("a", str(tmp_path / "missing"))
     assert error.errno == errno.ENOENT
     assert "the folder does not exist; create it with `mkdir -p`" in str(error)
@@ -355,7 +355,7 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     assert "not a folder; choose an empty folder" in str(error)
 
 
-def test_what_is_in_a_folder_would_be_hidden(tmp_path: Path) -> None:
+def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".hidden").touch()
     error = refusal("a", str(tmp_path))
     assert error.errno == errno.ENOTEMPTY
@@ -373,14 +373,14 @@ def test_a_name_that_no_file_can_have_is_our_error(tmp_path: Path, name: str) ->
     assert "a character that no path can have, such as NUL; correct the path" in str(error)
 
 
-def test_too_long_a_name_is_our_error_with_the_system_s_words(tmp_path: Path) -> None:
+def test_a_name_that_is_too_long_is_our_error_with_the_system_s_reason(tmp_path: Path) -> None:
     error = refusal("a", str(tmp_path / ("n" * 256)))
     assert "cannot mount here: File name too long" in str(error)
 
 
 @needs_root
 @pytest.mark.parametrize("state", ["alive", "dead"])
-def test_a_folder_where_an_archive_is_mounted_is_to_be_unmounted_first(
+def test_a_mounted_folder_must_be_unmounted_first(
     mounter: Mounter, cleanup: handshake.Cleanup, folder: str, state: str
 ) -> None:
     fd = mounter(folder, source="/data/first.ffr")
@@ -427,7 +427,7 @@ def test_a_user_who_may_not_unmount_is_told_whose_mount_it_is(
         (1000, "choose another folder, or ask user 54321 or root to run `ffrecord umount {}`"),
     ],
 )
-def test_who_has_mounted_may_unmount_whether_they_have_a_name_or_not(
+def test_the_user_who_mounted_can_unmount_even_without_a_name(
     folder: str, uid: int, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """User 54321 has mounted; `uid` is the user who mounts there again."""
@@ -441,18 +441,20 @@ def test_who_has_mounted_may_unmount_whether_they_have_a_name_or_not(
 
 
 @needs_root
-def test_a_mount_point_is_quoted_as_a_shell_takes_it(mounter: Mounter, tmp_path: Path) -> None:
+def test_a_mountpoint_is_quoted_for_the_shell(mounter: Mounter, tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     folder.mkdir()
     mounter(str(folder))
     assert f"run `ffrecord umount '{folder}'` first" in str(refusal("b", str(folder)))
 
 
-def test_what_else_is_mounted_is_left_alone() -> None:
+def test_other_file_systems_are_left_alone() -> None:
     error = refusal("a", "/proc")
     assert error.errno == errno.EBUSY
     assert "a file system (proc) is already mounted here; choose another folder" in str(error)
-    with pytest.raises(MountError, match=r"mounted here \(proc\) is not an archive; use umount\(8\)"):
+    with pytest.raises(
+        MountError, match=r"mounted here \(proc\) is not an archive; use umount\(8\)"
+    ):
         mounting.unmount("/proc")
 
 
@@ -480,7 +482,7 @@ def test_a_device_without_a_driver_is_a_missing_one(
 
 
 @needs_root
-def test_a_device_that_does_not_open_says_why(
+def test_a_device_that_cannot_be_opened_gives_the_reason(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path))
@@ -488,7 +490,7 @@ def test_a_device_that_does_not_open_says_why(
 
 
 @needs_root
-def test_what_is_not_the_device_cannot_be_mounted(
+def test_another_device_cannot_be_mounted(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -578,7 +580,7 @@ def test_without_fusermount3_only_root_can_mount(
         ("something\n  else", errno.EIO, "cannot mount here: fusermount3: something else"),
     ],
 )  # fmt: skip
-def test_what_fusermount3_says_becomes_one_line_that_helps(
+def test_messages_of_fusermount3_become_one_helpful_line(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, code: int, told: str
 ) -> None:
     (tmp_path / "said").write_text(f"fusermount3: {said}\n")
@@ -615,7 +617,7 @@ def test_a_helper_that_fails_silently_or_passes_nothing_is_an_error(
 
 
 @pytest.mark.usefixtures("an_ordinary_user")
-def test_fusermount3_is_asked_with_the_name_last_and_escaped(
+def test_fusermount3_gets_the_name_last_and_escaped(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -703,7 +705,7 @@ def test_an_ordinary_user_mounts_and_unmounts(theirs: str, end: str) -> None:
 
 
 @needs_helper
-def test_an_ordinary_user_s_flags_are_handed_on(theirs: str) -> None:
+def test_an_ordinary_user_s_flags_are_passed_on(theirs: str) -> None:
     fields = life_of_a_mount(theirs, options="noexec,noatime,dev,suid")["fields"]
     assert isinstance(fields, list)
     assert set(fields[5].split(",")) == {"ro", "nosuid", "nodev", "noexec", "noatime"}
@@ -770,7 +772,7 @@ def test_letting_others_in_needs_user_allow_other(theirs: str, word: str) -> Non
     ("mode", "told_to"),
     [(0o755, "choose a folder that you can write to"), (0o700, "choose a folder of your own")],
 )
-def test_an_ordinary_user_mounts_on_no_folder_of_another(
+def test_an_ordinary_user_cannot_mount_on_another_user_s_folder(
     theirs: str, mode: int, told_to: str
 ) -> None:
     os.chown(theirs, 0, 0)
@@ -782,7 +784,7 @@ def test_an_ordinary_user_mounts_on_no_folder_of_another(
 
 @needs_helper
 @needs_root
-def test_an_ordinary_user_cannot_unmount_what_root_mounted(mounter: Mounter, theirs: str) -> None:
+def test_an_ordinary_user_cannot_unmount_root_s_mount(mounter: Mounter, theirs: str) -> None:
     mounter(theirs)
     script = """
 for lazy in (False, True):
@@ -803,7 +805,7 @@ for lazy in (False, True):
     not handshake.users_can_open_the_device(),
     reason="users cannot open /dev/fuse; the substitute for it leaves nothing behind",
 )
-def test_what_a_user_left_behind_root_can_unmount(theirs: str) -> None:
+def test_root_can_unmount_a_user_s_mount(theirs: str) -> None:
     life_of_a_mount(theirs, end="none")
     assert mount_line(theirs) is not None
     with pytest.raises(PermissionError):  # without allow_other, even root has no access
@@ -816,7 +818,7 @@ def test_what_a_user_left_behind_root_can_unmount(theirs: str) -> None:
 
 
 @needs_root
-def test_an_inherited_descriptor_is_taken_as_it_is(
+def test_an_inherited_descriptor_is_used_without_mounting(
     mounter: Mounter, cleanup: handshake.Cleanup, folder: str
 ) -> None:
     fd = cleanup.descriptor(os.dup(mounter(folder, answered=False)))
@@ -827,15 +829,17 @@ def test_an_inherited_descriptor_is_taken_as_it_is(
     assert not os.get_blocking(fd)
     assert not os.get_inheritable(fd)
     answer_init(fd)
-    assert mounting.mount("ignored", f"/dev/fd/{fd}", Options()) == fd  # also while no request waits
+    assert (
+        mounting.mount("ignored", f"/dev/fd/{fd}", Options()) == fd
+    )  # also while no request waits
 
 
 @pytest.mark.parametrize("path", ["/dev/fd/", "/dev/fd/x", "/dev/fd/1/", "dev/fd/1", "/dev/fd/-1"])
-def test_other_paths_are_no_descriptors(path: str) -> None:
+def test_other_paths_are_not_descriptors(path: str) -> None:
     assert mounting.inherited_descriptor(path) is None
 
 
-def test_a_descriptor_that_was_not_handed_in_is_an_error() -> None:
+def test_a_descriptor_that_is_not_open_is_an_error() -> None:
     error = refusal("a", "/dev/fd/999999")
     assert error.errno == errno.EBADF
     assert "this descriptor is not open; the program that mounts must pass it on" in str(error)

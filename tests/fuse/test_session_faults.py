@@ -35,7 +35,9 @@ OPCODES = [*range(61), 4096, 65535, 1 << 31, (1 << 32) - 1]
 
 
 @pytest.mark.parametrize("opcode", OPCODES)
-def test_a_request_cut_off_at_any_byte_harms_nobody(warm: Kernel, tree: Path, opcode: int) -> None:
+def test_a_request_truncated_at_any_byte_harms_nothing(
+    warm: Kernel, tree: Path, opcode: int
+) -> None:
     whole = kernel.request(opcode, 2, SOUND.get(opcode, bytes(16)), 99)
     for length in range(1, len(whole)):
         cut = whole[:length]
@@ -51,7 +53,7 @@ def test_a_request_cut_off_at_any_byte_harms_nobody(warm: Kernel, tree: Path, op
 
 @pytest.mark.parametrize("claimed", [0, 1, 39, 40, 47, 49, 65536, (1 << 31), (1 << 32) - 1])
 @pytest.mark.parametrize("opcode", [1, 3, 15, 44, 2, 77])
-def test_a_wrong_length_is_malformed_whatever_it_is_of(
+def test_a_wrong_length_is_malformed_for_every_opcode(
     warm: Kernel, tree: Path, opcode: int, claimed: int
 ) -> None:
     raw = struct.pack("=I", claimed) + kernel.request(opcode, 2, bytes(8), 99)[4:]
@@ -174,7 +176,7 @@ def test_replies_have_no_byte_of_a_buffer_that_was_used_before(talking: Kernel, 
         assert POISON not in reply.payload, raw
 
 
-def test_the_poison_is_where_the_tests_believe_it_to_be(warm: Kernel, tree: Path) -> None:
+def test_the_poison_is_where_the_tests_expect_it(warm: Kernel, tree: Path) -> None:
     assert stat.S_ISREG(os.lstat(tree / "poison").st_mode)
     assert warm.ask(kernel.read(NODES["poison"], 5, 3)).payload == bytes([POISON]) * 3
 
@@ -245,7 +247,7 @@ def test_damage_is_an_error_and_a_line_in_the_log_for_that_file_only(
 
 
 @pytest.mark.parametrize("reading", [Reading, ColdReading])
-def test_a_file_that_is_cut_off_while_it_is_served_is_an_error_and_not_a_crash(
+def test_a_file_truncated_while_it_is_served_is_an_error_and_not_a_crash(
     own_copy: Path, tree: Path, reading: type[Reading]
 ) -> None:
     with talk(own_copy, reading=reading) as talking:
@@ -257,7 +259,7 @@ def test_a_file_that_is_cut_off_while_it_is_served_is_an_error_and_not_a_crash(
         assert is_well(talking, tree)
 
 
-def test_statistics_are_those_of_the_archive_that_is_open(own_copy: Path) -> None:
+def test_statistics_describe_the_open_archive(own_copy: Path) -> None:
     blocks = -(-own_copy.stat().st_size // 4096)
     with talk(own_copy) as talking:
         own_copy.unlink()

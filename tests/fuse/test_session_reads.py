@@ -60,7 +60,7 @@ def read_row(talking: Kernel, number: int) -> Reply:
     return talking.ask(kernel.read(number + 2, 0, 1 << 16))
 
 
-def test_cold_files_in_a_row_are_right_and_few_reads(
+def test_consecutive_cold_files_take_few_reads(
     row: tuple[Path, list[bytes]], disk_reads: list[tuple[int, int]]
 ) -> None:
     archive, contents = row
@@ -72,7 +72,7 @@ def test_cold_files_in_a_row_are_right_and_few_reads(
     assert sum(length for _, length in disk_reads) < 1.1 * sum(map(len, contents))
 
 
-def test_cold_files_in_a_row_that_are_asked_for_together_are_all_answered(
+def test_consecutive_cold_files_requested_together_are_all_answered(
     row: tuple[Path, list[bytes]],
 ) -> None:
     archive, contents = row
@@ -90,7 +90,7 @@ def test_cold_files_in_a_row_that_are_asked_for_together_are_all_answered(
 
 
 @pytest.mark.parametrize("verify", ["first", "off"])
-def test_what_was_read_ahead_stays_what_it_was(tmp_path: Path, verify: str) -> None:
+def test_the_memory_of_a_window_does_not_change(tmp_path: Path, verify: str) -> None:
     """This holds for small windows too, while other reads from the disk take memory."""
     sizes = ([3000] * 8 + [1_300_000]) * 10
     contents = [content(size, number) for number, size in enumerate(sizes)]
@@ -127,7 +127,7 @@ def test_windows_end_where_records_do_in_each_shard(tmp_path: Path) -> None:
             assert opened.blocks.last_start(file, starts[-1] + LONGEST) == starts[-1]
 
 
-def test_a_damaged_file_in_a_row_is_the_only_one_that_is_not_served(
+def test_only_the_damaged_file_of_a_run_is_not_served(
     row: tuple[Path, list[bytes]], disk_reads: list[tuple[int, int]]
 ) -> None:
     archive, contents = row
@@ -140,7 +140,7 @@ def test_a_damaged_file_in_a_row_is_the_only_one_that_is_not_served(
     assert len(disk_reads) < IN_A_ROW / 10
 
 
-def test_a_row_that_cannot_be_read_ahead_is_read_file_by_file(
+def test_files_of_an_unreadable_window_are_read_one_by_one(
     row: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bad sector spoils the window, but the files beside it can still be read."""
@@ -166,7 +166,7 @@ def test_a_row_that_cannot_be_read_ahead_is_read_file_by_file(
 
 
 @pytest.mark.parametrize("which", range(1, 5))
-def test_no_memory_to_read_ahead_with_costs_no_file_and_leaves_none_waiting(
+def test_without_memory_for_a_window_every_request_is_answered(
     row: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
     archive, contents = row
@@ -185,7 +185,7 @@ def test_no_memory_to_read_ahead_with_costs_no_file_and_leaves_none_waiting(
     assert next(turns) > which
 
 
-def test_a_block_found_right_elsewhere_is_not_taken_for_right_in_what_was_read_before(
+def test_a_block_verified_later_is_checked_again_in_an_older_window(
     tmp_path: Path,
 ) -> None:
     """The archive is repaired in place while an older window is still in memory."""
@@ -208,7 +208,7 @@ def test_a_block_found_right_elsewhere_is_not_taken_for_right_in_what_was_read_b
             assert talking.ask(kernel.read(large, 0, 3 * BLOCK)) == Reply(2, 0, whole)
 
 
-def test_an_error_with_one_of_those_that_wait_for_a_window_is_only_its_own(
+def test_an_error_fails_only_one_of_the_requests_that_wait_for_a_window(
     row: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive, contents = row
@@ -280,7 +280,7 @@ def test_a_large_file_of_the_original_is_read_beside_the_loop(
         assert talking.ask(kernel.read(large, 3 * BLOCK, 999)).payload == whole[3 * BLOCK :]
 
 
-def test_no_thread_to_be_had_for_a_file_of_the_original_leaves_nobody_waiting(
+def test_without_a_thread_no_request_for_a_file_of_the_original_waits(
     original: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive, whole = original
