@@ -34,7 +34,7 @@ def mount(
     backend: str = "native",
     log: str | os.PathLike[str] | None = None,
 ) -> Iterator[str]:
-    """Mount an archive while the `with` block runs, and return the path of the mountpoint.
+    """Mount an archive while the `with` block runs. The `as` variable is the mountpoint's path.
 
     The mount belongs to the process that calls this function. If that process is killed in the
     block, the mount ends too. A forked child can read the mount, but neither keeps nor ends it.
@@ -93,8 +93,7 @@ def _start(arguments: list[str], named: str, lifeline: Lifeline, folder: str) ->
     here = str(Path(__file__).parent.parent)
     known = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     # The command runs in its own session: a signal to this process group would end it before it can
-    # undo the mount. Nobody kills the command either: it notices through the lifeline when this
-    # process has ended.
+    # undo the mount. If this process dies, the command notices that through the lifeline.
     with subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": known}, pass_fds=lifeline.descriptors,
         start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

@@ -27,7 +27,7 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None, caller: Caller | None = None) -> int:
-    """Run the command line and return the exit code. If there is a `caller`, its end unmounts."""
+    """Run the command line and return the exit code. The mount ends with the `caller`, if given."""
     told = for_shell if caller is None else str  # a caller is a Python program, not a shell
     return run_command(lambda: _run(_parse(arguments), caller), PROGRAM, told)
 

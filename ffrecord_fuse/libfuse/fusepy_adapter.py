@@ -46,8 +46,8 @@ def prepare(
 ) -> Callable[[Ready], None]:  # fmt: skip
     """Return a function that mounts, reports when it is ready, and serves until unmounted.
 
-    If there is a `caller`, its end unmounts. Problems that can be found in advance are raised here.
-    The returned function raises the others, while libfuse mounts.
+    The mount ends with the `caller`, if there is one. Problems that can be found in advance are
+    raised here. The returned function raises the others, while libfuse mounts.
     """
     inherited = mounting.inherited_descriptor(mountpoint)
     if inherited is None:

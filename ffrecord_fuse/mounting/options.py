@@ -83,7 +83,7 @@ def offered() -> list[str]:
 
 
 def escape(value: str) -> str:
-    """Return a value as it is written in an `-o` string."""
+    """Return a value escaped for an `-o` string."""
     return re.sub(r"([\\,])", r"\\\1", value)
 
 

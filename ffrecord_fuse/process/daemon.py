@@ -48,9 +48,9 @@ def serve(
 ) -> int:  # fmt: skip
     """Mount and serve. Return when unmounted or, for a daemon, as soon as the mount answers.
 
-    If mounting fails, an error is raised and no process is left in the background. If there is a
-    `caller`, its end unmounts. `warn` is called with the place of the log if that is not the usual
-    one.
+    If mounting fails, an error is raised and no process is left in the background. The mount ends
+    with the `caller`, if there is one. If there is no syslog, `warn` is called with the place of
+    the log.
     """
     archive, mountpoint = absolute(archive), absolute(mountpoint)
     by_libfuse = options.backend == "fusepy"

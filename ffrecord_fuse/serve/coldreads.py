@@ -1,7 +1,7 @@
 """Read from the disk: many reads in flight, and an eventfd that announces their completion.
 
-Reads use O_DIRECT, so that data is cached once: in the page cache of the mount, not in that of the
-archive too. Each worker has one `AioQueue` with a fixed number of slots.
+Reads use O_DIRECT, so that data is cached once, for the mount, and not a second time for the
+archive. Each worker has one `AioQueue` with a fixed number of slots.
 
 A plain read in a thread replaces a read that cannot be queued (no O_DIRECT, no AIO, no free slot).
 It also completes a read that failed or returned too few bytes. Only if the plain read fails is the

@@ -1,4 +1,4 @@
-"""When a worker spins, sleeps, and keeps cores awake."""
+"""The inbox of a worker: spinning, sleeping, and keeping cores awake."""
 
 from __future__ import annotations
 

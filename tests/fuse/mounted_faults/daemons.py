@@ -202,7 +202,7 @@ try:
             sys.exit(1)
         os.getxattr(os.path.join(point, path), "user.ffrecord.crc32")
         if os.path.lexists(os.path.join(point, f"missing {seed} {done}")):
-            print("there is what is not there", flush=True)
+            print("a name was found that does not exist", flush=True)
             sys.exit(1)
         os.statvfs(point)
         done += 1
