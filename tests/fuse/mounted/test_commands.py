@@ -110,11 +110,11 @@ REFUSED: dict[tuple[str, ...], tuple[int, str]] = {
     ("{text}", "{mnt}"): (3, "text"),
     ("{archive}", "{mnt}", "-o", "bogus"): (2, "unknown option 'bogus'"),
     ("{archive}", "{mnt}", "-o", "verify=never"): (2, "one of first, always, off"),
-    ("{archive}", "{mnt}", "-o", "allow_other,allow_root"): (2, "leave one out"),
-    ("{archive}", "{mnt}", "-o", "noexec,rw"): (2, "mounted read-only: leave it out"),
+    ("{archive}", "{mnt}", "-o", "allow_other,allow_root"): (2, "leave one of them out"),
+    ("{archive}", "{mnt}", "-o", "noexec,rw"): (2, "mounts are read-only; leave rw out"),
     ("{archive}", "{mnt}", "--workers", "0"): (2, "workers=0"),
     ("{archive}", "{mnt}", "--log", "{mnt}/no/log"): (13, "No such file or directory"),
-    ("{archive}", "/dev/fd/999"): (18, "no such descriptor"),
+    ("{archive}", "/dev/fd/999"): (18, "this descriptor is not open"),
 }
 # Each command runs in a forked process: starting Python would take longer than the rest.
 RUN_ALL = """
@@ -287,7 +287,8 @@ def test_a_path_without_a_mount_cannot_be_unmounted(archive: Path, mountpoint: P
     ):
         done = command("umount", path)
         assert done.returncode == 18
-        assert one_line(done) == f"ffrecord: {path}: {why}"
+        advice = "`ffrecord umount --list` shows where archives are mounted"
+        assert one_line(done) == f"ffrecord: {path}: {why}; {advice}"
 
 
 def test_unmounting_the_archive_names_its_mountpoint(
