@@ -1,7 +1,7 @@
 """Find a Python binding of libfuse, build its arguments, and catch its messages.
 
-mfusepy uses libfuse 3 or 2, fusepy uses libfuse 2. Both have a class FUSE, which mounts and serves
-until the file system is unmounted, and a class Operations, the base class of the callbacks.
+mfusepy uses libfuse 3 or 2, fusepy uses libfuse 2. Both packages have two classes. FUSE mounts and
+serves until the file system is unmounted. Operations is the base class of the callbacks.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class ColdReads:
             self._done.append((token, wanted.data, slot))
             return
         have = max(0, bytes_got(self._sources, result) - skip)
-        if not self._uses_slots:  # AIO has failed for good: add no more reads to the queue
+        if not self._uses_slots:  # AIO or O_DIRECT failed for good: queue no more reads
             self._free.clear()
         self._finish(token, file, begin, wanted, have, slot)
 

@@ -124,7 +124,7 @@ class Reading:
         window = self._ahead.find(piece)
         if window is None:
             return False
-        if piece.checksums is None:  # verified later than the window was read: check it again
+        if piece.checksums is None:  # the block may have been verified after the window was read
             piece = self._content.piece(piece.inode, *request.argument, anew=True) or piece
             if not window.has(piece):
                 return False

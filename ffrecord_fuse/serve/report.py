@@ -179,7 +179,7 @@ def _our_own_paths() -> Iterator[str]:
 
 def _open(path: str) -> int:
     """Open a log file. Follow a symlink, unless another user put it into a shared folder."""
-    follow = 0 if os.path.islink(path) else os.O_NOFOLLOW  # a symlink made after this check
+    follow = 0 if os.path.islink(path) else os.O_NOFOLLOW  # refuse a symlink that appears now
     locks.refuse_planted_symlink(path)
     fd = os.open(path, _APPEND | follow, 0o640)
     try:

@@ -260,7 +260,7 @@ def test_the_command_returns_when_the_mount_answers(tmp_path: Path, archive: Pat
 @needs_root
 @needs_mfusepy
 def test_a_mount_that_was_passed_in_is_served(tmp_path: Path, archive: Path) -> None:
-    folder = tmp_path / "handed in"
+    folder = tmp_path / "passed in"
     folder.mkdir()
     fd = mounting.mount("elsewhere", str(folder), Options())
     try:
