@@ -1,4 +1,7 @@
-"""Packed archives as directories, through FUSE: `with mount("packed.ffr") as path: …`."""
+"""Mount packed folders as read-only directories: `with mount("packed.ffr") as path: …`.
+
+A separate daemon process serves the mount. Failures raise `MountError`.
+"""
 
 from __future__ import annotations
 
@@ -31,28 +34,31 @@ def mount(
     backend: str = "native",
     log: str | os.PathLike[str] | None = None,
 ) -> Iterator[str]:
-    """Mount an archive for as long as the block runs; gives the path of the folder.
+    """Mount an archive while the `with` block runs. The `as` variable is the mountpoint's path.
 
-    The mount belongs to the process that makes it, and ends with that process if it is killed in
-    the block. A child that is forked in the block may use the mount, and neither keeps nor ends it.
+    The mount belongs to the process that calls this function. If that process is killed in the
+    block, the mount ends too. A forked child can read the mount, but neither keeps nor ends it.
 
     Args:
         archive: a packed folder, or the folder of its shards.
-        mountpoint: an empty folder; a temporary one if left out.
-        options: as after `-o` on the command line.
-        workers: processes that serve it.
-        backend: "native" or "fusepy".
-        log: a file to log to; syslog if left out.
+        mountpoint: an empty folder. By default, a temporary folder is created.
+        options: the text after `-o` on the command line, such as `"verify=always"`.
+        workers: the number of processes that serve the mount.
+        backend: `"native"` or `"fusepy"`.
+        log: the log file. The default is syslog.
+
+    Raises:
+        MountError: if mounting or unmounting fails.
     """
     words = [options, f"backend={backend}"]
     if workers is not None:
         words.append(f"workers={workers}")
     if log is not None:
         words.append(f"log={escape(os.path.abspath(log))}")
-    named = mountpoint or archive  # in errors: nobody knows a folder that was made for this
+    named = mountpoint or archive  # for errors: the user does not know a temporary folder
     folder = ""
     if mountpoint is None:
-        # The daemon makes it, and removes it when this program is killed.
+        # The daemon creates the folder, and removes it if this program is killed.
         mountpoint = folder = f"{tempfile.gettempdir()}/ffrecord-{secrets.token_hex(8)}"
     path = os.path.abspath(mountpoint)
     maker = os.getpid()
@@ -65,7 +71,7 @@ def mount(
         yield path
 
 
-# Not -m, which looks for modules in the current folder first: there may be a numpy.py in it.
+# Not `python -m`: it imports from the current folder first, which may contain a numpy.py.
 _COMMAND = """
 import sys
 sys.path[:] = filter(None, sys.path)
@@ -78,14 +84,16 @@ sys.exit(main(arguments, caller))
 
 
 def _start(arguments: list[str], named: str, lifeline: Lifeline, folder: str) -> None:
-    """Run the command in a process of its own: a fork of this one would take its threads' locks
-    along. Errors are those of the path `named`, unless they are of the mount point."""
+    """Run the mount command in a new process. A fork would inherit locks that threads hold.
+
+    Errors name the path `named`, or the mountpoint if the message is about the mountpoint.
+    """
     descriptors = " ".join(map(str, lifeline.descriptors))
     command = [sys.executable, "-c", _COMMAND, descriptors, folder, *arguments]
     here = str(Path(__file__).parent.parent)
     known = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    # In a session of its own: a signal to all processes of this one's group would end it before
-    # it can undo what it has done. It is not killed either: it finds out that nobody waits.
+    # The command runs in its own session: a signal to this process group would end it before it can
+    # undo the mount. If this process dies, the command notices that through the lifeline.
     with subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": known}, pass_fds=lifeline.descriptors,
         start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -99,14 +107,18 @@ def _start(arguments: list[str], named: str, lifeline: Lifeline, folder: str) ->
         if why.startswith(f"{mountpoint}: "):
             named = mountpoint
         why = why.removeprefix(f"{named}: ")
-        raise MountError(named, errno.EIO, why or f"exit code {running.returncode}")
+        silent = (
+            f"mounting failed with exit code {running.returncode} and no message; "
+            "run `ffrecord mount -f` in a shell to see why"
+        )
+        raise MountError(named, errno.EIO, why or silent)
 
 
 def _unmount(mountpoint: str, folder: str, maker: int) -> None:
-    """Unmount, and remove the folder that was made for it; nothing of that in a forked child."""
+    """Unmount, and remove the temporary folder. In a forked child this does nothing."""
     if os.getpid() != maker:
         return
-    if find(mountpoint) is not None:  # else somebody has, in the block or from outside
+    if find(mountpoint) is not None:  # it may have been unmounted in the block or from outside
         try:
             unmount(mountpoint)
         except MountError as error:
@@ -114,5 +126,5 @@ def _unmount(mountpoint: str, folder: str, maker: int) -> None:
                 raise
             unmount(mountpoint, lazy=True)
     if folder:
-        with contextlib.suppress(OSError):  # the daemon may have removed it
+        with contextlib.suppress(OSError):  # the daemon may have removed the folder
             os.rmdir(folder)

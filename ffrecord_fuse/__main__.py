@@ -1,4 +1,4 @@
-"""`python -m ffrecord_fuse` is the `ffrecord-fuse` command."""
+"""Run `ffrecord-fuse` as `python -m ffrecord_fuse`."""
 
 from ffrecord_fuse.cli import main
 

@@ -1,4 +1,4 @@
-"""`ffrecord-fuse ARCHIVE MOUNTPOINT -o OPTIONS`: what mount(8) and fstab call.
+"""The command `ffrecord-fuse ARCHIVE MOUNTPOINT -o OPTIONS`, which mount(8) and fstab run.
 
 mount -t fuse.ffrecord-fuse photos.ffr /mnt/photos -o allow_other
 """
@@ -27,8 +27,8 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None, caller: Caller | None = None) -> int:
-    """Run the command line and return the exit code. The mount ends with `caller`."""
-    told = for_shell if caller is None else str  # a caller is a program in Python
+    """Run the command line and return the exit code. The mount ends with the `caller`, if given."""
+    told = for_shell if caller is None else str  # a caller is a Python program, not a shell
     return run_command(lambda: _run(_parse(arguments), caller), PROGRAM, told)
 
 
@@ -52,29 +52,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("archive", metavar="ARCHIVE",
         help="a packed folder, or the folder of its shards")  # fmt: skip
     parser.add_argument("mountpoint", metavar="MOUNTPOINT",
-        help="an empty folder; /dev/fd/N takes an open /dev/fuse")  # fmt: skip
-    parser.add_argument("-f", "--foreground", action="store_true", help="stay, and log to stderr")
+        help="an empty folder, or /dev/fd/N for a mounted /dev/fuse that was passed in",
+    )  # fmt: skip
+    parser.add_argument("-f", "--foreground", action="store_true",
+        help="stay in the foreground and log to standard error")  # fmt: skip
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTIONS",
         help="allow_other, allow_root, uid=N, gid=N, umask=M, verify=first|always|off, workers=N, "
-        "spin=µs, idle=poll|halt, log=FILE, backend=native|fusepy, and generic ones such as noexec",
+        "spin=µs, idle=poll|halt, log=FILE, backend=native|fusepy, "
+        "and options of mount(8) such as noexec",
     )  # fmt: skip
-    parser.add_argument("--workers", type=int, metavar="N", help="processes that serve it")
-    parser.add_argument("--backend", choices=BACKENDS, help="native if left out")
-    parser.add_argument("--log", metavar="FILE", help="where to log to; syslog if left out")
+    parser.add_argument("--workers", type=int, metavar="N",
+        help="number of processes that serve the mount")  # fmt: skip
+    parser.add_argument("--backend", choices=BACKENDS, help="default: native")
+    parser.add_argument("--log", metavar="FILE", help="log file; default: syslog")
 
 
 def run(
     given: argparse.Namespace, caller: Caller | None = None, *, program: str = "ffrecord",
     by_mount8: bool = False,
 ) -> int:  # fmt: skip
-    """Mount as the command line says. Complaints begin with the `program`'s name."""
+    """Mount as the command line says. Warnings begin with the name of the `program`."""
     words = list(given.options)
     for name in ("workers", "backend", "log"):
         value = getattr(given, name)
         if value is not None:
             words.append(f"{name}={escape(str(value))}")
     options = parse(words, by_mount8=by_mount8)
-    # Not before it is asked for: help and completion need none of what it imports.
+    # Imported late: help and completion do not need these modules.
     from ffrecord_fuse.process.daemon import serve
 
     return serve(

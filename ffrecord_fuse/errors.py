@@ -1,4 +1,4 @@
-"""Errors that stop a mount before a file is served. The command exits with `exit_code`."""
+"""Errors of mounting and unmounting. The command exits with their `exit_code`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from ffrecord.errors import FFRecordError, _SystemCallError
 
 
 class OptionError(FFRecordError, ValueError):
-    """A word after `-o` that is not offered, or has a value that makes no sense."""
+    """An unknown option after `-o`, or an option with an invalid value."""
 
-    exit_code = 2  # as for any command line that is wrong
+    exit_code = 2  # the same as for any wrong command line
 
 
 class MountError(_SystemCallError, FFRecordError):
-    """Mounting or unmounting is not possible there. `errno` says which way, the text what to do."""
+    """Mounting or unmounting failed. `errno` has the reason, the message says what to do."""
 
     exit_code = 18

@@ -1,7 +1,8 @@
-"""An archive as a read-only file system: names, attributes, listings. It knows nothing of the wire.
+"""Present an archive as a read-only file system: names, attributes, folder listings.
 
-Inodes are those of the index, 0 is the root. What cannot be done is an OSError with the errno that
-the caller of the system call gets. Nothing here waits for a disk: the index is in memory.
+Inode numbers are the index's own; 0 is the root. A failure is an OSError with the errno for the
+program that made the system call. The index is in memory, so no function waits for a disk. This
+module does not know the FUSE protocol.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ SPACE_BLOCK = 4096
 
 
 class Space(NamedTuple):
+    """The answer to statfs(2)."""
+
     blocks: int
     files: int
     block_size: int
@@ -40,16 +43,16 @@ class Space(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Neighbouring entries of a folder in columns, from the entry at position `first` on.
+    """Consecutive entries of a folder as columns; the first is at position `first`.
 
-    Positions count "." and "..", which come first.
+    The entries "." and ".." have positions 0 and 1.
     """
 
     first: int
-    names: npt.NDArray[np.uint8]  # end to end
+    names: npt.NDArray[np.uint8]  # joined without separators
     lengths: Ints
     inodes: Ints
-    dots: npt.NDArray[np.bool_]  # which are "." and ".."
+    dots: npt.NDArray[np.bool_]  # True for "." and ".."
     modes: Ints
     links: Ints
     uids: Ints
@@ -60,17 +63,18 @@ class Listing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Owner, group and mode for every file and folder instead of its own; None leaves that."""
+    """Owner, group and umask that replace the packed ones of all files; None replaces nothing."""
 
     uid: int | None = None
     gid: int | None = None
     umask: int | None = None
     keeper: int | None = None
-    """The user who alone, besides root, gets past the root folder. (allow_root: the kernel knows
-    all users or none, and does not ask again for what it has cached. Permissions it does check.)"""
+    """The only user, besides root, who can enter the root folder. This implements allow_root: the
+    kernel admits either all users or one, and serves cached data without asking the daemon. But it
+    always checks permissions."""
 
     def applied(self, found: Status) -> Status:
-        """The attributes of an inode of the archive, as the mount shows them."""
+        """Return the attributes of an inode as the mount shows them."""
         inode, mode, links, uid, gid, size, mtime_ns = found
         if self.umask is not None and not stat.S_ISLNK(mode):
             mode = stat.S_IFMT(mode) | (0o777 & ~self.umask)
@@ -82,7 +86,7 @@ class Ownership:
 
 
 class Filesystem:
-    """The tree of an archive. Used by one thread of each worker; nothing in it changes."""
+    """The tree of an archive. It never changes; one thread of each worker uses it."""
 
     def __init__(
         self,
@@ -102,20 +106,20 @@ class Filesystem:
         return self._count
 
     def lookup(self, folder: int, name: bytes) -> int:
-        """The inode of a name in a folder; MISSING if there is none."""
+        """Return the inode of a name in a folder; MISSING if the name does not exist."""
         if not 0 <= folder < self._count:
             raise OSError(errno.ESTALE, "no such inode")
         found = self._index.child(folder, name)
         return self._special(folder, name) if found == MISSING else found
 
     def _special(self, folder: int, name: bytes) -> int:
-        """The inode of a name that is in no index: "." and ".."; MISSING or an error for others."""
-        if name == b".":  # asked for by NFS servers, of files too: a handle is nothing but a number
+        """Return the inode of "." or ".."; MISSING for a name that the index does not have."""
+        if name == b".":  # NFS servers ask for it, also in files: their handle is only a number
             return folder
         if not stat.S_ISDIR(self.mode(folder)):
             raise OSError(errno.ENOTDIR, "not a folder")
         if len(name) > LONGEST_NAME:
-            raise OSError(errno.ENAMETOOLONG, "too long a name")
+            raise OSError(errno.ENAMETOOLONG, "the name is too long")
         return self._index.parent(folder) if name == b".." else MISSING
 
     def mode(self, inode: int) -> int:
@@ -123,7 +127,7 @@ class Filesystem:
         return self._index.mode(inode)
 
     def attributes(self, inode: int) -> Status:
-        """The inode's attributes, with the mount's own ownership."""
+        """Return the inode's attributes, with the mount's `Ownership` applied."""
         if not 0 <= inode < self._count:
             raise OSError(errno.ESTALE, "no such inode")
         found = self._index.status(inode)
@@ -135,7 +139,7 @@ class Filesystem:
         return self._index.target(inode)
 
     def listing(self, folder: int, first: int, count: int) -> Listing | None:
-        """Up to `count` entries from position `first` on; None where there are no more."""
+        """Return up to `count` entries from position `first` on; None after the last entry."""
         if not stat.S_ISDIR(self.mode(folder)):
             raise OSError(errno.ENOTDIR, "not a folder")
         entries = self._index.entries(folder)
@@ -160,7 +164,7 @@ class Filesystem:
         return Listing(first, names, lengths, inodes, is_dot, *self._columns(inodes))
 
     def _columns(self, inodes: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
-        """Modes, links, owners, groups, sizes and mtimes."""
+        """Return the columns of modes, links, owners, groups, sizes and mtimes."""
         tables, own = self._index.tables, self._own or Ownership()
         rows = tables.inodes[inodes]
         attributes = tables.attributes[rows["attributes"]]
@@ -177,14 +181,14 @@ class Filesystem:
         return mode, links, uid, gid, size, rows["mtime"].astype(np.int64)
 
     def space(self) -> Space:
-        """The answer to statfs(2): the archive's bytes and inodes, and no room for more."""
+        """Return the answer to statfs(2): the archive's size and inodes, and no free space."""
         reader = self.archive.reader
         sizes = [int(reader.get_offsets(file)[-1]) for file in range(len(reader.fnames))]
         blocks = sum(-(-size // SPACE_BLOCK) for size in sizes)
         return Space(blocks, len(self._index), SPACE_BLOCK, LONGEST_NAME)
 
     def xattr(self, inode: int, name: bytes) -> bytes:
-        """One extended attribute: the archive's own, or one of those made up here."""
+        """Return the value of an extended attribute: a packed one, or `user.ffrecord.…`."""
         self._require(inode)
         value = self._made_up(inode, name) if name.startswith(OURS) else None
         if value is None:
@@ -194,7 +198,10 @@ class Filesystem:
         return value
 
     def xattr_names(self, inode: int) -> list[bytes]:
-        """The archive's own only: those made up here would be copied along with the files."""
+        """Return the names of the packed attributes.
+
+        The `user.ffrecord.…` attributes are not listed: tools would copy them with the files.
+        """
         self._require(inode)
         return list(self._index.xattrs(inode))
 
@@ -205,7 +212,7 @@ class Filesystem:
             return os.fsencode(self._log_place)
         if inode == ROOT and name == ARCHIVE:
             path = os.path.abspath(self.archive.path)
-            # Of an archive in shards the folder, as it was mounted, not the file with the index.
+            # For an archive in shards, show the folder that was mounted, not the index file.
             is_folder = len(self.archive.reader.fnames) > 1
             return os.fsencode(os.path.dirname(path) if is_folder else path)
         if name in (RECORD, CRC32) and stat.S_ISREG(self.mode(inode)):
@@ -215,7 +222,7 @@ class Filesystem:
         return None
 
     def place(self, inode: int) -> str:
-        """A file's path, its record and the file that this is in, for messages."""
+        """Return a file's path, its record and the name of the archive or shard, for messages."""
         record = self._index.record(inode)
         file, _ = self.archive.blocks.locate(record)
         name = os.path.basename(self.archive.reader.fnames[file])

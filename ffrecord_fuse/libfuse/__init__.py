@@ -1,1 +1,1 @@
-"""The second back end: the same file system through mfusepy or fusepy."""
+"""The second back end: serves the same file system through mfusepy or fusepy."""

@@ -1,7 +1,7 @@
-"""libfuse as Python packages have it: which there is, how it is told to mount, what it says.
+"""Find a Python binding of libfuse, build its arguments, and catch its messages.
 
-mfusepy takes libfuse 3 or 2, fusepy libfuse 2. Both have a class FUSE, which mounts and serves
-until the mount has gone, and a class Operations, which the callbacks are of.
+mfusepy uses libfuse 3 or 2, fusepy uses libfuse 2. Both packages have two classes. FUSE mounts and
+serves until the file system is unmounted. Operations is the base class of the callbacks.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting import mount as mounting
 from ffrecord_fuse.mounting.options import Options
 
-PACKAGES = ("mfusepy", "fuse")  # the second is what fusepy calls itself
+PACKAGES = ("mfusepy", "fuse")  # fusepy's module is called `fuse`
 ENCODING = "latin-1"
-"""Names are bytes, and both packages hand them over as text, in an encoding of our choice. In this
-one every byte is a character, so that no name is out of reach."""
+"""The encoding of names between libfuse and the callbacks. File names are bytes, but both packages
+pass them as text. In latin-1 every byte is a character, so every name can be passed."""
 
 FOREVER = 10**9
-"""Seconds that the kernel may keep what it was told: an archive does not change."""
+"""Seconds that the kernel may cache answers: an archive does not change."""
 
 
 def load(mountpoint: str) -> Any:
-    """The module that speaks to libfuse."""
+    """Return the Python module for libfuse."""
     for name in PACKAGES:
         try:
             with _libfuse3_first() if name == "mfusepy" else contextlib.nullcontext():
                 library = importlib.import_module(name)
         except ImportError:
             continue
-        except (OSError, AttributeError) as error:  # how they say: none, or one that is too old
+        except (OSError, AttributeError) as error:  # libfuse is missing or too old
             why = (
-                f"cannot mount, {name} finds no libfuse to use ({error}): install the package "
-                "fuse3 or libfuse3, or take the native back end, which needs none"
+                f"{name} finds no usable libfuse ({error}); install the package fuse3 or libfuse3, "
+                "or use the native back end, which needs no libfuse"
             )
             raise MountError(mountpoint, errno.ENOENT, why) from None
-        if hasattr(library, "Operations"):  # there is another package with a module `fuse`
+        if hasattr(library, "Operations"):  # another package also has a module `fuse`
             return library
     why = (
-        "cannot mount, neither mfusepy nor fusepy is installed: pip install 'ffrecord[fuse]', "
-        "or take the native back end, which needs none"
+        "neither mfusepy nor fusepy is installed; run `pip install 'ffrecord[fuse]'`, "
+        "or use the native back end, which needs neither"
     )
     raise MountError(mountpoint, errno.ENOENT, why)
 
 
 @contextlib.contextmanager
 def _libfuse3_first() -> Iterator[None]:
-    """mfusepy would take libfuse 2 where both are installed."""
+    """Make mfusepy load libfuse 3. It prefers libfuse 2 if both are installed."""
     path = ctypes.util.find_library("fuse3")
     if path is None or "FUSE_LIBRARY_PATH" in os.environ:
         yield
@@ -65,7 +65,7 @@ def _libfuse3_first() -> Iterator[None]:
 
 
 def settings(source: str, options: Options) -> dict[str, str | int | bool]:
-    """The arguments of FUSE(), besides the callbacks and the mount point."""
+    """Return the keyword arguments of FUSE()."""
     found: dict[str, str | int | bool] = {
         "encoding": ENCODING, "foreground": True, "nothreads": True,
         "use_ino": True, "kernel_cache": True,
@@ -73,13 +73,13 @@ def settings(source: str, options: Options) -> dict[str, str | int | bool]:
     }  # fmt: skip
     for word in mounting.words(source, options):
         name, _, value = word.partition("=")
-        if name != "nodiratime":  # libfuse has no such word, and a read-only mount no need of it
+        if name != "nodiratime":  # unknown to libfuse, and without effect on a read-only mount
             found[name] = value.encode().decode(ENCODING) or True
     return found
 
 
 class Overheard:
-    """Catches stderr while libfuse mounts: it explains itself nowhere else."""
+    """Catches standard error while libfuse mounts: it writes its messages nowhere else."""
 
     def __init__(self) -> None:
         self._heard = os.memfd_create("stderr")
@@ -87,7 +87,7 @@ class Overheard:
         os.dup2(self._heard, 2)
 
     def stop(self) -> str:
-        """As one line."""
+        """Restore standard error and return the caught text as one line."""
         os.dup2(self._stderr, 2)
         said = os.pread(self._heard, 4096, 0).decode(errors="replace")
         os.close(self._heard)

@@ -1,9 +1,9 @@
-"""The same file system through libfuse: by mfusepy (libfuse 3, or 2) or fusepy (libfuse 2).
+"""Serve the file system through libfuse, with mfusepy (libfuse 3 or 2) or fusepy (libfuse 2).
 
-Slower than the native back end, and one thread: callbacks that wait for a disk, one after the
-other. It is for systems where that one does not work, and a second implementation to check it by.
+This back end is for systems where the native one does not work. Tests also compare the two. It is
+slower: one thread runs all callbacks one after the other, and each waits for the disk.
 
-libfuse knows files by their paths, which come as text: see `binding.ENCODING`.
+libfuse names files by their paths, as text: see `binding.ENCODING`.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def prepare(
     source: str, mountpoint: str, options: Options, filesystem: Filesystem, content: CheckedContent,
     counts: memoryview, log: Log, caller: Caller | None = None,
 ) -> Callable[[Ready], None]:  # fmt: skip
-    """A function that mounts and serves until the mount has gone; it says when it is ready.
+    """Return a function that mounts, reports when it is ready, and serves until unmounted.
 
-    The mount ends with the `caller`, if there is one. What can be seen to stand in the way is
-    raised here. The rest turns up while libfuse mounts.
+    The mount ends with the `caller`, if there is one. Problems that can be found in advance are
+    raised here. The returned function raises the others, while libfuse mounts.
     """
     inherited = mounting.inherited_descriptor(mountpoint)
     if inherited is None:
         mounting.check(mountpoint)
-    else:  # libfuse, from 3.3 on, takes it as well, and waits in read(2)
+    else:  # libfuse 3.3 and later also accepts /dev/fd/N; it waits in read(2), hence blocking
         os.set_blocking(mounting.mount(source, mountpoint, options), True)
     library = binding.load(mountpoint)
     settings = binding.settings(source, options)
@@ -73,9 +73,9 @@ def prepare(
         try:
             library.FUSE(callbacks, place, **settings)
         except RuntimeError as error:
-            # libfuse 3 also fails in the end when it was a signal that made it unmount.
+            # libfuse 3 also fails at the end if a signal made it unmount.
             if not callbacks.has_started:
-                said = stderr.stop() or f"libfuse gives up with code {error}"
+                said = stderr.stop() or f"libfuse failed with code {error}"
                 raise mounting.refusal(mountpoint, said, options) from None
         if caller is not None and caller.has_ended():
             caller.wait_for_release()
@@ -84,7 +84,7 @@ def prepare(
 
 
 def _release_after(caller: Caller, mountpoint: str, log: Log) -> None:
-    """Unmount when the caller has ended. In a thread, since libfuse waits in the only other one."""
+    """Unmount when the caller has ended. Uses a thread, because libfuse blocks the main one."""
     connection = mounttable.connection_at(mountpoint)
 
     def wait() -> None:
@@ -97,7 +97,7 @@ def _release_after(caller: Caller, mountpoint: str, log: Log) -> None:
 def _answered(
     callback: Callable[Concatenate[Callbacks, P], T],
 ) -> Callable[Concatenate[Callbacks, P], T]:
-    """Make an error in a callback that request's answer: EIO, if nothing better is known."""
+    """Wrap a callback: its errors become the answer to its request, EIO if there is no errno."""
 
     @functools.wraps(callback)
     def answer(self: Callbacks, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -105,22 +105,22 @@ def _answered(
             return callback(self, *args, **kwargs)
         except OSError as error:
             raise OSError(error.errno or errno.EIO, error.strerror) from error
-        except Exception as error:  # a defect, or a hostile index: not the end of the mount
+        except Exception as error:  # a defect or a hostile index must not end the mount
             self.report(callback.__name__, error)
-            raise OSError(errno.EIO, "it failed") from error
+            raise OSError(errno.EIO, "the request failed") from error
 
     return answer
 
 
 class Callbacks:
-    """The functions that libfuse calls. Inodes have the same numbers as in the native back end.
+    """The functions that libfuse calls. Inode numbers are the same as in the native back end.
 
     Args:
         filesystem: names and attributes.
-        content: what files are made of.
+        content: contents of files.
         counts: a row of the counters.
-        log: takes a line.
-        started: called once, when the kernel's first request has come.
+        log: called with each line for the log.
+        started: called once, when the kernel's first request has arrived.
     """
 
     use_ns = True  # times are nanoseconds
@@ -143,9 +143,11 @@ class Callbacks:
         self._started()
 
     def init_with_config(self, connection: Any, config: Any) -> None:
-        """Do the same for mfusepy, which calls this instead. The answer to FUSE_INIT limits how far
-        the kernel reads ahead, and how many reads may be under way; that these may be O_DIRECT ones
-        is libfuse 3's default."""
+        """Start as `init` does; mfusepy calls this function instead.
+
+        The answer to FUSE_INIT limits how far the kernel reads ahead and how many reads may be in
+        flight. libfuse 3 allows asynchronous O_DIRECT reads by default.
+        """
         if connection is not None:
             connection.max_readahead = mounttable.READ_AHEAD_KIB << 10
             connection.max_background = MOST_BACKGROUND  # libfuse's default is 12
@@ -176,10 +178,13 @@ class Callbacks:
 
     @_answered
     def readdir(self, path: str, handle: int) -> list[tuple[str, dict[str, int], int]]:
-        """All of it: libfuse keeps it for as long as the folder is open. (0: no position.)"""
+        """Return all entries of a folder. libfuse keeps them while the folder is open.
+
+        The 0 in each entry means "no position".
+        """
         self._counts[report.LISTINGS] += 1
         listing = self._filesystem.listing(self._inode(path), 0, sys.maxsize)
-        assert listing is not None  # there are always "." and ".."
+        assert listing is not None  # "." and ".." always exist
         names, at, found = listing.names.tobytes().decode(ENCODING), 0, []
         numbers = (listing.inodes + abi.ROOT_ID).tolist()
         columns = zip(listing.lengths.tolist(), numbers, listing.modes.tolist(), strict=True)
@@ -227,14 +232,14 @@ class Callbacks:
         return [name.decode(ENCODING) for name in names]
 
     def _not_needed(self, *arguments: object) -> NoReturn:
-        """The kernel then opens without asking, keeps what it has cached, and asks no more."""
+        """Answer ENOSYS: the kernel then opens files without asking, and keeps its cache."""
         raise OSError(errno.ENOSYS, "not needed")
 
-    open = flush = _not_needed  # not opendir: libfuse lists only what it has opened
+    open = flush = _not_needed  # not opendir: libfuse lists only folders that it has opened
 
     def _refuse(self, *arguments: object) -> NoReturn:
         raise OSError(errno.EROFS, "read-only")
 
-    # The kernel refuses these by itself, unless someone else has mounted, and not read-only.
+    # The kernel refuses these by itself, unless another program mounted without `ro`.
     chmod = chown = create = fallocate = link = mkdir = mknod = removexattr = rename = _refuse
     rmdir = setxattr = symlink = truncate = unlink = utimens = write = _refuse

@@ -1,1 +1,1 @@
-"""Mount points: options, the table of mounts, mount and unmount, and who a mount ends with."""
+"""Mount and unmount: options, the mount table, and mounts that end with their program."""

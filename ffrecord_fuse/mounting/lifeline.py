@@ -1,13 +1,13 @@
-"""Ends a mount with the program that made it, however that program ends.
+"""End a mount together with the program that made it, however that program ends.
 
-The caller hands the daemon two descriptors:
+The program that mounts (the caller) gives the daemon two descriptors:
 
-- the reading end of a pipe. It comes to its end when the caller closes its own end, exits, or
-  becomes another program (exec);
-- a pidfd of the caller, which tells of its death even while processes that it has forked keep the
-  pipe open. Some sandboxes refuse pidfds; the pipe alone will do there.
+- The reading end of a pipe. It reports end of file when the caller closes the writing end, exits,
+  or runs another program (exec).
+- A pidfd of the caller. It reports the caller's death even while forked children keep the pipe
+  open. Some sandboxes refuse pidfds; then the pipe alone must do.
 
-A forked child neither keeps a mount alive nor ends it: the mount belongs to the process that made
+The mount belongs to the process that made it. A forked child neither keeps the mount alive nor ends
 it.
 """
 
@@ -25,11 +25,11 @@ from ffrecord_fuse.mounting.mounttable import connection_at
 
 RELEASE_SECONDS = 10.0
 _held: set[int] = set()
-"""The writing ends of this process."""
+"""The writing ends of this process's pipes."""
 
 
 class Lifeline:
-    """The caller's end. Mounts that were given `descriptors` last until it is closed."""
+    """The caller's end: mounts that received `descriptors` last until it is closed."""
 
     def __init__(self) -> None:
         theirs, self._pipe = os.pipe()
@@ -39,7 +39,7 @@ class Lifeline:
         _held.add(self._pipe)
 
     def handed_over(self) -> None:
-        """Close the descriptors that the daemon has by now."""
+        """Close the descriptors after the daemon has received its copies."""
         while self.descriptors:
             os.close(self.descriptors.pop())
 
@@ -60,11 +60,11 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class Caller:
-    """The program that a mount belongs to, as the daemon sees it.
+    """The daemon's end: the program that a mount belongs to.
 
     Args:
-        descriptors: those of a `Lifeline`.
-        folder: a folder to make for the mount, and to remove when the caller has ended.
+        descriptors: the descriptors of a `Lifeline`.
+        folder: a folder to create for the mount, and to remove after the caller has ended.
     """
 
     def __init__(self, descriptors: Sequence[int], folder: str | None = None) -> None:
@@ -80,12 +80,12 @@ class Caller:
         return bool(self._poll.poll(0))
 
     def wait(self) -> None:
-        """Return when the caller has ended."""
+        """Wait until the caller has ended."""
         self._poll.poll()
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[None]:
-        """Make the folder; remove it again if mounting fails."""
+        """Create the folder; remove it again if mounting fails."""
         if self._folder is not None:
             os.mkdir(self._folder, 0o700)
         try:
@@ -95,9 +95,9 @@ class Caller:
             raise
 
     def release(self, mountpoint: str, connection: int | None, log: Callable[[str], None]) -> None:
-        """Unmount lazily after the caller's end: other programs may still read open files.
+        """Unmount after the caller's end, lazily: other programs may still read open files.
 
-        A caller that ends in good order has unmounted already.
+        A caller that ends normally has already unmounted.
         """
         if connection is not None and connection_at(mountpoint) == connection:
             log(f"unmounting {mountpoint}: the program that mounted it has ended")
@@ -109,7 +109,7 @@ class Caller:
         self._released.set()
 
     def wait_for_release(self) -> None:
-        """Return when another thread is through with `release`."""
+        """Wait until another thread has finished `release`."""
         self._released.wait(RELEASE_SECONDS)
 
     def _remove_folder(self) -> None:

@@ -1,15 +1,19 @@
-"""Mounting and unmounting: /dev/fuse, mount(2), fusermount3, a descriptor that was handed in.
+"""Mount and unmount: by mount(2), by fusermount3, or with a descriptor that was passed in.
 
-`mount` returns a descriptor that is mounted and waits for its first request, FUSE_INIT. Until that
-is answered, whoever looks at the mount point waits; when the last copy of the descriptor is closed,
-the mount stays as a dead one (ENOTCONN), so that nobody takes an empty folder for the data.
+`mount` returns a descriptor of /dev/fuse that is mounted. The kernel's first request, FUSE_INIT,
+waits there. Until it is answered, every program that looks at the mountpoint waits. When the last
+copy of the descriptor is closed, a dead mount stays (ENOTCONN): an empty folder in its place could
+be taken for the data.
 
-Root calls mount(2). Others ask fusermount3, which is setuid root, decides what they may (its rules
-are in /etc/fuse.conf), and passes the descriptor back over a socket. Someone else may have mounted
-already, as container runtimes do: then the mount point is `/dev/fd/N`.
+There are three ways to mount:
 
-Nothing here looks into a mounted file system: a daemon that hangs would hang us too, and one that
-died lets not even lstat through. `mounttable` knows what is mounted where.
+- Root calls mount(2).
+- Other users run fusermount3, which is setuid root. It applies the rules of /etc/fuse.conf and
+  passes the descriptor back over a socket.
+- Another program, such as a container runtime, has mounted already: the mountpoint is `/dev/fd/N`.
+
+This module never looks into a mounted file system. A hanging daemon would hang the caller too, and
+a dead one fails even lstat. `mounttable` finds out what is mounted where.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ TYPE = "fuse.ffrecord"
 
 _DEVICE = "/dev/fuse"
 _DEVICE_NUMBER = os.makedev(10, 229)
-_MAX_SOURCE = 4095  # bytes: mount(2) takes no longer names
+_MAX_SOURCE = 4095  # bytes; mount(2) refuses longer names
 
 # <sys/mount.h>
 _ALWAYS = ("ro", "nosuid", "nodev")
@@ -47,10 +51,11 @@ _UMOUNT_NOFOLLOW = 8
 
 
 def mount(source: str, mountpoint: str, options: Options, *, root_mode: int = 0o40755) -> int:
-    """Mount, and return the descriptor to serve it by: non-blocking, closed on exec.
+    """Mount, and return the descriptor to serve from: non-blocking, closed on exec.
 
-    `source` is only shown, by `df` and `findmnt`. The kernel knows no `allow_root`: it is asked for
-    `allow_other`, and turns others away by the mode of the root folder (`Ownership.keeper`).
+    `df` and `findmnt` show `source`; it has no other use. The kernel has no `allow_root`, so the
+    mount asks for `allow_other`. The mode of the root folder then keeps other users out
+    (`Ownership.keeper`).
     """
     inherited = inherited_descriptor(mountpoint)
     if inherited is not None:
@@ -63,28 +68,29 @@ def mount(source: str, mountpoint: str, options: Options, *, root_mode: int = 0o
 
 
 def check(mountpoint: str) -> None:
-    """Raise MountError if it can be seen in advance that nothing can be mounted there."""
+    """Raise MountError if mounting there is certain to fail."""
     _check_folder(mountpoint, resolve(mountpoint))
     if not os.path.exists(_DEVICE):
         raise MountError(mountpoint, errno.ENODEV, _NO_DEVICE)
 
 
 def words(source: str, options: Options) -> list[str]:
-    """A mount as an `-o` string of fusermount3 and libfuse."""
-    # fusermount3 takes the name out of its -o by itself; last, so that it can harm no other. It
-    # also looks for its own `x-…` words, at every comma, escaped or not: hence the second escape.
+    """Return the words of an `-o` string for fusermount3 and libfuse."""
+    # fusermount3 cuts the name out of the -o string. The name comes last, so that it cannot damage
+    # other words. fusermount3 also looks for its `x-…` words after every comma, escaped or not:
+    # hence the second escape.
     name = escape(_shown(source)).replace(",x", ",\\x")
     return [*_names(options), *_access(options), "subtype=ffrecord", f"fsname={name}"]
 
 
 def unmount(mountpoint: str, *, lazy: bool = False) -> None:
-    """Unmount, also a mount whose daemon is dead. Lazy: now, though somebody still uses it."""
+    """Unmount, even if the daemon is dead. With `lazy`, also while programs use the mount."""
     folder = resolve(mountpoint)
     entry = find(mountpoint)
     if entry is None:
         raise _vacant(mountpoint, folder)
     if not entry.is_fuse:
-        why = f"{entry.type} is mounted here, not an archive: umount(8) is for that"
+        why = f"the file system mounted here ({entry.type}) is not an archive; use umount(8)"
         raise MountError(mountpoint, errno.EINVAL, why)
     if os.geteuid() == 0:
         _unmount_directly(mountpoint, folder, lazy)
@@ -93,23 +99,29 @@ def unmount(mountpoint: str, *, lazy: bool = False) -> None:
 
 
 def inherited_descriptor(mountpoint: str) -> int | None:
-    """N of `/dev/fd/N`. Such a mount is unmounted by whoever made it."""
+    """Return N of `/dev/fd/N`. The program that made such a mount also unmounts it."""
     match = re.fullmatch(r"/dev/fd/([0-9]{1,9})", mountpoint)
     return None if match is None else int(match[1])
 
 
-# ---- what every way of mounting shares -------------------------------------------------------
+# ---- checks and messages for all ways of mounting --------------------------------------------
 
 _NO_DEVICE = (
-    f"cannot mount, there is no {_DEVICE}: load the kernel's module (modprobe fuse), "
+    f"cannot mount, because {_DEVICE} is missing; load the kernel module with `modprobe fuse`, "
     f"or start the container with --device {_DEVICE}"
 )
-_NO_HELPER = "only root can do this without fusermount3: install the package fuse3, or become root"
-_BUSY = "is in use: end the programs that `fuser -vm` shows for it, or unmount lazily"
+_NO_HELPER = (
+    "fusermount3 is missing, and only root can do this without it; "
+    "install the package fuse3, or run the command as root"
+)
+_BUSY = (
+    "the mount is in use; end the programs that `fuser -vm` shows for it, "
+    "or unmount lazily with `ffrecord umount`"
+)
 
 
 def _check_folder(mountpoint: str, folder: str) -> None:
-    """A mount hides what is below it, so only an empty folder will do."""
+    """Check that the folder is empty and not a mountpoint: a mount would hide its files."""
     entry = find(folder)
     if entry is not None:
         raise MountError(mountpoint, errno.EBUSY, _occupied(mountpoint, entry))
@@ -117,38 +129,38 @@ def _check_folder(mountpoint: str, folder: str) -> None:
         with os.scandir(folder) as inside:
             is_empty = next(inside, None) is None
     except OSError as error:
-        why = _NO_FOLDER.get(error.errno or 0, f"cannot be mounted on: {error.strerror}")
+        why = _NO_FOLDER.get(error.errno or 0, f"cannot mount here: {error.strerror}")
         raise MountError(mountpoint, error.errno or errno.EIO, why) from None
     if not is_empty:
-        why = "is not empty, and a mount would hide what is there: choose or make an empty folder"
+        why = "the folder is not empty, and a mount would hide its files; choose an empty folder"
         raise MountError(mountpoint, errno.ENOTEMPTY, why)
 
 
 def _occupied(mountpoint: str, entry: MountEntry) -> str:
     command = f"ffrecord umount {shlex.quote(mountpoint)}"
     if entry.type == TYPE and os.geteuid() in (0, entry.user):
-        return f"{entry.source} is mounted here: run `{command}` first"
+        return f"{entry.source} is already mounted here; run `{command}` first"
     if entry.type == TYPE:
         who = _user_name(entry.user)
         they = who if entry.user == 0 else f"{who} or root"
         return (
-            f"{entry.source} is mounted here by {who}: choose another folder, "
-            f"or have {they} run `{command}`"
+            f"{entry.source} is already mounted here by {who}; choose another folder, "
+            f"or ask {they} to run `{command}`"
         )
-    return f"a file system ({entry.type}) is mounted here: choose another folder"
+    return f"a file system ({entry.type}) is already mounted here; choose another folder"
 
 
 def _vacant(mountpoint: str, folder: str) -> MountError:
-    """Why there is nothing to unmount."""
+    """Return the error for a path where nothing can be unmounted."""
     try:
         os.lstat(folder)
     except (FileNotFoundError, NotADirectoryError):
-        return MountError(mountpoint, errno.ENOENT, "there is no such folder")
-    except OSError:  # no permission to look, or below a dead mount
+        return MountError(mountpoint, errno.ENOENT, _NO_SUCH_FOLDER)
+    except OSError:  # no permission to look, or inside a dead mount
         pass
     places = places_of(_shown(os.path.abspath(mountpoint)), TYPE)
     if places:
-        why = f"is the archive, not where it is mounted: that is {' and '.join(places)}"
+        why = f"this is the archive, not its mountpoint; unmount {' and '.join(places)} instead"
         return MountError(mountpoint, errno.EINVAL, why)
     return MountError(mountpoint, errno.EINVAL, NOT_MOUNTED)
 
@@ -160,22 +172,27 @@ def _user_name(uid: int) -> str:
         return f"user {uid}"
 
 
+_NO_SUCH_FOLDER = (
+    "the folder does not exist; `ffrecord umount --list` shows where archives are mounted"
+)
 _NO_FOLDER = {
-    errno.ENOENT: "there is no such folder: make it first (mkdir -p)",
-    errno.ENOTDIR: "is not a folder: mount on an empty folder",
-    errno.EACCES: "no permission to open this folder: choose one of your own",
+    errno.ENOENT: "the folder does not exist; create it with `mkdir -p`",
+    errno.ENOTDIR: "not a folder; choose an empty folder",
+    errno.EACCES: "you have no permission to open this folder; choose a folder of your own",
 }
 
 
 def _shown(source: str) -> str:
-    """A name that no reader of /proc/mounts stumbles over: some take \\r for an end of line, and
-    bytes that are not UTF-8 for an error."""
+    """Return a name that all readers of /proc/mounts can parse.
+
+    Some of them take \\r for the end of a line, or fail on bytes that are not UTF-8.
+    """
     printable = "".join(each if each.isprintable() else "?" for each in source)
     return printable.encode()[:_MAX_SOURCE].decode(errors="ignore") or "ffrecord"
 
 
 def _names(options: Options) -> list[str]:
-    """The names of the mount's flags, each once."""
+    """Return the names of the mount's flags, each once."""
     return list(dict.fromkeys((*_ALWAYS, *options.kernel)))
 
 
@@ -202,7 +219,7 @@ def _mount_directly(
             libc.mount(_shown(source), folder, TYPE, flags, ",".join(settings))
         except OSError as error:
             code = error.errno or errno.EIO
-            why = _MOUNT_REFUSED.get(code, f"cannot be mounted on: {error.strerror}")
+            why = _MOUNT_REFUSED.get(code, f"cannot mount here: {error.strerror}")
             raise MountError(mountpoint, code, why) from None
         on_failure.pop_all()
         return fd
@@ -215,17 +232,23 @@ def _open_device(mountpoint: str) -> int:
         if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
             why = _NO_DEVICE
         else:
-            why = f"cannot mount, {_DEVICE} does not open: {error.strerror}"
+            why = (
+                f"cannot open {_DEVICE}: {error.strerror}; allow it with `chmod 666 {_DEVICE}`, "
+                f"or start the container with --device {_DEVICE}"
+            )
         raise MountError(mountpoint, error.errno or errno.EIO, why) from None
 
 
 _MOUNT_REFUSED = {
     errno.EPERM: (
-        "this root may not mount: start the container with --cap-add SYS_ADMIN, "
-        "or mount outside of it and hand in /dev/fd/N"
+        "root has no right to mount here; start the container with --cap-add SYS_ADMIN, "
+        "or mount outside of it and pass the mount in as /dev/fd/N"
     ),
     errno.ENODEV: _NO_DEVICE,
-    errno.ENOSPC: "too many file systems are mounted: unmount some, or raise fs.mount-max",
+    errno.ENOSPC: (
+        "too many file systems are mounted; unmount some, or raise the limit with "
+        "`sysctl fs.mount-max`"
+    ),
 }
 
 
@@ -235,18 +258,18 @@ def _unmount_directly(mountpoint: str, folder: str, lazy: bool) -> None:
         libc.umount(folder, flags)
     except OSError as error:
         code = error.errno or errno.EIO
-        why = _UNMOUNT_REFUSED.get(code, f"cannot be unmounted: {error.strerror}")
+        why = _UNMOUNT_REFUSED.get(code, f"cannot unmount: {error.strerror}")
         raise MountError(mountpoint, code, why) from None
 
 
 _UNMOUNT_REFUSED = {
     errno.EBUSY: _BUSY,
     errno.EINVAL: NOT_MOUNTED,
-    errno.EPERM: "this root may not unmount",
+    errno.EPERM: "root has no right to unmount here; unmount outside of the container",
 }
 
 
-# ---- others: fusermount3 ---------------------------------------------------------------------
+# ---- other users: fusermount3 ----------------------------------------------------------------
 
 
 def _mount_by_helper(source: str, mountpoint: str, folder: str, options: Options) -> int:
@@ -267,7 +290,7 @@ def _run_helper(
     mountpoint: str, arguments: list[str], environment: dict[str, str] | None = None,
     descriptors: tuple[int, ...] = (),
 ) -> str | None:  # fmt: skip
-    """Run fusermount3; return None if it succeeded, else what it said."""
+    """Run fusermount3; return None if it succeeded, otherwise its message."""
     helper = shutil.which("fusermount3") or shutil.which("fusermount")
     if helper is None:
         raise MountError(mountpoint, errno.ENOENT, _NO_HELPER)
@@ -282,49 +305,55 @@ def _run_helper(
 
 
 def _received(mountpoint: str, ours: socket.socket) -> int:
-    _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)  # which forgets its flags argument
+    # recv_fds ignores its flags argument, so close-on-exec is set below.
+    _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
     if not descriptors:
-        raise MountError(mountpoint, errno.EPROTO, "fusermount3 mounted, but passed nothing back")
+        why = (
+            "fusermount3 mounted the archive but returned no descriptor; "
+            "check `which fusermount3`, then remove the mount with `ffrecord umount`"
+        )
+        raise MountError(mountpoint, errno.EPROTO, why)
     os.set_inheritable(descriptors[0], False)
     os.set_blocking(descriptors[0], False)
     return descriptors[0]
 
 
 _NOT_FOR_USERS = "'user_allow_other' is set"
-# what fusermount3 says -> what it means
+# a part of fusermount3's message, the errno, our message
 _SAID_OF_MOUNTING = (
     (_NOT_FOR_USERS, errno.EPERM,
-        "allow_other is for root only, unless /etc/fuse.conf has the line user_allow_other: "
-        "have root add it, or leave the option out"),
+        "allow_other needs root, or the line user_allow_other in /etc/fuse.conf; "
+        "add that line as root, or leave the option out"),
     ("no write access", errno.EACCES,
-        "no permission to mount here: choose a folder that you can write to"),
+        "you have no permission to write to this folder; choose a folder that you can write to"),
     ("not owned by user", errno.EACCES,
-        "no permission to mount here: choose a folder of your own"),
+        "this folder is sticky and belongs to another user; choose a folder of your own"),
     ("too many FUSE filesystems", errno.ENOSPC,
-        "users have mounted too much: unmount some, or have root raise mount_max in "
-        "/etc/fuse.conf"),
+        "the limit of FUSE mounts for all users is reached; unmount some, "
+        "or raise mount_max in /etc/fuse.conf as root"),
     ("mounting over filesystem type", errno.EPERM,
-        "users may not mount on this kind of file system: choose a folder on a local disk"),
+        "users cannot mount on this type of file system; choose a folder on a local disk"),
     ("device not found", errno.ENODEV, _NO_DEVICE),
     (f"failed to open {_DEVICE}", errno.EACCES,
-        f"users may not open {_DEVICE}: have root allow it (chmod 666 {_DEVICE})"),
+        f"users have no permission to open {_DEVICE}; run `chmod 666 {_DEVICE}` as root"),
     ("Operation not permitted", errno.EPERM,
-        "fusermount3 may not mount: it has to be setuid root, and a container needs SYS_ADMIN"),
+        "fusermount3 has no right to mount; it must be setuid root, "
+        "and a container needs --cap-add SYS_ADMIN"),
 )  # fmt: skip
 _ALLOW_ROOT = (
-    "allow_root takes the line user_allow_other in /etc/fuse.conf, as allow_other does: "
-    "have root add it, or leave the option out"
+    "allow_root needs root, or the line user_allow_other in /etc/fuse.conf, as allow_other does; "
+    "add that line as root, or leave the option out"
 )
 
 
 def refusal(mountpoint: str, said: str, options: Options) -> MountError:
-    """Return the error for what fusermount3 said, with what to do about it."""
-    if options.allow_root and _NOT_FOR_USERS in said:  # it was asked for allow_other instead
+    """Return the error for a message of fusermount3, with the next step for the user."""
+    if options.allow_root and _NOT_FOR_USERS in said:  # fusermount3 only saw allow_other
         return MountError(mountpoint, errno.EPERM, _ALLOW_ROOT)
     for part, code, why in _SAID_OF_MOUNTING:
         if part in said:
             return MountError(mountpoint, code, why)
-    return MountError(mountpoint, errno.EIO, f"cannot be mounted on: {said}")
+    return MountError(mountpoint, errno.EIO, f"cannot mount here: {said}")
 
 
 def _unmount_by_helper(mountpoint: str, folder: str, lazy: bool) -> None:
@@ -334,24 +363,25 @@ def _unmount_by_helper(mountpoint: str, folder: str, lazy: bool) -> None:
     if os.strerror(errno.EBUSY) in said:
         raise MountError(mountpoint, errno.EBUSY, _BUSY)
     if "not found in" in said or os.strerror(errno.EPERM) in said:
-        why = "is another user's mount: unmount it as that user, or as root"
+        why = "another user made this mount; unmount it as that user or as root"
         raise MountError(mountpoint, errno.EPERM, why)
-    raise MountError(mountpoint, errno.EIO, f"cannot be unmounted: {said}")
+    raise MountError(mountpoint, errno.EIO, f"cannot unmount: {said}")
 
 
-# ---- mounted by someone else -----------------------------------------------------------------
+# ---- mounted by another program --------------------------------------------------------------
 
 
 def _take_over(mountpoint: str, fd: int) -> int:
     try:
         status = os.fstat(fd)
     except OSError:
-        why = "no such descriptor was handed in: whoever mounts has to pass it on"
+        why = "this descriptor is not open; the program that mounts must pass it on"
         raise MountError(mountpoint, errno.EBADF, why) from None
     if not stat.S_ISCHR(status.st_mode) or status.st_rdev != _DEVICE_NUMBER:
-        raise MountError(mountpoint, errno.ENODEV, f"the descriptor handed in is not {_DEVICE}")
+        why = f"this descriptor is not {_DEVICE}; pass the number of an open {_DEVICE}"
+        raise MountError(mountpoint, errno.ENODEV, why)
     if is_unmounted(fd):
-        why = "the descriptor handed in is not mounted, or no longer: mount it first"
+        why = f"this descriptor of {_DEVICE} is not mounted; mount it first, then pass it on"
         raise MountError(mountpoint, errno.ENOTCONN, why)
     os.set_blocking(fd, False)
     os.set_inheritable(fd, False)
@@ -359,7 +389,7 @@ def _take_over(mountpoint: str, fd: int) -> int:
 
 
 def is_unmounted(fd: int) -> bool:
-    """Whether a descriptor of /dev/fuse has no mount: never had one, or lost it by now."""
+    """Return True if a descriptor of /dev/fuse was never mounted, or is unmounted by now."""
     poll = select.poll()
     poll.register(fd, 0)
     return bool(poll.poll(0))  # POLLERR

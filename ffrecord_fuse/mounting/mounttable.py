@@ -1,4 +1,7 @@
-"""The mount table, from /proc/self/mountinfo, without looking into mounted file systems."""
+"""Read the mount table, /proc/self/mountinfo, without looking into mounted file systems.
+
+Errors are `MountError`, with the path that was asked for.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from ffrecord.archive.names import NO_WORKING_FOLDER
 from ffrecord_fuse.errors import MountError
 
 READ_AHEAD_KIB = 1024
-NOT_MOUNTED = "nothing is mounted here"
+NOT_MOUNTED = "nothing is mounted here; `ffrecord umount --list` shows where archives are mounted"
 
 _MOUNTINFO = "/proc/self/mountinfo"
-_MAX_SYMLINKS = 40  # as many as the kernel follows
+_MAX_SYMLINKS = 40  # the kernel's limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +39,33 @@ class MountEntry:
 
     @property
     def user(self) -> int:
-        """The user that mounted it, if it is FUSE: fusermount3 lets only them and root unmount."""
+        """Return the user who made a FUSE mount. Only that user and root can unmount it."""
         words = dict(word.partition("=")[::2] for word in self.super_options)
         return int(words.get("user_id", 0))
 
 
 def find(mountpoint: str) -> MountEntry | None:
-    """Return the mount at this path (not: the file system that the path is in)."""
+    """Return the mount at exactly this path; None if the path is not a mountpoint."""
     folder = resolve(mountpoint)
     found = None
     for entry in entries():
         if entry.mountpoint == folder:
-            found = entry  # the last is on top of the others
+            found = entry  # the last one is on top
     return found
 
 
 def mount_points(type_: str) -> list[str]:
-    """Where file systems are mounted whose type begins like that, each place once."""
+    """Return the mountpoints of file systems whose type begins with `type_`, each once."""
     return list(dict.fromkeys(e.mountpoint for e in entries() if e.type.startswith(type_)))
 
 
 def places_of(source: str, type_: str) -> list[str]:
-    """Where something of this name is mounted, as a file system of this type."""
+    """Return the mountpoints of file systems with this source and this type."""
     return [e.mountpoint for e in entries() if (e.source, e.type) == (source, type_)]
 
 
 def connection_of(mountpoint: str) -> int:
-    """The number of a FUSE mount's connection, as in /sys/fs/fuse/connections."""
+    """Return the number of a FUSE mount's connection, as in /sys/fs/fuse/connections."""
     entry = find(mountpoint)
     if entry is None or not entry.is_fuse:
         raise MountError(mountpoint, errno.EINVAL, NOT_MOUNTED)
@@ -70,7 +73,7 @@ def connection_of(mountpoint: str) -> int:
 
 
 def connection_at(mountpoint: str) -> int | None:
-    """As `connection_of`; None where no FUSE mount can be seen."""
+    """Return the number of a FUSE mount's connection; None if no FUSE mount is found."""
     try:
         return connection_of(mountpoint)
     except MountError:
@@ -78,9 +81,10 @@ def connection_at(mountpoint: str) -> int | None:
 
 
 def set_read_ahead(mountpoint: str, kib: int) -> bool:
-    """Let the kernel read ahead that far; False where that is not permitted.
+    """Set how far the kernel reads ahead; return False if that is not permitted.
 
-    For files opened from now on. The answer to FUSE_INIT lowers it again, so that comes first.
+    This applies to files that are opened later. Call it after FUSE_INIT was answered, because that
+    answer lowers the value again.
     """
     try:
         with open(f"/sys/class/bdi/0:{connection_of(mountpoint)}/read_ahead_kb", "w") as file:
@@ -91,10 +95,10 @@ def set_read_ahead(mountpoint: str, kib: int) -> bool:
 
 
 def resolve(path: str) -> str:
-    """Absolute and without symlinks, as mountinfo has it.
+    """Return the absolute path without symlinks, as in mountinfo.
 
-    os.path.realpath does lstat, which a file system mounted there has to answer; readlink is
-    answered by the kernel, since the root of a mount is no symlink.
+    os.path.realpath would call lstat, which the mounted file system has to answer. The kernel
+    answers readlink by itself, because the root of a mount is never a symlink.
     """
     todo = _components(path if os.path.isabs(path) else os.path.join(_here(path), path))
     resolved = "/"
@@ -124,27 +128,29 @@ def _here(path: str) -> str:
 
 
 def _components(path: str) -> list[str]:
-    """The last first."""
+    """Return the parts of a path, the last one first."""
     return [name for name in reversed(path.split("/")) if name not in ("", ".")]
 
 
 def _readlink(path: str, at: str) -> str | None:
     try:
         return os.readlink(at)
-    except OSError:  # no symlink, or not there: whoever uses the path finds out
+    except OSError:  # not a symlink, or missing: the later use of the path fails then
         return None
     except ValueError:
-        raise MountError(path, errno.EINVAL, "no path has such characters in it") from None
+        why = "the path contains a character that no path can have, such as NUL; correct the path"
+        raise MountError(path, errno.EINVAL, why) from None
 
 
 def entries() -> Iterator[MountEntry]:
-    # Bytes: a line ends at a newline, which names have as \012, and at nothing else that
-    # Python's text takes for an end of line.
+    """Yield the lines of the mount table."""
+    # Read bytes: only \n ends a line here, and names contain it as \012. Python's text mode would
+    # also split at other characters.
     with open(_MOUNTINFO, "rb") as file:
         lines = file.read().split(b"\n")
     for line in filter(None, lines):
         fields = line.split(b" ")
-        after = fields[fields.index(b"-", 6) + 1 :]  # between are optional fields, any number
+        after = fields[fields.index(b"-", 6) + 1 :]  # optional fields come before the "-"
         major, minor = fields[2].split(b":")
         yield MountEntry(
             mountpoint=_unescaped(fields[4]),
@@ -158,5 +164,5 @@ def entries() -> Iterator[MountEntry]:
 
 
 def _unescaped(field: bytes) -> str:
-    r"""Spaces and the like are \040 there."""
+    r"""Return a field of mountinfo without its octal escapes (a space is \040)."""
     return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), field))

@@ -1,12 +1,12 @@
-"""`-o` strings into `Options`, and back into text where a value has a comma in it.
+"""Parse `-o` strings into `Options`, and escape values for them.
 
-The words come from three sides: a user's command line, /etc/fstab, and mount(8), which adds its
-own (`mount -t fuse.… -o ro` hands over `ro,dev,suid`, and without `ro` it is `rw`). So what is
-meant for mount(8) is accepted and left alone; a word that nobody here knows is an error, because a
-misspelled `noexec` that is quietly ignored is worse than a mount that does not come up.
+Options come from the command line, from /etc/fstab and from mount(8). mount(8) adds words: for
+`-o ro` it passes `ro,dev,suid`, and without `ro` it passes `rw`. Words that are meant for mount(8)
+are accepted and ignored. An unknown word is an error: ignoring a misspelled `noexec` would be worse
+than refusing to mount.
 
-Words are separated by commas. A backslash takes away the meaning of the character after it:
-`log=/var/log/a\\,b` is a file name with a comma. Of a word given twice, the last counts.
+Commas separate the words. A backslash escapes the next character: `log=/var/log/a\\,b` is a file
+name with a comma. If a word is given twice, the last one counts.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ffrecord_fuse.errors import OptionError
 VERIFY = ("first", "always", "off")
 IDLE = ("poll", "halt")
 BACKENDS = ("native", "fusepy")
-MAX_ID = 2**32 - 2  # the largest number is the kernel's "no user"
+MAX_ID = 2**32 - 2  # 2**32 - 1 means "no user" to the kernel
 MAX_WORKERS = 256
-MAX_SPIN = 1_000_000
+MAX_SPIN = 1_000_000  # microseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to mount. None: whoever uses it has a default of its own."""
+    """The options of a mount. None means that the module that uses the option has a default."""
 
     allow_other: bool = False
     allow_root: bool = False
@@ -36,17 +36,17 @@ class Options:
     umask: int | None = None
     verify: str = "first"
     workers: int | None = None
-    spin: int | None = None  # microseconds; 0 is never
-    idle: str | None = None  # what cores without work do while requests keep coming
-    kernel: tuple[str, ...] = ()  # flags of mount(2) by name, beyond those every mount has
+    spin: int | None = None  # microseconds; 0 means: do not spin
+    idle: str | None = None  # whether idle cores poll or halt while requests keep coming
+    kernel: tuple[str, ...] = ()  # names of mount(2) flags, besides those that every mount has
     log: str | None = None
     backend: str = "native"
 
 
 def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
-    """One `-o` string, or those of several `-o` in their order.
+    """Parse one `-o` string, or the strings of several `-o` in their order.
 
-    `rw` is refused, unless the words come from mount(8): that adds it wherever nobody says `ro`.
+    `rw` is an error, unless the words come from mount(8): it adds `rw` wherever `ro` is missing.
     """
     fields: dict[str, object] = {}
     kernel: list[str] = []
@@ -66,14 +66,14 @@ def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
         elif not _is_for_mount8(name, equals):
             raise OptionError(_refusal(name, equals))
     if fields.get("allow_other") and fields.get("allow_root"):
-        raise OptionError("allow_other and allow_root exclude each other: leave one out")
+        raise OptionError("allow_other and allow_root exclude each other; leave one of them out")
     if writable and not by_mount8:
-        raise OptionError("rw is not possible, archives are mounted read-only: leave it out")
+        raise OptionError("rw is not possible, because mounts are read-only; leave rw out")
     return Options(kernel=tuple(kernel), **fields)  # type: ignore[arg-type]
 
 
 def offered() -> list[str]:
-    """The words that mean something here, for a shell to complete: `verify=first`, `uid=`."""
+    """Return the supported words for shell completion, such as `verify=first` and `uid=`."""
     values = [
         f"{name}={choice}"
         for name, (meaning, _) in _VALUES.items()
@@ -83,12 +83,12 @@ def offered() -> list[str]:
 
 
 def escape(value: str) -> str:
-    """A value as it is written in an `-o` string."""
+    """Return a value escaped for an `-o` string."""
     return re.sub(r"([\\,])", r"\\\1", value)
 
 
 def _words(texts: Sequence[str]) -> Iterator[str]:
-    """Yield the words between the commas, without escapes; two commas have none between them."""
+    """Yield the words between the commas, without escapes. Empty words are skipped."""
     for text in texts:
         for word in re.findall(r"(?:\\.|[^,\\]|\\\Z)+", text, re.DOTALL):
             yield re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL)
@@ -100,18 +100,18 @@ def _words(texts: Sequence[str]) -> Iterator[str]:
 def _value(name: str, equals: str, value: str) -> object:
     meaning, convert = _VALUES[name]
     if not equals or not value:
-        raise OptionError(f"{name} needs a value: {name}={meaning}")
+        raise OptionError(f"{name} needs a value; write {name}={meaning}")
     try:
         return convert(value)
     except ValueError as error:
-        raise OptionError(f"{name}={value} is not possible: {name} is {error}") from None
+        raise OptionError(f"{name}={value} is not valid; {name} must be {error}") from None
 
 
 def _number(low: int, high: int, what: str, base: int = 10) -> Callable[[str], int]:
     digits = "01234567" if base == 8 else "0123456789"
 
     def convert(value: str) -> int:
-        # int() would also take signs, spaces, underscores and digits of other scripts.
+        # int() also accepts signs, spaces, underscores and digits of other scripts.
         if set(value) <= set(digits) and len(value) < 20 and low <= int(value, base) <= high:
             return int(value, base)
         raise ValueError(what)
@@ -130,11 +130,11 @@ def _choice(allowed: tuple[str, ...]) -> Callable[[str], str]:
 
 def _path(value: str) -> str:
     if "\0" in value:
-        raise ValueError("a file name, without a NUL in it")
+        raise ValueError("a file name without a NUL character")
     return value
 
 
-# name -> (what stands for the value in messages, text -> value)
+# name -> (placeholder for the value in messages, function from text to value)
 _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "uid": ("NUMBER", _number(0, MAX_ID, "a user's number, as `id -u` prints it")),
     "gid": ("NUMBER", _number(0, MAX_ID, "a group's number, as `id -g` prints it")),
@@ -153,9 +153,10 @@ _SWITCHES = ("allow_other", "allow_root")
 
 _KERNEL = ("noexec", "nosuid", "nodev", "noatime", "nodiratime")
 _UNDO = {"exec": "noexec", "atime": "noatime", "diratime": "nodiratime"}
-# What every mount of ours is anyway (an archive is never written to, so syncing and times of access
-# mean nothing), and what mount(8) and systemd note for themselves. `rw`, `dev` and `suid` are what
-# mount(8) adds unasked, for `defaults` in fstab too; they do not undo ro, nodev and nosuid.
+# These words change nothing. Some ask for the state that every mount has: an archive is never
+# written to, so syncing and access times do not matter. Others are notes of mount(8) and systemd to
+# themselves. mount(8) adds `rw`, `dev` and `suid` unasked, also for `defaults` in fstab; they do
+# not undo ro, nodev and nosuid.
 _IGNORED = frozenset({
     "ro", "rw", "default_permissions", "dev", "suid", "async", "sync", "dirsync", "relatime",
     "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime", "iversion",
@@ -173,6 +174,6 @@ def _is_for_mount8(name: str, equals: str) -> bool:
 
 def _refusal(name: str, equals: str) -> str:
     if equals and name in {*_SWITCHES, *_KERNEL, *_UNDO, *_IGNORED}:
-        return f"{name} takes no value: write {name} alone"
+        return f"{name} takes no value; write {name} alone"
     offered = [*_SWITCHES, *(f"{each}={meaning}" for each, (meaning, _) in _VALUES.items())]
-    return f"there is no option {name!r}: there are {', '.join([*offered, 'ro', *_KERNEL])}"
+    return f"unknown option {name!r}; the options are {', '.join([*offered, 'ro', *_KERNEL])}"

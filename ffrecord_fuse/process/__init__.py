@@ -1,1 +1,1 @@
-"""The daemon and its workers: started, watched, started again, ended."""
+"""Start, watch, restart and end the daemon and its workers."""

@@ -1,4 +1,8 @@
-"""Mounting an archive and serving it: in the foreground, or as a daemon once it answers."""
+"""Mount an archive and serve it, in the foreground or as a daemon.
+
+Errors before the mount answers are raised in the process that called `serve`. Later problems go to
+the log.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +32,25 @@ from ffrecord_fuse.serve.report import NOWHERE, Counters, Log
 from ffrecord_fuse.wire.handshake import Agreement, agree
 
 Run: TypeAlias = Callable[[Callable[[], None]], None]
-"""Serves a mount until it has gone; calls what it is given when it is ready."""
+"""A function that serves until the file system is unmounted. It calls its argument when ready."""
 
 READY = b"+"
 SPARE_DESCRIPTORS = 16
-"""Open files that serving takes, beyond one for each worker."""
+"""Open files that serving needs, besides one for each worker."""
 ANSWER_SECONDS = 2.0
-"""How long a mount may take to answer before it is taken for one that lives."""
+"""Seconds that a mount may take to answer. After that it counts as alive: a dead mount fails at
+once."""
 
 
 def serve(
     archive: str, mountpoint: str, options: Options, *, foreground: bool = False,
     caller: Caller | None = None, warn: Callable[[str], None] = lambda text: None,
 ) -> int:  # fmt: skip
-    """Mount and serve; returns when the mount has gone or, as a daemon, when it answers.
+    """Mount and serve. Return when unmounted or, for a daemon, as soon as the mount answers.
 
-    Whatever stands in the way is raised before anything is left in the background. The mount ends
-    with the `caller`, if there is one. `warn` is told where the log is, if that is a surprise.
+    If mounting fails, an error is raised and no process is left in the background. The mount ends
+    with the `caller`, if there is one. If there is no syslog, `warn` is called with the place of
+    the log.
     """
     archive, mountpoint = absolute(archive), absolute(mountpoint)
     by_libfuse = options.backend == "fusepy"
@@ -55,7 +61,7 @@ def serve(
     served = _served(opened, options, workers, log.place)
     facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}, verify={options.verify}"
     logged = partial(_logged, log, f"mounted {archive} on {mountpoint}: {facts}", mountpoint)
-    # In the foreground libfuse sees to its signals.
+    # In the foreground libfuse handles the signals.
     is_left_alone = by_libfuse and foreground
     with contextlib.nullcontext() if is_left_alone else _undone_if_interrupted(mountpoint):
         if by_libfuse:
@@ -74,26 +80,26 @@ def serve(
             _run(logged(watch.run), watch, mountpoint, foreground=foreground)
         if log.is_our_choice:
             where = "nothing is logged" if log.place == NOWHERE else f"the log is {log.place}"
-            warn(f"there is no syslog here (/dev/log): {where}; --log FILE names another file")
+            warn(f"syslog (/dev/log) is not available, so {where}; choose a file with --log FILE")
     return 0
 
 
 def _require_descriptors(mountpoint: str, count: int) -> None:
-    """Raise before anything is mounted if there are too few open files left to serve with."""
+    """Raise MountError if this process cannot open `count` more files."""
     with contextlib.ExitStack() as opened:
         try:
             for _ in range(count):
                 opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
-            why = f"serving takes {count} more open files: {error.strerror}; raise `ulimit -n`"
+            why = f"serving needs {count} more open files: {error.strerror}; raise `ulimit -n`"
             raise MountError(mountpoint, error.errno or errno.EMFILE, why) from None
 
 
 def _run(run: Run, watch: Supervisor, mountpoint: str, *, foreground: bool) -> None:
-    """Serve; if that cannot even begin, leave no dead mount."""
+    """Serve. If serving cannot start, unmount, so that no dead mount is left."""
     with contextlib.closing(watch), contextlib.ExitStack() as on_failure:
         on_failure.callback(_unmount_quietly, mountpoint)
-        on_failure.callback(watch.close)  # before it: there may be no descriptor to unmount with
+        on_failure.callback(watch.close)  # runs first: unmounting may need a free descriptor
 
         def ready() -> None:
             on_failure.pop_all()
@@ -111,7 +117,7 @@ def _unmount_quietly(mountpoint: str) -> None:
 
 
 def _served(archive: Archive, options: Options, workers: int, log_place: str) -> Served:
-    """An archive as it is to be served."""
+    """Return the archive and all that the workers need to serve it."""
     counters = Counters(workers)
     keeper = os.getuid() if options.allow_root else None
     ownership = Ownership(options.uid, options.gid, options.umask, keeper)
@@ -121,7 +127,7 @@ def _served(archive: Archive, options: Options, workers: int, log_place: str) ->
 
 
 def _logged(log: Log, what: str, mountpoint: str, run: Run) -> Run:
-    """Serve, and have the log say when that begins and how it ends."""
+    """Wrap `run`, so that the log says when serving starts and how it ends."""
 
     def run_and_log(ready: Callable[[], None]) -> None:
         connection = None
@@ -139,22 +145,24 @@ def _logged(log: Log, what: str, mountpoint: str, run: Run) -> Run:
 
 
 def _ending(mountpoint: str, connection: int | None) -> str:
-    """Tell how a mount ended, in a line for the log. One that was aborted is still there, dead:
-    it is removed."""
+    """Return the log line for the end of a mount. Remove the dead mount that an abort leaves."""
     if inherited_descriptor(mountpoint) is not None:
-        return f"{mountpoint} has ended: it was unmounted, or its connection aborted"
+        return f"{mountpoint} has ended: it was unmounted, or its connection was aborted"
     if connection is None or connection_at(mountpoint) != connection or not _is_dead(mountpoint):
         return f"unmounted {mountpoint}"
     try:
         unmount(mountpoint, lazy=True)
     except MountError as error:
-        return f"the connection of {mountpoint} was aborted; a dead mount is left: {error.strerror}"
-    return f"the connection of {mountpoint} was aborted; unmounted it"
+        return f"{mountpoint}: the connection was aborted; a dead mount is left: {error.strerror}"
+    return f"{mountpoint}: the connection was aborted; the dead mount was unmounted"
 
 
 def _is_dead(mountpoint: str) -> bool:
-    """Whether a mount has no daemon. By a process that can be killed: another file system may have
-    been mounted there meanwhile, one that does not answer yet."""
+    """Return True if a mount has no daemon.
+
+    A child process looks, because it can be killed: meanwhile another file system may be mounted
+    there that does not answer yet.
+    """
     child = os.fork()
     if not child:
         code = 1
@@ -177,8 +185,11 @@ def _is_dead(mountpoint: str) -> bool:
 
 @contextlib.contextmanager
 def _undone_if_interrupted(mountpoint: str) -> Iterator[None]:
-    """A Ctrl-C and the like wait until it is mounted, or is not: in between nobody could undo it.
-    A mount that serves in the foreground takes them as the order to end."""
+    """Delay Ctrl-C and other ending signals until mounting has succeeded or failed; then unmount.
+
+    An interrupt in between would leave a mount behind. In the foreground, the supervisor takes
+    these signals as the order to unmount.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
@@ -189,7 +200,7 @@ def _undone_if_interrupted(mountpoint: str) -> Iterator[None]:
 
 
 def _mount(archive: str, mountpoint: str, options: Options) -> tuple[int, Agreement, int | None]:
-    """Mount; the descriptor, what INIT has settled, and the connection if it can be seen."""
+    """Mount; return the descriptor, the result of INIT, and the connection's number if known."""
     fd = mount(archive, mountpoint, options)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(_unmount_quietly, mountpoint)
@@ -202,23 +213,24 @@ def _mount(archive: str, mountpoint: str, options: Options) -> tuple[int, Agreem
 
 
 def in_background(run: Run, mountpoint: str) -> None:
-    """Go on in a process of its own; returns when that says that it is ready."""
+    """Call `run` in a daemon process; return when the daemon is ready."""
     told, tell = os.pipe()
     pid = os.fork()
     if pid:
         os.close(tell)
         with open(told, "rb") as pipe:
-            said = pipe.read(1)  # workers keep it open: it has no end when all is well
+            said = pipe.read(1)  # not read(): workers keep the pipe open if all is well
             if said == READY:
                 return
             said += pipe.read()
-        why = os.fsdecode(said) or "the daemon ended before it was ready"
+        silent = "the daemon ended before it was ready; run `ffrecord mount -f` to see why"
+        why = os.fsdecode(said) or silent
         raise MountError(mountpoint, errno.EIO, why)
     os.close(told)
     waiting = open(tell, "wb", buffering=0)  # noqa: SIM115
     code = 1
     try:
-        os.setsid()  # from here on it has no terminal that could interrupt it
+        os.setsid()  # without a terminal, no Ctrl-C can interrupt the daemon
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         os.chdir("/")
         _forget_terminal()
@@ -230,7 +242,7 @@ def in_background(run: Run, mountpoint: str) -> None:
         run(ready)
         code = 0
     except MountError as error:
-        if not waiting.closed:  # whoever waits for it to be ready can still be told
+        if not waiting.closed:  # the parent still waits for a result
             waiting.write(os.fsencode(error.strerror or ""))
     finally:
         os._exit(code)

@@ -1,4 +1,4 @@
-"""Waits for signals and for descriptors at the same time (signalfd)."""
+"""Wait for signals and for descriptors at the same time, with signalfd."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ffrecord.disk.libc import signalfd
 
 
 class Events:
-    """Signals, which have to be blocked, and descriptors that become readable."""
+    """Signals and readable descriptors to wait for. The caller must block the signals first."""
 
     def __init__(self, signals: Iterable[signal.Signals], descriptors: Iterable[int] = ()) -> None:
         self._signals = set(signals)
@@ -22,13 +22,13 @@ class Events:
             self._poll.register(fd, select.POLLIN)
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Return the next signal; None if a descriptor is readable, or after so many seconds."""
+        """Return the next signal; None if a descriptor is readable or the time is over."""
         self._poll.poll(None if seconds is None else seconds * 1000)
         found = signal.sigtimedwait(self._signals, 0)
         return None if found is None else found.si_signo
 
     def signals_only(self) -> None:
-        """Wait for the descriptors no longer."""
+        """Stop waiting for the descriptors."""
         for fd in self._descriptors:
             self._poll.unregister(fd)
         self._descriptors = ()

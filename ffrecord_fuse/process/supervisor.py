@@ -1,16 +1,16 @@
-"""The process above the workers of a mount: it starts them, and starts them again.
+"""The supervisor of a mount: starts the workers, and restarts a worker that dies.
 
-Each worker has a descriptor of its own for the connection (FUSE_DEV_IOC_CLONE), and the
-supervisor keeps all of them open. So when a worker dies, the requests that it had taken are not
-lost with its descriptor: a notice makes the kernel hand them out again (FUSE_NOTIFY_RESEND), and
-whoever waits for one only waits. Kernels before 6.9 cannot do that; there the descriptor is
-closed, and those requests, no others, fail.
+Each worker has its own descriptor of the connection (FUSE_DEV_IOC_CLONE). The supervisor keeps all
+of these descriptors open, so a dead worker's requests are not lost. The supervisor asks the kernel
+to hand them out again (FUSE_NOTIFY_RESEND), and the programs that wait for them only wait longer.
+Kernels before 6.9 cannot do that. There the supervisor closes the descriptor: the dead worker's
+requests fail, and no others.
 
 When the supervisor itself is killed, the workers die with it (PR_SET_PDEATHSIG) and the kernel
-aborts the connection: the mount point answers ENOTCONN, and does not look like an empty folder.
+aborts the connection. The mountpoint then answers ENOTCONN and does not look like an empty folder.
 
-Signals are waited for, not handled: SIGTERM, SIGINT and SIGHUP unmount. So does the end of the
-program that a mount belongs to, if it belongs to one (`lifeline`).
+SIGTERM, SIGINT and SIGHUP unmount. The supervisor waits for them and installs no handlers. If the
+mount belongs to a program (`lifeline`), the end of that program unmounts too.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from ffrecord_fuse.serve.session import Session
 from ffrecord_fuse.wire import abi, reply
 from ffrecord_fuse.wire.handshake import Agreement
 
-MOST_WORKERS = 4
+MOST_WORKERS = 4  # by default
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WAITED_FOR = {signal.SIGCHLD, *ENDING}
-SHORT_LIFE = 0.2  # seconds
-LONGEST_PAUSE = 1.0
-GARBAGE = 50_000  # objects between two looks for garbage
-_CRASHED = 70
+SHORT_LIFE = 0.2  # seconds; a worker that dies sooner counts as a failed start
+LONGEST_PAUSE = 1.0  # seconds between two starts of a worker
+GARBAGE = 50_000  # objects between two garbage collections
+_CRASHED = 70  # exit code of a worker that failed
 
 
 def default_workers() -> int:
-    """Enough for several clients, and cores left for those."""
+    """Return half the number of cores, at most 4: the clients need cores too."""
     return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) // 2))
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The archive that the workers of a mount serve, and how."""
+    """The archive that the workers serve, with its counters and options."""
 
     filesystem: Filesystem
     content: CheckedContent
@@ -71,21 +71,21 @@ class _Worker:
     fd: int
     pid: int = 0
     started: float = 0.0
-    failures: int = 0  # in a row, soon after the start
+    failures: int = 0  # consecutive deaths soon after the start
 
 
 class Supervisor:
     """Serves a mount until it is unmounted.
 
     Args:
-        fd: of the connection, after INIT; closed at the end.
-        mountpoint: where it is mounted.
-        served: what is served.
-        agreement: what INIT has settled.
-        workers: how many processes.
-        log: takes a line.
-        connection: the number of the connection, where the mount can be seen.
-        caller: the program that the mount belongs to; None if it is to outlive its maker.
+        fd: the descriptor of the connection, after INIT; closed at the end.
+        mountpoint: the folder of the mount.
+        served: the archive to serve.
+        agreement: the result of INIT.
+        workers: the number of worker processes.
+        log: called with each line for the log.
+        connection: the number of the connection; None if the mount cannot be seen from here.
+        caller: the program that the mount belongs to; None if the mount shall stay.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Supervisor:
         self._caller = caller
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Start the workers, say that they are, and return when the mount has gone."""
+        """Start the workers, call `ready`, and return when the file system is unmounted."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
         try:
             ended = () if self._caller is None else self._caller.descriptors
@@ -122,15 +122,15 @@ class Supervisor:
             for worker in self._workers:
                 self._start(worker)
         except OSError as error:
-            self.close()  # first: there may be no descriptor left to unmount with
-            self._log(f"cannot serve {self._mountpoint}: {error}")
-            self._unmount()  # nobody was told that it is there
+            self.close()  # first: unmounting may need a free descriptor
+            self._log(f"{self._mountpoint}: cannot start the workers: {error}")
+            self._unmount()  # `ready` was not called yet
             raise
 
     def _heed(self, signo: int | None, events: Events) -> None:
-        """Unmount if a signal says so, or the caller's end."""
+        """Unmount after an ending signal, or when the caller has ended."""
         if signo in ENDING and not self._ending:
-            self._log(f"unmounting {self._mountpoint}: {signal.Signals(signo).name}")
+            self._log(f"unmounting {self._mountpoint}: received {signal.Signals(signo).name}")
             self._unmount()
         if self._caller is not None and self._caller.has_ended():
             events.signals_only()
@@ -138,7 +138,7 @@ class Supervisor:
             self._caller = None
 
     def _reap(self, events: Events) -> None:
-        """Start others for the workers that have ended: several, it may be, for one SIGCHLD."""
+        """Replace all workers that have ended. One SIGCHLD may stand for several of them."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -153,35 +153,35 @@ class Supervisor:
     def _ended(self, worker: _Worker, status: int, events: Events) -> None:
         worker.pid = 0
         code = os.waitstatus_to_exitcode(status)
-        if code == 0 or self._ending:  # it was unmounted: the others find out as well
+        if code == 0 or self._ending:  # unmounted: the other workers also notice that
             self._ending = True
             return
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-        self._log(f"worker {worker.number} {how}, starting another")
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        self._log(f"worker {worker.number} {how}; starting another")
         self._pause(worker)
         self._served.counters.row(worker.number)[RESTARTS] += 1
         if not self._agreement.may_resend:
-            os.close(worker.fd)  # what it had taken fails now, and does not wait for ever
+            os.close(worker.fd)  # its requests fail now instead of waiting for ever
             worker.fd = -1
         self._restart(worker, events)
         if self._agreement.may_resend:
             self._resend()
 
     def _restart(self, worker: _Worker, events: Events) -> None:
-        """There may be no memory or no process to be had just now: whoever reads waits for it."""
+        """Start a worker again. Retry if memory or processes are short: programs then wait."""
         while not self._ending:
-            if is_unmounted(self._fd):  # no worker that lives can tell
+            if is_unmounted(self._fd):  # there may be no living worker that notices
                 self._ending = True
                 return
             try:
                 self._start(worker)
                 return
             except OSError as error:
-                self._log(f"worker {worker.number} cannot be started yet: {error.strerror}")
+                self._log(f"worker {worker.number} cannot start: {error.strerror}; trying again")
             self._heed(events.wait(LONGEST_PAUSE), events)
 
     def _pause(self, worker: _Worker) -> None:
-        """Not at once again and again, when a worker cannot live."""
+        """Pause before the next start if a worker keeps dying soon after its start."""
         if time.monotonic() - worker.started > SHORT_LIFE:
             worker.failures = 0
             return
@@ -190,12 +190,15 @@ class Supervisor:
             time.sleep(min(0.01 * 2 ** (worker.failures - 3), LONGEST_PAUSE))
 
     def _resend(self) -> None:
-        """Requests of other workers are handed out again as well: their replies get ENOENT."""
+        """Make the kernel hand out all unanswered requests again.
+
+        This includes the requests of living workers: their replies then get ENOENT.
+        """
         try:
             os.write(self._fd, reply.resend())
         except OSError as error:
-            if error.errno != errno.ENODEV:  # unmounted meanwhile
-                self._log(f"requests could not be had again: {error.strerror}")
+            if error.errno != errno.ENODEV:  # ENODEV: unmounted meanwhile
+                self._log(f"cannot resend the requests of a dead worker: {error.strerror}")
 
     def _start(self, worker: _Worker) -> None:
         if worker.fd < 0:
@@ -207,16 +210,16 @@ class Supervisor:
             self._work(worker, supervisor)
 
     def _work(self, worker: _Worker, supervisor: int) -> None:
-        """The life of a worker: never returns."""
+        """Run a worker in the forked child. Never returns."""
         code = _CRASHED
         try:
             die_with_parent()
-            if os.getppid() != supervisor:  # it has died before that: nobody would tell us
+            if os.getppid() != supervisor:  # the supervisor died before die_with_parent
                 os._exit(code)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to the whole group
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             self._close_those_of_others(worker)
-            # What is there stays, and hardly anything that requests leave behind is in circles.
+            # The objects that exist now stay for ever, and requests leave hardly any cycles.
             gc.freeze()
             gc.set_threshold(GARBAGE)
             served = self._served
@@ -224,7 +227,7 @@ class Supervisor:
             spin = DEFAULT_SPIN if served.spin is None else served.spin
             Session(
                 worker.fd, served.filesystem, served.content,
-                spin=0 if worker.number else spin,  # one that stays awake is enough
+                spin=0 if worker.number else spin,  # one worker that stays awake is enough
                 idling=Idling(served.idle),
                 counts=served.counters.row(worker.number), log=self._log,
             ).run()  # fmt: skip
@@ -235,17 +238,23 @@ class Supervisor:
             os._exit(code)
 
     def _close_those_of_others(self, worker: _Worker) -> None:
-        """So that the supervisor's copy of a worker's descriptor is the last when that has died:
-        where requests cannot be sent again, they fail only then."""
+        """Close the descriptors of the other workers.
+
+        When a worker has died, the supervisor must hold the last copy of its descriptor. Where
+        requests cannot be sent again, they fail only when that copy is closed.
+        """
         for other in self._workers:
             if other is not worker and other.fd >= 0:
                 os.close(other.fd)
 
     def _unmount(self) -> None:
-        """Busy or not, here or in the namespace of a container that has a copy of it: whoever
-        still reads gets errors from now on."""
+        """Unmount and kill the workers, even if the mount is busy.
+
+        Programs that still read get errors from now on, also in containers with a copy of the
+        mount.
+        """
         self._ending = True
-        # After a lazy unmount somebody may have mounted something else there.
+        # After a lazy unmount, another file system may be mounted there.
         if self._connection is None or self._connection == connection_at(self._mountpoint):
             try:
                 unmount(self._mountpoint)
@@ -257,7 +266,7 @@ class Supervisor:
                 os.kill(worker.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the workers; close the descriptors, and with the last of them the connection."""
+        """Kill the workers and close all descriptors. Closing the last one ends the connection."""
         for worker in self._workers:
             if worker.pid:
                 os.kill(worker.pid, signal.SIGKILL)
@@ -272,7 +281,7 @@ class Supervisor:
 
 
 def clone(fd: int) -> int:
-    """Another descriptor for the same connection, with a queue of its own."""
+    """Return another descriptor of the same connection, with its own queue."""
     new = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         fcntl.ioctl(new, abi.DEV_IOC_CLONE, struct.pack("=I", fd))

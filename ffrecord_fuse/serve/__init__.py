@@ -1,1 +1,1 @@
-"""One worker: takes requests, reads and verifies, answers, reports."""
+"""A worker: takes requests, reads and verifies file contents, replies, and keeps the log."""

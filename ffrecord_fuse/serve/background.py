@@ -1,4 +1,4 @@
-"""Work that takes long, in threads beside a worker's loop, which goes on answering meanwhile."""
+"""Run long jobs in threads, so that a worker's loop can continue to answer requests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 
 class Background:
-    """Threads, started when there is work for them; the eventfd wakes the loop when a job ended.
+    """A pool of threads that start on demand.
 
-    A token comes back with None or what went wrong. Only the work itself is done in threads:
-    `run`, `ended` and `close` are for the loop.
+    Each job has a token. `ended` returns the token with None, or with the job's exception. The jobs
+    run in threads; only the loop calls `run`, `ended` and `close`.
 
     Args:
-        eventfd: written to when a job has ended.
-        most: threads at a time.
+        eventfd: written to when a job has ended; this wakes the loop.
+        most: the largest number of threads.
     """
 
     def __init__(self, eventfd: int, most: int) -> None:
@@ -28,10 +28,10 @@ class Background:
         self._threads: list[Thread] = []
         self._jobs: SimpleQueue[tuple[Any, Callable[[], object]] | None] = SimpleQueue()
         self._ended: deque[tuple[Any, Exception | None]] = deque()
-        self.under_way = 0  # jobs that `ended` has not told of
+        self.under_way = 0  # jobs that `ended` has not returned yet
 
     def run(self, token: object, work: Callable[[], object]) -> None:
-        """Do some work in a thread. RuntimeError: none could be started, and nothing is done."""
+        """Run `work` in a thread. Raise RuntimeError if no thread can be started."""
         if self.under_way >= len(self._threads) < self._most:
             thread = Thread(target=self._work, name="ffrecord-fuse", daemon=True)
             try:
@@ -45,7 +45,7 @@ class Background:
         self._jobs.put((token, work))
 
     def ended(self) -> list[tuple[Any, Exception | None]]:
-        """Return what has ended since the last time."""
+        """Return the tokens and results of the jobs that have ended since the last call."""
         found = []
         while self._ended:
             found.append(self._ended.popleft())
@@ -53,7 +53,7 @@ class Background:
         return found
 
     def close(self) -> None:
-        """Drop work that was not begun, and wait for the rest: it uses the eventfd."""
+        """Drop jobs that have not started, and wait for the others: they use the eventfd."""
         with contextlib.suppress(Empty):
             while True:
                 self._jobs.get_nowait()
@@ -67,11 +67,11 @@ class Background:
             token, work = job
             self._ended.append((token, problem_with(work)))
             os.eventfd_write(self._eventfd, 1)
-            del job, token, work  # they hold memory, which is used again once nobody does
+            del job, token, work  # they keep slabs in use
 
 
 def problem_with(work: Callable[[], object]) -> Exception | None:
-    """Do some work; return what went wrong."""
+    """Call `work`; return its exception, or None."""
     try:
         work()
     except Exception as error:

@@ -1,8 +1,8 @@
-"""The content of files for READ requests: every byte is verified before it is served.
+"""Read and verify the contents of files for READ requests, before they are served.
 
-`ffrecord.archive.blocks` plans what to read and to check. `CheckedContent` remembers which blocks
-were right (verify "first"), so that the rest of a block, asked for later, costs one short read;
-with verify "off" it checks nothing.
+`ffrecord.archive.blocks` plans the bytes to read and the checksums to compare. With verify "first",
+`CheckedContent` remembers verified blocks: a later read of another part of the block is one short
+read. With verify "off" it checks nothing.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ffrecord_fuse.mounting.options import VERIFY
 
 
 class DamageError(Exception):
-    """A block is not what was packed."""
+    """A block differs from the packed one."""
 
     def __init__(self, stored: int, computed: int) -> None:
-        super().__init__(f"its checksum is {computed:#010x} where {stored:#010x} is due")
+        super().__init__(f"its checksum is {computed:#010x}, but the archive says {stored:#010x}")
 
 
 class CheckedContent:
-    """Where the contents of an archive's files are, and whether they are right.
+    """Plans, reads and verifies the contents of an archive's files.
 
-    Made before workers are forked: they share what is known to be right.
+    Create it before the workers are forked: they share the memory of verified blocks.
     """
 
     def __init__(self, archive: Archive, verify: str = "first") -> None:
@@ -39,34 +39,37 @@ class CheckedContent:
         self._blocks = archive.blocks
         self._check = verify != "off"
         self._known = self._are_right if verify == "first" else None
-        # A bit for each block. Two workers that set neighbours at once may lose one of them: that
-        # block is verified again.
+        # One bit for each verified block. If two workers set neighbouring bits at the same time,
+        # one bit may be lost. That block is then verified again.
         self._right = mmap.mmap(-1, len(archive.blocks) // 8 + 1)
-        # Only in an archive of the original's with large files. Asked of every read.
+        # True only for archives of the original FFRecord with large files. Computed once, because
+        # every read needs it.
         files = self._reader.record_sizes()[:-1]
         is_stored = len(archive.index.tables.large) > 0
         self._may_have_to_learn = self._check and not is_stored and bool((files > BLOCK).any())
 
     def piece(self, inode: int, offset: int, size: int, *, anew: bool = False) -> FilePiece | None:
-        """Plan a read of `size` bytes from `offset` on; None where the file has ended.
+        """Plan a read of `size` bytes from `offset` on; return None at the end of the file.
 
-        A block that is known to be right is not checked again, unless it is to be checked `anew`:
-        memory that was filled before the block was found to be right may hold something else.
+        Verified blocks are not checked again, unless `anew` is True. That is for memory that was
+        filled before the block was verified: it may hold other bytes.
         """
         known = None if anew else self._known
         return self._blocks.piece(inode, offset, size, self._check, known)
 
     def must_learn(self, inode: int) -> bool:
-        """Whether the blocks of a file have no checksums yet, as the large ones in an archive of
-        the original's: those come from reading all of it, which takes as long as that takes."""
+        """Return True if the file's blocks have no checksums yet, and `learn` must be called.
+
+        These are large files in archives of the original FFRecord.
+        """
         return self._may_have_to_learn and not self._blocks.are_known(inode)
 
     def learn(self, inode: int) -> None:
-        """Read a file from end to end, and compute what its blocks' checksums are."""
+        """Read a whole file and compute the checksums of its blocks. Takes long for large files."""
         self._blocks.derive(inode)
 
     def check(self, piece: FilePiece, memory: memoryview) -> int:
-        """Raise DamageError unless a piece is right; how many blocks of it were verified."""
+        """Return the number of verified blocks; raise DamageError if a block is damaged."""
         if piece.checksums is None:
             return 0
         for number, due in enumerate(piece.checksums):
@@ -79,7 +82,7 @@ class CheckedContent:
         return len(piece.checksums)
 
     def read(self, piece: FilePiece) -> memoryview:
-        """The bytes of a piece that were asked for, read now and checked; waits for the disk."""
+        """Read a piece, check it, and return the requested bytes. Waits for the disk."""
         memory = np.empty(piece.length, np.uint8)
         table_of(self._reader).require_open()[piece.file].read_into(memory, piece.begin)
         self.check(piece, memory.data)
@@ -87,6 +90,6 @@ class CheckedContent:
 
     def _are_right(self, block: int, count: int) -> bool:
         right = self._right
-        if count == 1:  # most files are small, and this is asked of every read
+        if count == 1:  # a fast path: most files are small, and every read comes here
             return bool(right[block >> 3] >> (block & 7) & 1)
         return all(right[number >> 3] >> (number & 7) & 1 for number in range(block, block + count))

@@ -1,10 +1,11 @@
-"""Reads that go to the disk: many in flight, completions announced on an eventfd.
+"""Read from the disk: many reads in flight, and an eventfd that announces their completion.
 
-They are O_DIRECT reads, so that data is cached once, in the pages of the mount, and not in those of
-the archive too. One `AioQueue` and a fixed number of slots live as long as a worker does. A read
-that cannot be queued (no O_DIRECT, no AIO, no free slot), or that the kernel refused, failed or
-ended short, is read or finished by a plain read in a thread. Only if that fails, too, is it an
-error. The loop waits for none of them.
+Reads use O_DIRECT, so that data is cached once, for the mount, and not a second time for the
+archive. Each worker has one `AioQueue` with a fixed number of slots.
+
+A plain read in a thread replaces a read that cannot be queued (no O_DIRECT, no AIO, no free slot).
+It also completes a read that failed or returned too few bytes. Only if the plain read fails is the
+result an error. The loop never waits for a read.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ SLOT_BYTES = 32 << 10
 NO_SLOT = -1
 IDLE_BYTES = 64 << 20
 THREADS = 8
-"""Plain reads at a time. Several, since a network answers some requests in the time of one."""
+"""Plain reads at the same time. A network disk answers several in the time of one."""
 
 
 class ColdReads:
-    """The reads of one worker. Each has a token, which comes back with its memory."""
+    """The disk reads of one worker. Each read has a token, which `landed` yields with the data."""
 
     def __init__(self, sources: SourceSet) -> None:
         self._sources = sources
@@ -40,7 +41,7 @@ class ColdReads:
         self._queue = AioQueue(context, slots) if context is not None else None
         self._direct_fds: list[int] = sources.direct_fds.tolist()
         self._free = list(range(slots))
-        # Small reads have memory of their slot's own: to get some takes longer than to fill it.
+        # Each slot has memory for small reads: allocating it takes longer than filling it.
         self._slabs = slabs.SlabPool(IDLE_BYTES)
         memory = self._slabs.take(max(slots, 1) * SLOT_BYTES)
         self._memory = [memory[SLOT_BYTES * slot :][:SLOT_BYTES] for slot in range(slots)]
@@ -51,18 +52,19 @@ class ColdReads:
 
     @property
     def busy(self) -> bool:
-        """Whether `landed` may still have something to tell."""
+        """True while reads are in flight, or have ended but were not yielded by `landed`."""
         return bool(self._reads or self._done or self._plain.under_way)
 
     @property
     def has_room(self) -> bool:
-        """Whether there are slots to spare: reads without one take turns in few threads."""
+        """True if over half of the slots are free. Reads without a slot share a few threads."""
         return len(self._free) > len(self._memory) // 2
 
     def add(self, token: object, file: int, begin: int, length: int, *, kept: bool = False) -> None:
-        """Add a read, which `submit` puts on its way, or a thread does if there is no room.
+        """Add a read. `submit` sends it to the disk; without a free slot, a thread reads it now.
 
-        Its memory is that of its slot, unless it is large, or is to be `kept`.
+        The read uses the memory of its slot. A large read, or one with `kept`, gets separate
+        memory.
         """
         if self._queue is None or not self._free:
             self._finish(token, file, begin, self._slabs.take(length), 0, NO_SLOT)
@@ -74,8 +76,8 @@ class ColdReads:
             slot = self._free.pop()
             memory, address = self._memory[slot], self._memory_at + SLOT_BYTES * slot
         else:
-            # Smaller memory is not used again, and fresh memory takes as long as filling it does.
-            # Before the slot, which would be lost where there is none.
+            # Slabs below SMALLEST are not reused, and fresh memory takes as long as filling it.
+            # Take the memory first: if that fails, no slot is lost.
             memory = self._slabs.take(max(high - low, slabs.SMALLEST))
             slot = self._free.pop()
             address = memory.ctypes.data
@@ -84,14 +86,14 @@ class ColdReads:
         self._queue.put(slot, fd, memory, address, low, high - low, self.eventfd)
 
     def submit(self) -> None:
-        """Put everything on its way that was added since the last time, in one system call."""
+        """Send all reads that were added since the last call, in one system call."""
         if self._queue is not None and self._queue.unsent:
             self._queue.launch(len(self._memory))
 
     def landed(self) -> Iterator[tuple[Any, memoryview | Exception]]:
-        """Yield what has arrived, or failed for good, since the last time. Does not wait.
+        """Yield the token and the data, or the error, of each completed read. Does not wait.
 
-        The memory of each that was not to be kept is there until the next is asked for.
+        Unless the read was added with `kept`, its memory is valid only until the next item.
         """
         self.has_landed()
         while self._done:
@@ -101,7 +103,7 @@ class ColdReads:
                 self._free.append(slot)
 
     def has_landed(self) -> bool:
-        """Whether `landed` has something to tell. A look into memory, not a system call."""
+        """Return True if `landed` has something to yield. Looks into memory, no system call."""
         if self._reads and self._queue is not None:
             for slot, result in zip(*self._queue.land(0), strict=True):
                 self._land(slot, result)
@@ -111,12 +113,12 @@ class ColdReads:
         return bool(self._done)
 
     def clear_event(self) -> None:
-        """Take note of what the eventfd has told."""
+        """Reset the eventfd."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.eventfd)
 
     def close(self) -> None:
-        """Wait until the kernel, and every thread, has let go of the memory."""
+        """Wait until the kernel and all threads have finished with the memory."""
         if self._queue is not None:
             self._queue.close()
         self._plain.close()
@@ -134,7 +136,7 @@ class ColdReads:
             self._done.append((token, wanted.data, slot))
             return
         have = max(0, bytes_got(self._sources, result) - skip)
-        if not self._uses_slots:  # nor are they again
+        if not self._uses_slots:  # AIO or O_DIRECT failed for good: queue no more reads
             self._free.clear()
         self._finish(token, file, begin, wanted, have, slot)
 
@@ -144,7 +146,7 @@ class ColdReads:
     def _finish(
         self, token: object, file: int, begin: int, memory: Bytes, have: int, slot: int
     ) -> None:
-        """Read what is missing of a read in a thread; here, if none can be started."""
+        """Read the missing bytes in a thread, or right here if no thread can be started."""
         read = partial(self._sources[file].read_into, memory[have:], begin + have)
         try:
             self._plain.run((token, memory, slot), read)

@@ -1,13 +1,14 @@
-"""Where a worker's requests come in: it looks for a while, then sleeps; `Idling` keeps cores awake.
+"""Receive a worker's requests: spin for a while, then sleep. `Idling` keeps idle cores awake.
 
-Waking a process on another core takes longer than most answers. So a worker goes on looking before
-it sleeps, for as long as that has been paying, and yields its core between looks.
+Waking a process on another core takes longer than most answers. So before it sleeps, a worker keeps
+looking for requests (it spins). It yields its core between looks, and stops spinning when spinning
+no longer pays off.
 
-A client that waits for an answer leaves its core idle, and an idle core halts. Waking it takes
-longer than the answer did: on a virtual machine the host has to schedule it again, on others it may
-be in a deep sleep. A process that keeps /dev/cpu_dma_latency open forbids that; the kernel ends it
-with the process. It holds for all cores of the machine, so it is done only while it pays, and by
-default only on machines with few cores.
+While a client waits for an answer, its core is idle, and an idle core halts. Waking the core takes
+longer than the answer: a virtual machine's host must schedule the core again, and a physical core
+may be in a deep sleep. A process that keeps /dev/cpu_dma_latency open prevents this; the kernel
+undoes it when the process ends. It affects all cores of the machine. So a worker does this only
+while it pays off, and by default only on machines with few cores.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ DEFAULT_SPIN = 500
 """Microseconds."""
 
 CROWDED = 30e-6
-"""Seconds that giving the core away has taken when others wanted it: they need it more."""
+"""Seconds. If a yield takes longer, other processes need the core, and spinning stops."""
 
 MOST_WORTH = 8
-"""So often in a row staying awake may have been for nothing before it is given up."""
+"""Consecutive waits that outlast the spin time before spinning is given up."""
 
 BUSY = 64
-"""So many requests in a row that came while it was awake are worth more than one core's time."""
+"""Consecutive requests within the spin time after which idle cores are made to poll."""
 
 
 class Disk(Protocol):
-    """Reads whose end is announced on the eventfd; see `ColdReads`."""
+    """Reads whose completion the eventfd announces; see `ColdReads`."""
 
     def has_landed(self) -> bool: ...
 
@@ -43,9 +44,9 @@ class Disk(Protocol):
 class Inbox:
     """The requests on one descriptor.
 
-    Of several workers that sleep, one is woken. A sleeping read is the cheapest way to wait, so
-    that is done while nothing else can happen; while reads are under way, the descriptor does not
-    block, and both are waited for.
+    Without reads in flight, the worker sleeps in read(2), the cheapest way to wait. With reads in
+    flight, the descriptor does not block, and epoll waits for requests and reads together. A new
+    request wakes one of the sleeping workers.
     """
 
     def __init__(self, fd: int, eventfd: int, spin: float, idling: Idling) -> None:
@@ -57,7 +58,7 @@ class Inbox:
         self._anything.register(fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
         self._anything.register(eventfd, select.EPOLLIN)
         self._eventfd = eventfd
-        # On one core, whoever is waited for could not run meanwhile.
+        # On a single core, spinning would keep the client from running.
         self._spin = spin if len(os.sched_getaffinity(0)) > 1 else 0.0
         self._worth = MOST_WORTH
         self._in_a_row = 0
@@ -65,27 +66,27 @@ class Inbox:
         self._blocks: bool | None = None
 
     def look(self, memory: memoryview) -> int | None:
-        """Read a request, if there is one: how many bytes; None if not."""
+        """Read a request and return its length; None if no request waits."""
         self._set_blocking(False)
         return self._receive(memory)
 
     def wait(self, memory: memoryview) -> int | None:
-        """Read a request, when there is one; None if another worker was first."""
+        """Wait for a request, read it and return its length; None if another worker was first."""
         if not self._spin:
             self._set_blocking(True)
             return self._receive(memory)
         began = time.perf_counter()
         came = self._worth > 0 and self._spin_until(began + self._spin, None)
         if not came:
-            self._idling.halt()  # nothing is asked of the machine by a mount that sleeps
-        self._set_blocking(not came)  # another worker may be first: that is not slept on
+            self._idling.halt()  # a sleeping mount must not keep cores awake
+        self._set_blocking(not came)  # do not sleep if another worker takes the request first
         try:
             return self._receive(memory)
         finally:
             self._learn(time.perf_counter() - began)
 
     def wait_for_anything(self, disk: Disk) -> None:
-        """Until there is a request, or a read has ended."""
+        """Wait until a request arrives or a read completes."""
         began = time.perf_counter()
         if self._spin and self._worth > 0 and self._spin_until(began + self._spin, disk):
             return
@@ -100,7 +101,7 @@ class Inbox:
         self._idling.halt()
 
     def _learn(self, waited: float) -> None:
-        """Whether it would have paid to stay awake for as long as that."""
+        """Note whether spinning would have covered a wait of this length."""
         if waited < self._spin:
             self._worth = MOST_WORTH
             self._in_a_row += 1
@@ -130,16 +131,16 @@ class Inbox:
 
 DEVICE = "/dev/cpu_dma_latency"
 FEW = 8
-"""Cores that may poll without being asked to."""
+"""The most cores of a machine on which `idle=poll` is the default."""
 
 _NO_LATENCY = struct.pack("=i", 0)  # microseconds
 
 
 class Idling:
-    """The wish of one worker that idle cores poll; made and taken back again and again.
+    """One worker's request that idle cores poll; made while busy, withdrawn before sleep.
 
     Args:
-        idle: "poll", "halt", or None for what suits the machine.
+        idle: "poll", "halt", or None to decide by the number of cores.
     """
 
     def __init__(self, idle: str | None = None) -> None:
@@ -147,7 +148,7 @@ class Idling:
         self._fd = -1
 
     def poll(self) -> None:
-        """Have idle cores poll from now on. It is for root; who may not does without."""
+        """Make idle cores poll from now on. Needs root; for other users this is a no-op."""
         if not self._may_poll or self._fd >= 0:
             return
         try:
@@ -158,7 +159,7 @@ class Idling:
             self.halt()
 
     def halt(self) -> None:
-        """Let them halt again."""
+        """Let idle cores halt again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,12 +1,12 @@
-"""Cold files read one after the other, as `tar`, `cp -a` and `grep -r` do: read ahead.
+"""Read ahead when cold files are read one after the other, as `tar`, `cp -a` and `grep -r` do.
 
-Most disks, and all that are reached over a network, take about as long for 10 kB as for a
-megabyte. Files lie in an archive in the order in which they are listed. So where requests follow
-one another there, what comes next is read with them: a window, which the following requests are
-answered from, and another one behind it before the first is used up. Windows are memory of this
-process, not of the page cache: what is served is cached once, by the mount.
+Most disks, and all network disks, take about as long for 10 kB as for a megabyte. Files lie in an
+archive in the order in which they are listed. So when requests follow one another in the archive,
+the worker reads a larger part of the archive at once: a window. Later requests are answered from
+the window, and the next window is read before the first is used up. Windows are memory of this
+process, not of the page cache: data is cached once, by the mount.
 
-Requests that jump about are not followed, and cost what they ask for.
+Random requests open no windows, and read only the bytes that they need.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from typing import Protocol
 from ffrecord.archive.blocks import FilePiece
 
 FOLLOWING = 3
-"""Reads that come one behind the other before more is read than was asked for."""
+"""Consecutive reads before a window is opened."""
 GAP = 64 << 10
-"""Bytes left out between two of them: other names of a file, files that somebody skips."""
+"""Bytes that may lie between two consecutive reads: hard links, or files that a program skips."""
 SHORTEST = 128 << 10
 LONGEST = (2 << 20) - (8 << 10)
-"""What fits into one huge page with the disk's alignment at both ends."""
+"""The length that fits into one huge page with the disk's alignment at both ends."""
 SMALL = LONGEST // 4
-"""Longer reads are long enough as they are."""
+"""The longest read that opens a window. Longer reads are efficient without one."""
 RUNS = 8
-"""Clients, or so, that are followed at a time; each may have two windows."""
+"""Runs, about one for each client, that are followed at the same time. Each has up to two
+windows."""
 
 
 class Disk(Protocol):
-    """Where windows are read; see `ColdReads`."""
+    """The reader of windows; see `ColdReads`."""
 
     @property
     def has_room(self) -> bool: ...
@@ -43,7 +44,7 @@ class Disk(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Window:
-    """Some bytes of an archive's file, read or being read."""
+    """A range of bytes of an archive's file, read or being read."""
 
     run: Run
     file: int
@@ -51,7 +52,7 @@ class Window:
     end: int
     memory: memoryview | None = None
     waiting: list[tuple[int, FilePiece]] = field(default_factory=list)
-    """Requests, by their numbers, that it is still being read for."""
+    """Requests, by number, that wait until the window is read."""
 
     def has(self, piece: FilePiece) -> bool:
         return (
@@ -61,7 +62,7 @@ class Window:
         )
 
     def part(self, piece: FilePiece) -> memoryview:
-        """The bytes of a piece, once they are there."""
+        """Return the bytes of a piece. The window must have been read."""
         assert self.memory is not None
         at = piece.begin - self.begin
         return self.memory[at : at + piece.length]
@@ -69,7 +70,7 @@ class Window:
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """Reads of which each begins where the one before ended, or not far behind."""
+    """Consecutive reads: each begins where the previous one ended, or up to GAP bytes later."""
 
     file: int
     end: int
@@ -79,22 +80,22 @@ class Run:
 
 
 class ReadAhead:
-    """The bytes that the requests of one worker are likely to ask for next.
+    """The runs and windows of one worker.
 
     Args:
-        disk: reads windows, and hands each back, as a token, with its memory.
-        last_start: of a file and a byte in it, where the record begins that has this byte. A
-            window ends with a record: of one that it had in part, nothing could be verified.
+        disk: reads windows. Each window is the token of its read.
+        last_start: takes a file and a byte offset, and returns the start of the record at that
+            offset. A window ends where a record ends: a partial record could not be verified.
     """
 
     def __init__(self, disk: Disk, last_start: Callable[[int, int], int]) -> None:
         self._disk = disk
         self._last_start = last_start
-        self._runs: list[Run] = []  # the one that was used last is the last
-        self._windows: list[Window] = []  # of all of them
+        self._runs: list[Run] = []  # the most recently used one is last
+        self._windows: list[Window] = []  # of all runs
 
     def find(self, piece: FilePiece) -> Window | None:
-        """The window that has a piece. What comes after that may be put on its way."""
+        """Return the window that contains a piece. May start to read the run's next window."""
         end = piece.begin + piece.length
         for window in self._windows:
             if window.has(piece):
@@ -106,7 +107,7 @@ class ReadAhead:
         return None
 
     def follow(self, piece: FilePiece) -> Window | None:
-        """A window that begins with a piece which is not in any; None if it is to be read alone."""
+        """Open a window that begins with a piece; return None if the piece is to be read alone."""
         end = piece.begin + piece.length
         for run in reversed(self._runs):
             if run.file == piece.file and 0 <= piece.begin - run.end <= GAP:
@@ -121,7 +122,7 @@ class ReadAhead:
         return None
 
     def forget(self, window: Window) -> None:
-        """A window that could not be read."""
+        """Drop a window that could not be read."""
         window.run.windows = [other for other in window.run.windows if other is not window]
         window.run.followed = 0
         self._close([window])
@@ -133,13 +134,16 @@ class ReadAhead:
             self._runs.append(run)
 
     def _open(self, run: Run, begin: int, least: int | None = None) -> Window | None:
-        """Begin to read a run's next window; None if it would not reach beyond `least`, or if
-        there is no memory for it: whoever asks for what is in it reads that alone."""
+        """Start to read a run's next window.
+
+        Return None if the window would end at or before `least`, or if memory is short. Requests
+        for those bytes are then read alone.
+        """
         end = self._last_start(run.file, begin + run.length)
         if end <= (begin if least is None else least) or not self._disk.has_room:
             return None
         window = Window(run, run.file, begin, end)
-        try:  # first: who found one that is not being read would wait for ever
+        try:  # before the window is listed: requests would wait for ever for an unread window
             self._disk.add(window, run.file, begin, end - begin, kept=True)
         except (MemoryError, OSError):
             return None
@@ -151,8 +155,8 @@ class ReadAhead:
 
     def _end(self, run: Run) -> None:
         self._close(run.windows)
-        run.windows = []  # they know it: nobody would find their memory free otherwise
+        run.windows = []  # break the reference cycle, so that their memory is freed at once
 
     def _close(self, windows: list[Window]) -> None:
-        """Forget windows. Requests that wait for one still get it."""
+        """Stop offering windows to new requests. Requests that wait for one still get it."""
         self._windows = [window for window in self._windows if window not in windows]

@@ -1,13 +1,13 @@
-"""READ requests: what files hold, verified, from wherever it can be had soonest.
+"""Answer READ requests with verified bytes from the fastest available place.
 
-    READ ─▶ read ahead with others (`readahead`) ───▶ check ─▶ reply
-         ├─ in the page cache of the archive ───────▶ check ─▶ reply
+    READ ─▶ a window that was read ahead ───────────▶ check ─▶ reply
+         ├─ the page cache of the archive ──────────▶ check ─▶ reply
          └─ one io_submit for all, or a thread ─────▶ check ─▶ reply
 
-Nothing here waits for a disk: a read that is not at hand is answered by `go_on` when its bytes have
-come, by AIO or from a thread (see `coldreads`). There are two exceptions. A machine that starts no
-thread has only the loop to read in. And after an io_getevents that failed, the reads in flight are
-waited for, once.
+No function waits for a disk. If the bytes must come from the disk, `go_on` answers the request
+when they have arrived, by AIO or from a thread (see `coldreads`). There are two exceptions. If no
+thread can be started, the loop reads by itself. And after io_getevents fails, the loop waits once
+for the reads in flight.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from ffrecord_fuse.wire import abi, reply
 from ffrecord_fuse.wire.request import Request
 
 READ_BYTES = 3 << 19
-"""A read of 1 MiB and what is missing of the blocks at both its ends."""
+"""The longest cached read: 1 MiB, extended to whole blocks at both ends."""
 
 _slabs = SlabPool()
 
 
 class Kernel(Protocol):
-    """The session, as seen from here."""
+    """The part of `Session` that this module uses."""
 
     def answer(self, request: Request) -> None:
-        """Begin anew with a request; what goes wrong is that request's error."""
+        """Process a request from the start. A failure becomes the error of that request."""
 
     def send(self, answer: bytes | memoryview, content: memoryview | None = None) -> None: ...
 
@@ -50,11 +50,11 @@ class Reading:
     """The READ requests of one worker.
 
     Args:
-        kernel: takes answers.
-        filesystem: names, for messages.
-        content: what files are made of.
+        kernel: receives the replies.
+        filesystem: names for messages.
+        content: contents of files.
         counts: this worker's row of the counters.
-        log: takes a line.
+        log: called with each line for the log.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Reading:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether `go_on` has, or will have, something to do."""
+        """True while requests wait for `go_on`."""
         return self.cold.busy or bool(self._unlearned)
 
     def go_on(self) -> bool:
-        """Put cold reads on their way, and answer what has come; whether there was anything."""
+        """Submit cold reads and answer completed ones; return True if any were completed."""
         self.cold.submit()
         any_landed = self._answer_landed()
         return (bool(self._unlearned) and self._answer_learned()) or any_landed
@@ -98,7 +98,7 @@ class Reading:
         self.cold.close()
 
     def read(self, request: Request) -> None:
-        """Answered here if it is at hand, else when it has come from the disk."""
+        """Answer a READ now if its bytes are in memory, otherwise when the disk has read them."""
         self._counts[report.READS] += 1
         offset, size = request.argument
         inode = request.node - abi.ROOT_ID
@@ -120,11 +120,11 @@ class Reading:
             self._from_disk(unique, piece)
 
     def _from_window(self, request: Request, piece: FilePiece) -> bool:
-        """Answer with what was read ahead, now or when it has come; False if that has it not."""
+        """Answer from a window, now or when it is read; return False if no window has the piece."""
         window = self._ahead.find(piece)
         if window is None:
             return False
-        if piece.checksums is None:  # the window may be older than what is known to be right
+        if piece.checksums is None:  # the block may have been verified after the window was read
             piece = self._content.piece(piece.inode, *request.argument, anew=True) or piece
             if not window.has(piece):
                 return False
@@ -133,7 +133,7 @@ class Reading:
         return True
 
     def _from_cache(self, unique: int, piece: FilePiece) -> bool:
-        """Answer with what the page cache has; False if that has it not."""
+        """Answer from the page cache; return False if the piece is not cached."""
         memory = self._cached(piece)
         if memory is None:
             return False
@@ -151,14 +151,14 @@ class Reading:
             self._read_alone(unique, piece)
 
     def _take_from(self, window: Window, unique: int, piece: FilePiece) -> None:
-        """Answered here if the window has been read, else when it has."""
+        """Answer from a window: now if it has been read, otherwise when it is."""
         if window.memory is None:
             window.waiting.append((unique, piece))
         else:
             self._serve_from(window, unique, piece)
 
     def _serve_from(self, window: Window, unique: int, piece: FilePiece) -> None:
-        """Answer from a window. If its bytes are wrong, read them anew: they may be right now."""
+        """Answer from a window. If its bytes are wrong, read again: the file may be right now."""
         memory = window.part(piece)
         try:
             self._check(piece, memory)
@@ -171,14 +171,14 @@ class Reading:
         self.cold.add((unique, piece), piece.file, piece.begin, piece.length)
 
     def _cached(self, piece: FilePiece) -> memoryview | None:
-        """A piece out of the page cache; None if that has not all of it."""
+        """Return a piece from the page cache; None if any part is not cached."""
         if piece.length > READ_BYTES:
             return None
         memory = self._memory[: piece.length]
         return memory if self._cache.read(self._fds[piece.file], memory, piece.begin) else None
 
     def _answer_learned(self) -> bool:
-        """Go on with reads of files whose checksums are known now; whether there were any."""
+        """Answer reads that waited for their file's checksums; return True if there were any."""
         ended = self._background.ended()
         for inode, problem in ended:
             for request in self._unlearned.pop(inode):
@@ -190,7 +190,7 @@ class Reading:
         return bool(ended)
 
     def _answer_landed(self) -> bool:
-        """Answer what has come from the disk; whether there was anything."""
+        """Answer the reads that the disk has completed; return True if there were any."""
         any_landed = False
         for token, result in self.cold.landed():
             any_landed = True
@@ -201,8 +201,10 @@ class Reading:
         return any_landed
 
     def _answer_from(self, window: Window, result: memoryview | Exception) -> None:
-        """Answer the requests that wait for a window. If it cannot be read as a whole, its files
-        may still be readable one by one."""
+        """Answer the requests that wait for a window.
+
+        If the window cannot be read as a whole, its files may still be readable one by one.
+        """
         waiting, window.waiting = window.waiting, []
         if isinstance(result, Exception):
             self._ahead.forget(window)
@@ -227,13 +229,13 @@ class Reading:
     ) -> None:
         try:
             answer(unique, piece)
-        except Exception as error:  # as in Session.answer: this read's, not the mount's
+        except Exception as error:  # as in Session.answer: only this read fails, not the mount
             self._counts[report.ERRORS] += 1
-            self._log(f"a read of node {piece.inode + abi.ROOT_ID} failed: {error!r}")
+            self._log(f"reading node {piece.inode + abi.ROOT_ID} failed: {error!r}")
             self._send(reply.failure(unique, errno.EIO))
 
     def _is_right(self, unique: int, piece: FilePiece, memory: memoryview) -> bool:
-        """Whether what was read may be served; if not, the request has been answered."""
+        """Return True if the bytes are verified; otherwise answer EIO and return False."""
         try:
             self._check(piece, memory)
         except DamageError as error:

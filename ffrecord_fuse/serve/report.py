@@ -1,8 +1,8 @@
-"""Everything a mount tells about itself: counters, damaged files, and the log.
+"""The counters of a mount, its damaged files, and its log.
 
-The log has one line for each thing worth knowing, and one place for all processes of a mount: a
-file that the user names, else syslog, else (containers often have no syslog) a file of our own of
-bounded size. `Log.place` names it.
+All processes of a mount log to the same place, `Log.place`. That is the file that the user names,
+or syslog. Containers often have no syslog; there the default is a file of limited size. Each event
+is one line.
 """
 
 from __future__ import annotations
@@ -32,42 +32,46 @@ NAMES = (
     LOOKUPS, ATTRIBUTES, LISTINGS, READS, BYTES_READ, CACHED_READS, DISK_READS, READ_AHEAD,
     VERIFIED_BLOCKS, DAMAGED_READS, ERRORS, RESTARTS,
 ) = range(len(NAMES))  # fmt: skip
-"""All counters, by name for users and by number for a worker's row."""
+"""The positions of the counters in a worker's row, in the order of NAMES."""
 
 LOGGED_DAMAGES = 10_000
-"""Files that one worker tells of: an archive may be damaged everywhere."""
+"""The most damaged files that one worker logs. An archive may be damaged everywhere."""
 
 NAME = "ffrecord-fuse"
 SYSLOG = "syslog"
 NOWHERE = "nowhere"
 MOST_BYTES = 1 << 20
-"""The size of a log file of our own. A full one gets another name, in place of the one before."""
+"""The size limit of the default log file. A full file is renamed and replaces the older one."""
 
 _SYSLOG_SOCKET = "/dev/log"
-# Not blocking: a pipe that nobody reads is an error here, and loses lines later.
+# O_NONBLOCK: a log may be a pipe. Without a reader, opening it fails instead of waiting. Later,
+# lines are lost instead of blocking the mount.
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Counters:
-    """A row for each worker, which alone writes to it; made before the workers are forked."""
+    """Counters in shared memory: one row for each worker, which only that worker writes.
+
+    Create them before the workers are forked.
+    """
 
     def __init__(self, workers: int = 1) -> None:
         self._rows = workers
         self._all = memoryview(mmap.mmap(-1, 8 * workers * len(NAMES))).cast("q")
 
     def row(self, worker: int) -> memoryview:
-        """A worker's counts, by the numbers above."""
+        """Return a worker's row, to be indexed with LOOKUPS, READS and so on."""
         return self._all[worker * len(NAMES) : (worker + 1) * len(NAMES)]
 
     def totals(self) -> dict[str, int]:
-        """The sums over all workers, also those that have ended."""
+        """Return the sums over all workers, including workers that have ended."""
         return {
             name: sum(self._all[row * len(NAMES) + column] for row in range(self._rows))
             for column, name in enumerate(NAMES)
         }
 
     def json(self) -> bytes:
-        """The totals for the mount's attribute user.ffrecord.stats."""
+        """Return the totals as JSON, for the attribute `user.ffrecord.stats`."""
         return json.dumps(self.totals()).encode()
 
 
@@ -83,7 +87,7 @@ class DamageLog:
         self._damaged: set[int] = set()
 
     def tell(self, inode: int, what: str) -> None:
-        """Count a read that found damage, and say what it is if that is news."""
+        """Count a read that found damage, and log the file if it was not logged before."""
         self._counts[DAMAGED_READS] += 1
         if inode not in self._damaged and len(self._damaged) < LOGGED_DAMAGES:
             self._damaged.add(inode)
@@ -91,18 +95,18 @@ class DamageLog:
 
 
 class Log:
-    """Appends lines to a file, or hands them to syslog if there is one and no file was named.
+    """Writes lines to a file, to standard error or to syslog.
 
-    File names come from archives and may hold anything: whatever is not printable is escaped, so
-    that no name can look like a line of its own. Each line is one write(2), and files are opened
-    for appending, so lines of several workers do not mix.
+    Names from archives may contain any character. Unprintable characters are escaped, so that no
+    name can fake a line of the log. Each line is one write(2) to a file opened for appending, so
+    the lines of several workers do not mix.
     """
 
     def __init__(self, path: str | None = None, *, foreground: bool = False) -> None:
         self.place = SYSLOG
-        """A path, `syslog`, `standard error` or `nowhere`."""
+        """The path of the log file, `syslog`, `standard error` or `nowhere`."""
         self.is_our_choice = False
-        """Whether the place is a file that nobody has asked for, or nowhere."""
+        """True if there is no syslog: the place is then the default file or nowhere."""
         self._fd = -1
         if path is not None:
             self._fd, self.place = _open(path), path
@@ -113,7 +117,7 @@ class Log:
             self._fd, self.place = _open_our_own()
 
     def line(self, text: str) -> None:
-        """Log a line. One that cannot be written is lost: the mount goes on."""
+        """Log a line. If the line cannot be written, it is lost, and the mount continues."""
         text = printable(text)
         if self.place == SYSLOG:
             syslog.openlog(NAME, syslog.LOG_PID, syslog.LOG_DAEMON)
@@ -126,7 +130,10 @@ class Log:
                 self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Give the full file another name. Workers and other mounts share it: one of them does."""
+        """Rename the full file and start a new one.
+
+        Workers and other mounts share the file. A lock makes sure that only one of them renames it.
+        """
         lock = os.open(self.place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -141,17 +148,17 @@ class Log:
 
 
 def _has_syslog() -> bool:
-    """Whether somebody listens where syslog(3) sends."""
+    """Return True if a process listens on the socket of syslog(3)."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as trial:
         try:
             trial.connect(_SYSLOG_SOCKET)
         except OSError as error:
-            return error.errno == errno.EPROTOTYPE  # it wants a stream, which syslog(3) tries next
+            return error.errno == errno.EPROTOTYPE  # a stream socket, which syslog(3) tries next
     return True
 
 
 def _open_our_own() -> tuple[int, str]:
-    """A log file where this user's programs keep such things; NOWHERE if none can be made."""
+    """Open the default log file of this user; return -1 and NOWHERE if that fails."""
     for path in _our_own_paths():
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
@@ -171,8 +178,8 @@ def _our_own_paths() -> Iterator[str]:
 
 
 def _open(path: str) -> int:
-    """A symlink may lead to the log, but not one that another user has put into a shared folder."""
-    follow = 0 if os.path.islink(path) else os.O_NOFOLLOW  # none that comes between
+    """Open a log file. Follow a symlink, unless another user put it into a shared folder."""
+    follow = 0 if os.path.islink(path) else os.O_NOFOLLOW  # refuse a symlink that appears now
     locks.refuse_planted_symlink(path)
     fd = os.open(path, _APPEND | follow, 0o640)
     try:

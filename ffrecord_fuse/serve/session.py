@@ -1,13 +1,13 @@
-"""The event loop of one worker: take every waiting request, answer what is at hand, read the rest.
+"""Run the event loop of one worker: take all waiting requests, and answer them.
 
     kernel ──▶ drain ──▶ handlers ──▶ reply      names, attributes, listings
                             │
-                            └─ READ ─▶ reading ──▶ reply      at once, or when it has come
+                            └─ READ ─▶ reading ──▶ reply      at once, or when the disk has read
 
-A descriptor of /dev/fuse gives one whole request per read(2) and takes one whole reply per
-writev(2). A request is answered on the descriptor that delivered it. Handlers do not wait for a
-disk (`reading` has the two exceptions); what goes wrong in one is that request's error (EIO if
-nothing better is known) and a line in the log, never the end of the loop.
+One read(2) of /dev/fuse returns one whole request, and one writev(2) takes one whole reply. A reply
+goes to the descriptor that delivered the request. Handlers do not wait for a disk (`reading` names
+two exceptions). A failing handler never ends the loop: its request gets the errno, or EIO and a
+line in the log if there is no errno.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from ffrecord_fuse.wire.request import MOST_BYTES, MalformedError, Request, pars
 Handler: TypeAlias = "Callable[[Request], bytes | None]"
 
 AT_ONCE = 64
-"""Requests taken before cold reads are put on their way, and answers given."""
+"""The most requests that are taken before cold reads are submitted and completed ones answered."""
 
 LISTED = 1024
-"""Entries of a folder that are rendered at once."""
+"""Entries of a folder that are rendered together."""
 
 RENDERED_BYTES = 16 << 20
+"""The size of the cache of rendered entries."""
 
 READ_ONLY = frozenset({
     Opcode.SETATTR, Opcode.SYMLINK, Opcode.MKNOD, Opcode.MKDIR, Opcode.UNLINK, Opcode.RMDIR,
@@ -49,13 +50,13 @@ class Session:
     """Serves one descriptor until the file system is unmounted.
 
     Args:
-        fd: of /dev/fuse, non-blocking, after INIT.
+        fd: a non-blocking descriptor of /dev/fuse, after INIT.
         filesystem: names and attributes.
-        content: what files are made of.
-        spin: microseconds to go on looking for requests before sleeping; 0 sleeps at once.
-        idling: asked to keep cores awake while requests keep coming; None leaves them alone.
+        content: contents of files.
+        spin: microseconds to look for requests before sleeping; 0 sleeps at once.
+        idling: keeps idle cores awake while requests keep coming; None lets them halt.
         counts: this worker's row of the counters.
-        log: takes a line.
+        log: called with each line for the log.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Session:
         }
 
     def run(self) -> None:
-        """Serve until the file system is unmounted, or its connection aborted."""
+        """Serve until the file system is unmounted or its connection is aborted."""
         while not self._over:
             if self._reading.is_under_way:
                 self._turn()
@@ -106,13 +107,15 @@ class Session:
                 self._take(self._inbox.wait)
 
     def close(self) -> None:
-        """Wait for the reads under way, and free what the session holds. A process that ends has
-        no need to, and a disk that never answers would keep it."""
+        """Wait for the reads in flight, and free the session's resources.
+
+        A process that ends need not call this: a disk that never answers would keep it alive.
+        """
         self._inbox.close()
         self._reading.close()
 
     def _turn(self) -> None:
-        """Some requests, and what has come from the disk, with reads under way."""
+        """Take up to AT_ONCE requests and answer completed reads; wait if there are neither."""
         busy = False
         for _ in range(AT_ONCE):
             if not self._take(self._inbox.look):
@@ -125,7 +128,7 @@ class Session:
     # ---- requests ------------------------------------------------------------------------
 
     def _take(self, receive: Callable[[memoryview], int | None]) -> bool:
-        """Take a request and answer it, if that can be at once; whether there was one."""
+        """Take a request and process it; return False if there was none."""
         try:
             count = receive(self._request)
         except OSError as error:
@@ -133,12 +136,12 @@ class Session:
             if error.errno == errno.ENODEV:
                 self._over = True
             elif error.errno not in (errno.ENOENT, errno.EINTR):
-                raise  # another worker may have more luck
+                raise  # ends this worker; its successor may succeed
             return False
         if count is None:
             return False
         if count == 0:
-            self._over = True  # a socket in a test, whose other end is closed
+            self._over = True  # in tests: a socket whose other end is closed
             return False
         self._serve(self._request[:count])
         return True
@@ -147,19 +150,19 @@ class Session:
         try:
             request = parse(raw)
         except MalformedError as error:
-            self._log(f"a malformed request: {error}")
+            self._log(f"malformed request: {error}")
             if error.unique:
                 self.send(reply.failure(error.unique, errno.EINVAL))
             return
         self.answer(request)
 
     def answer(self, request: Request) -> None:
-        """Answer a request, or have it answered when what it asks for has come."""
+        """Answer a request now, or start the read that will answer it."""
         try:
             answer = self._handlers.get(request.opcode, _refuse)(request)
         except OSError as error:
             answer = reply.failure(request.unique, error.errno or errno.EIO)
-        except Exception as error:  # a defect, or a hostile index: that request's, not the mount's
+        except Exception as error:  # a defect or a hostile index: only this request fails
             self._counts[report.ERRORS] += 1
             self._log(f"opcode {request.opcode} on node {request.node} failed: {error!r}")
             answer = reply.failure(request.unique, errno.EIO)
@@ -167,12 +170,11 @@ class Session:
             self.send(answer)
 
     def send(self, answer: bytes | memoryview, content: memoryview | None = None) -> None:
-        """Give an answer. If it is not taken, whoever waits for it gets an error; if that is not
-        taken either, this worker is of no use."""
+        """Send a reply. If the kernel refuses it, send EIO instead; if that fails too, raise."""
         try:
             self._write(answer, content)
         except OSError as error:
-            self._log(f"a reply was not taken: {error.strerror}")
+            self._log(f"the kernel refused a reply ({error.strerror}); sending EIO instead")
             self._write(reply.failure(reply.unique_of(answer), errno.EIO))
 
     def _write(self, answer: bytes | memoryview, content: memoryview | None = None) -> None:
@@ -184,7 +186,7 @@ class Session:
         except OSError as error:
             if error.errno == errno.ENODEV:
                 self._over = True
-            elif error.errno not in (errno.ENOENT, errno.EPIPE):  # ENOENT: it was interrupted
+            elif error.errno not in (errno.ENOENT, errno.EPIPE):  # ENOENT: request interrupted
                 raise
 
     def _lookup(self, request: Request) -> bytes:
@@ -229,12 +231,12 @@ class Session:
         if position - rendered.first >= len(rendered):
             return reply.success(request.unique)
         part = rendered.part(position, size)
-        if not part:  # not even one fits
+        if not part:  # the first entry does not fit
             return reply.failure(request.unique, errno.EINVAL)
         return reply.success(request.unique, part)
 
     def _render(self, folder: int, number: int, plus: bool) -> Rendered | None:
-        """Some of a folder's entries, kept for the next who asks."""
+        """Render LISTED entries of a folder and cache them; return None after the last entry."""
         listing = self._filesystem.listing(folder, number * LISTED, LISTED)
         if listing is None:
             return None
@@ -246,7 +248,7 @@ class Session:
 
 
 def _no_reply(request: Request) -> None:
-    """Inodes are those of the index and need no table: there is nothing to forget."""
+    """Ignore FORGET: inode numbers come from the index, so there is no table to clean up."""
 
 
 def _done(request: Request) -> bytes:
@@ -254,8 +256,11 @@ def _done(request: Request) -> bytes:
 
 
 def _refuse(request: Request) -> bytes:
-    """ENOSYS to OPEN and OPENDIR makes the kernel open without asking, and keep what it has
-    cached; to the others, that it does without."""
+    """Refuse a request.
+
+    After ENOSYS to OPEN and OPENDIR, the kernel opens files without asking and keeps its cache. For
+    other opcodes, ENOSYS tells the kernel to do without them.
+    """
     if request.opcode in READ_ONLY:
         return reply.failure(request.unique, errno.EROFS)
     if request.opcode == Opcode.IOCTL:
@@ -264,7 +269,7 @@ def _refuse(request: Request) -> bytes:
 
 
 def _sized(unique: int, size: int, value: bytes) -> bytes:
-    """An attribute's value for a caller who has room for `size` bytes; 0 asks how many."""
+    """Return the reply with a value for a buffer of `size` bytes; 0 asks for the value's length."""
     if size == 0:
         return reply.xattr_size(unique, len(value))
     if size < len(value):

@@ -1,1 +1,1 @@
-"""The kernel's protocol: requests and replies as bytes."""
+"""The kernel's FUSE protocol: requests and replies as bytes."""

@@ -1,8 +1,8 @@
-"""The FUSE wire: structs, opcodes and flags of the kernel's protocol 7.x. Nothing else knows bytes.
+"""Structs, opcodes and flags of the kernel's FUSE protocol 7.x.
 
-Everything is in the machine's own byte order. Names are the kernel's (include/uapi/linux/fuse.h)
-without their FUSE_ prefix. Sizes are asserted when the module is loaded: a struct that is off by a
-byte would be a mount that answers nonsense.
+This is the only module that knows the byte layout. Everything is in the machine's byte order. Names
+are the kernel's (include/uapi/linux/fuse.h) without the FUSE_ prefix. Sizes are asserted when the
+module is loaded: a struct that is off by a byte would be a mount that answers nonsense.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import numpy as np
 MAJOR = 7
 MINOR = 45
 OLDEST_MINOR = 31
-"""Linux 5.4. Older kernels know less than what is relied upon here (max_pages, no_opendir)."""
+"""Linux 5.4. Older kernels lack features that the mount needs (max_pages, no_opendir)."""
 
 ROOT_ID = 1
 FOREVER = (1 << 63) - 1
-"""Seconds that an answer holds. The kernel takes anything too large for its longest time."""
+"""Seconds that an answer stays valid. The kernel shortens it to its longest time."""
 
 
 class Opcode(IntEnum):
+    """The operations that the kernel can ask for."""
+
     LOOKUP = 1
     FORGET = 2
     GETATTR = 3
@@ -76,7 +78,7 @@ class Opcode(IntEnum):
 
 
 class InitFlag(IntFlag):
-    """Flags of INIT, out of 64, that are asked for here. The upper half goes in flags2."""
+    """The flags of INIT that the mount asks for. Bits 32 to 63 are sent in flags2."""
 
     ASYNC_READ = 1 << 0
     EXPORT_SUPPORT = 1 << 4
@@ -90,12 +92,12 @@ class InitFlag(IntFlag):
 
 
 NOTIFY_RESEND = 7
-"""Hand all requests out again that were read and not answered."""
+"""The notice that makes the kernel hand out all unanswered requests again."""
 
 DEV_IOC_CLONE = 0x8004E500
-"""_IOR(229, 0, u32): make a freshly opened /dev/fuse another descriptor of a connection."""
+"""_IOR(229, 0, u32): turns a newly opened /dev/fuse into another descriptor of a connection."""
 
-IN_HEADER = Struct("=IIQQ16x")  # length opcode unique nodeid; the caller's ids are not looked at
+IN_HEADER = Struct("=IIQQ16x")  # length opcode unique nodeid; the caller's ids are ignored
 OUT_HEADER = Struct("=IiQ")  # length error unique
 
 INIT_IN = Struct("=IIIII44x")  # major minor max_readahead flags flags2

@@ -1,4 +1,7 @@
-"""The first request of a connection, INIT, and what is agreed upon in it."""
+"""Answer INIT, the first request of a connection, which settles the version and the flags.
+
+Errors are `MountError` with the mountpoint. The caller unmounts after an error.
+"""
 
 from __future__ import annotations
 
@@ -23,33 +26,35 @@ READ_AHEAD = READ_AHEAD_KIB << 10
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
+    """The protocol version and flags that the kernel and the mount agreed on."""
+
     minor: int
     flags: int
 
     @property
     def may_resend(self) -> bool:
-        """Whether requests that a worker took with it when it died can be had again."""
+        """True if the kernel can hand out the requests of a dead worker again."""
         return bool(self.flags & InitFlag.HAS_RESEND)
 
 
 def agree(fd: int, mountpoint: str, seconds: float = 10.0) -> Agreement:
-    """Wait for INIT on a descriptor that was just mounted, and answer it."""
+    """Wait up to `seconds` for INIT on a newly mounted descriptor, and answer it."""
     waiting = select.poll()
     waiting.register(fd, select.POLLIN)
     memory = memoryview(bytearray(MOST_BYTES))
     while True:
         if not waiting.poll(seconds * 1000):
-            why = f"the kernel did not begin to talk within {seconds:.0f} seconds"
+            why = f"the kernel sent no request within {seconds:.0f} seconds; `dmesg` may show why"
             raise MountError(mountpoint, errno.ETIMEDOUT, why)
         try:
             request = parse(memory[: os.readv(fd, [memory])])
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EINTR, errno.ENOENT):
                 continue
-            why = f"the mount ended before it began: {error.strerror}"
+            why = f"the mount ended before it was ready: {error.strerror}; mount again"
             raise MountError(mountpoint, error.errno or errno.EIO, why) from error
-        except MalformedError as error:  # kernels before 2.6.14 ask with less
-            why = f"the kernel does not speak FUSE as it is known here: {error}"
+        except MalformedError as error:  # kernels before 2.6.14 send a shorter INIT
+            why = f"the kernel's first request is malformed: {error}; try --backend fusepy"
             raise MountError(mountpoint, errno.EPROTO, why) from None
         if request.opcode != Opcode.INIT:
             os.write(fd, reply.failure(request.unique, errno.EIO))
@@ -64,14 +69,14 @@ def _require_known_version(fd: int, mountpoint: str, unique: int, offered: Init)
     if (offered.major, offered.minor) < (abi.MAJOR, abi.OLDEST_MINOR):
         os.write(fd, reply.failure(unique, errno.EPROTO))
         why = (
-            f"this kernel speaks FUSE {offered.major}.{offered.minor}; "
-            f"{abi.MAJOR}.{abi.OLDEST_MINOR} (Linux 5.4) is the oldest that works"
+            f"this kernel has FUSE {offered.major}.{offered.minor}, but the mount needs "
+            f"{abi.MAJOR}.{abi.OLDEST_MINOR} (Linux 5.4) or newer; try --backend fusepy"
         )
         raise MountError(mountpoint, errno.EPROTO, why)
 
 
 def _agreement(fd: int, unique: int, offered: Init) -> Agreement | None:
-    """None if the kernel has to ask again, with a version that is known here."""
+    """Answer INIT; return None if the kernel must ask again with our major version."""
     minor = min(offered.minor, abi.MINOR) if offered.major == abi.MAJOR else abi.MINOR
     flags = offered.flags & WANTED
     read_ahead = min(offered.max_readahead, READ_AHEAD) or READ_AHEAD

@@ -1,7 +1,7 @@
-"""Answers to the kernel: results and errors to bytes, header in front.
+"""Turn results and errors into replies to the kernel: bytes with a header in front.
 
-Each function gives one `bytes` or, for data, one view of a frame or the buffers of one writev.
-Every byte is set here: nothing of a buffer that was used before is ever sent.
+Each function returns one `bytes` object. For file data it returns a view of a frame, or the buffers
+of one writev. Every byte of a reply is set here: old contents of a buffer are never sent.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ffrecord_fuse.wire import abi
 
 HEADER = abi.OUT_HEADER.size
 FRONT = 4096
-"""A page, so that the content begins with one: the kernel copies page by page, and takes two steps
-for each that lies across two of ours."""
+"""Bytes before the content in a frame. It is one page, so that the content begins at a page: the
+kernel copies page by page, and needs two steps for a page that lies across two of ours."""
 
 MOST_BACKGROUND, CONGESTION = 256, 192
-"""Asynchronous requests (read ahead, O_DIRECT) that may be under way, and from how many on the
+"""Asynchronous requests (read-ahead, O_DIRECT) that may be in flight, and the number from which the
 kernel holds back."""
 MOST_PAGES = 256  # of one read
-MOST_WRITTEN = 4096  # bytes, the kernel's least: nothing is written here
+MOST_WRITTEN = 4096  # bytes; the kernel's minimum, because the mount is read-only
 
 _SECOND = 1_000_000_000
 _U64 = (1 << 64) - 1
@@ -34,12 +34,12 @@ _header = abi.OUT_HEADER.pack
 
 
 def failure(unique: int, code: int) -> bytes:
-    """An errno."""
+    """Return the reply for an errno."""
     return _header(HEADER, -code, unique)
 
 
 def unique_of(answer: bytes | memoryview) -> int:
-    """Which request an answer is to."""
+    """Return the number of the request that a reply answers."""
     unique: int = abi.OUT_HEADER.unpack_from(answer)[2]
     return unique
 
@@ -49,15 +49,15 @@ def success(unique: int, payload: bytes = b"") -> bytes:
 
 
 def data(unique: int, content: memoryview) -> tuple[bytes, memoryview]:
-    """A file's bytes, which are not copied."""
+    """Return the header and a file's bytes, without copying them."""
     return _header(HEADER + len(content), 0, unique), content
 
 
 def framed(frame: memoryview, unique: int, begin: int, count: int) -> memoryview:
-    """A file's bytes in one piece with their header.
+    """Return a view of the frame: the header, then `count` bytes of content from `begin` on.
 
-    They are in a frame, which has FRONT bytes of room in front of its content, from byte `begin`
-    of that content on. The header overwrites what stands before them.
+    A frame has FRONT free bytes before its content. The header overwrites the bytes directly before
+    `begin`.
     """
     end = FRONT + begin + count
     at = FRONT + begin - HEADER
@@ -66,9 +66,9 @@ def framed(frame: memoryview, unique: int, begin: int, count: int) -> memoryview
 
 
 def attributes(unique: int, found: Status) -> bytes:
-    """The answer to GETATTR."""
+    """Return the reply to GETATTR."""
     inode, mode, links, uid, gid, size, mtime_ns = found
-    # Before 1970 the kernel takes the seconds for a signed number again.
+    # Times before 1970: the kernel reads the unsigned seconds as a signed number.
     seconds, nanoseconds = mtime_ns // _SECOND & _U64, mtime_ns % _SECOND
     packed = abi.ATTR_OUT.pack(
         _FOREVER, 0, inode + abi.ROOT_ID, size, found.blocks, seconds, seconds, seconds,
@@ -78,10 +78,10 @@ def attributes(unique: int, found: Status) -> bytes:
 
 
 def entry(unique: int, found: Status) -> bytes:
-    """The answer to a LOOKUP that has found an inode."""
+    """Return the reply to a LOOKUP that found an inode."""
     inode, mode, links, uid, gid, size, mtime_ns = found
     node, seconds, nanoseconds = inode + abi.ROOT_ID, mtime_ns // _SECOND & _U64, mtime_ns % _SECOND
-    # Spelled out, not put together from tuples: there is one of these for every file.
+    # Written out for speed: one reply is made for every file.
     return _entry_reply(
         _ENTRY_SIZE, 0, unique, node, 0, _FOREVER, _FOREVER, 0, 0,
         node, size, (size + 511) // 512, seconds, seconds, seconds,
@@ -90,8 +90,10 @@ def entry(unique: int, found: Status) -> bytes:
 
 
 def no_entry(unique: int) -> bytes:
-    """The answer to a LOOKUP that has found nothing, and never will: the kernel remembers an entry
-    without a node."""
+    """Return the reply to a LOOKUP that found nothing.
+
+    It is an entry without a node. The kernel caches it for ever, because an archive never changes.
+    """
     return _entry_reply(_ENTRY_SIZE, 0, unique, 0, 0, _FOREVER, *bytes(19))
 
 
@@ -110,7 +112,7 @@ def xattr_size(unique: int, size: int) -> bytes:
 
 
 def init(unique: int, minor: int, max_readahead: int, flags: int) -> bytes:
-    """The answer to INIT: the version, flags and limits of this file system."""
+    """Return the reply to INIT: the version, flags and limits of this file system."""
     return success(
         unique,
         abi.INIT_OUT.pack(
@@ -121,12 +123,12 @@ def init(unique: int, minor: int, max_readahead: int, flags: int) -> bytes:
 
 
 def resend() -> bytes:
-    """Not an answer but a notice: hand out again what was read and not answered."""
+    """Return the notice that makes the kernel hand out all unanswered requests again."""
     return _header(HEADER, abi.NOTIFY_RESEND, 0)
 
 
 class Rendered:
-    """Entries of a folder as READDIR or READDIRPLUS return them, from one of them on."""
+    """Consecutive entries of a folder in the byte layout of READDIR or READDIRPLUS."""
 
     def __init__(self, listing: Listing, *, plus: bool) -> None:
         dtype = abi.DIRENTPLUS if plus else abi.DIRENT
@@ -148,7 +150,7 @@ class Rendered:
         return len(self._ends)
 
     def part(self, position: int, size: int) -> bytes:
-        """As many entries from `position` in the folder on as fit into `size` bytes."""
+        """Return as many entries as fit into `size` bytes, from `position` in the folder on."""
         row = position - self.first
         begin = int(self._ends[row - 1]) if row else 0
         stop = int(self._ends.searchsorted(begin + size, side="right"))
@@ -168,7 +170,7 @@ def _heads(listing: Listing, dtype: np.dtype[np.void], *, plus: bool) -> npt.NDA
     heads["name_length"] = listing.lengths
     heads["kind"] = listing.modes >> 12
     if plus:
-        heads["nodeid"] = np.where(listing.dots, 0, numbers)  # "." and ".." are no lookups
+        heads["nodeid"] = np.where(listing.dots, 0, numbers)  # 0: not a lookup of "." or ".."
         heads["entry_valid"] = heads["attr_valid"] = abi.FOREVER
         heads["ino"] = numbers
         heads["size"] = listing.sizes

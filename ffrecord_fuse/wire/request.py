@@ -1,8 +1,8 @@
-"""Requests of the kernel: bytes to typed values.
+"""Parse the kernel's requests: bytes to typed values.
 
-A request is malformed when it is shorter than its opcode needs or says another length than it
-has. The kernel never sends such a one; what does is answered with an error or, where not even
-that is possible, left alone.
+A request is malformed if it is too short for its opcode, or if its length differs from the length
+in its header. The kernel never sends such a request. If one comes, it is answered with an error, or
+ignored if its number cannot be read.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from ffrecord_fuse.wire.abi import Opcode
 
 HEADER = abi.IN_HEADER.size
 MOST_BYTES = 68 << 10
-"""Room for one: at least 8192, and what a header and max_write need; more for BATCH_FORGET."""
+"""The buffer for one request. The kernel demands 8192 bytes, and room for a header and max_write;
+BATCH_FORGET can use more."""
 
 
 class Request(NamedTuple):
+    """A parsed request. `unique` is its number, `node` the inode's number on the wire."""
+
     opcode: int
     unique: int
     node: int
-    argument: Any  # what the parser of its opcode makes; None for those that need nothing
+    argument: Any  # the result of the opcode's parser; None for opcodes without one
 
 
 class Span(NamedTuple):
@@ -34,13 +37,15 @@ class Span(NamedTuple):
 
 
 class Xattr(NamedTuple):
-    """The arguments of GETXATTR and LISTXATTR: a size of 0 asks how much there is."""
+    """The arguments of GETXATTR and LISTXATTR. A size of 0 asks for the length of the value."""
 
     size: int
     name: bytes
 
 
 class Init(NamedTuple):
+    """The arguments of INIT."""
+
     major: int
     minor: int
     max_readahead: int
@@ -48,7 +53,7 @@ class Init(NamedTuple):
 
 
 class MalformedError(Exception):
-    """`unique` is the request's, or 0 where it has none."""
+    """A malformed request. `unique` is its number, or 0 if the number cannot be read."""
 
     def __init__(self, unique: int, what: str) -> None:
         super().__init__(what)
@@ -56,12 +61,12 @@ class MalformedError(Exception):
 
 
 def parse(raw: memoryview) -> Request:
-    """The request in a read's bytes."""
+    """Return the request in the bytes of one read(2)."""
     if len(raw) < HEADER:
-        raise MalformedError(0, f"a request of {len(raw)} bytes")
+        raise MalformedError(0, f"it has {len(raw)} bytes, and a header alone has {HEADER}")
     length, opcode, unique, node = abi.IN_HEADER.unpack_from(raw)
     if length != len(raw):
-        raise MalformedError(unique, f"{len(raw)} bytes that claim to be {length}")
+        raise MalformedError(unique, f"it has {len(raw)} bytes, but its header says {length}")
     parser = _PARSERS.get(opcode)
     if parser is None:
         return Request(opcode, unique, node, None)
@@ -72,9 +77,9 @@ def parse(raw: memoryview) -> Request:
 
 
 def _name(raw: memoryview, at: int = HEADER) -> bytes:
-    """A name with a NUL after it."""
+    """Return the name that ends the request, without its NUL."""
     if raw[-1] or len(raw) - at < 2:
-        raise ValueError("no name")
+        raise ValueError("the name is missing")
     return bytes(raw[at:-1])
 
 

@@ -25,7 +25,7 @@ from .stage import Stage
 
 WORKERS = 3
 LIMIT = 600.0
-EXPECTED = ("mounted ", "was killed by signal 9, starting another", "unmount")
+EXPECTED = ("mounted ", "was killed by signal 9; starting another", "unmount")
 """Parts of log lines that are normal in a soak."""
 
 

@@ -23,7 +23,7 @@ def explained(*headings: str) -> list[str]:
     ("error", "argument", "headings"),
     [
         ("MountError", 2, ("When mounting", "When unmounting")),
-        ("OptionError", 0, ("Of options",)),
+        ("OptionError", 0, ("When options are wrong",)),
     ],
 )
 def test_the_tables_have_every_message_once(

@@ -1,4 +1,4 @@
-"""The tree that sessions serve, and sessions that serve it."""
+"""Fixtures: a tree of files, its archive, and sessions that serve it."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def packed(tree: Path) -> Path:
     return path
 
 
-# One session for many tests: whatever one of them sends, the next finds it well.
+# Many tests share one session: no request of one test may harm the next test.
 
 
 @pytest.fixture(scope="module", params=[Reading, ColdReading], ids=["warm", "cold"])
 def talking(packed: Path, request: pytest.FixtureRequest) -> Iterator[Kernel]:
-    """A session whose reads all come from the page cache, or all from the disk."""
+    """Yield a session whose reads all come from the page cache, or all from the disk."""
     with talk(packed, reading=request.param) as found:
         yield found
 

@@ -1,4 +1,4 @@
-"""The structs, opcodes and flags of the wire, against bytes and numbers written by hand."""
+"""The structs, opcodes and flags of the FUSE protocol, compared with handwritten bytes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_clone_ioctl_has_the_number_of_its_parts() -> None:
 @pytest.fixture(scope="module")
 def kernel_header() -> str:
     if not HEADER.exists():
-        pytest.skip(f"no {HEADER} here: it comes with the C library's headers")
+        pytest.skip(f"{HEADER} is missing: it comes with the C library's headers")
     return HEADER.read_text()
 
 

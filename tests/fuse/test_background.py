@@ -1,4 +1,4 @@
-"""Work in threads beside a loop."""
+"""Jobs that run in threads beside a worker's loop."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ def eventfd() -> Iterator[int]:
 
 
 def ended(background: Background, eventfd: int) -> dict[object, Exception | None]:
-    """Wait until nothing is under way, as a loop does: only when it is told to look."""
+    """Collect the results of all jobs. Look only after the eventfd, as the loop does."""
     found: dict[object, Exception | None] = {}
     while background.under_way:
-        assert select.select([eventfd], [], [], PATIENCE)[0], "nobody says that work has ended"
+        assert select.select([eventfd], [], [], PATIENCE)[0], (
+            "the eventfd does not announce the end of a job"
+        )
         os.eventfd_read(eventfd)
         found.update(background.ended())
     return found
@@ -37,7 +39,7 @@ def fail(error: Exception) -> None:
     raise error
 
 
-def test_every_token_comes_back_once_with_what_went_wrong(eventfd: int) -> None:
+def test_every_token_comes_back_once_with_its_error(eventfd: int) -> None:
     background = Background(eventfd, 3)
     error, done = ValueError("a defect"), list[int]()
     assert not background.under_way
@@ -50,10 +52,10 @@ def test_every_token_comes_back_once_with_what_went_wrong(eventfd: int) -> None:
     background.close()
 
 
-def test_threads_are_started_when_there_is_work_for_them_and_only_so_many(eventfd: int) -> None:
+def test_threads_start_on_demand_up_to_the_limit(eventfd: int) -> None:
     before = threading.active_count()
     background, gate = Background(eventfd, 3), threading.Event()
-    for _ in range(5):  # one after the other needs one
+    for _ in range(5):  # jobs one after the other need one thread
         background.run("short", lambda: None)
         ended(background, eventfd)
         assert threading.active_count() == before + 1
@@ -73,7 +75,7 @@ def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", refuse)
 
 
-def test_work_that_no_thread_could_be_started_for_is_not_done_later(
+def test_work_is_not_done_later_if_no_thread_could_start(
     eventfd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -89,7 +91,7 @@ def test_work_that_no_thread_could_be_started_for_is_not_done_later(
     background.close()
 
 
-def test_the_threads_that_there_are_do_the_work_of_those_that_cannot_be_started(
+def test_existing_threads_do_the_work_if_no_more_can_start(
     eventfd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     background = Background(eventfd, 4)
@@ -101,7 +103,7 @@ def test_the_threads_that_there_are_do_the_work_of_those_that_cannot_be_started(
     background.close()
 
 
-def test_closing_waits_for_work_that_was_begun_and_drops_the_rest(eventfd: int) -> None:
+def test_closing_waits_for_running_jobs_and_drops_the_rest(eventfd: int) -> None:
     background, gate, begun = Background(eventfd, 2), threading.Event(), []
 
     def work(number: int) -> Callable[[], None]:
@@ -130,7 +132,7 @@ class Memory:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_nothing_of_a_job_is_kept_when_it_has_ended(eventfd: int, fails: bool) -> None:
+def test_an_ended_job_keeps_no_memory(eventfd: int, fails: bool) -> None:
     background, memory = Background(eventfd, 1), Memory()
     kept = weakref.ref(memory)
 
@@ -143,7 +145,7 @@ def test_nothing_of_a_job_is_kept_when_it_has_ended(eventfd: int, fails: bool) -
     del memory, work
     ended(background, eventfd)
     deadline = time.monotonic() + PATIENCE
-    while kept() is not None and time.monotonic() < deadline:  # the thread is about to let go
+    while kept() is not None and time.monotonic() < deadline:  # the thread is about to drop it
         gc.collect()
         time.sleep(0.001)
     assert kept() is None

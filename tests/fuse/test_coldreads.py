@@ -1,4 +1,4 @@
-"""Reads that go to the disk: by AIO, or in threads, while the loop answers others.
+"""Reads from the disk, by AIO or in threads, while the loop answers other requests.
 
 A plain read that stops at a gate stands for a slow disk.
 """
@@ -34,7 +34,7 @@ needs_libaio = pytest.mark.skipif(aio._lib is None, reason="libaio is not instal
 
 
 class SlowDisk:
-    """Plain reads wait at a gate, if they are longer than so many bytes."""
+    """A disk where plain reads of more than `longer_than` bytes wait at a gate."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, longer_than: int = 0) -> None:
         self.gate = threading.Event()
@@ -126,7 +126,7 @@ def test_a_plain_read_that_takes_long_holds_up_no_other_request(
         assert talking.log == []
 
 
-def test_what_the_page_cache_has_is_answered_without_a_thread(
+def test_cached_pages_are_answered_without_a_thread(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed.read_bytes()
@@ -146,8 +146,10 @@ def test_what_the_page_cache_has_is_answered_without_a_thread(
 def test_an_archive_in_memory_is_read_without_a_thread(
     packed: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_ask: bool
 ) -> None:
-    """tmpfs has no RWF_NOWAIT, and before Linux 6.6 no O_DIRECT: a thread for each read took a
-    third of the speed."""
+    """tmpfs has no RWF_NOWAIT, and before Linux 6.6 no O_DIRECT.
+
+    A thread for each read cost a third of the speed.
+    """
     archive = Path(shutil.copy(packed, tmp_path))
     handmade.require_memory(archive)
     without_direct(monkeypatch)
@@ -169,10 +171,10 @@ def _has_nowait(path: Path) -> bool:
             return False
 
 
-def test_a_file_system_that_cannot_say_that_it_would_wait_is_read_beside_the_loop(
+def test_a_file_system_without_nowait_is_read_beside_the_loop(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EOPNOTSUPP to RWF_NOWAIT: even a read of cached pages may ask a network about them."""
+    """RWF_NOWAIT fails with EOPNOTSUPP: even a read of cached pages may ask a network."""
     preadv = os.preadv
 
     def unsupported(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
@@ -193,7 +195,7 @@ def test_a_file_system_that_cannot_say_that_it_would_wait_is_read_beside_the_loo
 
 
 def ask_for_many(talking: Kernel, reads: int) -> dict[int, int]:
-    """Send reads of 100 bytes of `big`; the offset of each."""
+    """Send reads of 100 bytes of `big`; return the offset of each."""
     offsets = {1000 + number: 3001 * number % (3 * BLOCK) for number in range(reads)}
     for unique, offset in offsets.items():
         talking.send(kernel.read(NODES["big"], offset, 100, unique))
@@ -217,7 +219,7 @@ def test_more_slow_reads_than_threads_take_turns(
         offsets = ask_for_many(talking, 3 * THREADS)
         slow.until_waiting(THREADS)
         assert is_well_but_for_reads(talking)
-        assert threading.active_count() <= before + 1 + THREADS  # the session has one too
+        assert threading.active_count() <= before + 1 + THREADS  # the session has a thread too
         slow.gate.set()
         expect_many(talking, offsets, (tree / "big").read_bytes())
     assert slow.most == THREADS
@@ -232,7 +234,7 @@ def is_well_but_for_reads(talking: Kernel) -> bool:
 def test_more_reads_than_slots_are_all_answered(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is faster than the test: completions are held back until all have been asked for."""
+    """Completions are held back until all reads are sent: the disk is faster than the test."""
     monkeypatch.setattr(aio, "CAPACITIES", (2,))
     monkeypatch.setattr(aio, "contexts", aio.ContextPool())
     getevents, told = aio._io_getevents, threading.Event()
@@ -242,7 +244,7 @@ def test_more_reads_than_slots_are_all_answered(
         )
         slow = SlowDisk(monkeypatch)
         offsets = ask_for_many(talking, 12)
-        slow.until_waiting(min(THREADS, 12 - 2))  # all but those that have slots
+        slow.until_waiting(min(THREADS, 12 - 2))  # all reads but the two with a slot
         assert is_well_but_for_reads(talking)
         told.set()
         slow.gate.set()
@@ -252,7 +254,7 @@ def test_more_reads_than_slots_are_all_answered(
 
 
 @needs_libaio
-def test_o_direct_that_does_not_read_is_given_up_and_no_slot_is_used_again(
+def test_failing_o_direct_is_given_up_and_no_slot_is_used_again(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit, submitted = aio.Context.submit, []
@@ -304,11 +306,11 @@ def test_without_a_thread_reads_are_answered_by_the_loop(
     ("error", "told"),
     [
         (ReadFailedError("a.ffr", errno.EIO, 0), "damaged: /big"),
-        (ZeroDivisionError("a defect"), "a read of node 3 failed: ZeroDivisionError('a defect')"),
-        (MemoryError(), "a read of node 3 failed: MemoryError()"),
+        (ZeroDivisionError("a defect"), "reading node 3 failed: ZeroDivisionError('a defect')"),
+        (MemoryError(), "reading node 3 failed: MemoryError()"),
     ],
 )
-def test_a_plain_read_that_fails_is_its_requests_error_only(
+def test_a_failing_plain_read_fails_only_its_request(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
     without_direct(monkeypatch)
@@ -333,14 +335,14 @@ def test_a_session_that_ends_while_a_thread_still_reads_waits_for_it(
         ask_for_many(talking, 3 * THREADS)
         slow.until_waiting(THREADS)
         threading.Timer(0.2, slow.gate.set).start()
-    assert slow.done == THREADS  # no other was begun
-    assert threading.active_count() <= before + 1  # the timer, maybe
+    assert slow.done == THREADS  # no other read was started
+    assert threading.active_count() <= before + 1  # perhaps the timer
 
 
 def test_a_session_ends_although_a_thread_waits_for_a_dead_disk(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker ends with its loop; only who goes on living has to close the session."""
+    """A worker process ends with its loop, without closing the session."""
     without_direct(monkeypatch)
     close, done = Session.close, list[int]()
     with talk(packed, reading=ColdReading) as talking:
@@ -358,10 +360,10 @@ def test_a_session_ends_although_a_thread_waits_for_a_dead_disk(
 
 
 @needs_libaio
-def test_a_read_that_has_landed_is_told_of_while_a_refused_one_is_still_read(
+def test_a_completed_read_is_reported_while_a_refused_one_is_still_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The eventfd was cleared, and nothing else would wake the loop."""
+    """The eventfd was reset, and nothing else would wake the loop."""
     path = tmp_path / "data"
     path.write_bytes(trees.content(1 << 20))
     slow = SlowDisk(monkeypatch)
@@ -382,10 +384,10 @@ def test_a_read_that_has_landed_is_told_of_while_a_refused_one_is_still_read(
 
 
 @needs_libaio
-def test_closing_leaves_nothing_that_writes_to_the_eventfd(
+def test_after_closing_no_thread_writes_to_the_eventfd(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its number may be another file's by then."""
+    """The eventfd's number may belong to another file later."""
     path = tmp_path / "data"
     path.write_bytes(trees.content(1 << 20))
     slow = SlowDisk(monkeypatch)
@@ -409,7 +411,7 @@ def test_closing_leaves_nothing_that_writes_to_the_eventfd(
         os.eventfd_read(cold.eventfd)
 
 
-# ---- reads that the kernel's AIO does not do ------------------------------------------------
+# ---- reads that the kernel's AIO refuses or cuts short --------------------------------------
 
 
 def read_everything(archive: Path, tree: Path, reading: type[Reading] = ColdReading) -> None:
@@ -427,7 +429,7 @@ def read_everything(archive: Path, tree: Path, reading: type[Reading] = ColdRead
 @pytest.mark.parametrize(
     "code", [errno.EAGAIN, errno.EINVAL, errno.EBADF, errno.ENOMEM, errno.EFAULT, 0]
 )
-def test_a_submission_that_is_refused_is_read_another_way(
+def test_a_refused_submission_is_read_another_way(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     monkeypatch.setattr(aio.Context, "submit", lambda self, at, count: -code)
@@ -468,7 +470,7 @@ def test_a_kernel_that_refuses_every_other_time_loses_nothing(
     ],
     ids=["half", "nothing", "a byte", "a byte less", "EIO", "EINVAL", "EAGAIN"],
 )
-def test_a_read_that_comes_back_short_is_finished_by_hand(
+def test_a_short_read_is_finished_by_a_plain_read(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, shorten: Callable[[int], int]
 ) -> None:
     given = completions.change(monkeypatch, shorten)
@@ -477,7 +479,7 @@ def test_a_read_that_comes_back_short_is_finished_by_hand(
     assert given
 
 
-def test_without_an_aio_context_everything_is_read_by_hand(
+def test_without_an_aio_context_all_reads_are_plain(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aio.ContextPool, "borrow", lambda self, wanted: None)
@@ -485,14 +487,14 @@ def test_without_an_aio_context_everything_is_read_by_hand(
     read_in_batches(packed, tree)
 
 
-def test_without_o_direct_everything_is_read_by_hand(
+def test_without_o_direct_all_reads_are_plain(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_source, "_direct_alignment", lambda fd: 0)
     read_everything(packed, tree)
 
 
-def test_a_machine_with_few_aio_requests_left_serves_more_reads_than_those(
+def test_a_machine_with_few_aio_requests_left_serves_more_reads_than_that(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aio, "CAPACITIES", (1,))
@@ -525,12 +527,12 @@ def test_a_page_cache_that_comes_and_goes_changes_nothing(
         read_everything(packed, tree, Reading)
 
 
-def test_cold_reads_that_wait_together_are_all_answered_rightly(packed: Path, tree: Path) -> None:
+def test_cold_reads_that_wait_together_are_all_answered_correctly(packed: Path, tree: Path) -> None:
     read_in_batches(packed, tree)
 
 
 def read_in_batches(archive: Path, tree: Path) -> None:
-    """Reads of which 8 wait at a time, each of which must be answered."""
+    """Send 8 reads at a time, and check that each is answered."""
     whole = (tree / "big").read_bytes()
     generator = random.Random(5)
     spans = {100 + n: (generator.randrange(len(whole)), 3000) for n in range(160)}

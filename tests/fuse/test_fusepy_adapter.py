@@ -1,4 +1,4 @@
-"""The back end that goes through libfuse alone; tests/fuse/mounted tests both back ends."""
+"""The libfuse back end alone; tests/fuse/mounted tests both back ends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 class Daemon:
-    """A mount in the foreground of a process of its own, which ends when the test has hung."""
+    """A mount in the foreground of its own process, which ends if the test hangs."""
 
     def __init__(self, archive: Path, folder: str, *arguments: str, **spawn: Any) -> None:
         self.log = archive.with_suffix(".log")
@@ -60,7 +60,7 @@ class Daemon:
         self._alarm = threading.Timer(LIMIT, self.process.kill)
         self._alarm.start()
         while not (self.log.exists() and " mounted /" in self.log.read_text()):
-            assert self.process.poll() is None, "it did not mount"
+            assert self.process.poll() is None, "the daemon ended without mounting"
             time.sleep(0.01)
 
     def wait(self) -> int:
@@ -74,7 +74,7 @@ class Daemon:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
-    """Mounts on the folder mnt."""
+    """Return a function that mounts on the folder mnt."""
     folder = tmp_path / "mnt"
     folder.mkdir()
     started: list[Daemon] = []
@@ -124,11 +124,11 @@ def test_a_mount_is_the_folder_that_was_packed(
     daemon(tmp_path / "packed.ffr", env=environment)
     assert trees.differences(tmp_path / "tree", tmp_path / "mnt") == []
     with Archive.open(tmp_path / "packed.ffr") as opened:
-        assert_numbers_are_those_of_the_index(tmp_path / "mnt", Filesystem(opened))
+        assert_numbers_equal_the_index(tmp_path / "mnt", Filesystem(opened))
 
 
-def assert_numbers_are_those_of_the_index(top: Path, filesystem: Filesystem) -> None:
-    """In lstat and in listings, with the kinds that listings tell."""
+def assert_numbers_equal_the_index(top: Path, filesystem: Filesystem) -> None:
+    """Check the inode numbers of lstat and of listings, and the kinds in listings."""
 
     def walk(folder: bytes, inode: int) -> None:
         assert os.lstat(folder).st_ino == inode + 1
@@ -148,7 +148,7 @@ def assert_numbers_are_those_of_the_index(top: Path, filesystem: Filesystem) -> 
 @needs_fuse
 @needs_root
 @needs_mfusepy
-def test_what_the_kernel_was_told_it_does_not_ask_again(
+def test_the_kernel_does_not_ask_again_for_cached_answers(
     tmp_path: Path, archive: Path, daemon: Callable[..., Daemon]
 ) -> None:
     daemon(archive)
@@ -188,7 +188,7 @@ def test_a_damaged_file_is_an_error_and_one_line_in_the_log(
 @needs_fuse
 @needs_root
 @needs_mfusepy
-def test_what_is_not_verified_is_served_as_it_is(
+def test_unverified_data_is_served_unchanged(
     tmp_path: Path, archive: Path, daemon: Callable[..., Daemon]
 ) -> None:
     archives.damage(archive, "one")
@@ -225,7 +225,7 @@ def test_a_signal_unmounts_though_a_file_is_open(
         assert running.wait() == 0
         assert handshake.mount_line(str(tmp_path / "mnt")) is None
     finally:
-        with contextlib.suppress(OSError):  # nobody is there to be told
+        with contextlib.suppress(OSError):  # the daemon has ended
             os.close(fd)
     assert "unmounted /" in running.log.read_text()
 
@@ -259,8 +259,8 @@ def test_the_command_returns_when_the_mount_answers(tmp_path: Path, archive: Pat
 @needs_fuse
 @needs_root
 @needs_mfusepy
-def test_a_mount_that_was_handed_in_is_served(tmp_path: Path, archive: Path) -> None:
-    folder = tmp_path / "handed in"
+def test_a_mount_that_was_passed_in_is_served(tmp_path: Path, archive: Path) -> None:
+    folder = tmp_path / "passed in"
     folder.mkdir()
     fd = mounting.mount("elsewhere", str(folder), Options())
     try:
@@ -274,7 +274,7 @@ def test_a_mount_that_was_handed_in_is_served(tmp_path: Path, archive: Path) -> 
         handshake.detach(str(folder))
 
 
-# ---- what stands in the way ------------------------------------------------------------------
+# ---- mounts that fail ------------------------------------------------------------------------
 
 
 def test_without_a_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +288,7 @@ def test_without_a_package_the_error_says_what_to_install(monkeypatch: pytest.Mo
 def test_without_libfuse_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSE_LIBRARY_PATH", "libnowhere.so")
     monkeypatch.delitem(sys.modules, "mfusepy", raising=False)
-    with pytest.raises(MountError, match=r"^/mnt: .*mfusepy finds no libfuse .*install"):
+    with pytest.raises(MountError, match=r"^/mnt: mfusepy finds no usable libfuse .*install"):
         binding.load("/mnt")
 
 
@@ -308,7 +308,7 @@ def test_libfuse_3_is_taken_where_both_are_installed(monkeypatch: pytest.MonkeyP
 
 
 class Refusing:
-    """A library whose libfuse does not mount, and says why to whom it may concern."""
+    """A fake binding: its libfuse writes a message to standard error and does not mount."""
 
     Operations = object
 
@@ -320,7 +320,7 @@ class Refusing:
 
 @needs_fuse
 @pytest.mark.parametrize("foreground", [True, False])
-def test_what_libfuse_says_when_it_cannot_mount_is_the_error(
+def test_the_message_of_libfuse_becomes_the_error(
     tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, foreground: bool,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -329,13 +329,13 @@ def test_what_libfuse_says_when_it_cannot_mount_is_the_error(
     folder.mkdir()
     options = Options(backend="fusepy", log=str(tmp_path / "log"))
     before = handmade.open_descriptors()
-    with pytest.raises(MountError, match="have root add it, or leave the option out"):
+    with pytest.raises(MountError, match="add that line as root, or leave the option out"):
         serve(str(archive), str(folder), options, foreground=foreground)
     assert capfd.readouterr().err == ""
     assert handmade.open_descriptors() <= before + LOG_AND_ARCHIVE
 
 
-LOG_AND_ARCHIVE = 3  # which belong to whoever has caught the error
+LOG_AND_ARCHIVE = 3  # descriptors that the caught error keeps alive
 
 
 def test_a_folder_that_is_not_empty_is_refused_before_libfuse_is_asked(

@@ -1,4 +1,4 @@
-"""INIT, as kernels old and new send it, and what is answered."""
+"""INIT requests of old and new kernels, and the replies to them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support import kernel
 
 INIT_EXT = 1 << 30
 HAS_RESEND = 1 << 39
-# What is asked for, bit by bit: async_read, export_support, do_readdirplus, async_dio,
-# parallel_dirops, max_pages, cache_symlinks.
+# The wanted flags: async_read, export_support, do_readdirplus, async_dio, parallel_dirops,
+# max_pages, cache_symlinks.
 LOWER = 1 << 0 | 1 << 4 | 1 << 13 | 1 << 15 | 1 << 18 | 1 << 22 | 1 << 23
 EVERYTHING = (1 << 64) - 1
 
@@ -57,11 +57,11 @@ def answer(ends: Ends) -> Answer:
     raw = ends[0].recv(1 << 16)
     reply = kernel.parsed(raw)
     assert (reply.unique, reply.error, len(reply.payload)) == (2, 0, 64)
-    assert reply.payload[36:] == bytes(28), "what is not known here is 0"
+    assert reply.payload[36:] == bytes(28), "unknown fields must be 0"
     return Answer._make(struct.unpack("=IIIIHHIIHHI", reply.payload[:36]))
 
 
-def test_a_kernel_of_today_gets_all_that_is_wanted(ends: Ends) -> None:
+def test_a_current_kernel_gets_all_wanted_flags(ends: Ends) -> None:
     agreement = agreed(ends, kernel.init(7, 45, EVERYTHING, 1 << 17))
     found = answer(ends)
     assert found.flags == LOWER | INIT_EXT
@@ -79,7 +79,7 @@ def test_a_kernel_of_today_gets_all_that_is_wanted(ends: Ends) -> None:
 def test_no_flag_is_answered_that_was_not_offered(ends: Ends, bit: int) -> None:
     agreed(ends, kernel.init(7, 45, 1 << bit))
     found = answer(ends)
-    known = (LOWER | INIT_EXT) & 1 << bit  # the upper half was not announced
+    known = (LOWER | INIT_EXT) & 1 << bit  # without INIT_EXT, the upper half does not count
     assert (found.flags, found.flags2) == (known, 0)
 
 
@@ -90,7 +90,7 @@ def test_without_init_ext_there_is_no_upper_half(ends: Ends) -> None:
     assert not agreement.may_resend
 
 
-def test_a_kernel_that_cannot_resend_is_not_told_that_it_should(ends: Ends) -> None:
+def test_a_kernel_that_cannot_resend_is_not_asked_to(ends: Ends) -> None:
     agreement = agreed(ends, kernel.init(7, 39, EVERYTHING & ~HAS_RESEND))
     assert answer(ends).flags2 == 0
     assert not agreement.may_resend
@@ -133,14 +133,14 @@ def test_a_newer_major_is_told_ours_and_asks_again(ends: Ends) -> None:
     assert agreement == Agreement(45, INIT_EXT | HAS_RESEND | 1)
 
 
-def test_what_comes_before_init_is_refused(ends: Ends) -> None:
+def test_requests_before_init_are_refused(ends: Ends) -> None:
     agreed(ends, kernel.getattr_(1, 44), kernel.init(7, 45, EVERYTHING))
     assert kernel.parsed(ends[0].recv(4096)) == kernel.Reply(44, errno.EIO)
     assert answer(ends).major == 7
 
 
 @pytest.mark.parametrize("length", [8, 39, 40, 48, 55])
-def test_an_init_that_is_cut_off_is_no_mount(ends: Ends, length: int) -> None:
+def test_a_truncated_init_is_an_error(ends: Ends, length: int) -> None:
     raw = kernel.init(7, 45, EVERYTHING)[:length]
     if length >= 40:
         raw = struct.pack("=I", length) + raw[4:]
@@ -148,13 +148,13 @@ def test_an_init_that_is_cut_off_is_no_mount(ends: Ends, length: int) -> None:
         agreed(ends, raw)
 
 
-def test_a_kernel_that_says_nothing_is_not_waited_for_for_ever(ends: Ends) -> None:
+def test_a_silent_kernel_is_an_error_after_the_time_limit(ends: Ends) -> None:
     with pytest.raises(MountError) as caught:
         agree(ends[1].fileno(), "/mnt", seconds=0.01)
     assert caught.value.errno == errno.ETIMEDOUT
 
 
-def test_a_mount_that_ends_before_it_began_is_an_error_of_ours() -> None:
+def test_a_mount_that_ends_before_init_is_a_mount_error() -> None:
     reading, writing = os.pipe()
     try:
         with pytest.raises(MountError) as caught:
@@ -162,7 +162,7 @@ def test_a_mount_that_ends_before_it_began_is_an_error_of_ours() -> None:
         assert caught.value.errno in (errno.ETIMEDOUT, errno.EBADF)
         os.close(reading)
         reading = -1
-        with pytest.raises(MountError) as caught:  # readable, and an error when it is read
+        with pytest.raises(MountError) as caught:  # poll says readable, but reading fails
             agree(writing, "/mnt", seconds=1)
         assert caught.value.errno == errno.EBADF
     finally:

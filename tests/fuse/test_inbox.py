@@ -1,4 +1,4 @@
-"""When a worker looks, sleeps, and asks that cores stay awake."""
+"""The inbox of a worker: spinning, sleeping, and keeping cores awake."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS = PATIENCE
 
 
 class Recorded(Idling):
-    """Says what it was asked for, and when it was the last time that nothing was."""
+    """An `Idling` that records its calls; `halted` is set by the first halt."""
 
     def __init__(self) -> None:
         super().__init__("halt")
@@ -38,7 +38,7 @@ class Recorded(Idling):
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, int]]:
-    """The end from which requests are sent, and the descriptor on which they are taken."""
+    """Yield the socket that sends requests, and the descriptor that receives them."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
@@ -80,14 +80,14 @@ def test_cores_may_halt_before_a_worker_sleeps(
 
     sender = threading.Thread(target=answer_when_told)
     sender.start()
-    # It would sleep for ever if cores were not let go first.
+    # Without a halt before the sleep, the request would never be sent.
     assert inbox.wait(memory) == 7
     sender.join()
     inbox.close()
 
 
 class Disk:
-    """Nothing is read; its eventfd is the test's."""
+    """A disk that reads nothing. The test writes to its eventfd."""
 
     def __init__(self, eventfd: int) -> None:
         self.eventfd = eventfd
@@ -118,7 +118,7 @@ def test_cores_may_halt_before_a_worker_sleeps_on_the_disk(
     inbox.close()
 
 
-def test_one_request_that_lets_wait_ends_the_row(
+def test_one_late_request_ends_the_busy_phase(
     kernel: tuple[socket.socket, int], eventfd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send, fd = kernel
@@ -140,7 +140,7 @@ def test_one_request_that_lets_wait_ends_the_row(
     inbox.close()
 
 
-def test_a_worker_for_which_looking_does_not_pay_goes_on_to_sleep_at_once(
+def test_a_worker_stops_spinning_when_it_does_not_pay_off(
     kernel: tuple[socket.socket, int], eventfd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send, fd = kernel
@@ -166,7 +166,7 @@ def test_a_worker_for_which_looking_does_not_pay_goes_on_to_sleep_at_once(
 def test_a_worker_does_not_sleep_on_a_request_that_another_has_taken(
     kernel: tuple[socket.socket, int], eventfd: int
 ) -> None:
-    """It would keep cores awake until the next comes."""
+    """Sleeping would keep cores awake until the next request."""
     send, fd = kernel
     recorded, memory = Recorded(), memoryview(bytearray(8))
 
@@ -185,7 +185,7 @@ def test_a_worker_does_not_sleep_on_a_request_that_another_has_taken(
     inbox.close()
 
 
-def test_a_worker_that_does_not_look_leaves_cores_alone(
+def test_a_worker_that_does_not_spin_leaves_cores_alone(
     kernel: tuple[socket.socket, int], eventfd: int
 ) -> None:
     send, fd = kernel
@@ -207,21 +207,21 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _open_here(path: Path) -> int:
-    """How many descriptors of a file this process has."""
+    """Return the number of this process's descriptors of a file."""
     found = 0
     for name in os.listdir("/proc/self/fd"):
         try:
             found += os.readlink(f"/proc/self/fd/{name}") == str(path)
-        except FileNotFoundError:  # that of the listing itself
+        except FileNotFoundError:  # the descriptor of the listing itself
             continue
     return found
 
 
-def test_the_wish_is_kept_up_as_long_as_its_file_is_open(device: Path) -> None:
+def test_cores_poll_as_long_as_the_device_is_open(device: Path) -> None:
     wish = Idling("poll")
     assert not _open_here(device)
     wish.poll()
-    wish.poll()  # once is enough
+    wish.poll()  # the second call changes nothing
     assert device.read_bytes() == struct.pack("=i", 0)
     assert _open_here(device) == 1
     wish.halt()
@@ -236,7 +236,7 @@ def test_the_wish_is_kept_up_as_long_as_its_file_is_open(device: Path) -> None:
     ("idle", "cores", "polls"),
     [
         (None, FEW, True),
-        (None, FEW + 1, False),  # it would be all of them
+        (None, FEW + 1, False),  # it would affect all cores
         ("poll", 128, True),
         ("halt", 1, False),
     ],
@@ -251,10 +251,10 @@ def test_many_cores_poll_only_when_asked_to(
     wish.halt()
 
 
-def test_who_may_not_ask_does_without(device: Path) -> None:
+def test_without_permission_polling_is_a_no_op(device: Path) -> None:
     device.unlink()
     wish = Idling("poll")
     wish.poll()
-    device.write_bytes(b"")  # it is not tried again
+    device.write_bytes(b"")  # the device is not opened again
     wish.poll()
     assert not _open_here(device)

@@ -1,4 +1,4 @@
-"""Where a mount logs without being told: syslog, or a file of bounded size where there is none."""
+"""The default log of a mount: syslog, or a file of limited size without syslog."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ffrecord_fuse.serve.report import MOST_BYTES, NOWHERE, SYSLOG, Log
 
 @pytest.fixture
 def no_syslog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for logs of a machine without syslog."""
+    """Remove syslog, and return the folder of the default log file."""
     monkeypatch.setattr(report, "_SYSLOG_SOCKET", str(tmp_path / "dev log"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state/ffrecord"
@@ -31,7 +31,7 @@ def test_a_syslog_that_listens_is_used(no_syslog: Path, kind: socket.SocketKind)
         log = Log()
         assert (log.place, log.is_our_choice) == (SYSLOG, False)
     assert not no_syslog.exists()
-    # The socket of one that has ended is still there.
+    # The socket of a syslog that has ended still exists.
     assert Log().place == str(no_syslog / "ffrecord-fuse.log")
 
 
@@ -42,7 +42,7 @@ def test_without_syslog_lines_go_to_a_file(no_syslog: Path) -> None:
     assert (log.place, log.is_our_choice) == (str(path), True)
     assert path.read_text().endswith(f"ffrecord-fuse[{os.getpid()}] one\\ntwo\n")
     assert path.stat().st_mode & 0o007 == 0
-    Log().line("three")  # another mount's
+    Log().line("three")  # the log of another mount
     assert path.read_text().count("\n") == 2
 
 
@@ -62,7 +62,7 @@ def test_a_log_that_was_asked_for_is_not_our_choice(no_syslog: Path, tmp_path: P
         ("", "/root", 0, "/var/log/ffrecord-fuse.log"),
     ],
 )
-def test_the_file_is_where_a_user_s_programs_keep_such_things(
+def test_the_default_file_depends_on_the_user(
     monkeypatch: pytest.MonkeyPatch, state: str, home: str, user: int, due: str
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", state)
@@ -72,7 +72,7 @@ def test_the_file_is_where_a_user_s_programs_keep_such_things(
     assert list(report._our_own_paths()) == [due, f"/temporary/ffrecord-fuse-{user}.log"]
 
 
-def test_where_no_file_can_be_made_there_is_none(
+def test_without_a_writable_folder_nothing_is_logged(
     no_syslog: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "state").write_bytes(b"in the way")
@@ -89,7 +89,7 @@ def lines(path: Path) -> Iterator[int]:
         yield int(line.split()[2])
 
 
-def test_a_file_of_our_own_stays_below_its_bound_and_keeps_the_last_lines(no_syslog: Path) -> None:
+def test_the_default_file_stays_below_its_limit_and_keeps_the_last_lines(no_syslog: Path) -> None:
     log = Log()
     text = "x" * 4000
     count = 4 * MOST_BYTES // len(text)
@@ -102,10 +102,10 @@ def test_a_file_of_our_own_stays_below_its_bound_and_keeps_the_last_lines(no_sys
     assert kept == list(range(count - len(kept), count))
 
 
-def test_workers_and_mounts_that_share_a_file_lose_no_line_when_it_begins_anew(
+def test_processes_that_share_a_file_lose_no_line_when_it_is_renamed(
     no_syslog: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Six processes with two descriptors write a little more than the file takes."""
+    """Six processes with two descriptors write a little more than the size limit."""
     each = 400
     monkeypatch.setattr(report, "MOST_BYTES", 6 * each * 100 * 2 // 3)
     children = []

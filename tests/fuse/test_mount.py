@@ -1,4 +1,4 @@
-"""Mounting and unmounting for real: as root, as an ordinary user, by an inherited descriptor."""
+"""Real mounts: as root, as an ordinary user, and with an inherited descriptor."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cleanup() -> Iterator[handshake.Cleanup]:
 
 @pytest.fixture
 def mounter(cleanup: handshake.Cleanup) -> Mounter:
-    """Mounts, and answers FUSE_INIT unless told not to."""
+    """Return a function that mounts, and answers FUSE_INIT by default."""
 
     def mount(
         folder: str, options: str = "", source: str = "/data/a.ffr", answered: bool = True
@@ -66,12 +66,12 @@ def folder(tmp_path: Path) -> str:
 
 @pytest.fixture
 def an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as the package can tell. What really happens is further down."""
+    """Make the package see an ordinary user. Tests with a real user are further down."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
 
 def refusal(source: str, folder: str, options: Options | None = None) -> MountError:
-    """Why it cannot be mounted there. No refusal leaves anything behind."""
+    """Return the error of a mount, and check that the mount leaves nothing behind."""
     before = handmade.open_descriptors()
     with pytest.raises(MountError) as caught:
         mounting.mount(source, folder, options or Options())
@@ -188,13 +188,13 @@ def test_unmounting_twice_is_an_error_the_second_time(mounter: Mounter, folder: 
     assert os.listdir(folder) == []
 
 
-def test_what_is_not_there_cannot_be_unmounted(folder: str) -> None:
+def test_a_missing_folder_cannot_be_unmounted(folder: str) -> None:
     for path in (f"{folder}/missing", f"{folder}/missing/too", "/proc/self/exe/inside"):
-        with pytest.raises(MountError, match="there is no such folder") as caught:
+        with pytest.raises(MountError, match="the folder does not exist") as caught:
             mounting.unmount(path)
         assert caught.value.errno == errno.ENOENT
     os.symlink("missing", f"{folder}/link")
-    with pytest.raises(MountError, match="there is no such folder"):
+    with pytest.raises(MountError, match="the folder does not exist"):
         mounting.unmount(f"{folder}/link")
 
 
@@ -204,13 +204,13 @@ def test_a_busy_mount_is_unmounted_lazily_only(
 ) -> None:
     fd = mounter(folder)
     user = cleanup.descriptor(os.open(folder, os.O_PATH))
-    with pytest.raises(MountError, match=r"is in use: .*fuser -vm.*lazily") as caught:
+    with pytest.raises(MountError, match=r"the mount is in use; .*fuser -vm.*lazily") as caught:
         mounting.unmount(folder)
     assert caught.value.errno == errno.EBUSY
     assert mount_line(folder) is not None
     mounting.unmount(folder, lazy=True)
     assert mount_line(folder) is None
-    with pytest.raises(BlockingIOError):  # the connection lives on for whoever uses it
+    with pytest.raises(BlockingIOError):  # the connection lives while a program uses it
         os.read(fd, 1 << 17)
     cleanup.close(user)
     with pytest.raises(OSError, match="No such device") as ended:
@@ -235,8 +235,8 @@ def test_a_dead_mount_can_be_found_and_unmounted(
 
 
 @needs_root
-def test_a_mount_that_never_answers_holds_nobody_up(mounter: Mounter, folder: str) -> None:
-    """Without an answer to FUSE_INIT, lstat of the mount point would wait for ever."""
+def test_a_mount_that_never_answers_blocks_nobody(mounter: Mounter, folder: str) -> None:
+    """Without an answer to FUSE_INIT, lstat of the mountpoint would wait for ever."""
     mounter(folder, answered=False)
     assert mounttable.find(folder) is not None
     assert mounttable.connection_of(folder) > 0
@@ -252,7 +252,7 @@ def test_a_mount_that_never_answers_holds_nobody_up(mounter: Mounter, folder: st
 def test_a_mount_point_is_the_same_however_it_is_spelled(
     mounter: Mounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str
 ) -> None:
-    """`far/..` is not the folder that `far` is in: it is a symlink to elsewhere."""
+    """`far` is a symlink to another place, so `far/..` is not the folder that holds `far`."""
     for name in ("mnt", "sub", "else", "else/far", "else/mnt"):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to("sub/../mnt")
@@ -289,7 +289,7 @@ def test_only_the_mount_point_itself_is_found(mounter: Mounter, tmp_path: Path) 
 
 
 @needs_root
-def test_of_mounts_on_top_of_each_other_the_upper_is_found_and_unmounted(
+def test_the_upper_of_two_stacked_mounts_is_found_and_unmounted(
     mounter: Mounter, cleanup: handshake.Cleanup, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounter(folder, source="lower")
@@ -321,12 +321,12 @@ def test_read_ahead_is_raised_where_that_is_permitted(mounter: Mounter, folder: 
     mounter(folder)
     setting = Path(f"/sys/class/bdi/0:{mounttable.connection_of(folder)}/read_ahead_kb")
     if not os.access(setting, os.W_OK):
-        pytest.skip("/sys cannot be written to here")
+        pytest.skip("/sys is not writable")
     assert mounttable.set_read_ahead(folder, 1024) is True
     assert setting.read_text().strip() == "1024"
 
 
-def test_what_is_not_mounted_has_no_connection_and_no_read_ahead(folder: str) -> None:
+def test_an_unmounted_folder_has_no_connection_and_no_read_ahead(folder: str) -> None:
     assert mounttable.set_read_ahead(folder, 1024) is False
     assert mounttable.set_read_ahead("/proc", 1024) is False
     for path in (folder, "/proc"):
@@ -334,13 +334,13 @@ def test_what_is_not_mounted_has_no_connection_and_no_read_ahead(folder: str) ->
             mounttable.connection_of(path)
 
 
-# ---- mount points that will not do -----------------------------------------------------------
+# ---- unsuitable mountpoints ------------------------------------------------------------------
 
 
-def test_a_missing_folder_is_to_be_made_first(tmp_path: Path) -> None:
+def test_a_missing_folder_must_be_created_first(tmp_path: Path) -> None:
     error = refusal("a", str(tmp_path / "missing"))
     assert error.errno == errno.ENOENT
-    assert "there is no such folder: make it first (mkdir -p)" in str(error)
+    assert "the folder does not exist; create it with `mkdir -p`" in str(error)
 
 
 def test_a_dangling_symlink_is_a_missing_folder(tmp_path: Path) -> None:
@@ -352,10 +352,10 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     error = refusal("a", str(tmp_path / "file"))
     assert error.errno == errno.ENOTDIR
-    assert "is not a folder: mount on an empty folder" in str(error)
+    assert "not a folder; choose an empty folder" in str(error)
 
 
-def test_what_is_in_a_folder_would_be_hidden(tmp_path: Path) -> None:
+def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".hidden").touch()
     error = refusal("a", str(tmp_path))
     assert error.errno == errno.ENOTEMPTY
@@ -370,17 +370,17 @@ def test_a_symlink_to_itself_is_our_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["nul\0", "surrogate\ud800"])
 def test_a_name_that_no_file_can_have_is_our_error(tmp_path: Path, name: str) -> None:
     error = refusal("a", str(tmp_path / name))
-    assert "no path has such characters" in str(error)
+    assert "a character that no path can have, such as NUL; correct the path" in str(error)
 
 
-def test_too_long_a_name_is_our_error_with_the_system_s_words(tmp_path: Path) -> None:
+def test_a_name_that_is_too_long_is_our_error_with_the_system_s_reason(tmp_path: Path) -> None:
     error = refusal("a", str(tmp_path / ("n" * 256)))
-    assert "cannot be mounted on: File name too long" in str(error)
+    assert "cannot mount here: File name too long" in str(error)
 
 
 @needs_root
 @pytest.mark.parametrize("state", ["alive", "dead"])
-def test_a_folder_where_an_archive_is_mounted_is_to_be_unmounted_first(
+def test_a_mounted_folder_must_be_unmounted_first(
     mounter: Mounter, cleanup: handshake.Cleanup, folder: str, state: str
 ) -> None:
     fd = mounter(folder, source="/data/first.ffr")
@@ -388,7 +388,7 @@ def test_a_folder_where_an_archive_is_mounted_is_to_be_unmounted_first(
         cleanup.close(fd)
     error = refusal("/data/second.ffr", folder)
     assert error.errno == errno.EBUSY
-    assert f"/data/first.ffr is mounted here: run `ffrecord umount {folder}`" in str(error)
+    assert f"/data/first.ffr is already mounted here; run `ffrecord umount {folder}`" in str(error)
 
 
 ASKED_BY_A_USER = """
@@ -415,8 +415,8 @@ def test_a_user_who_may_not_unmount_is_told_whose_mount_it_is(
     with users.reachable(tmp_path):
         said = users.run(ASKED_BY_A_USER, folder, imports=imports)
     assert said == (
-        f"{folder}: /data/first.ffr is mounted here by root: choose another folder, or have root "
-        f"run `ffrecord umount {folder}`\n"
+        f"{folder}: /data/first.ffr is already mounted here by root; choose another folder, "
+        f"or ask root to run `ffrecord umount {folder}`\n"
     )
 
 
@@ -424,13 +424,13 @@ def test_a_user_who_may_not_unmount_is_told_whose_mount_it_is(
     ("uid", "advice"),
     [
         (NOT_IN_PASSWD, "run `ffrecord umount {}` first"),
-        (1000, "choose another folder, or have user 54321 or root run `ffrecord umount {}`"),
+        (1000, "choose another folder, or ask user 54321 or root to run `ffrecord umount {}`"),
     ],
 )
-def test_who_has_mounted_may_unmount_whether_they_have_a_name_or_not(
+def test_the_user_who_mounted_can_unmount_even_without_a_name(
     folder: str, uid: int, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`uid` asks of what 54321 has mounted."""
+    """User 54321 has mounted; `uid` is the user who mounts there again."""
     entry = mounttable.MountEntry(
         folder, mounting.TYPE, "/data/a.ffr", 0, 99, ("ro",), ("rw", f"user_id={NOT_IN_PASSWD}")
     )
@@ -441,22 +441,24 @@ def test_who_has_mounted_may_unmount_whether_they_have_a_name_or_not(
 
 
 @needs_root
-def test_a_mount_point_is_quoted_as_a_shell_takes_it(mounter: Mounter, tmp_path: Path) -> None:
+def test_a_mountpoint_is_quoted_for_the_shell(mounter: Mounter, tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     folder.mkdir()
     mounter(str(folder))
     assert f"run `ffrecord umount '{folder}'` first" in str(refusal("b", str(folder)))
 
 
-def test_what_else_is_mounted_is_left_alone() -> None:
+def test_other_file_systems_are_left_alone() -> None:
     error = refusal("a", "/proc")
     assert error.errno == errno.EBUSY
-    assert "a file system (proc) is mounted here: choose another folder" in str(error)
-    with pytest.raises(MountError, match=r"proc is mounted here, not an archive: umount\(8\)"):
+    assert "a file system (proc) is already mounted here; choose another folder" in str(error)
+    with pytest.raises(
+        MountError, match=r"mounted here \(proc\) is not an archive; use umount\(8\)"
+    ):
         mounting.unmount("/proc")
 
 
-# ---- machines that will not do ---------------------------------------------------------------
+# ---- unsuitable machines ---------------------------------------------------------------------
 
 
 def test_a_missing_device_is_named_with_what_to_do(
@@ -465,7 +467,7 @@ def test_a_missing_device_is_named_with_what_to_do(
     monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path / "missing"))
     error = refusal("a", folder)
     assert error.errno == errno.ENODEV
-    assert "no /dev/fuse: load the kernel's module (modprobe fuse)" in str(error)
+    assert "/dev/fuse is missing; load the kernel module with `modprobe fuse`" in str(error)
     assert "--device /dev/fuse" in str(error)
 
 
@@ -474,26 +476,26 @@ def test_a_device_without_a_driver_is_a_missing_one(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "fuse"))  # opening it fails as a device without driver: ENXIO
+        listener.bind(str(tmp_path / "fuse"))  # opening it fails with ENXIO, as without a driver
         monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path / "fuse"))
         assert "modprobe fuse" in str(refusal("a", folder))
 
 
 @needs_root
-def test_a_device_that_does_not_open_says_why(
+def test_a_device_that_cannot_be_opened_gives_the_reason(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path))
-    assert f"{tmp_path} does not open: Is a directory" in str(refusal("a", folder))
+    assert f"cannot open {tmp_path}: Is a directory" in str(refusal("a", folder))
 
 
 @needs_root
-def test_what_is_not_the_device_cannot_be_mounted(
+def test_another_device_cannot_be_mounted(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path / "file"))
-    assert "cannot be mounted on: Invalid argument" in str(refusal("a", folder))
+    assert "cannot mount here: Invalid argument" in str(refusal("a", folder))
     assert mount_line(folder) is None
 
 
@@ -514,7 +516,7 @@ for call, arguments in (
 
 
 @needs_root
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="there is no setpriv")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
 def test_a_root_without_rights_is_told_what_its_container_lacks(
     mounter: Mounter, folder: str, tmp_path: Path
 ) -> None:
@@ -527,12 +529,12 @@ def test_a_root_without_rights_is_told_what_its_container_lacks(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     mounted, unmounted = result.stdout.splitlines()
-    assert mounted.startswith(f"{errno.EPERM} {folder}: this root may not mount: start the con")
+    assert mounted.startswith(f"{errno.EPERM} {folder}: root has no right to mount here; start")
     assert "--cap-add SYS_ADMIN" in mounted
-    assert unmounted.startswith(f"{errno.EPERM} {tmp_path}/other: this root may not unmount")
+    assert unmounted.startswith(f"{errno.EPERM} {tmp_path}/other: root has no right to unmount")
 
 
-# ---- what fusermount3 may answer -------------------------------------------------------------
+# ---- answers of fusermount3 ------------------------------------------------------------------
 
 
 def fake_helper(folder: Path, script: str, name: str = "fusermount3") -> None:
@@ -548,7 +550,7 @@ def test_without_fusermount3_only_root_can_mount(
     monkeypatch.setenv("PATH", str(tmp_path))
     error = refusal("a", folder)
     assert error.errno == errno.ENOENT
-    assert "without fusermount3: install the package fuse3, or become root" in str(error)
+    assert "fusermount3 is missing, and only root can do this without it; install" in str(error)
 
 
 @pytest.mark.usefixtures("an_ordinary_user")
@@ -557,7 +559,7 @@ def test_without_fusermount3_only_root_can_mount(
     [
         (
             "option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf",
-            errno.EPERM, "/etc/fuse.conf has the line user_allow_other: have root add it",
+            errno.EPERM, "user_allow_other in /etc/fuse.conf; add that line as root",
         ),
         (
             "user has no write access to mountpoint /x",
@@ -566,7 +568,7 @@ def test_without_fusermount3_only_root_can_mount(
         ("mountpoint /x not owned by user", errno.EACCES, "choose a folder of your own"),
         (
             "too many FUSE filesystems mounted; mount_max=N can be set in /etc/fuse.conf",
-            errno.ENOSPC, "have root raise mount_max in /etc/fuse.conf",
+            errno.ENOSPC, "raise mount_max in /etc/fuse.conf as root",
         ),
         (
             "mounting over filesystem type 0x01021994 is forbidden",
@@ -574,11 +576,11 @@ def test_without_fusermount3_only_root_can_mount(
         ),
         ("fuse device not found, try 'modprobe fuse' first", errno.ENODEV, "modprobe fuse"),
         ("failed to open /dev/fuse: Permission denied", errno.EACCES, "chmod 666 /dev/fuse"),
-        ("mount failed: Operation not permitted", errno.EPERM, "it has to be setuid root"),
-        ("something\n  else", errno.EIO, "cannot be mounted on: fusermount3: something else"),
+        ("mount failed: Operation not permitted", errno.EPERM, "it must be setuid root"),
+        ("something\n  else", errno.EIO, "cannot mount here: fusermount3: something else"),
     ],
 )  # fmt: skip
-def test_what_fusermount3_says_becomes_one_line_that_helps(
+def test_messages_of_fusermount3_become_one_helpful_line(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, code: int, told: str
 ) -> None:
     (tmp_path / "said").write_text(f"fusermount3: {said}\n")
@@ -594,7 +596,7 @@ def test_what_fusermount3_says_becomes_one_line_that_helps(
 def test_a_refusal_names_the_option_that_was_given(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
-    """fusermount3 is asked for allow_other in both cases, and speaks of that."""
+    """fusermount3 gets allow_other in both cases, and its message names allow_other."""
     said = "option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf"
     (tmp_path / "said").write_text(f"fusermount3: {said}\n")
     fake_helper(tmp_path, f"/bin/cat '{tmp_path}/said' >&2; exit 1")
@@ -611,11 +613,11 @@ def test_a_helper_that_fails_silently_or_passes_nothing_is_an_error(
     fake_helper(tmp_path, "exit 3", name="fusermount")
     assert "fusermount failed with exit code 3" in str(refusal("a", folder))
     fake_helper(tmp_path, "exit 0")
-    assert "passed nothing back" in str(refusal("a", folder))
+    assert "returned no descriptor" in str(refusal("a", folder))
 
 
 @pytest.mark.usefixtures("an_ordinary_user")
-def test_fusermount3_is_asked_with_the_name_last_and_escaped(
+def test_fusermount3_gets_the_name_last_and_escaped(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -630,7 +632,7 @@ def test_fusermount3_is_asked_with_the_name_last_and_escaped(
     ]
 
 
-# ---- an ordinary user, really ----------------------------------------------------------------
+# ---- a real ordinary user --------------------------------------------------------------------
 
 IMPORTS = """
 import ffrecord_fuse.mounting.mount as mounting, ffrecord_fuse.mounting.mounttable as mounttable
@@ -669,14 +671,14 @@ def life_of_a_mount(
     folder: str, source: str = "/data/a.ffr", options: str = "", end: str = "unmount"
 ) -> dict[str, object]:
     told = users.run(LIFE, folder, source, options, end, imports=IMPORTS)
-    print(told)  # pytest shows it with a failure
+    print(told)  # pytest shows this when the test fails
     answer: dict[str, object] = json.loads(told)
     return answer
 
 
 @pytest.fixture
 def theirs(tmp_path: Path, cleanup: handshake.Cleanup) -> Iterator[str]:
-    """A folder of an ordinary user's."""
+    """Yield a folder that belongs to an ordinary user."""
     path = tmp_path / "theirs"
     path.mkdir()
     with users.reachable(path):
@@ -703,7 +705,7 @@ def test_an_ordinary_user_mounts_and_unmounts(theirs: str, end: str) -> None:
 
 
 @needs_helper
-def test_an_ordinary_user_s_flags_are_handed_on(theirs: str) -> None:
+def test_an_ordinary_user_s_flags_are_passed_on(theirs: str) -> None:
     fields = life_of_a_mount(theirs, options="noexec,noatime,dev,suid")["fields"]
     assert isinstance(fields, list)
     assert set(fields[5].split(",")) == {"ro", "nosuid", "nodev", "noexec", "noatime"}
@@ -768,9 +770,9 @@ def test_letting_others_in_needs_user_allow_other(theirs: str, word: str) -> Non
 @needs_root
 @pytest.mark.parametrize(
     ("mode", "told_to"),
-    [(0o755, "choose a folder that you can write to"), (0o700, "choose one of your own")],
+    [(0o755, "choose a folder that you can write to"), (0o700, "choose a folder of your own")],
 )
-def test_an_ordinary_user_mounts_on_no_folder_of_another(
+def test_an_ordinary_user_cannot_mount_on_another_user_s_folder(
     theirs: str, mode: int, told_to: str
 ) -> None:
     os.chown(theirs, 0, 0)
@@ -782,7 +784,7 @@ def test_an_ordinary_user_mounts_on_no_folder_of_another(
 
 @needs_helper
 @needs_root
-def test_an_ordinary_user_cannot_unmount_what_root_mounted(mounter: Mounter, theirs: str) -> None:
+def test_an_ordinary_user_cannot_unmount_root_s_mount(mounter: Mounter, theirs: str) -> None:
     mounter(theirs)
     script = """
 for lazy in (False, True):
@@ -791,7 +793,8 @@ for lazy in (False, True):
     except MountError as error:
         print(error.errno, error)
 """
-    line = f"{errno.EPERM} {theirs}: is another user's mount: unmount it as that user, or as root\n"
+    why = "another user made this mount; unmount it as that user or as root"
+    line = f"{errno.EPERM} {theirs}: {why}\n"
     assert users.run(script, theirs, imports=IMPORTS) == 2 * line
     assert mount_line(theirs) is not None
 
@@ -800,22 +803,22 @@ for lazy in (False, True):
 @needs_root
 @pytest.mark.skipif(
     not handshake.users_can_open_the_device(),
-    reason="users cannot open /dev/fuse; where it is made to seem so, they leave nothing behind",
+    reason="users cannot open /dev/fuse; the substitute for it leaves nothing behind",
 )
-def test_what_a_user_left_behind_root_can_unmount(theirs: str) -> None:
+def test_root_can_unmount_a_user_s_mount(theirs: str) -> None:
     life_of_a_mount(theirs, end="none")
     assert mount_line(theirs) is not None
-    with pytest.raises(PermissionError):  # without allow_other, root is kept out, too
+    with pytest.raises(PermissionError):  # without allow_other, even root has no access
         os.stat(theirs)
     mounting.unmount(theirs)
     assert mount_line(theirs) is None
 
 
-# ---- mounted by someone else -----------------------------------------------------------------
+# ---- mounted by another program --------------------------------------------------------------
 
 
 @needs_root
-def test_an_inherited_descriptor_is_taken_as_it_is(
+def test_an_inherited_descriptor_is_used_without_mounting(
     mounter: Mounter, cleanup: handshake.Cleanup, folder: str
 ) -> None:
     fd = cleanup.descriptor(os.dup(mounter(folder, answered=False)))
@@ -826,24 +829,26 @@ def test_an_inherited_descriptor_is_taken_as_it_is(
     assert not os.get_blocking(fd)
     assert not os.get_inheritable(fd)
     answer_init(fd)
-    assert mounting.mount("ignored", f"/dev/fd/{fd}", Options()) == fd  # with no request waiting
+    assert (
+        mounting.mount("ignored", f"/dev/fd/{fd}", Options()) == fd
+    )  # also while no request waits
 
 
 @pytest.mark.parametrize("path", ["/dev/fd/", "/dev/fd/x", "/dev/fd/1/", "dev/fd/1", "/dev/fd/-1"])
-def test_other_paths_are_no_descriptors(path: str) -> None:
+def test_other_paths_are_not_descriptors(path: str) -> None:
     assert mounting.inherited_descriptor(path) is None
 
 
-def test_a_descriptor_that_was_not_handed_in_is_an_error() -> None:
+def test_a_descriptor_that_is_not_open_is_an_error() -> None:
     error = refusal("a", "/dev/fd/999999")
     assert error.errno == errno.EBADF
-    assert "no such descriptor was handed in" in str(error)
+    assert "this descriptor is not open; the program that mounts must pass it on" in str(error)
 
 
 def test_a_descriptor_of_something_else_is_an_error(cleanup: handshake.Cleanup) -> None:
     for path in ("/dev/null", "/"):
         fd = cleanup.descriptor(os.open(path, os.O_RDONLY))
-        assert "the descriptor handed in is not /dev/fuse" in str(refusal("a", f"/dev/fd/{fd}"))
+        assert "this descriptor is not /dev/fuse" in str(refusal("a", f"/dev/fd/{fd}"))
         assert os.get_blocking(fd)
 
 
@@ -857,10 +862,10 @@ def test_a_descriptor_that_is_not_mounted_is_an_error(
     for fd in (fresh, unmounted):
         error = refusal("a", f"/dev/fd/{fd}")
         assert error.errno == errno.ENOTCONN
-        assert "is not mounted, or no longer" in str(error)
+        assert "this descriptor of /dev/fuse is not mounted" in str(error)
 
 
-# ---- the error itself ------------------------------------------------------------------------
+# ---- the error class -------------------------------------------------------------------------
 
 
 def test_a_mount_error_is_an_os_error_and_one_of_ours_with_its_own_exit_code() -> None:

@@ -1,4 +1,4 @@
-"""`-o` strings: every word, every mistake, and values with anything in them."""
+"""`-o` strings: every option, every mistake, and values with any characters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ffrecord import FFRecordError
 from ffrecord_fuse.errors import OptionError
 from ffrecord_fuse.mounting.options import BACKENDS, IDLE, VERIFY, Options, escape, parse
 
-# Any path: all of Unicode and the stand-ins for bytes that are not UTF-8, but no NUL.
+# Any path: all of Unicode, and the surrogates for bytes that are not UTF-8, but no NUL.
 paths = st.text(
     st.characters(exclude_characters="\0")
     | st.sampled_from(["\\", ",", "=", "\n", " ", "x", "-", "\udcff"]),
@@ -22,7 +22,7 @@ paths = st.text(
 )
 
 
-def test_nothing_said_is_the_defaults() -> None:
+def test_an_empty_string_gives_the_defaults() -> None:
     assert parse("") == parse([]) == parse(["", ""]) == parse(",,") == Options()
 
 
@@ -70,7 +70,7 @@ def test_a_backslash_with_nothing_after_it_is_itself() -> None:
     assert parse("log=a\\") == Options(log="a\\")
 
 
-def test_several_strings_are_one_after_the_other() -> None:
+def test_several_strings_count_in_their_order() -> None:
     assert parse(["uid=1,noexec", "gid=2", "uid=3"]) == Options(uid=3, gid=2, kernel=("noexec",))
     assert parse("uid=1,gid=2,uid=3") == Options(uid=3, gid=2)
 
@@ -88,12 +88,12 @@ def test_words_that_are_for_mount8_change_nothing(text: str) -> None:
     assert parse(text) == Options()
 
 
-def test_what_mount8_adds_unasked_takes_no_protection_away() -> None:
+def test_words_that_mount8_adds_remove_no_protection() -> None:
     assert parse("ro,dev,suid") == Options()
     assert parse("nosuid,nodev,dev,suid").kernel == ("nosuid", "nodev")
 
 
-def test_of_a_flag_and_its_opposite_the_last_counts() -> None:
+def test_the_last_of_a_flag_and_its_opposite_counts() -> None:
     assert parse("noexec,exec").kernel == ()
     assert parse("exec,noexec").kernel == ("noexec",)
     assert parse("noexec,noatime,nodiratime,atime,diratime").kernel == ("noexec",)
@@ -107,11 +107,11 @@ def test_rw_which_mount8_adds_unasked_changes_nothing(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["rw", "ro,rw", "defaults,rw,allow_other"])
 def test_rw_that_a_user_asks_for_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match=r"^rw is not possible, archives are mounted read-only"):
+    with pytest.raises(OptionError, match=r"^rw is not possible, because mounts are read-only"):
         parse(text)
 
 
-def test_of_ro_and_rw_the_last_counts() -> None:
+def test_the_last_of_ro_and_rw_counts() -> None:
     assert parse("rw,ro") == parse(["defaults,rw", "ro"]) == Options()
 
 
@@ -120,7 +120,7 @@ def test_an_unknown_word_is_named_and_the_known_are_listed(word: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse(f"ro,{word},noexec")
     line = str(caught.value)
-    assert line.startswith(f"there is no option {word.partition('=')[0]!r}: ")
+    assert line.startswith(f"unknown option {word.partition('=')[0]!r}; ")
     fields = {field.name for field in dataclasses.fields(Options)} - {"kernel"}
     for each in fields | {"ro", "noexec", "nosuid", "nodev", "noatime", "nodiratime"}:
         assert each in line
@@ -130,16 +130,16 @@ def test_an_unknown_word_is_named_and_the_known_are_listed(word: str) -> None:
     "name", ["uid", "gid", "umask", "verify", "workers", "spin", "idle", "log"]
 )
 @pytest.mark.parametrize("equals", ["", "="])
-def test_a_missing_value_is_said_to_be_missing(name: str, equals: str) -> None:
-    with pytest.raises(OptionError, match=f"^{name} needs a value: {name}="):
+def test_a_missing_value_is_reported(name: str, equals: str) -> None:
+    with pytest.raises(OptionError, match=f"^{name} needs a value; write {name}="):
         parse(f"{name}{equals}")
 
 
 @pytest.mark.parametrize(
     "name", ["allow_other", "allow_root", "noexec", "exec", "ro", "rw", "nofail"]
 )
-def test_a_value_too_many_is_refused(name: str) -> None:
-    with pytest.raises(OptionError, match=f"^{name} takes no value: write {name} alone"):
+def test_a_switch_with_a_value_is_refused(name: str) -> None:
+    with pytest.raises(OptionError, match=f"^{name} takes no value; write {name} alone"):
         parse(f"{name}=1")
 
 
@@ -166,14 +166,14 @@ def test_a_value_too_many_is_refused(name: str) -> None:
         ("spin=0.5", "a number from 0 to 1000000"),
         ("idle=sleep", "one of poll, halt"),
         ("backend=libfuse", "one of native, fusepy"),
-        ("log=a\0b", "a file name, without a NUL in it"),
+        ("log=a\0b", "a file name without a NUL character"),
     ],
 )
-def test_a_value_that_makes_no_sense_is_said_with_what_would(text: str, reason: str) -> None:
+def test_an_invalid_value_is_reported_with_the_valid_ones(text: str, reason: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse(text)
     name = text.partition("=")[0]
-    assert str(caught.value).startswith(f"{text} is not possible: {name} is {reason}")
+    assert str(caught.value).startswith(f"{text} is not valid; {name} must be {reason}")
 
 
 def test_allowing_others_and_root_alone_exclude_each_other() -> None:
@@ -201,7 +201,7 @@ def test_escaped_text_is_one_word_however_many_commas_it_has(text: str) -> None:
 
 
 @given(st.text(st.sampled_from(",=\\\nabro-x1") | st.characters()) | st.text())
-def test_whatever_is_given_is_parsed_or_is_our_error(text: str) -> None:
+def test_any_text_is_parsed_or_is_our_error(text: str) -> None:
     with contextlib.suppress(OptionError):
         assert isinstance(parse(text), Options)
 

@@ -1,4 +1,4 @@
-"""Reads that follow one another, and those that do not."""
+"""Read-ahead for consecutive reads, and none for random reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZE = 10_000
 
 
 class FakeDisk:
-    """Has what was asked of it, and gives nothing back."""
+    """A disk that records the reads and returns nothing."""
 
     def __init__(self) -> None:
         self.has_room = True
@@ -43,7 +43,7 @@ class FakeDisk:
 
 
 class Records:
-    """Files of an archive of which every record has a size; the first begins at byte 100."""
+    """An archive whose records have the given sizes; the first one begins at byte 100."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.starts = list(accumulate(sizes, initial=100))
@@ -58,7 +58,7 @@ class Records:
         return FilePiece(number, file, begin, end - begin, 0, end - begin, None, 0)
 
     def ask(self, number: int, file: int = 0) -> Window | None:
-        """As a session does whose page cache is empty."""
+        """Ask for a record, as a session with an empty page cache does."""
         piece = self.piece(number, file)
         window = self.ahead.find(piece) or self.ahead.follow(piece)
         if window is not None:
@@ -68,25 +68,25 @@ class Records:
         return window
 
 
-def test_the_third_read_in_a_row_takes_along_what_comes_next() -> None:
+def test_the_third_consecutive_read_opens_a_window() -> None:
     records = Records([SIZE] * 1000)
     assert [records.ask(number) for number in range(FOLLOWING - 1)] == [None] * (FOLLOWING - 1)
     window = records.ask(FOLLOWING - 1)
     assert window is not None
     assert window.begin == records.starts[FOLLOWING - 1]
-    assert window.end in records.starts  # a record that it had in part could not be served
+    assert window.end in records.starts  # a partial record could not be served
     assert SHORTEST - SIZE < window.end - window.begin <= SHORTEST
 
 
-def test_what_follows_is_read_once_in_ever_larger_steps_ahead_of_time() -> None:
+def test_windows_grow_and_are_read_once_and_in_time() -> None:
     records = Records([SIZE] * 2000)
     for number in range(2000):
         window = records.ask(number)
-        if window is not None:  # the one after it is on its way when half of it is used
+        if window is not None:  # the next window is being read when half is used
             used = records.starts[number + 1] - window.begin
             if used > (window.end - window.begin) / 2 and window.end < records.starts[-1]:
                 assert records.disk.read[-1].begin == window.end
-        assert len(records.ahead._windows) <= 2  # each is memory
+        assert len(records.ahead._windows) <= 2  # each takes memory
     read = records.disk.read
     assert all(one.end == next_.begin for one, next_ in pairwise(read))
     assert read[-1].end == records.starts[-1]
@@ -96,49 +96,49 @@ def test_what_follows_is_read_once_in_ever_larger_steps_ahead_of_time() -> None:
     assert len(read) < 20
 
 
-def test_files_left_out_do_not_end_a_row() -> None:
+def test_skipped_files_do_not_end_a_run() -> None:
     records = Records([SIZE] * 1000)
     step = GAP // SIZE
     found = [records.ask(number) for number in range(0, 1000, step)]
     assert None not in found[FOLLOWING - 1 :]
 
 
-def test_a_row_goes_on_behind_a_gap_from_a_new_window() -> None:
+def test_a_run_continues_behind_a_gap_with_a_new_window() -> None:
     records = Records([SIZE] * 1000)
     for number in range(10):
         records.ask(number)
     end = records.disk.read[-1].end
-    number = records.starts.index(end) + 3  # not far behind what was read ahead
+    number = records.starts.index(end) + 3  # not far behind the window
     for each in range(10, records.starts.index(end)):
         records.ask(each)
     window = records.ask(number)
     assert window is not None
 
 
-def test_the_row_that_was_not_used_for_longest_is_given_up() -> None:
+def test_the_least_recently_used_run_is_given_up() -> None:
     records = Records([SIZE] * 100_000)
     for number in range(FOLLOWING):
         records.ask(number)
     for client in range(1, 2 * RUNS):
         records.ask(client * 1000)
-        assert records.ask(FOLLOWING + client // 4) is not None  # it is used all the time
+        assert records.ask(FOLLOWING + client // 4) is not None  # this run is used all the time
     assert len(records.disk.read) == 1
 
 
-def test_reads_that_jump_about_cost_what_they_ask_for() -> None:
+def test_random_reads_open_no_window() -> None:
     records = Records([SIZE] * 100_000)
     order = random.Random(1).sample(range(100_000), 5000)
     assert [number for number in order if records.ask(number) is not None] == []
     assert records.disk.read == []
 
 
-def test_a_row_backwards_is_none() -> None:
+def test_backward_reads_are_not_a_run() -> None:
     records = Records([SIZE] * 100)
     for number in reversed(range(100)):
         assert records.ask(number) is None
 
 
-def test_as_many_rows_as_there_may_be_are_followed_side_by_side() -> None:
+def test_several_runs_are_followed_at_the_same_time() -> None:
     records = Records([SIZE] * 100_000)
     for step in range(300):
         for client in range(RUNS):
@@ -147,7 +147,7 @@ def test_as_many_rows_as_there_may_be_are_followed_side_by_side() -> None:
     assert len(records.disk.read) < RUNS * 10
 
 
-def test_rows_of_two_files_are_two() -> None:
+def test_two_files_make_two_runs() -> None:
     records = Records([SIZE] * 100)
     for number in range(100):
         records.ask(number, file=number % 2)
@@ -156,7 +156,7 @@ def test_rows_of_two_files_are_two() -> None:
     assert {window.file for window in records.disk.read} == {0, 1}
 
 
-def test_without_room_on_the_disk_every_read_is_for_itself() -> None:
+def test_without_free_slots_no_window_is_opened() -> None:
     records = Records([SIZE] * 100)
     records.disk.has_room = False
     assert [records.ask(number) for number in range(50)] == [None] * 50
@@ -169,17 +169,17 @@ def test_a_window_ends_before_a_record_that_is_too_large_for_it() -> None:
     for number in range(10):
         records.ask(number)
     assert [window.end for window in records.disk.read] == [records.starts[10]]
-    assert records.ask(10) is None  # it is read alone, and the row goes on behind it
+    assert records.ask(10) is None  # it is read alone, and the run continues behind it
     assert records.ask(11) is not None
 
 
-def test_long_reads_are_long_enough() -> None:
+def test_long_reads_open_no_window() -> None:
     records = Records([SMALL + 1] * 20)
     assert [records.ask(number) for number in range(20)] == [None] * 20
     assert records.disk.read == []
 
 
-def test_a_window_that_could_not_be_read_is_not_looked_into_again() -> None:
+def test_an_unreadable_window_is_not_used_again() -> None:
     records = Records([SIZE] * 100)
     for number in range(FOLLOWING):
         records.ask(number)
@@ -189,7 +189,7 @@ def test_a_window_that_could_not_be_read_is_not_looked_into_again() -> None:
     assert records.ask(FOLLOWING) is None
 
 
-def test_memory_is_given_back_with_the_last_that_uses_it() -> None:
+def test_memory_is_freed_with_its_last_user() -> None:
     records = Records([SIZE] * 100_000)
     for number in range(FOLLOWING):
         records.ask(number)
@@ -210,7 +210,7 @@ def test_memory_is_given_back_with_the_last_that_uses_it() -> None:
 
 
 @pytest.mark.parametrize("piece", [0, 5_000])
-def test_a_part_of_a_file_is_found_where_the_file_is(piece: int) -> None:
+def test_a_part_of_a_file_is_found_in_the_window_of_the_file(piece: int) -> None:
     records = Records([SIZE] * 100)
     for number in range(5):
         records.ask(number)
@@ -226,14 +226,14 @@ def test_a_part_of_a_file_is_found_where_the_file_is(piece: int) -> None:
     sizes=st.lists(st.integers(0, 2 * SMALL), min_size=1, max_size=60),
     steps=st.lists(st.integers(-3, 3), max_size=200),
 )
-def test_whatever_is_asked_for_windows_have_it_and_are_bounded(
+def test_windows_always_contain_the_request_and_are_bounded(
     sizes: list[int], steps: list[int]
 ) -> None:
     records = Records(sizes)
     number = 0
     for step in steps:
         number = (number + step) % len(sizes)
-        records.ask(number)  # which compares
+        records.ask(number)  # compares the window with the piece
         assert len(records.ahead._windows) <= 2 * RUNS
     for window in records.disk.read:
         assert 0 < window.end - window.begin <= LONGEST

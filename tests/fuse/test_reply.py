@@ -1,4 +1,4 @@
-"""Replies: every byte of them, packed again by hand."""
+"""Replies: every byte, compared with bytes packed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests: bytes made by hand, and what they are taken for."""
+"""Requests: handmade bytes, and their parsed values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ffrecord_fuse.wire.request import Init, MalformedError, Request, Span, Xattr, parse
 from tests.support import kernel
 
-NEEDED = {  # opcode: the shortest body that makes sense
+NEEDED = {  # opcode: the length of its shortest valid body
     kernel.LOOKUP: 2,
     kernel.READ: 40,
     kernel.READDIR: 40,
@@ -59,14 +59,14 @@ def test_an_opcode_that_needs_nothing_takes_any_body() -> None:
 
 
 @pytest.mark.parametrize("length", range(40))
-def test_less_than_a_header_has_nobody_to_answer(length: int) -> None:
+def test_a_request_shorter_than_its_header_has_no_number(length: int) -> None:
     with pytest.raises(MalformedError) as caught:
         taken(kernel.request(kernel.GETATTR, unique=77)[:length])
     assert caught.value.unique == 0
 
 
 @pytest.mark.parametrize("claimed", [0, 1, 39, 41, 4096, 0xFFFFFFFF])
-def test_a_length_that_is_not_that_of_the_bytes_is_malformed(claimed: int) -> None:
+def test_a_wrong_length_in_the_header_is_malformed(claimed: int) -> None:
     raw = bytearray(kernel.request(kernel.GETATTR, unique=77))
     struct.pack_into("=I", raw, 0, claimed)
     with pytest.raises(MalformedError) as caught:
@@ -75,7 +75,7 @@ def test_a_length_that_is_not_that_of_the_bytes_is_malformed(claimed: int) -> No
 
 
 @pytest.mark.parametrize("opcode", NEEDED)
-def test_a_body_that_is_too_short_is_malformed_and_one_that_is_not_is_none(opcode: int) -> None:
+def test_only_a_body_that_is_too_short_is_malformed(opcode: int) -> None:
     for length in range(64):
         raw = kernel.request(opcode, 1, (b"x" * length)[:-1] + b"\0" * bool(length), 77)
         if length >= NEEDED[opcode]:

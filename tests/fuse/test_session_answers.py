@@ -1,4 +1,4 @@
-"""A session without a mount: what it answers to each request of a kernel."""
+"""A session without a mount: its answer to each request of the kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support import archives, kernel, trees
 from tests.support.kernel import Kernel, Reply
 from tests.support.session import BLOCK, FILES, NODES, NOWHERE, attr, entry, talk
 
-LARGEST_READ = 150_000  # what goes through a socket, whoever runs the tests
+LARGEST_READ = 150_000  # fits through a socket for every user who runs the tests
 
 
 # ---- names and attributes ------------------------------------------------------------------
@@ -41,13 +41,13 @@ def test_lookup_knows_the_dots(warm: Kernel, tree: Path) -> None:
     [b"a", b"a.txt ", b"A.TXT", b"deep", b"sub/deep", b"/", b"a.txt/", b"a.txt\0", b"\0", b"\xff",
      b"\0\0\0", b"..\0", b"x" * 255],
 )  # fmt: skip
-def test_a_name_that_is_not_there_is_remembered_as_missing(warm: Kernel, name: bytes) -> None:
+def test_a_missing_name_is_cached_as_missing(warm: Kernel, name: bytes) -> None:
     reply = warm.ask(kernel.lookup(1, name))
     assert reply == Reply(2, 0, struct.pack("=3Q", 0, 0, kernel.FOREVER) + bytes(104))
 
 
 @pytest.mark.parametrize("length", [256, 1024, 4096, 60_000])
-def test_a_name_that_is_too_long_is_told_so(warm: Kernel, length: int) -> None:
+def test_a_name_that_is_too_long_is_an_error(warm: Kernel, length: int) -> None:
     assert warm.ask(kernel.lookup(1, b"x" * length)) == Reply(2, errno.ENAMETOOLONG)
 
 
@@ -56,7 +56,7 @@ def test_a_name_without_a_byte_is_malformed(warm: Kernel) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.txt", "link"])
-def test_there_are_no_names_in_what_is_no_folder(warm: Kernel, name: str) -> None:
+def test_lookup_works_only_in_folders(warm: Kernel, name: str) -> None:
     assert warm.ask(kernel.lookup(NODES[name], b"x")) == Reply(2, errno.ENOTDIR)
     for plus in (False, True):
         asked = kernel.readdir(NODES[name], 0, 4096, plus=plus)
@@ -64,7 +64,7 @@ def test_there_are_no_names_in_what_is_no_folder(warm: Kernel, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_getattr_is_what_lstat_says_of_the_source(warm: Kernel, tree: Path, name: str) -> None:
+def test_getattr_equals_lstat_of_the_source(warm: Kernel, tree: Path, name: str) -> None:
     due = struct.pack("=QII", kernel.FOREVER, 0, 0) + attr(tree, name)
     assert warm.ask(kernel.getattr_(NODES[name])) == Reply(2, 0, due)
 
@@ -95,7 +95,7 @@ def test_statfs_has_the_archives_blocks_and_inodes_and_nothing_free(
     assert warm.ask(kernel.request(kernel.STATFS)) == Reply(2, 0, due)
 
 
-def test_owners_and_modes_can_be_given(packed: Path, tree: Path) -> None:
+def test_owners_and_modes_can_be_replaced(packed: Path, tree: Path) -> None:
     with talk(packed, ownership=Ownership(uid=7, gid=8, umask=0o027)) as talking:
         found = talking.ask(kernel.getattr_(NODES["a.txt"])).payload
         assert struct.unpack_from("=4I", found, 16 + 60) == (0o100750, 2, 7, 8)
@@ -124,7 +124,7 @@ def expected_entries(tree: Path, name: str, plus: bool) -> list[bytes]:
 
 @pytest.mark.parametrize("plus", [False, True])
 @pytest.mark.parametrize("name", ["", "sub", "sub/inner"])
-def test_a_folder_is_listed_from_any_position_into_any_room(
+def test_a_folder_is_listed_from_any_position_into_any_buffer(
     warm: Kernel, tree: Path, name: str, plus: bool
 ) -> None:
     entries = expected_entries(tree, name, plus)
@@ -149,7 +149,7 @@ def test_after_the_last_entry_there_is_nothing(
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A folder of more entries than are rendered at once, and one that is as large as that."""
+    """Pack a folder with more entries than are rendered together, and one with exactly as many."""
     top = tmp_path_factory.mktemp("crowded")
     names = [f"{'n' * (number % 60)}{number:04d}" for number in range(2500)]
     trees.plain_tree(top / "tree", {f"many/{name}": b"" for name in names})
@@ -159,7 +159,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 
 def listed_names(raw: bytes, plus: bool) -> list[tuple[str, int]]:
-    """Names in a part of a listing, each with the position that comes after it."""
+    """Return the names in a part of a listing, each with the position of the next entry."""
     found, at = [], 0
     while at < len(raw):
         at += 128 if plus else 0
@@ -214,7 +214,7 @@ def test_a_folder_can_be_entered_anywhere_and_backwards(
 
 def test_extended_attributes_have_sizes_and_values(warm: Kernel, tree: Path) -> None:
     if not trees.has_xattrs(tree):
-        pytest.skip("the temporary folder's file system has no extended attributes")
+        pytest.skip("the file system of the temporary folder has no extended attributes")
     node = NODES["a.txt"]
     name = b"user.colour"
     assert warm.ask(kernel.getxattr(node, name, 0)).payload == struct.pack("=II", 5, 0)
@@ -235,12 +235,12 @@ def test_extended_attributes_have_sizes_and_values(warm: Kernel, tree: Path) -> 
     "name", [b"user.x", b"user", b"u", b"user.colour\0", b"user.ffrecord.", b"user.ffrecord.stat",
              b"security.capability", b"system.posix_acl_access", b"x" * 1024],
 )  # fmt: skip
-def test_an_attribute_that_is_not_there_is_no_data(warm: Kernel, name: bytes) -> None:
+def test_a_missing_attribute_is_enodata(warm: Kernel, name: bytes) -> None:
     for node in NODES.values():
         assert warm.ask(kernel.getxattr(node, name, 0)) == Reply(2, errno.ENODATA)
 
 
-def test_attributes_of_ours_tell_of_the_archive_and_are_not_listed(
+def test_our_attributes_describe_the_archive_and_are_not_listed(
     warm: Kernel, tree: Path, packed: Path
 ) -> None:
     crc = b"%08x" % zlib.crc32((tree / "a.txt").read_bytes())
@@ -275,14 +275,14 @@ def test_a_read_after_the_end_is_empty(talking: Kernel, offset: int, size: int) 
     assert talking.ask(kernel.read(NODES["sub/deep"], offset, size)) == Reply(2, 0)
 
 
-def test_a_read_of_more_than_there_is_ends_with_the_file(talking: Kernel, tree: Path) -> None:
+def test_a_read_across_the_end_stops_at_the_end(talking: Kernel, tree: Path) -> None:
     whole = (tree / "sub/deep").read_bytes()
     assert talking.ask(kernel.read(NODES["sub/deep"], 0, (1 << 32) - 1)).payload == whole
     assert talking.ask(kernel.read(NODES["sub/deep"], 4999, (1 << 32) - 1)).payload == whole[-1:]
 
 
 @pytest.mark.parametrize("name", ["", "sub", "link"])
-def test_what_is_no_file_is_not_read(talking: Kernel, name: str) -> None:
+def test_only_files_can_be_read(talking: Kernel, name: str) -> None:
     assert talking.ask(kernel.read(NODES[name], 0, 10)) == Reply(2, errno.EISDIR)
 
 
@@ -296,7 +296,7 @@ def test_every_way_to_verify_gives_the_same_bytes(packed: Path, tree: Path, veri
                 assert reply.payload == whole[offset : offset + 100]
 
 
-# ---- requests without an answer of their own -----------------------------------------------
+# ---- requests without a specific answer ----------------------------------------------------
 
 
 @pytest.mark.parametrize("opcode", kernel.UNANSWERED)
@@ -306,22 +306,22 @@ def test_forgetting_is_never_answered(warm: Kernel, opcode: int, body: bytes) ->
 
 
 @pytest.mark.parametrize("opcode", [kernel.RELEASE, kernel.RELEASEDIR, kernel.DESTROY])
-def test_letting_go_always_works(warm: Kernel, opcode: int) -> None:
+def test_release_always_succeeds(warm: Kernel, opcode: int) -> None:
     assert warm.ask(kernel.request(opcode, 2, bytes(24), 99)) == Reply(99, 0)
 
 
 @pytest.mark.parametrize("name", kernel.CHANGES)
-def test_whatever_would_change_something_is_refused_as_read_only(warm: Kernel, name: str) -> None:
+def test_every_change_is_refused_as_read_only(warm: Kernel, name: str) -> None:
     for body in (b"", b"x", bytes(128)):
         asked = kernel.request(kernel.CHANGES[name], 2, body)
         assert warm.ask(asked) == Reply(2, errno.EROFS)
 
 
 @pytest.mark.parametrize("name", kernel.UNKNOWN)
-def test_what_is_not_done_here_is_not_implemented(warm: Kernel, name: str) -> None:
+def test_other_opcodes_are_answered_with_enosys(warm: Kernel, name: str) -> None:
     body = bytes(128)
     assert warm.ask(kernel.request(kernel.UNKNOWN[name], 2, body)) == Reply(2, errno.ENOSYS)
 
 
-def test_an_ioctl_is_none_for_this_kind_of_file(warm: Kernel) -> None:
+def test_an_ioctl_is_answered_with_enotty(warm: Kernel) -> None:
     assert warm.ask(kernel.request(kernel.IOCTL, 2, bytes(32))) == Reply(2, errno.ENOTTY)

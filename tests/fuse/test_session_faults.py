@@ -1,4 +1,4 @@
-"""A session without a mount: spoiled requests, damage, and defects harm one request at most."""
+"""A session without a mount: a bad request, damage or a defect harms one request at most."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support import archives, kernel
 from tests.support.kernel import Kernel, Reply
 from tests.support.session import BLOCK, FILES, NODES, NOWHERE, POISON, ColdReading, is_well, talk
 
-# ---- what the kernel never sends -----------------------------------------------------------
+# ---- requests that the kernel never sends --------------------------------------------------
 
 SOUND = {
     kernel.LOOKUP: b"a.txt\0",
@@ -35,11 +35,13 @@ OPCODES = [*range(61), 4096, 65535, 1 << 31, (1 << 32) - 1]
 
 
 @pytest.mark.parametrize("opcode", OPCODES)
-def test_a_request_cut_off_at_any_byte_harms_nobody(warm: Kernel, tree: Path, opcode: int) -> None:
+def test_a_request_truncated_at_any_byte_harms_nothing(
+    warm: Kernel, tree: Path, opcode: int
+) -> None:
     whole = kernel.request(opcode, 2, SOUND.get(opcode, bytes(16)), 99)
     for length in range(1, len(whole)):
         cut = whole[:length]
-        replies = warm.replies(cut)  # its length says more than there is
+        replies = warm.replies(cut)  # the header's length is too large
         assert replies == ([Reply(99, errno.EINVAL)] if length >= 40 else [])
         if length < 40:
             continue
@@ -51,7 +53,7 @@ def test_a_request_cut_off_at_any_byte_harms_nobody(warm: Kernel, tree: Path, op
 
 @pytest.mark.parametrize("claimed", [0, 1, 39, 40, 47, 49, 65536, (1 << 31), (1 << 32) - 1])
 @pytest.mark.parametrize("opcode", [1, 3, 15, 44, 2, 77])
-def test_a_wrong_length_is_malformed_whatever_it_is_of(
+def test_a_wrong_length_is_malformed_for_every_opcode(
     warm: Kernel, tree: Path, opcode: int, claimed: int
 ) -> None:
     raw = struct.pack("=I", claimed) + kernel.request(opcode, 2, bytes(8), 99)[4:]
@@ -72,7 +74,7 @@ EXTREMES = (
 
 
 def mutated(generator: random.Random) -> bytes:
-    """A request of any opcode, spoiled in a few places or not at all."""
+    """Return a request of any opcode, changed in a few places or not at all."""
     opcode = generator.choice([*SOUND] if generator.random() < 0.6 else OPCODES)
     body = bytearray(SOUND.get(opcode) or generator.randbytes(generator.randrange(80)))
     for _ in range(generator.choice((0, 0, 0, 1, 1, 2, 3))):
@@ -93,7 +95,7 @@ def mutated(generator: random.Random) -> bytes:
 
 
 def may_have_poison(raw: bytes) -> bool:
-    """Whether the answer to a request may have the bytes of the file `poison`."""
+    """Return True if the reply to a request may contain the bytes of the file `poison`."""
     return raw[4:8] == struct.pack("=I", kernel.READ) and raw[16:24] == struct.pack(
         "=Q", NODES["poison"]
     )
@@ -106,7 +108,7 @@ def fill_buffers_with_poison(talking: Kernel) -> None:
 
 
 def storm(talking: Kernel, tree: Path, count: int, seed: int) -> int:
-    """Send spoiled requests; how many of them were answered with something."""
+    """Send spoiled requests; return the number of replies with a payload."""
     generator = random.Random(seed)
     answered = 0
     for number in range(0, count, talking.at_once):
@@ -124,13 +126,13 @@ def storm(talking: Kernel, tree: Path, count: int, seed: int) -> int:
 
 
 def answers(talking: Kernel, asked: list[bytes]) -> Iterator[tuple[bytes, Reply]]:
-    """Requests and what is answered to them: at most one reply to each, and no others."""
+    """Yield requests with their replies: at most one reply to each, and no others."""
     waiting = {unique_of(raw): raw for raw in asked if len(raw) >= 40}
     for raw in asked:
         talking.send(raw)
     for reply in talking.until_fence():
         yield waiting.pop(reply.unique), reply
-    while any(map(is_sound_read, waiting.values())):  # from the disk, whenever that has it
+    while any(map(is_sound_read, waiting.values())):  # these come from the disk, in any order
         reply = talking.receive()
         yield waiting.pop(reply.unique), reply
 
@@ -140,7 +142,7 @@ def unique_of(raw: bytes) -> int:
 
 
 def is_sound_read(raw: bytes) -> bool:
-    """Which is always answered, but maybe later."""
+    """Return True for a valid read, which is always answered, perhaps later."""
     return len(raw) >= 80 and struct.unpack_from("=II", raw) == (len(raw), kernel.READ)
 
 
@@ -174,12 +176,12 @@ def test_replies_have_no_byte_of_a_buffer_that_was_used_before(talking: Kernel, 
         assert POISON not in reply.payload, raw
 
 
-def test_the_poison_is_where_the_tests_believe_it_to_be(warm: Kernel, tree: Path) -> None:
+def test_the_poison_is_where_the_tests_expect_it(warm: Kernel, tree: Path) -> None:
     assert stat.S_ISREG(os.lstat(tree / "poison").st_mode)
     assert warm.ask(kernel.read(NODES["poison"], 5, 3)).payload == bytes([POISON]) * 3
 
 
-# ---- what goes wrong is one request's --------------------------------------------------------
+# ---- failures of one request -----------------------------------------------------------------
 
 
 def test_a_handler_that_raises_answers_eio_and_the_loop_lives(
@@ -211,7 +213,7 @@ def test_a_check_that_raises_answers_eio_and_the_loop_lives(
 
 @pytest.fixture
 def own_copy(packed: Path, tmp_path: Path) -> Path:
-    """To be damaged."""
+    """Return a copy of the archive that a test may damage."""
     copy = tmp_path / "copy.ffr"
     copy.write_bytes(packed.read_bytes())
     return copy
@@ -245,7 +247,7 @@ def test_damage_is_an_error_and_a_line_in_the_log_for_that_file_only(
 
 
 @pytest.mark.parametrize("reading", [Reading, ColdReading])
-def test_a_file_that_is_cut_off_while_it_is_served_is_an_error_and_not_a_crash(
+def test_a_file_truncated_while_it_is_served_is_an_error_and_not_a_crash(
     own_copy: Path, tree: Path, reading: type[Reading]
 ) -> None:
     with talk(own_copy, reading=reading) as talking:
@@ -257,7 +259,7 @@ def test_a_file_that_is_cut_off_while_it_is_served_is_an_error_and_not_a_crash(
         assert is_well(talking, tree)
 
 
-def test_statistics_are_those_of_the_archive_that_is_open(own_copy: Path) -> None:
+def test_statistics_describe_the_open_archive(own_copy: Path) -> None:
     blocks = -(-own_copy.stat().st_size // 4096)
     with talk(own_copy) as talking:
         own_copy.unlink()

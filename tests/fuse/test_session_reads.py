@@ -1,4 +1,4 @@
-"""A session without a mount: cold files in a row, and files without checksums of blocks."""
+"""A session without a mount: consecutive cold files, and files without block checksums."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IN_A_ROW = 300
 
 @pytest.fixture
 def row(tmp_path: Path) -> tuple[Path, list[bytes]]:
-    """An archive of small files, and what is in each."""
+    """Return an archive of small files, and their contents."""
     contents = [content(9_000 + 37 * number, number) for number in range(IN_A_ROW)]
     top = tmp_path / "row"
     trees.plain_tree(top, {f"{number:03d}": each for number, each in enumerate(contents)})
@@ -42,7 +42,7 @@ def row(tmp_path: Path) -> tuple[Path, list[bytes]]:
 
 @pytest.fixture
 def disk_reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Begin and length of each read that goes to the disk."""
+    """Return a list that collects the begin and length of each read from the disk."""
     found: list[tuple[int, int]] = []
     add = ColdReads.add
 
@@ -60,7 +60,7 @@ def read_row(talking: Kernel, number: int) -> Reply:
     return talking.ask(kernel.read(number + 2, 0, 1 << 16))
 
 
-def test_cold_files_in_a_row_are_right_and_few_reads(
+def test_consecutive_cold_files_take_few_reads(
     row: tuple[Path, list[bytes]], disk_reads: list[tuple[int, int]]
 ) -> None:
     archive, contents = row
@@ -72,7 +72,7 @@ def test_cold_files_in_a_row_are_right_and_few_reads(
     assert sum(length for _, length in disk_reads) < 1.1 * sum(map(len, contents))
 
 
-def test_cold_files_in_a_row_that_are_asked_for_together_are_all_answered(
+def test_consecutive_cold_files_requested_together_are_all_answered(
     row: tuple[Path, list[bytes]],
 ) -> None:
     archive, contents = row
@@ -90,8 +90,8 @@ def test_cold_files_in_a_row_that_are_asked_for_together_are_all_answered(
 
 
 @pytest.mark.parametrize("verify", ["first", "off"])
-def test_what_was_read_ahead_stays_what_it_was(tmp_path: Path, verify: str) -> None:
-    """Also where little was, and what comes from the disk meanwhile needs memory as well."""
+def test_the_memory_of_a_window_does_not_change(tmp_path: Path, verify: str) -> None:
+    """This holds for small windows too, while other reads from the disk take memory."""
     sizes = ([3000] * 8 + [1_300_000]) * 10
     contents = [content(size, number) for number, size in enumerate(sizes)]
     top = tmp_path / "rows"
@@ -100,7 +100,7 @@ def test_what_was_read_ahead_stays_what_it_was(tmp_path: Path, verify: str) -> N
     small = [number for number, size in enumerate(sizes) if size == 3000]
     rows = [small[first : first + 8] for first in range(0, len(small), 8)]
     with talk(tmp_path / "rows.ffr", verify, reading=ColdReading) as talking:
-        for _ in range(2):  # the second time nothing is verified any more
+        for _ in range(2):  # the second time, all blocks are verified already
             for row in rows:
                 for number in row[:3]:
                     assert read_row(talking, number) == Reply(2, 0, contents[number])
@@ -127,7 +127,7 @@ def test_windows_end_where_records_do_in_each_shard(tmp_path: Path) -> None:
             assert opened.blocks.last_start(file, starts[-1] + LONGEST) == starts[-1]
 
 
-def test_a_damaged_file_in_a_row_is_the_only_one_that_is_not_served(
+def test_only_the_damaged_file_of_a_run_is_not_served(
     row: tuple[Path, list[bytes]], disk_reads: list[tuple[int, int]]
 ) -> None:
     archive, contents = row
@@ -140,10 +140,10 @@ def test_a_damaged_file_in_a_row_is_the_only_one_that_is_not_served(
     assert len(disk_reads) < IN_A_ROW / 10
 
 
-def test_a_row_that_cannot_be_read_ahead_is_read_file_by_file(
+def test_files_of_an_unreadable_window_are_read_one_by_one(
     row: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by a disk with a bad sector somewhere: what is beside it is still to be had."""
+    """A bad sector spoils the window, but the files beside it can still be read."""
     archive, contents = row
     add = ColdReads.add
     failed = []
@@ -166,14 +166,14 @@ def test_a_row_that_cannot_be_read_ahead_is_read_file_by_file(
 
 
 @pytest.mark.parametrize("which", range(1, 5))
-def test_no_memory_to_read_ahead_with_costs_no_file_and_leaves_none_waiting(
+def test_without_memory_for_a_window_every_request_is_answered(
     row: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
     archive, contents = row
     take, turns = SlabPool.take, iter(range(1, 1 << 30))
 
     def take_if_there_is(self: SlabPool, size: int) -> npt.NDArray[np.uint8]:
-        if 1 << 16 < size < 3 << 19 and next(turns) == which:  # that of a window
+        if 1 << 16 < size < 3 << 19 and next(turns) == which:  # the memory of a window
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
         return take(self, size)
 
@@ -185,10 +185,10 @@ def test_no_memory_to_read_ahead_with_costs_no_file_and_leaves_none_waiting(
     assert next(turns) > which
 
 
-def test_a_block_found_right_elsewhere_is_not_taken_for_right_in_what_was_read_before(
+def test_a_block_verified_later_is_checked_again_in_an_older_window(
     tmp_path: Path,
 ) -> None:
-    """An archive is mended in its place while what was read ahead of it is still at hand."""
+    """The archive is repaired in place while an older window is still in memory."""
     sizes = [3000] * 4 + [2 * BLOCK + 5000] + [3000] * 20
     contents = [content(size, number) for number, size in enumerate(sizes)]
     trees.plain_tree(tmp_path / "row", {f"{n:03d}": each for n, each in enumerate(contents)})
@@ -202,13 +202,13 @@ def test_a_block_found_right_elsewhere_is_not_taken_for_right_in_what_was_read_b
             assert read_row(talking, number) == Reply(2, 0, contents[number])
         assert talking.ask(kernel.read(large, 0, BLOCK)).error == 0
         assert talking.ask(second) == Reply(2, errno.EIO)
-        archives.damage(archive, "004", BLOCK + 17)  # once more: it is as it was
-        for _ in range(2):  # before and after it was verified as part of a longer read
+        archives.damage(archive, "004", BLOCK + 17)  # flipped twice: the file is right again
+        for _ in range(2):  # before and after a longer read has verified it
             assert talking.ask(second) == Reply(2, 0, whole[BLOCK : 2 * BLOCK])
             assert talking.ask(kernel.read(large, 0, 3 * BLOCK)) == Reply(2, 0, whole)
 
 
-def test_an_error_with_one_of_those_that_wait_for_a_window_is_only_its_own(
+def test_an_error_fails_only_one_of_the_requests_that_wait_for_a_window(
     row: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive, contents = row
@@ -219,7 +219,7 @@ def test_an_error_with_one_of_those_that_wait_for_a_window_is_only_its_own(
     ) -> None:
         if kept:
             self._done.append((token, FFRecordError("a bad sector"), NO_SLOT))
-        elif next(turns) == 5:  # three come before any window, so that this one was in one
+        elif next(turns) == 5:  # three reads precede the first window: this one is in it
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
         else:
             add(self, token, file, begin, length)
@@ -237,12 +237,12 @@ def test_an_error_with_one_of_those_that_wait_for_a_window_is_only_its_own(
         assert read_row(talking, 20) == Reply(2, 0, contents[20])
 
 
-# ---- archives of the original, which have no checksums of blocks -----------------------------
+# ---- archives of the original FFRecord, without block checksums ------------------------------
 
 
 @pytest.fixture
 def original(tmp_path: Path) -> tuple[Path, bytes]:
-    """With a file of several blocks, and what is in that."""
+    """Return an archive with a file of several blocks, and the contents of that file."""
     whole = content(3 * BLOCK + 99, 6)
     index = b"piouhjgbr" + pickle.dumps({"large": 0, "small": 1})
     path = handmade.write_records(tmp_path / "original.ffr", [whole, b"small", index])
@@ -269,7 +269,7 @@ def test_a_large_file_of_the_original_is_read_beside_the_loop(
         large, small = node_of(talking, b"large"), node_of(talking, b"small")
         talking.send(kernel.read(large, BLOCK - 5, 10, 101))
         talking.send(kernel.read(large, 0, 10, 102))
-        assert talking.ask(kernel.read(small, 0, 10)).payload == b"small"  # others do not wait
+        assert talking.ask(kernel.read(small, 0, 10)).payload == b"small"  # other reads do not wait
         assert talking.until_fence() == []
         gate.set()
         found = {reply.unique: reply for reply in (talking.receive(), talking.receive())}
@@ -280,7 +280,7 @@ def test_a_large_file_of_the_original_is_read_beside_the_loop(
         assert talking.ask(kernel.read(large, 3 * BLOCK, 999)).payload == whole[3 * BLOCK :]
 
 
-def test_no_thread_to_be_had_for_a_file_of_the_original_leaves_nobody_waiting(
+def test_without_a_thread_no_request_for_a_file_of_the_original_waits(
     original: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive, whole = original

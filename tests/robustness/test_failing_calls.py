@@ -173,7 +173,7 @@ def test_a_reply_that_the_kernel_refuses_is_replaced_by_an_error(
             reply = asking.ask(kernel.getattr_(1, unique=77))
         assert (reply.unique, reply.error) == (77, errno.EIO)
         assert asking.ask(kernel.read(2, 0, 100)).payload == b"content"
-        assert asking.log == ["a reply was not taken: no memory"]
+        assert asking.log == ["the kernel refused a reply (no memory); sending EIO instead"]
 
 
 def test_a_worker_that_cannot_read_requests_ends_with_an_error(

@@ -1,1 +1,1 @@
-"""Tests over real mounts, of every form of archive and through both back ends."""
+"""Tests with real mounts, for every form of archive and both back ends."""

@@ -1,7 +1,7 @@
-"""The mounts that most tests look at: each made once, and compared with the folder it came from.
+"""The mounts that most tests share. Each is made once and compared with its packed folder.
 
-forms of archives × back ends ──▶ mounted          what every one has to get right
-one file × back ends          ──▶ mounted (WHOLE)  where the form makes no difference
+forms of archives × back ends ──▶ mounted          tests for every form
+one file × back ends          ──▶ mounted (WHOLE)  tests where the form makes no difference
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.trees import BLOCK
 
 FORMS = ("file", "shards", "original")
 MAGIC = b"piouhjgbr"
-"""What the original's index begins with."""
+"""The first bytes of the original FFRecord's index."""
 
 LONG_SECONDS = 3600.0
 EDGES = {
@@ -53,7 +53,7 @@ def _time_limit(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
-    """For tests that mount by themselves."""
+    """Return the back end, for tests that mount by themselves."""
     name: str = request.param
     require(name)
     return name
@@ -64,7 +64,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all that an archive keeps."""
+    """Create a folder with everything that an archive stores."""
     top = trees.rich_tree(tmp_path_factory.mktemp("source") / "tree")
     for kind in ("fifo", "socket"):
         (top / "special" / kind).unlink()
@@ -89,9 +89,9 @@ def shards(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 @pytest.fixture(scope="session")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    """As the original FFRecord packs: names and contents, and of attributes nothing.
+    """Pack as the original FFRecord does: names and contents, but no attributes.
 
-    The folder to compare with has the attributes that files get which have none.
+    The folder to compare with has the default attributes of such files.
     """
     place = tmp_path_factory.mktemp("original")
     top, archive = place / "tree", place / "original.ffr"
@@ -110,7 +110,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 
 def structure(folder: Path, records: list[bytes]) -> OrderedDict[str, Any]:
-    """What the original has for an index: names to folders or to numbers of records."""
+    """Return the original's index: a mapping from names to folders or record numbers."""
     found: OrderedDict[str, Any] = OrderedDict()
     for path in sorted(folder.iterdir()):
         if path.is_dir():
@@ -137,7 +137,7 @@ def mounted(
     packed: Packed = request.getfixturevalue({"file": "whole"}.get(form, form))
     place = tmp_path_factory.mktemp(f"{form}-{backend}")
     path, log = place / "mnt", place / "log"
-    # Of one form by several workers: whoever asks must not be able to tell.
+    # One form is served by several workers: clients must not see a difference.
     options = "workers=3" if form == "shards" else ""
     with mounting.mounted(packed.archive, path, options, backend=backend, log=log):
         yield Mounted(path, packed.archive, packed.source, form, backend, log)
@@ -145,7 +145,7 @@ def mounted(
 
 @pytest.fixture
 def mountpoint(tmp_path: Path) -> Iterator[Path]:
-    """An empty folder, on which nothing stays mounted."""
+    """Yield an empty folder, and unmount it after the test."""
     path = tmp_path / "mnt"
     path.mkdir()
     with mounting.released(path):

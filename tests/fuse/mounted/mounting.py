@@ -1,7 +1,7 @@
-"""Mounting for tests as users do it, through the command, and never leaving anything behind.
+"""Mount with the command, as users do, and leave nothing behind.
 
-A daemon is known by its command line, which has the mount point in it, and every mount point is a
-folder of the test that made it: so only processes that a test has started are ever found here.
+A daemon is found by its command line, which contains the mountpoint. Every mountpoint is a folder
+of one test, so only processes that the test has started are found.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ WHOLE = pytest.mark.parametrize(
     "mounted", [("file", backend) for backend in BACKENDS], indirect=True, scope="session",
     ids=BACKENDS,
 )  # fmt: skip
-"""For tests that need not be run over every form of archive."""
+"""Parameters for tests that need only one form of archive."""
 
 _live: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """A mount, and the folder that was packed into what it shows."""
+    """A mount, with its archive and the folder that was packed."""
 
     path: Path
     archive: Path
@@ -58,25 +58,25 @@ class Mounted:
 
 
 def stats(mountpoint: Path) -> dict[str, int]:
-    """The counters of a mount."""
+    """Return the counters of a mount."""
     found: dict[str, int] = json.loads(os.getxattr(mountpoint, "user.ffrecord.stats"))
     return found
 
 
-# ---- what there is -----------------------------------------------------------------------------
+# ---- available back ends -----------------------------------------------------------------------
 
 
 def why_not() -> str | None:
-    """Why nothing can be mounted here; None if it can."""
+    """Return the reason why mounting is impossible; None if it is possible."""
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR))
     except OSError as error:
-        return f"/dev/fuse does not open: {error.strerror}"
+        return f"/dev/fuse cannot be opened: {error.strerror}"
     return None
 
 
 def why_no_backend(name: str) -> str | None:
-    """Why a back end cannot be tried; None if it can."""
+    """Return the reason why a back end cannot be tested; None if it can."""
     if name == "native":
         return None
     try:
@@ -92,7 +92,7 @@ def why_no_backend(name: str) -> str | None:
 
 
 def require(backend: str) -> None:
-    """Skip the test where a back end cannot be tried."""
+    """Skip the test if a back end cannot be tested."""
     why = why_no_backend(backend)
     if why is not None:
         pytest.skip(why)
@@ -102,13 +102,13 @@ def require(backend: str) -> None:
 
 
 def environment() -> dict[str, str]:
-    """For commands that have to find this checkout."""
+    """Return an environment in which commands import this checkout."""
     known = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": known}
 
 
 def python(module: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """`python -m MODULE …`. Returns when nobody holds its output any more, a daemon neither."""
+    """Run `python -m MODULE …`. Return when all processes, a daemon too, have closed its output."""
     return subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)], env=environment(),
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=PATIENCE,
@@ -116,12 +116,12 @@ def python(module: str, *arguments: str | Path) -> subprocess.CompletedProcess[s
 
 
 def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """`ffrecord …`."""
+    """Run `ffrecord …`."""
     return python("ffrecord", *arguments)
 
 
 def output(*arguments: str | Path | bytes, cwd: Path | None = None) -> bytes:
-    """What a program prints that must succeed."""
+    """Return the output of a program, which must succeed."""
     done = subprocess.run(
         arguments, cwd=cwd, capture_output=True, check=False, timeout=PATIENCE,
         env={**os.environ, "LC_ALL": "C"},
@@ -142,7 +142,7 @@ def mounted(
     backend: str = "native",
     log: Path | None = None,
 ) -> Iterator[Path]:
-    """An archive, mounted by the command for as long as the block runs."""
+    """Mount an archive with the command while the block runs."""
     mountpoint.mkdir(exist_ok=True)
     arguments: list[str | Path] = ["mount", archive, mountpoint, "--backend", backend]
     if options:
@@ -156,7 +156,7 @@ def mounted(
 
 @contextlib.contextmanager
 def released(mountpoint: Path) -> Iterator[None]:
-    """Whatever is mounted there is not at the end, and its processes have ended."""
+    """Unmount at the end of the block, and check that the processes of the mount have ended."""
     _live.add(str(mountpoint))
     try:
         yield
@@ -175,11 +175,11 @@ def is_mounted(mountpoint: Path) -> bool:
 
 
 def processes(mountpoint: Path | str) -> list[int]:
-    """Those that serve a mount point, or are about to: it is among their arguments."""
+    """Return the processes that have the mountpoint among their arguments."""
     wanted = os.fsencode(mountpoint)
     found = []
     for name in os.listdir("/proc"):
-        # A process that has ended meanwhile is none.
+        # Ignore a process that has ended meanwhile.
         with contextlib.suppress(OSError):
             if name.isdigit() and int(name) != os.getpid():
                 arguments = Path("/proc", name, "cmdline").read_bytes().split(b"\0")
@@ -193,7 +193,7 @@ def wait_until_ended(mountpoint: Path) -> bool:
 
 
 def wait_until(is_so: Callable[[], bool]) -> bool:
-    """Whether it came about in time."""
+    """Wait until `is_so` returns True; return False if it does not in time."""
     deadline = time.monotonic() + PATIENCE
     while not is_so():
         if time.monotonic() > deadline:
@@ -217,10 +217,10 @@ class OutOfTimeError(Exception):
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise in the main thread when it takes longer.
+    """Raise OutOfTimeError in the main thread if the block takes longer.
 
-    Whoever waits for an answer of a FUSE daemon cannot be interrupted by a signal: so the daemons
-    are killed first, and what waits for them gets ENOTCONN.
+    A signal cannot interrupt a thread that waits for a FUSE daemon. So the daemons are killed
+    first, and waiting threads get ENOTCONN.
     """
 
     def expired(signo: int, frame: FrameType | None) -> None:
@@ -249,7 +249,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fails_with(code: int) -> Iterator[None]:
-    """The block has to raise an OSError with this errno."""
+    """Check that the block raises an OSError with this errno."""
     with pytest.raises(OSError) as caught:  # noqa: PT011 - its number says more than its text
         yield
     assert errno.errorcode[caught.value.errno or 0] == errno.errorcode[code], repr(caught.value)

@@ -1,5 +1,7 @@
-"""System calls that Python hides: extended attributes into short buffers, places in folders,
-files by handles."""
+"""System calls that Python does not offer.
+
+They read extended attributes into short buffers, seek in folders, and open files by handles.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Dirent(ctypes.Structure):
-    """As glibc and musl have it on every machine of 64 bits."""
+    """struct dirent of glibc and musl on 64-bit machines."""
 
     _fields_ = (
         ("d_ino", ctypes.c_uint64),
@@ -50,7 +52,7 @@ def _failure() -> OSError:
 
 
 def get_xattr(path: Path, name: str, size: int) -> bytes | int:
-    """What getxattr(2) puts into `size` bytes; with none of them, how many it wants."""
+    """Return the result of getxattr(2) with a buffer of `size` bytes; for 0, the needed size."""
     memory = ctypes.create_string_buffer(size) if size else None
     count: int = _libc.getxattr(os.fsencode(path), os.fsencode(name), memory, size)
     if count < 0:
@@ -59,7 +61,7 @@ def get_xattr(path: Path, name: str, size: int) -> bytes | int:
 
 
 def list_xattrs(path: Path, size: int) -> bytes | int:
-    """As `get_xattr`, for listxattr(2)."""
+    """Return the result of listxattr(2), as `get_xattr` does for getxattr(2)."""
     memory = ctypes.create_string_buffer(size) if size else None
     count: int = _libc.listxattr(os.fsencode(path), memory, size)
     if count < 0:
@@ -74,13 +76,13 @@ class Entry(NamedTuple):
 
 
 class Folder:
-    """A folder's entries by readdir(3), which can be left and come back to."""
+    """A folder that is read with readdir(3), telldir(3) and seekdir(3)."""
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
 
     def read(self) -> Entry | None:
-        """The next entry; None at the end."""
+        """Return the next entry; None at the end."""
         ctypes.set_errno(0)
         found = _libc.readdir(self._stream)
         if found:
@@ -119,7 +121,7 @@ def opened_folder(path: Path) -> Iterator[Folder]:
 
 
 class _Handle(ctypes.Structure):
-    """struct file_handle, with room for the longest."""
+    """struct file_handle, with room for the longest handle."""
 
     _fields_ = (
         ("handle_bytes", ctypes.c_uint),
@@ -132,7 +134,7 @@ _AT_FDCWD = -100
 
 
 def handle_of(path: Path) -> bytes:
-    """What an NFS server gives its clients for a file."""
+    """Return the handle of a file, which an NFS server gives its clients."""
     handle, mount_id = _Handle(handle_bytes=128), ctypes.c_int()
     code = _libc.name_to_handle_at(
         _AT_FDCWD, os.fsencode(path), ctypes.byref(handle), ctypes.byref(mount_id), 0
@@ -143,7 +145,7 @@ def handle_of(path: Path) -> bytes:
 
 
 def open_handle(mountpoint: Path, handle: bytes) -> int:
-    """A descriptor of the file that a handle is of, in the file system that is mounted there."""
+    """Open a file of the mounted file system by its handle, and return the descriptor."""
     folder = os.open(mountpoint, os.O_RDONLY)
     try:
         given = _Handle.from_buffer_copy(handle)

@@ -1,4 +1,4 @@
-"""`with mount(…) as path`: what users of Python see of a mount."""
+"""`with mount(…) as path`: mounts made from Python."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_unmount_inside_the_block_is_no_error_at_its_end(
     assert not mounting.is_mounted(mountpoint)
 
 
-def test_a_folder_stays_that_was_given_as_the_mount_point(archive: Path, mountpoint: Path) -> None:
+def test_a_given_mountpoint_is_not_removed(archive: Path, mountpoint: Path) -> None:
     with mount(
         str(archive), mountpoint=str(mountpoint), workers=2, options="verify=always"
     ) as path:
@@ -107,7 +107,7 @@ def test_an_archive_is_mounted_in_an_empty_folder_of_another(archive: Path, back
 
 
 def test_a_file_that_is_still_open_can_be_read_after_the_block(archive: Path, backend: str) -> None:
-    """The mount is gone from its place at once, and the daemon goes with the last file."""
+    """The mountpoint is free at once, and the daemon ends when the last file is closed."""
     with mount(archive, backend=backend) as path:
         file = open(f"{path}/file", "rb", buffering=0)  # noqa: SIM115
     with file:
@@ -131,7 +131,7 @@ def test_threads_mount_at_once(archive: Path) -> None:
     assert found == [b"content"] * 3
 
 
-# ---- what stands in the way --------------------------------------------------------------------
+# ---- mounts that fail --------------------------------------------------------------------------
 
 
 def _make_file(point: Path) -> None:
@@ -140,14 +140,14 @@ def _make_file(point: Path) -> None:
 
 
 OBSTACLES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (Path.rmdir, "there is no such folder: make it first"),
-    "a file": (_make_file, "is not a folder"),
+    "missing": (Path.rmdir, "the folder does not exist; create it"),
+    "a file": (_make_file, "not a folder"),
     "not empty": (lambda point: (point / "something").mkdir(), "is not empty"),
 }
 
 
 @pytest.mark.parametrize("what", OBSTACLES)
-def test_a_mount_point_that_will_not_do_is_a_mount_error(
+def test_an_unsuitable_mountpoint_is_a_mount_error(
     archive: Path, mountpoint: Path, what: str
 ) -> None:
     obstruct, why = OBSTACLES[what]
@@ -163,7 +163,7 @@ def test_a_mount_point_in_use_is_a_mount_error(
     with mount(archive, mountpoint, backend=backend):
         with pytest.raises(MountError) as caught, mount(archive, mountpoint, backend=backend):
             pass
-        check_message(caught.value, mountpoint, "is mounted here")
+        check_message(caught.value, mountpoint, "is already mounted here")
         assert (mountpoint / "file").read_bytes() == b"content"
 
 
@@ -176,8 +176,8 @@ def check_message(error: MountError, mountpoint: Path, why: str) -> None:
     assert error.exit_code == 18
 
 
-def test_an_error_names_the_archive_and_no_folder_that_was_made_for_it(archive: Path) -> None:
-    for options, why in (("no_such_word", "there is no option"), ("log=/no/such/log", "/no/such")):
+def test_an_error_names_the_archive_and_not_the_temporary_folder(archive: Path) -> None:
+    for options, why in (("no_such_word", "unknown option"), ("log=/no/such/log", "/no/such")):
         with pytest.raises(MountError, match=why) as caught, mount(archive, options=options):
             pass
         assert str(caught.value).startswith(f"{archive}: ")
@@ -201,7 +201,7 @@ def test_an_error_names_the_archive_and_no_folder_that_was_made_for_it(archive: 
     ],
     ids=["missing", "empty", "garbage", "records only", "bad value", "unknown option", "bad log"],
 )
-def test_whatever_else_is_wrong_is_a_mount_error_in_one_line(
+def test_every_other_failure_is_a_mount_error_in_one_line(
     archive: Path, mountpoint: Path, make: Callable[[Path], object], options: str, why: str
 ) -> None:
     make(archive)

@@ -1,4 +1,4 @@
-"""`ffrecord mount`, `ffrecord umount` and `ffrecord-fuse` as users and mount(8) call them."""
+"""`ffrecord mount`, `ffrecord umount` and `ffrecord-fuse`, run by users and by mount(8)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
-    """What a command said that has failed."""
+    """Return the error line of a failed command."""
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1, done.stderr
     assert "Traceback" not in done.stderr
@@ -53,10 +53,10 @@ def test_the_command_returns_when_the_mount_answers(
     assert os.listdir(mountpoint) == []
 
 
-def test_a_daemon_has_left_its_callers_session_folder_and_files(
+def test_a_daemon_leaves_its_callers_session_folder_and_files(
     archive: Path, mountpoint: Path, tmp_path: Path, backend: str
 ) -> None:
-    """So that neither a terminal that closes, nor a folder to be unmounted, has to do with it."""
+    """A closing terminal must not end the daemon, and the daemon must keep no folder busy."""
     assert command("mount", archive, mountpoint, "--backend", backend).returncode == 0
     for pid in processes(mountpoint):
         assert os.getsid(pid) != os.getsid(0)
@@ -88,37 +88,35 @@ def test_without_syslog_the_log_is_a_file_that_is_named(
         assert done.stderr == ""
         return
     assert place == str(tmp_path / "state/ffrecord/ffrecord-fuse.log")
-    assert one_line(done).startswith("ffrecord: warning: there is no syslog here (/dev/log): ")
+    assert one_line(done).startswith("ffrecord: warning: syslog (/dev/log) is not available, ")
     assert place in done.stderr
     assert f"mounted {archive} on {mountpoint}" in Path(place).read_text()
 
 
 @pytest.mark.parametrize("workers", [3])
-def test_as_many_workers_as_asked_for_serve_it(
-    archive: Path, mountpoint: Path, workers: int
-) -> None:
+def test_the_given_number_of_workers_serves(archive: Path, mountpoint: Path, workers: int) -> None:
     assert command("mount", archive, mountpoint, "--workers", str(workers)).returncode == 0
-    assert len(processes(mountpoint)) == workers + 1  # and who watches over them
+    assert len(processes(mountpoint)) == workers + 1  # and the supervisor
     assert (mountpoint / "file").read_bytes() == b"content"
 
 
-# arguments -> exit code, what is said
+# arguments -> exit code, part of the message
 REFUSED: dict[tuple[str, ...], tuple[int, str]] = {
     ("missing.ffr", "{mnt}"): (13, "No such file or directory"),
-    ("{archive}", "{mnt}/deeper"): (18, "there is no such folder: make it first"),
-    ("{archive}", "{archive}"): (18, "is not a folder: mount on an empty folder"),
+    ("{archive}", "{mnt}/deeper"): (18, "the folder does not exist; create it with `mkdir -p`"),
+    ("{archive}", "{archive}"): (18, "not a folder; choose an empty folder"),
     ("{archive}", "{mnt}/.."): (18, "is not empty"),
     ("{records}", "{mnt}"): (14, "not a packed folder"),
     ("{text}", "{mnt}"): (3, "text"),
-    ("{archive}", "{mnt}", "-o", "bogus"): (2, "there is no option 'bogus'"),
+    ("{archive}", "{mnt}", "-o", "bogus"): (2, "unknown option 'bogus'"),
     ("{archive}", "{mnt}", "-o", "verify=never"): (2, "one of first, always, off"),
-    ("{archive}", "{mnt}", "-o", "allow_other,allow_root"): (2, "leave one out"),
-    ("{archive}", "{mnt}", "-o", "noexec,rw"): (2, "mounted read-only: leave it out"),
+    ("{archive}", "{mnt}", "-o", "allow_other,allow_root"): (2, "leave one of them out"),
+    ("{archive}", "{mnt}", "-o", "noexec,rw"): (2, "mounts are read-only; leave rw out"),
     ("{archive}", "{mnt}", "--workers", "0"): (2, "workers=0"),
     ("{archive}", "{mnt}", "--log", "{mnt}/no/log"): (13, "No such file or directory"),
-    ("{archive}", "/dev/fd/999"): (18, "no such descriptor"),
+    ("{archive}", "/dev/fd/999"): (18, "this descriptor is not open"),
 }
-# Each in a process of its own, forked: starting Python takes longer than all the rest.
+# Each command runs in a forked process: starting Python would take longer than the rest.
 RUN_ALL = """
 import json, os, sys
 import ffrecord.cli, ffrecord_fuse.process.daemon
@@ -144,7 +142,7 @@ print(json.dumps(results))
 """
 
 
-def test_what_stands_in_the_way_is_one_line_and_an_exit_code(
+def test_every_failure_is_one_line_and_an_exit_code(
     archive: Path, mountpoint: Path, tmp_path: Path
 ) -> None:
     handmade.write_records(tmp_path / "records", [b"a", b"b"])
@@ -163,7 +161,9 @@ def test_what_stands_in_the_way_is_one_line_and_an_exit_code(
     assert not is_mounted(mountpoint)
 
 
-def test_a_mount_point_in_use_is_told_with_what_to_do(archive: Path, mountpoint: Path) -> None:
+def test_a_mountpoint_in_use_is_reported_with_the_next_step(
+    archive: Path, mountpoint: Path
+) -> None:
     assert command("mount", archive, mountpoint).returncode == 0
     done = command("mount", archive, mountpoint)
     assert done.returncode == 18
@@ -231,7 +231,7 @@ def test_a_signal_unmounts_it_though_a_file_is_open(archive: Path, mountpoint: P
         with mounting.fails_with(errno.ENOTCONN):
             os.pread(fd, 1, 0)
     finally:
-        with contextlib.suppress(OSError):  # nobody is left to be told of it
+        with contextlib.suppress(OSError):  # the daemon has ended
             os.close(fd)
 
 
@@ -245,7 +245,7 @@ def test_it_ends_when_it_is_unmounted_from_outside(
 
 
 def foreground(archive: Path, mountpoint: Path, backend: str = "native") -> subprocess.Popen[str]:
-    """`ffrecord mount -f`, when it is mounted. `released` sees to its end."""
+    """Start `ffrecord mount -f` and wait until it has mounted. `released` ends it."""
     process = subprocess.Popen(
         [
             sys.executable, "-m", "ffrecord", "mount", "-f", archive, mountpoint,
@@ -264,7 +264,7 @@ def foreground(archive: Path, mountpoint: Path, backend: str = "native") -> subp
 # ---- umount ------------------------------------------------------------------------------------
 
 
-def test_a_busy_mount_is_unmounted_and_what_is_open_stays_readable(
+def test_a_busy_mount_is_unmounted_and_open_files_stay_readable(
     archive: Path, mountpoint: Path, backend: str
 ) -> None:
     assert command("mount", archive, mountpoint, "--backend", backend).returncode == 0
@@ -277,27 +277,28 @@ def test_a_busy_mount_is_unmounted_and_what_is_open_stays_readable(
     assert wait_until_ended(mountpoint)
 
 
-def test_what_is_not_mounted_cannot_be_unmounted(archive: Path, mountpoint: Path) -> None:
+def test_a_path_without_a_mount_cannot_be_unmounted(archive: Path, mountpoint: Path) -> None:
     for path, why in (
         (mountpoint, "nothing is mounted here"),
         (archive, "nothing is mounted here"),
-        (mountpoint / "missing", "there is no such folder"),
-        (mountpoint / "missing" / "as well", "there is no such folder"),
-        (archive / "inside", "there is no such folder"),
+        (mountpoint / "missing", "the folder does not exist"),
+        (mountpoint / "missing" / "as well", "the folder does not exist"),
+        (archive / "inside", "the folder does not exist"),
     ):
         done = command("umount", path)
         assert done.returncode == 18
-        assert one_line(done) == f"ffrecord: {path}: {why}"
+        advice = "`ffrecord umount --list` shows where archives are mounted"
+        assert one_line(done) == f"ffrecord: {path}: {why}; {advice}"
 
 
-def test_who_names_the_archive_is_told_where_it_is_mounted(
+def test_unmounting_the_archive_names_its_mountpoint(
     archive: Path, mountpoint: Path, backend: str
 ) -> None:
     assert command("mount", archive, mountpoint, "--backend", backend).returncode == 0
     done = command("umount", archive)
     assert done.returncode == 18
     assert one_line(done).endswith(
-        f"{archive}: is the archive, not where it is mounted: that is {mountpoint}"
+        f"{archive}: this is the archive, not its mountpoint; unmount {mountpoint} instead"
     )
     assert is_mounted(mountpoint)
     assert command("umount", mountpoint).returncode == 0
@@ -314,7 +315,7 @@ def test_a_file_system_of_another_kind_is_left_alone(tmp_path: Path) -> None:
 def test_a_dead_mount_is_unmounted(archive: Path, mountpoint: Path, backend: str) -> None:
     assert command("mount", archive, mountpoint, "--backend", backend).returncode == 0
     mounting.kill(mountpoint)
-    # A process loses its arguments some time before its descriptors.
+    # A dying process loses its arguments some time before its descriptors.
     assert mounting.wait_until(lambda: how_it_fails(mountpoint) == errno.ENOTCONN)
     assert command("umount", mountpoint).returncode == 0
     assert os.listdir(mountpoint) == []
@@ -342,7 +343,7 @@ def test_a_path_through_a_symlink_is_unmounted(
 # ---- ffrecord-fuse -----------------------------------------------------------------------------
 
 
-def test_everything_can_be_said_in_options_as_in_fstab(
+def test_every_setting_can_be_an_option_as_in_fstab(
     archive: Path, mountpoint: Path, tmp_path: Path, backend: str
 ) -> None:
     log = tmp_path / "log, with a comma"
@@ -368,16 +369,16 @@ def test_its_errors_are_one_line_under_its_own_name(archive: Path, mountpoint: P
     assert one_line(done).startswith("ffrecord-fuse: ")
     done = mounting.python("ffrecord_fuse", archive, mountpoint, "-o", "ro,size=5")
     assert done.returncode == 2
-    assert "there is no option 'size'" in one_line(done)
+    assert "unknown option 'size'" in one_line(done)
 
 
 @pytest.mark.skipif(shutil.which("mount.fuse3") is None, reason="fuse3 is not installed")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may call mount(8)")
 @pytest.mark.parametrize("access", ["ro", "defaults", "rw"])
-def test_mount_of_the_system_mounts_it(
+def test_the_system_s_mount_command_mounts_it(
     archive: Path, mountpoint: Path, tmp_path: Path, access: str
 ) -> None:
-    """As for a line of fstab. `-t fuse.ffrecord-fuse` finds the program in root's PATH only."""
+    """mount(8) mounts as for a line of fstab. It would search ffrecord-fuse in root's PATH only."""
     program = tmp_path / "bin/ffrecord-fuse"
     program.parent.mkdir()
     program.write_text(
@@ -462,7 +463,7 @@ needs_helper = pytest.mark.skipif(
 
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A mount point of an ordinary user's beside an archive that has a file of root's."""
+    """Yield an ordinary user's mountpoint, beside an archive with a file that belongs to root."""
     source = trees.plain_tree(tmp_path / "tree", {**FILES, "secret": b"secret"})
     (source / "secret").chmod(0o600)
     archives.pack(source, tmp_path / "tree.ffr")
@@ -509,10 +510,10 @@ def test_an_ordinary_user_s_mount_ends_with_the_program_that_it_belongs_to(
 
 
 @needs_helper
-def test_an_ordinary_user_who_may_not_let_others_in_is_told_so(theirs: Path) -> None:
+def test_allow_other_without_permission_is_reported(theirs: Path) -> None:
     settings = Path("/etc/fuse.conf")
     if settings.exists() and "\nuser_allow_other" in f"\n{settings.read_text()}":
-        pytest.skip("/etc/fuse.conf lets users let others in")
+        pytest.skip("/etc/fuse.conf has user_allow_other")
     users.run(TOO_MUCH, theirs.with_name("tree.ffr"), theirs, imports=IMPORTS)
     assert not is_mounted(theirs)
     assert processes(theirs) == []

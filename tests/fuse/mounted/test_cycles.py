@@ -1,4 +1,4 @@
-"""Mounting and unmounting again and again leaves nothing behind."""
+"""Many cycles of mounting and unmounting leave nothing behind."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.support import archives, handmade, trees
 
 FEW, MANY = 50, 1_000
 
-# Each cycle is the command in a process of its own: forked, since starting Python takes longer than
-# all the rest. After each, what is left is counted.
+# Each cycle runs the commands in a forked process: starting Python would take longer than the rest.
+# After each cycle, the remaining processes, descriptors and mounts are counted.
 CYCLES = """
 import contextlib, json, os, sys, time
 import ffrecord.cli
@@ -97,7 +97,7 @@ def test_cycles_leave_no_process_descriptor_or_mount(
 def test_files_opened_in_a_mount_take_no_descriptors_of_its_daemon(
     tmp_path: Path, backend: str
 ) -> None:
-    """A daemon has no table of open files: opening some hundred costs it nothing."""
+    """A daemon has no table of open files, so opening hundreds of files costs it nothing."""
     archives.pack(trees.plain_tree(tmp_path / "tree", {"file": b"content"}), tmp_path / "tree.ffr")
     with mounting.mounted(tmp_path / "tree.ffr", tmp_path / "mnt", backend=backend) as path:
         (path / "file").read_bytes()

@@ -1,10 +1,9 @@
-"""Folders by chance, packed, and read in every way there is: all give the same answer, which is
-that of the folder itself.
+"""Pack random folders and read them in every way: all results must equal the folder itself.
 
-                          ┌─ the library ──────┐
- plan ─▶ folder ─▶ archive┼─ the native mount  ├─▶ everything by path ─▶ compared with the folder
-                          ├─ the fusepy mount  │
-                          └─ extract ──────────┘
+                         ┌─ the library ──────┐
+plan ─▶ folder ─▶ archive┼─ the native mount  ├─▶ files by path ─▶ compared with the folder
+                         ├─ the fusepy mount  │
+                         └─ extract ──────────┘
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ from tests.support.trees import BLOCK, Found
 
 Answer: TypeAlias = Mapping[bytes, Found]
 Ranges: TypeAlias = dict[bytes, list[tuple[int, int]]]
-"""Of files, offsets and lengths."""
+"""Offsets and lengths to read, for each file."""
 
 FORMS = {"file": (5, 250), "shards": (2, 100), "original": (2, 60)}
-"""Of archives, and how many trees are made one: in the short form and in the long one."""
+"""The forms of archives, each with the number of trees in the short and the long run."""
 
 
 @pytest.fixture
 def _time_limit() -> None:
-    """Each example has its own: finding a small one that fails takes many of them."""
+    """Disable the limit of the folder: each example has one, and shrinking needs many examples."""
 
 
 @pytest.fixture(scope="session")
 def _fuse_is_there() -> None:
-    """Where nothing can be mounted, the rest is compared."""
+    """Do not skip: if nothing can be mounted, the other ways are still compared."""
 
 
 def why_not(backend: str) -> str | None:
@@ -70,7 +69,7 @@ def test_a_wrong_answer_of_any_way_is_found(
 
 
 def compare(form: str, examples: int, place: Path) -> None:
-    """So many trees by chance."""
+    """Compare the given number of random trees."""
 
     @settings(max_examples=examples, report_multiple_bugs=False)
     @given(random_trees.plans)
@@ -125,7 +124,7 @@ def pack_shards(top: Path, out: Path) -> tuple[Path, Answer]:
 
 
 def pack_original(top: Path, out: Path) -> tuple[Path, Answer]:
-    """As the original FFRecord does it: no symlinks, no attributes, each name a file of its own."""
+    """Pack as the original FFRecord does: no symlinks, no attributes, no hard links."""
     found = {path: each for path, each in trees.snapshot(top).items() if each.kind != "symlink"}
     for path in trees.paths(top):
         if path not in found:
@@ -153,7 +152,7 @@ PACKERS: dict[str, Callable[[Path, Path], tuple[Path, Answer]]] = {
 }
 
 
-# ---- what is compared --------------------------------------------------------------------------
+# ---- comparisons -------------------------------------------------------------------------------
 
 
 def differences(who: str, found: Answer, due: Answer) -> Iterator[str]:
@@ -188,7 +187,7 @@ def check_ranges(
 
 
 def check_on_disk(who: str, top: Path, due: Answer, ranges: Ranges) -> None:
-    """A mount, or what was extracted. Parts of files first, before the kernel has all of them."""
+    """Check a mount or an extracted folder. Read parts of files first, while they are uncached."""
 
     def read(path: bytes, offset: int, length: int) -> bytes:
         with open(os.path.join(os.fsencode(top), path), "rb", buffering=0) as file:
@@ -199,7 +198,10 @@ def check_on_disk(who: str, top: Path, due: Answer, ranges: Ranges) -> None:
 
 
 def check_links(who: str, top: Path, due: Answer) -> None:
-    """Of folders: 2, and one for each folder in them. Extracted ones have their file system's."""
+    """Check that each folder has 2 links and one for each folder in it.
+
+    Not for extracted folders, whose links depend on the file system.
+    """
     for path, links in folder_links(due).items():
         assert os.stat(os.path.join(os.fsencode(top), path)).st_nlink == links, (who, path)
 
@@ -235,7 +237,7 @@ def is_in(path: bytes, folder: bytes) -> bool:
 
 
 def library_answer(folder: PackedFolder) -> Answer:
-    """All that a `PackedFolder` says; the contents as one batch."""
+    """Return everything that a `PackedFolder` shows, with the contents read as one batch."""
     paths = ["."]
     for above, folders, files in folder.walk():
         paths += [os.path.join(above, name) for name in folders + files]

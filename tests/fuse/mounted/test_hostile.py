@@ -1,8 +1,8 @@
-"""Mounts that somebody tries to turn against whoever mounts, or reads: by options, by names, by
-what is in the archive, by exchanging the mount point.
+"""Attacks on users who mount or read: by options, names, contents of the archive, or by replacing
+the mountpoint.
 
-`test_permissions.py` has who may read what, `tests/fuse/test_mount.py` the flags and names that
-mount(2) and fusermount3 are given; here is what comes of a whole mount.
+`test_permissions.py` tests the permissions of readers. `tests/fuse/test_mount.py` tests the flags
+and names that mount(2) and fusermount3 get. The tests here look at a whole mount.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support import archives, trees, users
 from tests.support.handshake import needs_helper, needs_root
 
 DUE = {"ro", "nosuid", "nodev"}
-LONG = pytest.mark.long  # each is a mount
+LONG = pytest.mark.long  # each case needs a mount
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ UNDOING = {
 
 
 @pytest.mark.parametrize("how", ["all", *(pytest.param(how, marks=LONG) for how in UNDOING)])
-def test_no_options_take_the_protection_away(
+def test_no_options_remove_the_protection(
     how: str, backend: str, archive: Path, mountpoint: Path, tmp_path: Path
 ) -> None:
     options = ",".join(UNDOING.values()) if how == "all" else UNDOING[how]
     options = options.replace("LOG", str(tmp_path / "log"))
-    # As mount(8) calls it: only there `rw` is taken, because mount(8) adds it unasked.
+    # Called as by mount(8): only there `rw` is accepted, because mount(8) adds it unasked.
     helper = ("ffrecord_fuse", archive, mountpoint, "--backend", backend, "-o", options)
     done = mounting.python(*helper)
     assert done.returncode == 0, done.stderr
@@ -98,7 +98,7 @@ def test_words_that_are_meant_for_libfuse_or_the_kernel_are_refused(
     ],
     ids=ascii,
 )
-def test_the_name_of_an_archive_is_no_option_and_no_line_of_the_mount_table(
+def test_the_name_of_an_archive_cannot_fake_an_option_or_a_mount_line(
     name: str, backend: str, archive: Path, mountpoint: Path
 ) -> None:
     hostile = archive.rename(archive.with_name(name))
@@ -113,10 +113,10 @@ def test_the_name_of_an_archive_is_no_option_and_no_line_of_the_mount_table(
 
 
 @needs_root
-def test_a_set_user_id_program_on_a_mount_runs_as_whoever_starts_it(
+def test_a_set_user_id_program_on_a_mount_runs_as_the_user_who_starts_it(
     backend: str, tmp_path: Path, mountpoint: Path
 ) -> None:
-    """Also for others, also for a program of root's: the mount is nosuid."""
+    """The mount is nosuid, also for other users, and also for a program that root owns."""
     tree = trees.plain_tree(tmp_path / "tree", {})
     program = tree / "id"
     program.write_bytes(Path("/usr/bin/id").read_bytes())
@@ -127,7 +127,10 @@ def test_a_set_user_id_program_on_a_mount_runs_as_whoever_starts_it(
         mounting.mounted(tmp_path / "tree.ffr", mountpoint, "allow_other", backend=backend),
     ):
         assert (mountpoint / "id").stat().st_mode & 0o7777 == 0o6755
-        for path, user in ((mountpoint / "id", users.NOBODY), (program, 0)):  # the last: a control
+        for path, user in (
+            (mountpoint / "id", users.NOBODY),
+            (program, 0),
+        ):  # the second is a control
             done = subprocess.run(
                 [path, "-u"], user=users.NOBODY, group=users.NOBODY, extra_groups=[],
                 capture_output=True, text=True, check=False, timeout=mounting.PATIENCE,
@@ -158,7 +161,7 @@ def test_an_archive_with_a_device_in_it_is_not_mounted(
 def test_attributes_that_mean_something_to_the_kernel_are_not_served(
     name: str, backend: str, tmp_path: Path, mountpoint: Path
 ) -> None:
-    value = b"\1\0\0\2" + b"\xff" * 16  # all capabilities, if it were believed
+    value = b"\1\0\0\2" + b"\xff" * 16  # would grant all capabilities
     path = tmp_path / "a.ffr"
     path.write_bytes(with_xattrs((name.encode(), value)))
     with mounting.mounted(path, mountpoint, backend=backend):
@@ -212,7 +215,7 @@ print(json.dumps([code, [line.split()[4] for line in open("/proc/self/mountinfo"
 def test_a_mount_point_that_becomes_a_symlink_does_not_lead_to_a_folder_of_root_s(
     archive: Path, tmp_path: Path
 ) -> None:
-    """An ordinary user is as fast as can be: between our check and fusermount3's."""
+    """An ordinary user swaps the mountpoint between our check and fusermount3's."""
     aim = tmp_path / "root's"
     aim.mkdir()
     point = tmp_path / "mnt"

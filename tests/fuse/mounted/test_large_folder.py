@@ -1,4 +1,4 @@
-"""A folder of 100,000 entries: all of them, once, in order, and from any place on."""
+"""A folder of 100,000 entries is listed completely, in order, and from any position."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MTIME = 1_700_000_000_123_456_789
 DT_DIR, DT_REG, DT_LNK = 4, 8, 10
 
 
-# As an archive stores them, sorted; of many lengths, and most of them not UTF-8.
+# Sorted, as in an archive. They have many lengths, and most are not UTF-8.
 NAMES = sorted(
     b"%06d" % (number * 7_919 % 999_983) + b"\xff" * (number % 40) for number in range(COUNT)
 )
@@ -39,7 +39,7 @@ def content(number: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `pack_folder` would write for it, without making the files."""
+    """Write the archive that `pack_folder` would write, without creating the files."""
     tree = Tree()
     root = tree.add_inode(stat.S_IFDIR | 0o755, 0, 0, MTIME)
     folder = tree.add_inode(stat.S_IFDIR | 0o755, 0, 0, MTIME)
@@ -87,7 +87,7 @@ def test_a_listing_has_dots_first_and_the_kind_of_every_entry(large: Path) -> No
     assert len({entry.inode for entry in found[2:]}) == COUNT
 
 
-def test_a_listing_goes_on_from_any_place_that_was_told(large: Path) -> None:
+def test_a_listing_continues_from_any_position(large: Path) -> None:
     chance = random.Random(1)
     with opened_folder(large) as folder:
         places = []
@@ -105,8 +105,8 @@ def test_a_listing_goes_on_from_any_place_that_was_told(large: Path) -> None:
             assert found == names[at : at + 2]
 
 
-def test_places_hold_for_another_opening_of_the_folder(large: Path) -> None:
-    """As NFS servers need it, which open a folder for each request."""
+def test_positions_stay_valid_when_the_folder_is_opened_again(large: Path) -> None:
+    """NFS servers need this: they open the folder for each request."""
     with opened_folder(large) as folder:
         for _ in range(54_321):
             folder.read()
@@ -136,7 +136,7 @@ def test_entries_of_a_large_folder_have_their_own_attributes(large: Path) -> Non
             assert os.readlink(place) == b"to %d" % number
 
 
-def test_names_between_those_of_a_large_folder_are_missing(large: Path) -> None:
+def test_other_names_in_a_large_folder_are_missing(large: Path) -> None:
     for number in random.Random(3).sample(range(COUNT), 500):
         place = os.path.join(os.fsencode(large), NAMES[number])
         assert not os.path.lexists(place + b" ")

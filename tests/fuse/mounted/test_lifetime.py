@@ -1,4 +1,4 @@
-"""A mount made by `with mount(…)` ends with the program that made it, however that ends."""
+"""A mount made by `with mount(…)` ends with its program, however the program ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support import archives, trees
 FILES = {"file": b"content", "folder/inside": b"more", "empty/": b""}
 DEADLY = [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL]
 
-# Each program prints one line, the folders that it has mounted, and waits for the end of its input.
+# Each program prints one line with its mountpoints, and waits for the end of its input.
 ONE = """
 with mount(archive, backend=backend) as path:
     tell(path)
@@ -96,7 +96,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 class Program:
-    """A program of its own, whose temporary folders are in `folder`."""
+    """A separate Python program, whose temporary folders are in `folder`."""
 
     def __init__(self, text: str, archive: Path, folder: Path, *arguments: str) -> None:
         folder.mkdir(exist_ok=True)
@@ -109,14 +109,14 @@ class Program:
         )  # fmt: skip
 
     def paths(self) -> list[Path]:
-        """The folders that it has mounted, when it has."""
+        """Wait until the program has mounted, and return its mountpoints."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("["), line + self.process.stdout.read()
         return [Path(path) for path in json.loads(line)]
 
     def end(self) -> None:
-        """End what is left of it: its session is its own."""
+        """Kill all processes of the program, which has its own session."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(mounting.PATIENCE)
@@ -143,11 +143,11 @@ def mounted_below(folder: Path) -> list[str]:
 
 
 def assert_nothing_is_left(folder: Path, paths: list[Path]) -> None:
-    """No mount, no daemon, and none of the folders that were made for mounts."""
-    assert mounting.wait_until(lambda: not mounted_below(folder.parent)), "a mount stays"
-    assert mounting.wait_until(lambda: not os.listdir(folder)), "a folder stays"
+    """Check that no mount, no daemon and no temporary folder is left."""
+    assert mounting.wait_until(lambda: not mounted_below(folder.parent)), "a mount is left"
+    assert mounting.wait_until(lambda: not os.listdir(folder)), "a folder is left"
     for path in paths:
-        assert mounting.wait_until_ended(path), "a daemon stays"
+        assert mounting.wait_until_ended(path), "a daemon is left"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_nothing_is_left_of_a_mount_whose_program_was_killed(
         assert_nothing_is_left(running.folder, paths)
 
 
-def test_a_folder_stays_that_was_given_by_a_program_that_was_killed(
+def test_a_given_mountpoint_stays_when_its_program_is_killed(
     archive: Path, mountpoint: Path, backend: str
 ) -> None:
     with program(NAMED, archive, backend, str(mountpoint)) as running:
@@ -176,10 +176,8 @@ def test_a_folder_stays_that_was_given_by_a_program_that_was_killed(
     assert os.listdir(mountpoint) == []
 
 
-def test_what_others_have_open_can_be_read_after_the_program_was_killed(
-    archive: Path, backend: str
-) -> None:
-    """The mount is gone from its place, and the daemon goes with the last file."""
+def test_open_files_can_be_read_after_the_program_was_killed(archive: Path, backend: str) -> None:
+    """The mountpoint is free, and the daemon ends when the last file is closed."""
     with program(ONE, archive, backend) as running:
         (path,) = running.paths()
         with open(path / "folder/inside", "rb", buffering=0) as file:
@@ -249,7 +247,9 @@ def test_nothing_is_left_of_a_program_that_was_killed_while_it_mounts(
         with program(ONE, archive, "native") as running:
             made = mounting.wait_until(lambda: bool(os.listdir(running.folder)))
             assert made
-            time.sleep(generator.uniform(0, 0.5))  # somewhere between the folder and the mount
+            time.sleep(
+                generator.uniform(0, 0.5)
+            )  # a moment between creating the folder and mounting
             (os.killpg if to_all else os.kill)(running.process.pid, signo)
             running.process.wait(mounting.PATIENCE)
             folder = [running.folder / name for name in os.listdir(running.folder)]

@@ -1,4 +1,4 @@
-"""Names, links, extended attributes and numbers of a mount, and that nothing of it can change."""
+"""Names, links, extended attributes and numbers of a mount, and its refusal of all changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILE = "sizes/one"
 
 @WHOLE
 @pytest.mark.parametrize("name", trees.NAMES, ids=repr)
-def test_a_file_is_found_by_any_name_there_can_be(mounted: Mounted, name: bytes) -> None:
+def test_a_file_with_any_name_is_found(mounted: Mounted, name: bytes) -> None:
     number = trees.NAMES.index(name)
     inside = os.path.join(os.fsencode(mounted.path), b"names", name)
     with open(inside, "rb") as file:
@@ -47,7 +47,7 @@ def test_a_file_is_found_by_any_name_there_can_be(mounted: Mounted, name: bytes)
         ("names/" + "x" * 254, errno.ENOENT),
         ("names/" + "x" * 256, errno.ENAMETOOLONG),
         ("names/" + "x" * 1024, errno.ENAMETOOLONG),
-        ("nested/" * 700, errno.ENAMETOOLONG),  # as a whole: no path is longer than PATH_MAX
+        ("nested/" * 700, errno.ENAMETOOLONG),  # the whole path is longer than PATH_MAX
         ("sizes/one/", errno.ENOTDIR),
         ("sizes/one/more", errno.ENOTDIR),
         ("sizes/one/..", errno.ENOTDIR),
@@ -63,7 +63,7 @@ def test_a_path_that_leads_nowhere_fails_as_on_any_file_system(
     mounted: Mounted, path: str, code: int
 ) -> None:
     for look in (os.stat, lambda place: os.open(place, os.O_RDONLY)):
-        for _ in range(2):  # the second is what the kernel remembers
+        for _ in range(2):  # the second answer comes from the kernel's cache
             with fails_with(code):
                 look(f"{mounted.path}/{path}")
     with fails_with(code):
@@ -83,7 +83,7 @@ def test_symlinks_lead_where_they_did(mounted: Mounted) -> None:
 
 
 @WHOLE
-def test_what_is_no_symlink_cannot_be_read_as_one(mounted: Mounted) -> None:
+def test_only_symlinks_can_be_read_as_symlinks(mounted: Mounted) -> None:
     for path in (FILE, "sizes"):
         with fails_with(errno.EINVAL):
             os.readlink(mounted.path / path)
@@ -135,7 +135,7 @@ def places(top: Path) -> list[bytes]:
 
 
 @WHOLE
-def test_extended_attributes_are_those_of_the_source(mounted: Mounted) -> None:
+def test_extended_attributes_equal_the_source(mounted: Mounted) -> None:
     if not (mounted.source / "xattrs").exists():
         pytest.skip("the file system of the tests has no extended attributes")
     for path in ("xattrs", "xattrs/file", "xattrs/folder", "xattrs/same"):
@@ -147,7 +147,7 @@ def test_extended_attributes_are_those_of_the_source(mounted: Mounted) -> None:
 
 
 @WHOLE
-def test_an_attribute_that_is_not_there_is_nodata(mounted: Mounted) -> None:
+def test_a_missing_attribute_is_enodata(mounted: Mounted) -> None:
     for path in ("", FILE, "sizes"):
         for name in (
             "user.nothing",
@@ -188,7 +188,7 @@ def test_a_buffer_too_short_for_an_attribute_is_erange(mounted: Mounted) -> None
         get_xattr(mounted.path, "user.ffrecord.stats", 3)
 
 
-def test_the_root_tells_its_archive_and_what_was_done(mounted: Mounted) -> None:
+def test_the_root_shows_its_archive_and_counters(mounted: Mounted) -> None:
     named = os.getxattr(mounted.path, "user.ffrecord.archive")
     assert named == os.fsencode(mounted.archive)
     (mounted.path / FILE).stat()
@@ -198,7 +198,7 @@ def test_the_root_tells_its_archive_and_what_was_done(mounted: Mounted) -> None:
     assert found["damaged_reads"] == 0
 
 
-def test_files_tell_their_record_and_its_checksum(mounted: Mounted) -> None:
+def test_files_show_their_record_and_its_checksum(mounted: Mounted) -> None:
     with PackedFolder(mounted.archive) as packed:
         for name in sorted(os.listdir(mounted.source / "sizes")):
             path = mounted.path / "sizes" / name
@@ -208,7 +208,7 @@ def test_files_tell_their_record_and_its_checksum(mounted: Mounted) -> None:
             assert crc == zlib.crc32((mounted.source / "sizes" / name).read_bytes())
 
 
-def test_attributes_made_up_for_the_mount_are_not_listed(mounted: Mounted) -> None:
+def test_attributes_of_the_mount_are_not_listed(mounted: Mounted) -> None:
     for path in ("", "sizes", "sizes/zero"):
         assert os.listxattr(mounted.path / path) == []
 
@@ -277,7 +277,7 @@ def test_a_mapping_cannot_be_shared_for_writing(mounted: Mounted) -> None:
 
 @WHOLE
 def test_files_are_locked_as_on_any_file_system(mounted: Mounted) -> None:
-    """By the kernel itself: no request for locks is ever agreed upon."""
+    """The kernel handles locks by itself: the mount never asks for lock requests."""
     with open(mounted.path / FILE, "rb") as one, open(mounted.path / FILE, "rb") as other:
         fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with fails_with(errno.EAGAIN):

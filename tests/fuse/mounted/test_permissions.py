@@ -1,4 +1,4 @@
-"""Who may read what: the kernel decides, by the permissions that the archive has."""
+"""Permissions of readers: the kernel checks the permissions that the archive stores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILES = {
     "closed/inside": 0o644,
     "unlisted/inside": 0o644,
 }
-# For each path, what comes of opening and reading it: the content, the names in it, or an errno.
+# For each path, the result of reading it: the content, the names in it, or an errno.
 LOOK = """
 top, *paths = sys.argv[1:]
 found = {}
@@ -39,9 +39,9 @@ print(json.dumps(found))
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder that an ordinary user can reach, with an archive of root's in it."""
+    """Yield a folder that an ordinary user can reach, with an archive that root owns."""
     if os.geteuid() != 0:
-        pytest.skip("only root can make files of several users")
+        pytest.skip("only root can create files of several users")
     source = trees.plain_tree(tmp_path / "tree", {name: name.encode() for name in FILES})
     for name, mode in FILES.items():
         (source / name).chmod(mode)
@@ -104,7 +104,7 @@ def test_owner_and_permissions_can_be_set_for_all(place: Path, backend: str) -> 
             found = os.lstat(path / name)
             assert (found.st_uid, found.st_gid) == (12345, users.NOBODY)
             assert stat.S_IMODE(found.st_mode) == 0o750
-        with os.scandir(path) as entries:  # as a listing brings the attributes along
+        with os.scandir(path) as entries:  # a listing also carries the attributes
             assert {entry.stat().st_uid for entry in entries} == {12345}
         found_by_nobody = seen_by_nobody(path)
         assert found_by_nobody["private"] == "private"
@@ -112,7 +112,7 @@ def test_owner_and_permissions_can_be_set_for_all(place: Path, backend: str) -> 
 
 
 def test_set_user_id_bits_are_shown_but_do_nothing(place: Path, backend: str) -> None:
-    """The mount is nosuid, and with noexec nothing in it runs at all."""
+    """The mount is nosuid, and with noexec no program in it runs at all."""
     source = place / "tree"
     (source / "program").write_text("#!/bin/sh\necho ran\n")
     (source / "program").chmod(0o4755)

@@ -1,4 +1,4 @@
-"""Bytes at random places, through every way of reading there is, against the source's."""
+"""Reads at random offsets, in every way of reading, compared with the packed files."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.support.trees import BLOCK
 
 MANY, SOME = 100_000, 4_000
 PAGE = mmap.PAGESIZE
-MOST = 9 * BLOCK  # more than one request of the kernel's holds
+MOST = 9 * BLOCK  # more than fits into one request of the kernel
 
 
 @dataclass(slots=True)
 class Sample:
-    """A file of a mount, opened every way, and what has to be in it."""
+    """A file of a mount, opened in every way, and its expected content."""
 
     due: bytes
     fd: int
@@ -39,7 +39,7 @@ class Sample:
     mapped: mmap.mmap | None
 
     def drop(self) -> None:
-        """Out of the mount's page cache: what is read next is asked of the daemon."""
+        """Drop the file from the mount's page cache, so that the daemon gets the next read."""
         os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -48,7 +48,7 @@ Way: TypeAlias = Callable[[Sample, int, int], bytes]
 
 @contextlib.contextmanager
 def samples(mounted: Mounted) -> Iterator[list[Sample]]:
-    """Those whose sizes are around the edges of blocks, and others up to some MiB."""
+    """Yield files with sizes around multiples of the block, and others up to some MiB."""
     found = []
     with contextlib.ExitStack() as undo:
         for folder in ("sizes", "edges", "hard"):
@@ -92,7 +92,7 @@ _aligned = mmap.mmap(-1, MOST + PAGE)
 
 
 def by_direct_read(sample: Sample, offset: int, size: int) -> bytes:
-    """Whole pages into memory that begins at one, as O_DIRECT asks for on a disk."""
+    """Read whole pages into page-aligned memory, as O_DIRECT demands on a disk."""
     begin = offset // PAGE * PAGE
     end = -(-(offset + size) // PAGE) * PAGE
     with memoryview(_aligned)[: end - begin] as memory:
@@ -121,17 +121,17 @@ def test_reads_at_random_places_give_the_bytes_of_the_source(mounted: Mounted) -
             found = way(file, offset, size)
             due = file.due[offset : offset + size]
             assert found == due, (number, way.__name__, offset, size, len(file.due))
-    assert mounted.stats()["reads"] > before  # not all of it came from the page cache
+    assert mounted.stats()["reads"] > before  # not all bytes came from the page cache
 
 
 def forget(archive: Path) -> None:
-    """Out of the page cache: what is read next comes from the disk."""
+    """Drop the archive from the page cache, so that the next read comes from the disk."""
     for path in sorted(archive.iterdir()) if archive.is_dir() else [archive]:
         handmade.evict(path)
 
 
 def a_span(chance: random.Random, length: int) -> tuple[int, int]:
-    """Anywhere in a file and over its end; often just around the edge of a block."""
+    """Return a random span in a file or across its end, often around the edge of a block."""
     if chance.random() < 0.3:
         edge = chance.randrange(length // BLOCK + 2) * BLOCK
         offset = max(0, edge + chance.choice((-4097, -4096, -513, -2, -1, 0, 1, 2, 4095)))
@@ -143,7 +143,7 @@ def a_span(chance: random.Random, length: int) -> tuple[int, int]:
 
 @WHOLE
 def test_direct_reads_need_no_alignment(mounted: Mounted) -> None:
-    """Unlike on a disk: the daemon answers any span."""
+    """Unlike a disk, the daemon answers any span."""
     due = (mounted.source / "sizes/blocks").read_bytes()
     fd = os.open(mounted.path / "sizes/blocks", os.O_RDONLY | os.O_DIRECT)
     try:
@@ -167,7 +167,7 @@ def test_a_read_beyond_the_end_gives_nothing(mounted: Mounted) -> None:
 
 @WHOLE
 def test_seeks_to_the_end_and_to_data_and_holes_work(mounted: Mounted) -> None:
-    """No file of an archive has holes: all is data, and the hole is at its end."""
+    """Files in an archive have no holes: all bytes are data, and the only hole is at the end."""
     size = trees.SIZES["blocks"]
     with open(mounted.path / "sizes/blocks", "rb") as file:
         assert file.seek(0, os.SEEK_END) == size
@@ -186,7 +186,7 @@ def test_a_folder_cannot_be_read_as_a_file(mounted: Mounted) -> None:
         os.close(fd)
 
 
-# ---- libraries and system calls that want a real file ------------------------------------------
+# ---- libraries and system calls that need a real file ------------------------------------------
 
 LARGE = "sizes/batches"
 
@@ -216,7 +216,7 @@ def test_sendfile_sends_a_file(mounted: Mounted, tmp_path: Path) -> None:
 def test_copy_file_range_copies_a_file_or_says_that_it_cannot(
     mounted: Mounted, tmp_path: Path
 ) -> None:
-    """Kernels refuse it between two file systems now and then: whoever calls it falls back."""
+    """Some kernels refuse it between two file systems, and callers fall back to a copy."""
     with open(mounted.path / LARGE, "rb") as file, open(tmp_path / "out", "wb") as out:
         copied = 0
         while True:
@@ -225,7 +225,7 @@ def test_copy_file_range_copies_a_file_or_says_that_it_cannot(
             except OSError as error:
                 if error.errno not in (errno.EXDEV, errno.EOPNOTSUPP):
                     raise
-                pytest.skip(f"this kernel says that it cannot: {error.strerror}")
+                pytest.skip(f"this kernel refuses copy_file_range: {error.strerror}")
             if count == 0:
                 break
             copied += count
@@ -254,7 +254,7 @@ def test_splice_moves_a_file_through_a_pipe(mounted: Mounted) -> None:
 def library(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """A mount of files in formats that libraries jump about in."""
+    """Mount files in formats that libraries read at random offsets."""
     backend: str = request.param
     require(backend)
     place = tmp_path_factory.mktemp(f"library-{backend}")
@@ -342,8 +342,8 @@ def test_threads_that_read_at_once_each_get_their_own_bytes(mounted: Mounted) ->
         assert sum(threads.map(read, range(8))) == 0
 
 
-def test_the_kernel_reads_far_ahead_where_that_may_be_set(mounted: Mounted) -> None:
+def test_the_kernel_reads_far_ahead_if_permitted(mounted: Mounted) -> None:
     path = Path(f"/sys/class/bdi/0:{connection_of(str(mounted.path))}/read_ahead_kb")
     if mounted.backend != "native" or not os.access(path, os.W_OK):
-        pytest.skip("only the native back end sets it, and only where it may")
+        pytest.skip("only the native back end sets it, and only with permission")
     assert int(path.read_text()) == 1024

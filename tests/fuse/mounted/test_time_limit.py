@@ -1,4 +1,4 @@
-"""That the tests of this folder end, whatever a daemon does."""
+"""The time limit of this folder's tests, which holds even if a daemon hangs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fuse.mounted import mounting
 from tests.support import archives, trees
 
 
-def test_a_test_that_waits_for_a_daemon_that_hangs_is_ended(tmp_path: Path) -> None:
+def test_a_test_that_waits_for_a_hanging_daemon_is_ended(tmp_path: Path) -> None:
     archives.pack(trees.plain_tree(tmp_path / "tree", {"file": b"content"}), tmp_path / "tree.ffr")
     with mounting.mounted(tmp_path / "tree.ffr", tmp_path / "mnt") as path:
         for pid in mounting.processes(path):

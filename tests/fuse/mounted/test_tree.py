@@ -1,4 +1,4 @@
-"""A mount against the folder that was packed: every attribute, every byte, and what tools see."""
+"""A mount compared with the packed folder: every attribute, every byte, and results of tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def needs(program: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(shutil.which(program) is None, reason=f"{program} is not installed")
 
 
-def test_every_attribute_and_every_byte_is_that_of_the_source(mounted: Mounted) -> None:
+def test_every_attribute_and_every_byte_equals_the_source(mounted: Mounted) -> None:
     assert trees.differences(mounted.source, mounted.path) == []
 
 
@@ -41,7 +41,7 @@ def test_listings_know_the_kind_and_the_number_of_every_entry(mounted: Mounted) 
         if not stat.S_ISDIR(os.lstat(place).st_mode):
             continue
         with os.scandir(place) as entries:
-            for entry in entries:  # of each: d_type and d_ino, no stat
+            for entry in entries:  # compares d_type and d_ino, without stat
                 found = os.lstat(entry.path)
                 assert entry.inode() == found.st_ino
                 assert entry.is_dir(follow_symlinks=False) == stat.S_ISDIR(found.st_mode)
@@ -68,12 +68,14 @@ def inode_numbers(top: Path) -> dict[bytes, int]:
     }
 
 
-def test_the_root_is_inode_1_as_fuse_has_it(mounted: Mounted) -> None:
+def test_the_root_is_inode_1(mounted: Mounted) -> None:
     assert os.stat(mounted.path).st_ino == 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may open by handle")
-def test_handles_hold_over_mounts_as_nfs_servers_need_it(whole: Packed, tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can open files by handle")
+def test_file_handles_stay_valid_across_mounts_for_nfs_servers(
+    whole: Packed, tmp_path: Path
+) -> None:
     names = ["sizes/blocks", "nested/a/b/c/deep", "hard/other folder/third", "sizes/zero"]
     with mounting.mounted(whole.archive, tmp_path / "mnt") as path:
         handles = [handle_of(path / name) for name in names]
@@ -85,7 +87,7 @@ def test_handles_hold_over_mounts_as_nfs_servers_need_it(whole: Packed, tmp_path
         fd = open_handle(path, folder)
         try:
             assert sorted(os.listdir(fd)) == sorted(os.listdir(whole.source / "nested/a/b"))
-            assert os.stat("../shallow", dir_fd=fd).st_size == 100  # it knows the way up
+            assert os.stat("../shallow", dir_fd=fd).st_size == 100  # ".." works
         finally:
             os.close(fd)
 
@@ -107,7 +109,7 @@ def test_diff_finds_no_difference(mounted: Mounted) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        # The size of a folder is each file system's own.
+        # The size of a folder depends on the file system.
         ["!", "-type", "d", "-printf", r"%P %y %m %n %U %G %s %T@ %l\0"],
         ["-type", "d", "-printf", r"%P %m %n %U %G %T@\0"],
         ["-type", "f", "-size", "+100k", "-newermt", "1980-01-01", "-print0"],
@@ -129,8 +131,10 @@ def found_by_find(top: Path, arguments: Sequence[str]) -> list[bytes]:
 
 @needs("tar")
 def test_tar_makes_the_same_archive(mounted: Mounted) -> None:
-    """Byte for byte: names, owners, modes, times, links, contents. Not the extended attributes,
-    whose order is each file system's own."""
+    """The tar files are equal byte for byte: names, owners, modes, times, links, contents.
+
+    Extended attributes are left out, because their order depends on the file system.
+    """
     assert digest_of_tar(mounted.path) == digest_of_tar(mounted.source)
 
 
@@ -166,5 +170,5 @@ def test_grep_finds_the_same_lines(mounted: Mounted) -> None:
 
 
 def matches(top: Path) -> list[bytes]:
-    # Symlinks are not followed below the top; -a: random bytes are text, too.
+    # -r does not follow symlinks below the top; -a takes random bytes for text.
     return sorted(output("grep", "-r", "-a", "-b", "-o", "-Z", "abc", ".", cwd=top).split(b"\n"))

@@ -1,4 +1,4 @@
-"""Damage in an archive: an error where it is, one line in the log, and right data for the rest."""
+"""Damage in an archive: an error for the damaged bytes, one log line, right data otherwise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZES = {
     "folder/fine": 7_000,
 }
 CONTENTS = {name: trees.content(size, number) for number, (name, size) in enumerate(SIZES.items())}
-# Where a byte of each is flipped.
+# The offset of the flipped byte in each file.
 DAMAGE = {"small": 77, "a block": BLOCK - 1, "large": 2 * BLOCK + 3, "last block": 2 * BLOCK}
 
 
@@ -48,7 +48,7 @@ def flipped(name: str) -> bytes:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """Without the page cache: every read is the daemon's."""
+    """Open a file without the page cache, so that every read reaches the daemon."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
         yield fd
@@ -85,7 +85,7 @@ def test_damage_is_an_error_where_it_is_and_nowhere_else(
 
 
 def check_blocks(path: Path) -> None:
-    """Every block by itself: through the page cache and without it."""
+    """Read every block separately, through the page cache and without it."""
     for name, at in DAMAGE.items():
         content = CONTENTS[name]
         with open(path / name, "rb", buffering=0) as cached, opened(path / name) as direct:
@@ -100,7 +100,7 @@ def check_blocks(path: Path) -> None:
 
 
 def check_log(log: Path, archive: Path) -> None:
-    """One line for each file that is damaged, however often it was read."""
+    """Check that the log has one line for each damaged file, however often it was read."""
     with PackedFolder(archive) as packed:
         due = {name: packed.record(name) for name in DAMAGE}
     lines = damage_lines(log)
@@ -109,9 +109,7 @@ def check_log(log: Path, archive: Path) -> None:
         assert any(re.search(rf"/{name}\b.*record {record}\b", line) for line in lines), lines
 
 
-def test_without_verification_the_bytes_are_served_as_they_are(
-    tmp_path: Path, backend: str
-) -> None:
+def test_without_verification_the_bytes_are_served_unchanged(tmp_path: Path, backend: str) -> None:
     log = tmp_path / "log"
     with mounting.mounted(
         damaged_archive(tmp_path), tmp_path / "mnt", "verify=off", backend=backend, log=log
@@ -143,7 +141,7 @@ def test_a_block_is_verified_once_or_each_time_it_is_read(
 def test_damage_to_a_large_file_of_the_original_is_an_error_and_a_line_in_the_log(
     tmp_path: Path, backend: str
 ) -> None:
-    """It has no checksums of blocks: which one is damaged cannot be told, only that one is."""
+    """The file has no block checksums, so the mount cannot know which block is damaged."""
     archive, log = tmp_path / "original.ffr", tmp_path / "log"
     source = trees.plain_tree(tmp_path / "tree", {"fine": CONTENTS["large too"]})
     (source / "large").write_bytes(CONTENTS["large"])

@@ -1,4 +1,4 @@
-"""What can be mounted here, and whether anything can."""
+"""Archives to mount, and the check that this machine can mount."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Packed:
 
 
 def files() -> dict[str, bytes]:
-    """Small ones, some of several blocks, in several folders."""
+    """Return small files, and some of several blocks, in several folders."""
     sizes = [(number * 7919) % 40_000 for number in range(150)]
     sizes += [BLOCK * number + 1234 for number in range(1, 7)]
     return {
@@ -50,7 +50,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 @pytest.fixture
 def own(packed: Packed, tmp_path: Path) -> Packed:
-    """An archive to be damaged."""
+    """Return a copy of the archive that the test may damage."""
     copy = tmp_path / "own.ffr"
     copy.write_bytes(packed.archive.read_bytes())
     return Packed(packed.source, copy)

@@ -1,7 +1,7 @@
-"""Mounts for tests that do them harm: their processes, what those use, and what is left of them.
+"""Mounts for tests that kill or damage them: their processes, resources and remains.
 
-Nothing here looks into a mount, which may be dead or hang: that is left to processes which can be
-killed.
+No function looks into a mount itself, because a mount may be dead or hang. Child processes, which
+can be killed, do that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 LIMIT = PATIENCE
-"""Seconds after which something hangs. No test is decided by less."""
+"""Seconds after which a step counts as hanging. No test depends on a shorter time."""
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
 
@@ -47,18 +47,18 @@ class Daemon:
         return self.log_file.read_text().splitlines()
 
     def kill_worker(self, number: int) -> None:
-        """Kill one of them, and wait until another is there."""
+        """Kill a worker, and wait until another has started."""
         before = self.workers
         victim = before[number % len(before)]
         os.kill(victim, signal.SIGKILL)
         self.wait_for_others([victim], len(before))
 
     def wait_for_others(self, killed: Collection[int], due: int) -> None:
-        """Wait until `due` workers are there that were not killed. Those are listed for a while."""
+        """Wait until `due` workers run that were not killed. Killed ones are listed for a while."""
         wait_until(lambda: len({*self.workers} - {*killed}) == due, "no other worker was started")
 
     def end(self) -> int:
-        """Wait for it to end by itself; its exit code."""
+        """Wait until the daemon ends by itself, and return its exit code."""
         return self.process.wait(LIMIT)
 
 
@@ -70,7 +70,7 @@ def daemon(
     command: Sequence[str] = ("-m", "ffrecord_fuse"),
     before: Sequence[str] = (),
 ) -> Iterator[Daemon]:
-    """A mount in the foreground. Whatever happens, nothing of it stays."""
+    """Mount in the foreground, and clean up in every case."""
     point.mkdir(exist_ok=True)
     log = point.with_name(point.name + ".log")
     process = subprocess.Popen(
@@ -81,14 +81,14 @@ def daemon(
     )  # fmt: skip
     mounted = Daemon(point, log, process)
     due = int(arguments[arguments.index("--workers") + 1]) if "--workers" in arguments else 1
-    due = 0 if "fusepy" in arguments else due  # libfuse serves in the supervisor's place
+    due = 0 if "fusepy" in arguments else due  # libfuse serves in the supervisor's process
     workers: list[int] = []
     try:
         wait_until(
             lambda: (
                 process.poll() is not None or (is_mounted(point) and len(mounted.workers) >= due)
             ),
-            "it does not mount",
+            "the daemon does not mount",
         )
         assert process.poll() is None, process.communicate()[0]
         yield mounted
@@ -97,11 +97,11 @@ def daemon(
         release(point)
         process.kill()
         process.communicate(timeout=LIMIT)
-    wait_until(lambda: not any(map(is_alive, workers)), "workers stay")
+    wait_until(lambda: not any(map(is_alive, workers)), "workers are left")
 
 
 def release(point: Path) -> None:
-    """Unmount whatever is mounted there. A daemon that is ending may be faster."""
+    """Unmount everything that is mounted there. An ending daemon may be faster."""
 
     def gone() -> bool:
         if is_mounted(point):
@@ -117,7 +117,7 @@ def is_mounted(point: Path) -> bool:
 
 
 def connection(point: Path) -> int:
-    """The number of a mount's connection: that of its device."""
+    """Return the number of a mount's connection, which is its device's number."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
         found = [line.split()[2] for line in mounts if line.split()[4] == str(point)]
     return int(found[-1].split(":")[1])
@@ -134,7 +134,7 @@ def wait_until(happened: Callable[[], bool], else_say: str) -> None:
 
 
 def status(pid: int) -> list[str]:
-    """What /proc/PID/stat has after the name; nothing of a process that is gone."""
+    """Return the fields of /proc/PID/stat after the name; none for a process that has ended."""
     try:
         raw = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -148,7 +148,7 @@ def is_alive(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Those that live, oldest first."""
+    """Return the living children of a process, oldest first."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -159,12 +159,12 @@ def children(pid: int) -> list[int]:
 
 
 def ticks(pids: Sequence[int]) -> int:
-    """What processes have used of the processors, in hundredths of a second."""
+    """Return the CPU time of processes, in hundredths of a second."""
     return sum(int(state[11]) + int(state[12]) for state in map(status, pids) if state)
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory of its own: pages of the archive's index are shared."""
+    """Return the private memory of a process in bytes. Pages of the archive's index are shared."""
     fields = Path(f"/proc/{pid}/statm").read_text().split()
     return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGESIZE")
 
@@ -175,8 +175,8 @@ def descriptors(pid: int) -> int:
 
 # ---- readers -------------------------------------------------------------------------------
 
-# Reads past the page cache of the mount (O_DIRECT), so that every read is a request; and asks what
-# the kernel does not remember. Ends when its input does and it has read, or at the first error.
+# Reads with O_DIRECT, so that every read is a request, and sends requests that the kernel does not
+# cache. Ends at the first error, or when its input has ended and it has read something.
 _READER = """
 import mmap, os, random, select, sys
 point, source, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -202,7 +202,7 @@ try:
             sys.exit(1)
         os.getxattr(os.path.join(point, path), "user.ffrecord.crc32")
         if os.path.lexists(os.path.join(point, f"missing {seed} {done}")):
-            print("there is what is not there", flush=True)
+            print("a name was found that does not exist", flush=True)
             sys.exit(1)
         os.statvfs(point)
         done += 1
@@ -218,7 +218,7 @@ class Readers:
     processes: list[subprocess.Popen[str]]
 
     def stop(self) -> list[int]:
-        """How many files each of them has read, without an error and without a wrong byte."""
+        """Stop the readers; return how many files each has read without an error."""
         for process in self.processes:
             assert process.stdin is not None
             process.stdin.close()
@@ -227,7 +227,7 @@ class Readers:
         return [int(line.split()[1]) for line in lines]
 
     def errors(self) -> set[int]:
-        """Wait until each has met an error; which they were."""
+        """Wait until each reader has met an error, and return the errors."""
         lines = [self._last_line(process) for process in self.processes]
         assert all(line.startswith("error ") for line in lines), lines
         return {int(line.split()[1]) for line in lines}
@@ -240,7 +240,7 @@ class Readers:
 
 @contextlib.contextmanager
 def readers(point: Path, source: Path, count: int) -> Iterator[Readers]:
-    """Processes that read what is mounted, and compare it with what was packed."""
+    """Start processes that read the mount and compare it with the packed files."""
     started = [script(_READER, point, source, str(seed)) for seed in range(count)]
     try:
         for process in started:
@@ -282,7 +282,7 @@ sys.stdout.buffer.write(data)
 
 
 def read(path: Path, offset: int = 0, size: int = 1 << 30) -> bytes:
-    """From a mount that may hang: by a process that can be killed. Raises what that met."""
+    """Read from a mount that may hang, in a process that can be killed. Raise its error."""
     done = subprocess.run(
         [sys.executable, "-S", "-c", _ONE_READ, str(path), str(offset), str(size)],
         capture_output=True, timeout=LIMIT, check=False,
@@ -293,7 +293,7 @@ def read(path: Path, offset: int = 0, size: int = 1 << 30) -> bytes:
 
 
 def error_of(path: Path, offset: int = 0, size: int = 1 << 30) -> str:
-    """The name of the error that a read ends with; empty if it ends well."""
+    """Return the name of the error of a read; empty if the read succeeds."""
     try:
         read(path, offset, size)
     except OSError as error:
@@ -302,13 +302,13 @@ def error_of(path: Path, offset: int = 0, size: int = 1 << 30) -> str:
 
 
 def damage_lines(log: Sequence[str]) -> dict[str, str]:
-    """Which files are said to be damaged, and which of whose records they are."""
+    """Return the files that the log calls damaged, each with its record and archive."""
     found = (re.search(r"damaged: /(.*) \((record \d+ of .*?)\)", line) for line in log)
     return {match[1]: match[2] for match in found if match}
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """`ffrecord …`"""
+    """Run `ffrecord …`."""
     return subprocess.run(
         [sys.executable, "-m", "ffrecord", *map(str, arguments)],
         cwd=ROOT, env=ENVIRONMENT, text=True, check=False, timeout=LIMIT,

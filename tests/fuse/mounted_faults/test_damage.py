@@ -1,6 +1,6 @@
-"""Archives that are damaged, cut off or replaced while they are mounted.
+"""Archives that are damaged, truncated or replaced while they are mounted.
 
-What is damaged is EIO and a line in the log; everything else goes on, served by the same worker.
+Reading damaged data gives EIO and a line in the log. The same worker still serves all other data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support import archives, handmade, trees
 
 
 def names_of(packed: Packed) -> list[str]:
-    """All files, in the order in which they are in the archive."""
+    """Return all files in the order of the archive."""
     with PackedFolder(packed.archive) as folder:
         names = [
             str(path.relative_to(packed.source))
@@ -31,7 +31,7 @@ def names_of(packed: Packed) -> list[str]:
 
 
 def where_it_is(packed: Packed, name: str) -> tuple[int, int]:
-    """Record and offset of a file in an archive."""
+    """Return the record and the offset of a file in an archive."""
     with PackedFolder(packed.archive) as folder:
         record = folder.record(name)
         return record, int(folder.reader.get_offsets(0)[record])
@@ -42,7 +42,7 @@ def right(packed: Packed, point: Path, name: str) -> bool:
         found = (point / name).read_bytes()
     except OSError:
         return False
-    assert found == (packed.source / name).read_bytes(), "wrong bytes are worse than none"
+    assert found == (packed.source / name).read_bytes(), "wrong bytes were served"
     return True
 
 
@@ -73,7 +73,7 @@ def test_flipped_bytes_are_an_error_of_their_files_only(own: Packed, point: Path
 
 
 def test_a_damaged_block_of_a_large_file_spoils_no_other_block(own: Packed, point: Path) -> None:
-    name = "folder 0/file 155"  # of more than six blocks
+    name = "folder 0/file 155"  # has more than six blocks
     whole = (own.source / name).read_bytes()
     with daemons.daemon(own.archive, point):
         archives.damage(own.archive, name, 3 * BLOCK + 5)
@@ -90,9 +90,7 @@ def test_a_damaged_block_of_a_large_file_spoils_no_other_block(own: Packed, poin
             os.close(fd)
 
 
-def test_with_verify_always_damage_is_found_that_came_after_the_first_read(
-    own: Packed, point: Path
-) -> None:
+def test_with_verify_always_later_damage_is_found(own: Packed, point: Path) -> None:
     name = "folder 1/file 001"
     with daemons.daemon(own.archive, point, "-o", "verify=always") as mounted:
         direct = os.open(point / name, os.O_RDONLY | os.O_DIRECT)
@@ -107,7 +105,7 @@ def test_with_verify_always_damage_is_found_that_came_after_the_first_read(
 
 
 @pytest.mark.parametrize("evicted", [False, True])
-def test_an_archive_that_is_cut_off_gives_what_is_left(
+def test_a_truncated_archive_serves_its_remaining_files(
     own: Packed, point: Path, evicted: bool
 ) -> None:
     names = names_of(own)
@@ -127,7 +125,7 @@ def test_an_archive_that_is_cut_off_gives_what_is_left(
         assert stats(point)["restarts"] == stats(point)["errors"] == 0
 
 
-def test_an_archive_cut_off_to_nothing_still_has_its_names(own: Packed, point: Path) -> None:
+def test_an_archive_truncated_to_nothing_still_has_its_names(own: Packed, point: Path) -> None:
     with daemons.daemon(own.archive, point) as mounted:
         workers = mounted.workers
         os.truncate(own.archive, 0)
@@ -150,7 +148,7 @@ def test_an_archive_that_is_replaced_or_removed_is_served_to_the_end(
         os.replace(tmp_path / "other.ffr", own.archive)
         assert all(right(own, point, name) for name in names[:half])
         own.archive.unlink()
-        mounted.kill_worker(0)  # the next has the archive that was mounted, too
+        mounted.kill_worker(0)  # the next worker serves the mounted archive too
         assert all(right(own, point, name) for name in names[half:])
         assert os.statvfs(point).f_blocks > 100
         assert daemons.damage_lines(mounted.log()) == {}
@@ -167,7 +165,7 @@ def test_an_archive_that_is_written_over_gives_errors_and_never_other_bytes(
         workers = mounted.workers
         with open(tmp_path / "other.ffr", "rb") as source, open(own.archive, "wb") as target:
             shutil.copyfileobj(source, target)
-        served = [name for name in names if right(own, point, name)]  # `right` knows wrong bytes
+        served = [name for name in names if right(own, point, name)]  # `right` detects wrong bytes
         assert all(not (own.source / name).stat().st_size for name in served)
         assert len(daemons.damage_lines(mounted.log())) == len(names) - len(served)
         assert mounted.workers == workers

@@ -1,4 +1,4 @@
-"""O_DIRECT reads of which many are under way at once: AIO and io_uring through a mount."""
+"""Many O_DIRECT reads in flight at once: AIO and io_uring through a mount."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def backend(request: pytest.FixtureRequest) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    """A file of more than three requests of the kernel, which are of 1 MiB at the most."""
+    """Pack a file that needs more than three requests of the kernel (at most 1 MiB each)."""
     top = tmp_path_factory.mktemp("direct")
     files = {NAME: trees.content(SIZE, 1), "folder/empty": b"", "folder/small": b"some bytes"}
     source = trees.plain_tree(top / "source", files)
@@ -63,7 +63,7 @@ def due(whole: bytes, reads: Sequence[Read]) -> list[Outcome]:
 
 
 def random_reads(count: int, seed: int) -> list[Read]:
-    """Of any size and at any offset; some across the end, some behind it."""
+    """Return reads of any size at any offset, some across the end and some behind it."""
     generator = random.Random(seed)
     sizes = (1, 511, 4096, 4097, BLOCK, 1 << 20, (2 << 20) + 77)
     return [Read(generator.randrange(SIZE + 5000), generator.choice(sizes)) for _ in range(count)]
@@ -76,7 +76,7 @@ EDGES = [
 ]  # fmt: skip
 
 
-def test_reads_that_are_asked_for_at_once_are_as_those_asked_for_one_by_one(
+def test_parallel_reads_equal_reads_one_by_one(
     large: Packed, point: Path, engine: str, backend: tuple[str, ...]
 ) -> None:
     whole = (large.source / NAME).read_bytes()
@@ -90,7 +90,7 @@ def test_reads_that_are_asked_for_at_once_are_as_those_asked_for_one_by_one(
             assert direct.ENGINES[engine](str(point / name), reads) == due(content, reads)
 
 
-def test_a_damaged_block_is_an_error_of_the_reads_that_want_it(
+def test_a_damaged_block_fails_only_reads_that_contain_it(
     large: Packed, point: Path, tmp_path: Path, engine: str, backend: tuple[str, ...]
 ) -> None:
     own = tmp_path / "own.ffr"
@@ -140,8 +140,8 @@ def check(process: subprocess.Popen[str], whole: bytes, reads: Sequence[Read]) -
 def under_way(
     mounted: daemons.Daemon, connections: Path, engine: str, path: Path, reads: Sequence[Read]
 ) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A client all of whose reads wait, since whoever serves them is stopped."""
-    # Once, so that what the kernel asks only once is out of the way: FUSE_LOOKUP, OPEN and POLL.
+    """Start a client whose reads all wait, because the serving processes are stopped."""
+    # Read once first: the kernel sends FUSE_LOOKUP, OPEN and POLL only once.
     assert direct.ENGINES[engine](str(path), [Read(0, 1)])[0].result == 1
     serving = mounted.workers or mounted.processes
     waiting = connections / str(daemons.connection(mounted.point)) / "waiting"
@@ -151,10 +151,10 @@ def under_way(
     with client(engine, path, reads) as process:
         try:
             daemons.wait_until(
-                lambda: int(waiting.read_text()) >= len(reads), "not all reads are on their way"
+                lambda: int(waiting.read_text()) >= len(reads), "not all reads are in flight"
             )
             yield process, waiting
-        finally:  # before the client is waited for: it cannot end before its reads do
+        finally:  # before waiting for the client, which cannot end before its reads
             for pid in filter(daemons.is_alive, serving):
                 os.kill(pid, signal.SIGCONT)
 
@@ -163,10 +163,10 @@ def pages(count: int) -> list[Read]:
     return [Read(37 * 4096 * number % (SIZE & -4096), 4096) for number in range(count)]
 
 
-def test_as_many_reads_are_under_way_as_were_asked_for(
+def test_all_requested_reads_are_in_flight(
     large: Packed, point: Path, connections: Path, engine: str, backend: tuple[str, ...]
 ) -> None:
-    """Without FUSE_ASYNC_DIO, io_submit waits for each of them."""
+    """Without FUSE_ASYNC_DIO, io_submit waits for each read."""
     whole, reads = (large.source / NAME).read_bytes(), pages(DEPTH)
     with (
         daemons.daemon(large.archive, point, *backend) as mounted,
@@ -207,7 +207,7 @@ def test_nothing_is_left_of_the_reads_of_a_client_that_was_killed(
         assert mounted.end() == 0
 
 
-def test_an_abort_ends_all_reads_that_are_under_way(
+def test_an_abort_ends_all_reads_in_flight(
     large: Packed, point: Path, connections: Path, engine: str
 ) -> None:
     reads = pages(DEPTH)

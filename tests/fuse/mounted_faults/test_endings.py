@@ -1,4 +1,4 @@
-"""Mounts that end: by a signal, by kill -9 of all that serves them, by an abort. Nothing hangs."""
+"""Mounts that end by a signal, by kill -9 of their processes, or by an abort. Nothing hangs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fuse.mounted_faults.conftest import Packed
 
 GONE = {errno.ENOTCONN, errno.ECONNABORTED}
 IN_FLIGHT = 64
-# Reads a file from many threads at once, past the page cache; says what each of them met.
+# Reads a file in many threads at once, without the page cache; prints the result of each.
 _MANY_READS = f"""
 import errno, mmap, os, sys, threading
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
@@ -47,7 +47,7 @@ mapping[:1]
 print("ready", flush=True)
 sys.stdin.read()
 """
-# May not unmount what was aborted.
+# A daemon that is not permitted to unmount after an abort.
 _CANNOT_UNMOUNT = """
 import errno, sys
 from ffrecord_fuse import cli
@@ -60,7 +60,7 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 def file_in(packed: Packed) -> str:
-    """One of several blocks."""
+    """Return the name of a file with several blocks."""
     return str((packed.source / "folder 0/file 155").relative_to(packed.source))
 
 
@@ -72,7 +72,7 @@ def holder(path: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_killed_supervisor_takes_its_workers_along_and_readers_are_told(
+def test_a_killed_supervisor_ends_its_workers_and_readers_get_errors(
     packed: Packed, point: Path, workers: int
 ) -> None:
     with (
@@ -84,8 +84,10 @@ def test_a_killed_supervisor_takes_its_workers_along_and_readers_are_told(
         mounted.process.kill()
         assert readers.errors() <= GONE
         mounted.process.wait(daemons.LIMIT)
-        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
-        assert daemons.is_mounted(point), "an empty folder would look like the data"
+        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes are left")
+        assert daemons.is_mounted(point), (
+            "the dead mount is gone, and the empty folder looks like the data"
+        )
         assert daemons.error_of(point / file_in(packed)) == "ENOTCONN"
 
 
@@ -103,8 +105,8 @@ def test_after_a_killed_supervisor_the_mount_point_can_be_used_again(
             assert daemons.read(point / file_in(packed)) == due
 
 
-def test_a_daemon_that_was_killed_leaves_nothing_that_runs(packed: Packed, point: Path) -> None:
-    """As the test before, with what users start: a command that returns."""
+def test_a_killed_daemon_leaves_no_process(packed: Packed, point: Path) -> None:
+    """The same as the previous test, but with a daemon in the background."""
     point.mkdir()
     log = point.with_name("log")
     try:
@@ -117,7 +119,7 @@ def test_a_daemon_that_was_killed_leaves_nothing_that_runs(packed: Packed, point
         serving = [supervisor, *daemons.children(supervisor)]
         assert len(serving) == 3
         os.kill(supervisor, signal.SIGKILL)
-        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
+        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes are left")
         assert daemons.error_of(point / file_in(packed)) == "ENOTCONN"
         assert daemons.run("umount", point).returncode == 0
     finally:
@@ -129,7 +131,7 @@ def test_a_daemon_that_was_killed_leaves_nothing_that_runs(packed: Packed, point
 
 @pytest.fixture
 def connections(tmp_path: Path) -> Iterator[Path]:
-    """The kernel's folder of FUSE connections, for this test only."""
+    """Mount the kernel's folder of FUSE connections for this test."""
     folder = tmp_path / "fusectl"
     folder.mkdir()
     mounting = subprocess.run(
@@ -158,7 +160,7 @@ def test_an_abort_ends_every_read_in_flight_and_every_process(
         try:
             waiting = connections / str(number) / "waiting"
             daemons.wait_until(
-                lambda: int(waiting.read_text()) >= IN_FLIGHT, "the reads are not on their way"
+                lambda: int(waiting.read_text()) >= IN_FLIGHT, "the reads are not in flight"
             )
             (connections / str(number) / "abort").write_text("1")
             for pid in serving[1:]:
@@ -170,13 +172,14 @@ def test_an_abort_ends_every_read_in_flight_and_every_process(
         assert len(met) == IN_FLIGHT
         assert set(met) <= {"ECONNABORTED", "ENOTCONN"}
         assert mounted.end() == 0
-        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
+        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes are left")
         assert not daemons.is_mounted(point)
-        assert f"the connection of {point} was aborted; unmounted it" in mounted.log()[-1]
+        said = f"{point}: the connection was aborted; the dead mount was unmounted"
+        assert said in mounted.log()[-1]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--backend", "fusepy")])
-def test_a_dead_mount_that_cannot_be_removed_is_not_said_to_be_unmounted(
+def test_a_dead_mount_that_stays_is_not_reported_as_unmounted(
     packed: Packed, point: Path, connections: Path, arguments: tuple[str, ...]
 ) -> None:
     command = ("-c", _CANNOT_UNMOUNT)
@@ -185,7 +188,7 @@ def test_a_dead_mount_that_cannot_be_removed_is_not_said_to_be_unmounted(
         (connections / str(daemons.connection(point)) / "abort").write_text("1")
         assert mounted.end() == 0
         assert daemons.is_mounted(point)
-        said = f"the connection of {point} was aborted; a dead mount is left: not today"
+        said = f"{point}: the connection was aborted; a dead mount is left: not today"
         assert said in mounted.log()[-1]
 
 
@@ -199,7 +202,7 @@ def test_an_abort_under_load_hangs_nobody(packed: Packed, point: Path, connectio
         (connections / str(daemons.connection(point)) / "abort").write_text("1")
         assert readers.errors() <= GONE
         assert mounted.end() == 0
-        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
+        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes are left")
 
 
 # ---- signals -------------------------------------------------------------------------------
@@ -217,11 +220,13 @@ def test_a_signal_unmounts_though_files_are_open(
             mounted.process.send_signal(signo)
             assert mounted.end() == 0
             assert not daemons.is_mounted(point)
-            daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
+            daemons.wait_until(
+                lambda: not any(map(daemons.is_alive, serving)), "processes are left"
+            )
         finally:
             if user is not None:
                 daemons.end(user)
-        assert f"unmounting {point}: {signo.name}" in mounted.log()[-2]
+        assert f"unmounting {point}: received {signo.name}" in mounted.log()[-2]
         assert f"unmounted {point}" in mounted.log()[-1]
 
 
@@ -232,16 +237,14 @@ def test_a_signal_under_load_ends_everything(packed: Packed, point: Path) -> Non
     ):
         serving = mounted.processes
         mounted.process.terminate()
-        errors = readers.errors()  # whoever comes late finds the folder below: it has no such file
+        errors = readers.errors()  # late readers see the empty folder: no such file
         assert errors <= GONE | {errno.ENOENT}
         assert mounted.end() == 0
         assert not daemons.is_mounted(point)
         assert not any(map(daemons.is_alive, serving))
 
 
-def test_an_unmount_of_a_busy_mount_lasts_as_long_as_its_last_user(
-    packed: Packed, point: Path
-) -> None:
+def test_a_busy_mount_ends_with_its_last_user(packed: Packed, point: Path) -> None:
     due = (packed.source / file_in(packed)).read_bytes()
     with daemons.daemon(packed.archive, point) as mounted:
         serving = mounted.processes
@@ -259,14 +262,14 @@ def test_an_unmount_of_a_busy_mount_lasts_as_long_as_its_last_user(
         finally:
             daemons.end(user)
         assert mounted.end() == 0
-        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
+        daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes are left")
 
 
-def test_a_signal_ends_a_mount_of_which_another_namespace_has_a_copy(
+def test_a_signal_ends_a_mount_with_a_copy_in_another_namespace(
     packed: Packed, point: Path
 ) -> None:
     if shutil.which("unshare") is None:
-        pytest.skip("there is no unshare(1) here")
+        pytest.skip("unshare(1) is not installed")
     with daemons.daemon(packed.archive, point, "--workers", "2") as mounted:
         serving = mounted.processes
         other = subprocess.Popen(
@@ -279,20 +282,20 @@ def test_a_signal_ends_a_mount_of_which_another_namespace_has_a_copy(
             mounted.process.terminate()
             assert mounted.end() == 0
             assert not daemons.is_mounted(point)
-            daemons.wait_until(lambda: not any(map(daemons.is_alive, serving)), "processes stay")
+            daemons.wait_until(
+                lambda: not any(map(daemons.is_alive, serving)), "processes are left"
+            )
         finally:
             daemons.end(other)
 
 
-def test_a_late_signal_does_not_unmount_what_somebody_else_has_mounted_there(
-    packed: Packed, point: Path
-) -> None:
+def test_a_late_signal_does_not_unmount_another_mount(packed: Packed, point: Path) -> None:
     path = point / file_in(packed)
     due = (packed.source / file_in(packed)).read_bytes()
     with daemons.daemon(packed.archive, point) as first:
         user = holder(path)
         try:
-            assert daemons.run("umount", point).returncode == 0  # lazily: somebody uses it
+            assert daemons.run("umount", point).returncode == 0  # lazily, because a program uses it
             with daemons.daemon(packed.archive, point):
                 first.process.terminate()
                 assert first.end() == 0
@@ -302,10 +305,10 @@ def test_a_late_signal_does_not_unmount_what_somebody_else_has_mounted_there(
             daemons.end(user)
 
 
-# ---- beginnings that fail, and odd places --------------------------------------------------
+# ---- failing starts, and unusual environments ----------------------------------------------
 
 
-# Fails at a call that comes after mount(2): `module.function`, from the nth call on.
+# Fails after mount(2): in `module.function`, from the nth call on.
 _HALF_WAY = """
 import errno, importlib, os, sys
 from ffrecord_fuse import cli
@@ -326,7 +329,7 @@ sys.exit(cli.main(sys.argv[3:]))
 
 
 def assert_it_does_not_mount(command: list[str], packed: Packed, point: Path, limit: int) -> str:
-    """The line that is said instead."""
+    """Check that mounting fails and leaves nothing behind; return the error line."""
     point.mkdir()
 
     def few_descriptors() -> None:
@@ -348,12 +351,12 @@ def assert_it_does_not_mount(command: list[str], packed: Packed, point: Path, li
 
 @pytest.mark.parametrize("foreground", [False, True])
 @pytest.mark.parametrize(("limit", "workers"), [(7, 1), (8, 1), (9, 1), (10, 1), (40, 60)])
-def test_too_few_open_files_are_told_before_anything_is_mounted(
+def test_too_few_open_files_are_reported_before_mounting(
     packed: Packed, point: Path, foreground: bool, limit: int, workers: int
 ) -> None:
     command = ["-m", "ffrecord_fuse", *(["-f"] if foreground else []), "--workers", str(workers)]
     said = assert_it_does_not_mount(command, packed, point, limit)
-    due = f"{point}: serving takes {workers + 16} more open files: Too many open files"
+    due = f"{point}: serving needs {workers + 16} more open files: Too many open files"
     assert said == f"ffrecord-fuse: {due}; raise `ulimit -n`"
 
 
@@ -376,7 +379,7 @@ def test_a_mount_that_fails_half_way_leaves_no_dead_mount(
     assert said.startswith("ffrecord-fuse: ")
 
 
-# A worker that ends at once, with an error, whenever it is started.
+# Every worker ends with an error as soon as it starts.
 _HOPELESS = """
 import sys
 from ffrecord_fuse import cli
@@ -389,9 +392,7 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
-def test_a_daemon_without_a_worker_that_lives_ends_when_it_is_unmounted(
-    packed: Packed, point: Path
-) -> None:
+def test_a_daemon_whose_workers_all_fail_ends_when_unmounted(packed: Packed, point: Path) -> None:
     with daemons.daemon(packed.archive, point, command=("-c", _HOPELESS)) as mounted:
         subprocess.run(["umount", "--lazy", str(point)], check=True, timeout=daemons.LIMIT)
         assert mounted.end() == 0
@@ -399,12 +400,12 @@ def test_a_daemon_without_a_worker_that_lives_ends_when_it_is_unmounted(
 
 def test_a_supervisor_may_be_the_first_process_of_a_container(packed: Packed, point: Path) -> None:
     if shutil.which("unshare") is None:
-        pytest.skip("there is no unshare(1) here")
+        pytest.skip("unshare(1) is not installed")
     due = (packed.source / file_in(packed)).read_bytes()
     alone = ["unshare", "--pid", "--fork", "--kill-child"]
     with daemons.daemon(packed.archive, point, before=alone) as mounted:
         (supervisor,) = mounted.workers  # unshare's child
-        daemons.wait_until(lambda: bool(daemons.children(supervisor)), "there is no worker")
+        daemons.wait_until(lambda: bool(daemons.children(supervisor)), "no worker was started")
         assert daemons.read(point / file_in(packed)) == due
         (worker,) = daemons.children(supervisor)
         os.kill(worker, signal.SIGKILL)

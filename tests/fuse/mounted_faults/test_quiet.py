@@ -1,4 +1,4 @@
-"""What a mount uses while nobody, or always the same, asks for anything."""
+"""CPU time of an idle mount, and memory of a mount that serves the same files again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ for folder, _, names in os.walk(sys.argv[1]):
 
 
 def read_everything(point: Path, processes: int = 1) -> None:
-    """Past the page cache of the mount: each read is a request."""
+    """Read all files without the mount's page cache, so that each read is a request."""
     reading = [daemons.script(_READ_ALL, point) for _ in range(processes)]
     try:
         assert [process.wait(daemons.LIMIT) for process in reading] == [0] * processes
@@ -37,9 +37,9 @@ def read_everything(point: Path, processes: int = 1) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_an_idle_mount_uses_no_processor(packed: Packed, point: Path, workers: int) -> None:
+def test_an_idle_mount_uses_no_cpu(packed: Packed, point: Path, workers: int) -> None:
     with daemons.daemon(packed.archive, point, "--workers", str(workers)) as mounted:
-        handmade.evict(packed.archive)  # so that there were completions, too
+        handmade.evict(packed.archive)  # so that some reads complete by AIO
         read_everything(point, 2)
 
         def rests() -> bool:
@@ -47,8 +47,8 @@ def test_an_idle_mount_uses_no_processor(packed: Packed, point: Path, workers: i
             time.sleep(1.5)
             return daemons.ticks(mounted.processes) == before
 
-        # It may look for more for a moment, which a busy machine may let come late.
-        assert any(rests() for _ in range(20)), "it never rests"
+        # A worker spins for a moment, and on a busy machine that moment may come late.
+        assert any(rests() for _ in range(20)), "the mount always uses CPU time"
 
 
 def test_reading_everything_again_and_again_takes_no_more_memory(
@@ -69,4 +69,4 @@ def test_reading_everything_again_and_again_takes_no_more_memory(
         assert mounted.workers == [worker]
         assert daemons.resident(worker) - memory < 8 * MIB
         assert daemons.descriptors(worker) == files
-        assert os.path.getsize(mounted.log_file) < 1000, "a line for what is worth one"
+        assert os.path.getsize(mounted.log_file) < 1000, "the log grows with the number of reads"

@@ -1,4 +1,4 @@
-"""Workers that are killed: whoever reads only waits."""
+"""Killed workers are replaced, and programs that read only wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.fuse.mounted_faults.conftest import Packed
 from tests.support import handmade
 
 READERS = 8
-# Kills the worker as soon as it lives.
+# Kills the worker as soon as it starts.
 _DOOMED = """
 import os, signal, sys
 from ffrecord_fuse import cli
@@ -27,7 +27,7 @@ class Doomed(supervisor.Session):
 supervisor.Session = Doomed
 sys.exit(cli.main(sys.argv[1:]))
 """
-# Cannot fork for some times after the first.
+# The first fork succeeds, and the next few fail.
 _NO_FORK = """
 import errno, os, sys
 from ffrecord_fuse import cli
@@ -42,7 +42,7 @@ def failing():
 os.fork = failing
 sys.exit(cli.main(sys.argv[2:]))
 """
-# Kills the worker at a read, if a file is there; that file is then gone.
+# Kills the worker at a read if a marker file exists, and removes that file.
 _FATAL = """
 import os, signal, sys
 from ffrecord_fuse import cli
@@ -76,7 +76,7 @@ def test_no_read_fails_and_no_byte_is_wrong_while_workers_are_killed(
     ):
         for number in range(kills):
             if number % 2:
-                handmade.evict(packed.archive)  # so that it dies with reads on their way, too
+                handmade.evict(packed.archive)  # so that some workers die with reads in flight
             time.sleep(generator.uniform(0.05, 0.3))
             mounted.kill_worker(number)
         assert min(readers.stop()) > 0
@@ -116,7 +116,7 @@ def test_a_read_that_a_stopped_worker_has_taken_is_answered_by_the_next(
         waiting = daemons.script(script, point / path)
         try:
             time.sleep(0.2)
-            assert waiting.poll() is None, "nobody can have answered"
+            assert waiting.poll() is None, "the read was answered while the worker was stopped"
             mounted.kill_worker(0)
             assert waiting.wait(daemons.LIMIT) == 0
         finally:
@@ -137,21 +137,19 @@ def test_a_request_that_dies_with_its_worker_is_sent_again_where_the_kernel_can(
         flag.touch()
         if resend == "resend":
             assert daemons.read(point / path) == due
-        else:  # it does not wait for ever; what the kernel read ahead it asks for again by itself
+        else:  # the read does not wait for ever; the kernel repeats its read-ahead by itself
             assert daemons.error_of(point / path) in ("", "ECONNABORTED", "EIO")
             assert daemons.read(point / path) == due
         assert not flag.exists()
         assert sum("killed by signal 9" in line for line in mounted.log()) == 1
 
 
-def test_a_worker_that_cannot_live_is_not_started_again_and_again_without_a_pause(
-    packed: Packed, point: Path
-) -> None:
+def test_a_worker_that_keeps_dying_is_restarted_with_pauses(packed: Packed, point: Path) -> None:
     began = time.monotonic()
     with daemons.daemon(packed.archive, point, command=("-c", _DOOMED)) as mounted:
         daemons.wait_until(
             lambda: sum("starting another" in line for line in mounted.log()) >= 10,
-            "it is not started again",
+            "the worker is not started again",
         )
         assert time.monotonic() - began > 1.0, "the pauses before the last five double to 0.64 s"
         mounted.process.send_signal(signal.SIGTERM)
@@ -167,7 +165,7 @@ def test_a_worker_that_cannot_be_started_just_now_is_started_later(
     with daemons.daemon(packed.archive, point, "--workers", "1", command=command) as mounted:
         mounted.kill_worker(0)
         assert daemons.read(point / path) == due
-        assert sum("cannot be started yet" in line for line in mounted.log()) == 1
+        assert sum("cannot start: " in line for line in mounted.log()) == 1
 
 
 def test_a_signal_unmounts_though_no_worker_can_be_started(packed: Packed, point: Path) -> None:
@@ -175,8 +173,8 @@ def test_a_signal_unmounts_though_no_worker_can_be_started(packed: Packed, point
     with daemons.daemon(packed.archive, point, "--workers", "1", command=command) as mounted:
         os.kill(mounted.workers[0], signal.SIGKILL)
         daemons.wait_until(
-            lambda: any("cannot be started yet" in line for line in mounted.log()),
-            "it was not tried",
+            lambda: any("cannot start: " in line for line in mounted.log()),
+            "no start of a worker was tried",
         )
         mounted.process.terminate()
         assert mounted.end() == 0

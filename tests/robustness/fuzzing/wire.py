@@ -216,7 +216,7 @@ def handshakes() -> Target:
         try:
             agreed = handshake.agree(theirs.fileno(), "/mnt", seconds=0)
         except MountError as error:
-            answered = error.errno == errno.ETIMEDOUT or "kernel speaks" in str(error)
+            answered = error.errno == errno.ETIMEDOUT or "this kernel has FUSE" in str(error)
             _require(len(_received(ours)) == answered, "not answered, or twice")
             return f"MountError {errno.errorcode[error.errno or 0]}"
         parsed = _parsed(data)
