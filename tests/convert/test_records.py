@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import os
+import pickle
 import struct
 import tracemalloc
 import warnings
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,9 +17,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffrecord import ConversionError, DamagedSourceError, FFRecordError, FileReader
+from ffrecord import (
+    ConversionError,
+    DamagedSourceError,
+    FFRecordError,
+    FileReader,
+    IndexChecksumError,
+    IndexStructureError,
+    pack_folder,
+)
 from ffrecord.convert import convert
 from ffrecord.convert.formats import snappy
+from ffrecord.text import for_shell
 from tests.convert import foreign
 from tests.support import handmade
 
@@ -175,6 +186,84 @@ def test_any_records_go_there_and_back(
     convert(tmp_path / "there", tmp_path / "back.ffr", source_format=name, drop_names=True,
             target_format="records")  # fmt: skip
     assert read_all(tmp_path / "back.ffr") == records
+
+
+# ---- records that resemble an index --------------------------------------------------------
+
+
+LEGACY_MAGIC = b"piouhjgbr"  # how the original FFRecord begins the index of a packed folder
+TRAILER_MAGIC = b"FFRINDEX"  # how the index of a packed folder ends
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        LEGACY_MAGIC,
+        LEGACY_MAGIC + b" is how the index begins",
+        LEGACY_MAGIC + b"\x80\x04N.",  # a pickle of None
+        TRAILER_MAGIC,
+    ],
+    ids=["magic alone", "magic and text", "magic and another pickle", "magic of the trailer"],
+)
+@pytest.mark.parametrize("name", ["plain.ffr", "plain"])
+def test_a_last_record_that_only_resembles_an_index_is_converted_as_a_record(
+    last: bytes, name: str, tmp_path: Path
+) -> None:
+    path = handmade.write_records(tmp_path / name, [b"first", last])
+    report = convert(path, tmp_path / "out.tfrecord")
+    assert report.source_format == "records"
+    assert (tmp_path / "out.tfrecord").read_bytes() == foreign.tfrecord([b"first", last])
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        LEGACY_MAGIC + pickle.dumps({"file": 7}),  # there is no record 7
+        b"\xff" * 16 + TRAILER_MAGIC,
+        struct.pack("<QII", 80, 0, 1).rjust(96, b"x") + TRAILER_MAGIC,
+    ],
+    ids=["record out of range", "unknown version", "wrong checksum"],
+)
+def test_a_last_record_that_may_be_an_index_is_refused_until_the_user_names_the_format(
+    last: bytes, tmp_path: Path
+) -> None:
+    path = handmade.write_records(tmp_path / "plain.ffr", [b"first", last])
+    with pytest.raises((IndexStructureError, IndexChecksumError)) as caught:
+        convert(path, tmp_path / "out.tfrecord")
+    assert str(caught.value).startswith(f"{path}: ")
+    assert 'source_format="records"' in str(caught.value)
+    assert "--from records" in for_shell(caught.value)
+    convert(path, tmp_path / "out.tfrecord", source_format="records")
+    assert (tmp_path / "out.tfrecord").read_bytes() == foreign.tfrecord([b"first", last])
+
+
+def test_a_damaged_packed_folder_is_never_converted_as_records(tmp_path: Path) -> None:
+    legacy = LEGACY_MAGIC + pickle.dumps(OrderedDict(file=0, folder=OrderedDict(file=1)))
+    packed = packed_index(tmp_path)
+    image_and_trailer = struct.unpack("<Q", packed[-24:-16])[0] + 24
+    for index, used in ((legacy, len(legacy)), (packed, image_and_trailer)):
+        whole = handmade.record_bytes([b"one", b"two", index])
+        path = tmp_path / "damaged.ffr"
+        for at in range(len(whole) - used, len(whole)):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1
+            path.write_bytes(damaged)
+            with pytest.raises(FFRecordError) as caught:
+                convert(path, tmp_path / "out.tfrecord")
+            assert str(path) in str(caught.value)
+            assert not (tmp_path / "out.tfrecord").exists()
+
+
+def packed_index(tmp_path: Path) -> bytes:
+    """Return the index of a packed folder with two files, of 3 bytes each."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "1").write_bytes(b"one")
+    (folder / "2").write_bytes(b"two")
+    pack_folder(folder, tmp_path / "folder.ffr")
+    *files, index = handmade.records_in((tmp_path / "folder.ffr").read_bytes())
+    assert files == [b"one", b"two"]
+    return index
 
 
 # ---- damage --------------------------------------------------------------------------------
