@@ -1,4 +1,4 @@
-"""All formats, and how a path tells which one it is: by what it begins with, then by its name."""
+"""All formats, and the detection of a path's format: by its first bytes, then by its name."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ from ffrecord.text import Advised, for_shell
 
 Reads: TypeAlias = Callable[[str, ConvertOptions], AbstractContextManager[Shape]]
 
-START = 512
+START = 512  # bytes; a tar's magic is at byte 257
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format: the shape that it has, and its three functions."""
+    """One format: its name, its shape, and its functions."""
 
     name: str
     shape: type[Shape]
     read: Reads
     write: Callable[[str, Any, ConvertOptions], Written]
     count: Callable[[str], int | Counts]
-    """How many items a file of it says that it has; of files, how many of each kind."""
+    """Return the number of items in a file of this format, or the number of files by kind."""
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
 
@@ -88,31 +88,32 @@ OURS = ".ffr"
 
 
 def named(name: str) -> Format:
+    """Return the format with a name."""
     if name == "webdataset":
         name = "tar"
     if name not in FORMATS:
-        raise ConversionError(f"there is no format {name!r}; there are {KNOWN}")
+        raise ConversionError(f"unknown format {name!r}; choose one of {KNOWN}")
     return FORMATS[name]
 
 
 def find(path: str) -> Format:
-    """The format of a file or folder that is there."""
+    """Return the format of an existing file or folder."""
     name = _folder_format(path) if os.path.isdir(path) else _file_format(path)
     if name is None:
-        message = f"{path}: neither its beginning nor its name tells its format: name it with "
+        message = f"{path}: cannot detect the format by the content or the name; name it with "
         raise ConversionError(Advised(message, "source_format", "--from", f": {KNOWN}"))
     return FORMATS[name]
 
 
 def find_target(path: str, shape: type[Shape]) -> Format:
-    """The format that a name asks for, given the shape of what is to be written."""
+    """Return the format for a target's name, given the shape of the source."""
     if path.endswith(OURS):
         return FORMATS[{Records: "records", NamedFiles: "packed"}.get(shape, "records")]
     by_name = _by_name(path)
     if by_name is not None:
         return FORMATS[by_name]
     if os.path.splitext(path)[1] and not path.endswith("/") and not os.path.isdir(path):
-        message = f"{path}: its name does not tell a format: name it with "
+        message = f"{path}: the suffix of the target is not one of a known format; name it with "
         raise ConversionError(Advised(message, "target_format", "--to", f": {KNOWN}"))
     return FORMATS["dataset" if shape is Rows else "folder"]
 
@@ -141,7 +142,7 @@ def _file_format(path: str) -> str | None:
     try:
         if tfrecord.begins(start):
             return "tfrecord"
-    except MissingPackageError:  # nobody has said that it is one
+    except MissingPackageError:  # the file may well be of another format
         pass
     try:
         return _ours(path)
@@ -218,7 +219,7 @@ def _folder_format(path: str) -> str:
         spec = os.path.join(path, shards[0], SPEC_NAME)
         if os.path.isfile(spec):
             return _dataset_format(spec) or "folder"
-    if names and all(name.endswith(tar.SUFFIXES) for name in names):  # shards of WebDataset's
+    if names and all(name.endswith(tar.SUFFIXES) for name in names):  # WebDataset's shards
         return "tar"
     if names and all(PART_NAME.fullmatch(name) for name in {*names} - {INDEX_NAME}):
         return "packed" if INDEX_NAME in names else "records"
@@ -226,7 +227,7 @@ def _folder_format(path: str) -> str:
 
 
 def _dataset_format(spec: str) -> str | None:
-    """Whose `spec.json` it is; None if it is nobody's, but a file that happens to have the name."""
+    """Return the format that a `spec.json` belongs to, or None if it belongs to neither."""
     if not os.path.isfile(spec):
         return None
     text = read_start(spec, LARGEST_SPEC + 1)
