@@ -122,7 +122,7 @@ def convert(
     report = job.run()
     report.skipped = dict(options.skipped)
     if options.skipped and job.shortcut is not _pack:  # pack_folder has warned already
-        what = f"{paths[0]}: left out of the conversion: {listed(options.skipped)}"
+        what = f"{paths[0]}: not converted: {listed(options.skipped)}"
         warnings.warn(what, SkippedWarning, stacklevel=2)
     return report
 

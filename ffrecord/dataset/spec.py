@@ -105,7 +105,7 @@ def check_spec(spec: Any) -> dict[str, str]:
     """
     if not isinstance(spec, Mapping):
         raise SpecError(
-            f"the spec is a {type(spec).__name__}; it must be a dict of field names and types"
+            f"the spec has type {type(spec).__name__}; it must be a dict of field names and types"
         )
     if not 0 < len(spec) <= MOST_FIELDS:
         raise SpecError(f"the spec has {len(spec)} fields; it must have 1 to {MOST_FIELDS}")

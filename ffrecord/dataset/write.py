@@ -75,7 +75,7 @@ def infer_spec(datapoint: Mapping[str, Any]) -> dict[str, str]:
         SpecError: A list is empty, or the datapoint is not a dict.
     """
     if not isinstance(datapoint, Mapping):
-        raise SpecError(f"the datapoint is a {type(datapoint).__name__}; it must be a dict")
+        raise SpecError(f"the datapoint has type {type(datapoint).__name__}; it must be a dict")
     return {name: _infer(name, value) for name, value in datapoint.items()}
 
 

@@ -131,8 +131,8 @@ class DatasetWriter(Finishing):
         self._opened()
         if not isinstance(datapoint, Mapping):
             raise EncodeError(
-                f"{self.directory}: datapoint {self._length} is a {type(datapoint).__name__}; pass "
-                "a dict"
+                f"{self.directory}: datapoint {self._length} has type {type(datapoint).__name__}; "
+                "pass a dict"
             )
         if datapoint.keys() != self._spec.keys():
             raise EncodeError(

@@ -47,12 +47,12 @@ Command: TypeAlias = Callable[..., Result]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `ffrecord convert` in this process."""
+    """Return a function that runs `ffrecord convert` in this process."""
 
     def run(*arguments: str | Path) -> Result:
         try:
             code: Any = cli.main(["convert", *map(str, arguments)])
-        except SystemExit as end:  # argparse's way of saying that the command line is wrong
+        except SystemExit as end:  # argparse exits if the command line is wrong
             code = end.code
         return Result(code, *capsys.readouterr())
 
@@ -84,7 +84,7 @@ def test_json_is_for_scripts(run: Command, ours: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def linked(tmp_path: Path) -> Path:
-    """3 files, one of which has three names; 2 folders, the first of them empty; 2 symlinks."""
+    """Return a tree of 3 files, one with three names, 2 folders, one empty, and 2 symlinks."""
     top = trees.plain_tree(tmp_path / "tree", {"a.bin": b"1" * 1000, "b": b"", "sub/c": b"234"})
     (top / "empty").mkdir()
     (top / "symlink").symlink_to("a.bin")
@@ -232,7 +232,7 @@ def test_what_is_left_out_is_a_warning_of_one_line(run: Command, tmp_path: Path)
 
 
 def on_a_terminal(*arguments: str | Path) -> bytes:
-    """What the command says on a standard error that is a terminal."""
+    """Return the command's output on a standard error that is a terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("<4H", 24, 80, 0, 0))
     process = subprocess.Popen(

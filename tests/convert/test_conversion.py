@@ -1,4 +1,5 @@
-"""What every conversion does: finds formats, counts, appears whole or not at all, streams."""
+"""Common behaviour of all conversions: formats are detected, items are counted and streamed, and
+the target appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -49,12 +50,12 @@ def read_all(path: Path) -> list[bytes]:
         return handmade.as_bytes(reader)
 
 
-# ---- which format --------------------------------------------------------------------------
+# ---- detection of formats ------------------------------------------------------------------
 
 
 @pytest.fixture
 def one_of_each(tmp_path: Path) -> dict[str, Path]:
-    """The same few samples in every format, under names that tell nothing."""
+    """Return the same few samples in every format, under names without a suffix."""
     files = {"a.bin": b"1" * 100, "b.bin": b"2" * 100}
     top = trees.plain_tree(tmp_path / "start", files)
     (tmp_path / "each").mkdir()
@@ -67,7 +68,7 @@ def one_of_each(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_the_format_of_a_source_is_found_by_what_is_in_it(one_of_each: dict[str, Path]) -> None:
-    """But a bag has nothing by which it could be known, and RecordIO's dialects are one format."""
+    """Bags are left out: they have no magic. RecordIO's dialects are detected as one format."""
     for name, path in one_of_each.items():
         if name not in ("bag", "bag-single"):
             assert registry.find(str(path)).name == name.removesuffix("-go"), name
@@ -141,9 +142,9 @@ def test_names_that_tell_nothing_and_formats_that_are_none_are_errors(
     for options, why in (
         ({"src": tmp_path / "text", "dst": tmp_path / "x.ffr"}, "source_format"),
         ({"src": ours, "dst": tmp_path / "x.zip"}, "target_format"),
-        ({"src": ours, "dst": tmp_path / "x", "target_format": "zip"}, "no format 'zip'"),
-        ({"src": ours, "dst": tmp_path / "x", "source_format": "zip"}, "no format 'zip'"),
-        ({"src": ours, "dst": tmp_path / "x.bag", "shard_size": 10}, "shard size"),
+        ({"src": ours, "dst": tmp_path / "x", "target_format": "zip"}, "unknown format 'zip'"),
+        ({"src": ours, "dst": tmp_path / "x", "source_format": "zip"}, "unknown format 'zip'"),
+        ({"src": ours, "dst": tmp_path / "x.bag", "shard_size": 10}, "shard_size is for tar only"),
     ):
         with pytest.raises(ConversionError, match=why):
             convert(**options)
@@ -162,7 +163,7 @@ def test_sources_that_are_no_files_are_errors(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["fifo"]
 
 
-# ---- what is there -------------------------------------------------------------------------
+# ---- existing targets ----------------------------------------------------------------------
 
 
 def test_a_file_that_is_there_is_replaced_only_if_asked(ours: Path, tmp_path: Path) -> None:
@@ -214,7 +215,7 @@ def test_a_file_may_be_replaced_by_what_it_becomes(ours: Path) -> None:
 @pytest.mark.parametrize("force", [False, True])
 def test_what_a_file_is_already_it_does_not_become(force: bool, ours: Path) -> None:
     before = ours.read_bytes()
-    with pytest.raises(ConversionError, match="of that format already"):
+    with pytest.raises(ConversionError, match="already has the target's format"):
         convert(ours, ours, force=force)
     assert ours.read_bytes() == before
 
@@ -233,7 +234,7 @@ def test_a_target_without_a_folder_to_be_in_is_an_error_at_once(ours: Path, tmp_
         convert(ours, tmp_path / "no" / "x.tfrecord")
 
 
-# ---- whole or not at all -------------------------------------------------------------------
+# ---- all or nothing ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -265,7 +266,7 @@ def test_a_full_disk_is_our_error_and_leaves_nothing(
 def test_counts_that_differ_are_an_error_and_leave_nothing(
     lost: str, ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A writer that loses a record is found, whichever count tells."""
+    """Each of the counts alone reveals a writer that loses a record."""
     real = FORMATS["tfrecord"]
 
     def write(path: str, records: Records, options: ConvertOptions) -> Written:
@@ -317,7 +318,7 @@ convert(sys.argv[1], sys.argv[2], source_format="records", target_format=sys.arg
 def test_a_conversion_that_is_killed_leaves_nothing_under_the_name(
     name: str, ours: Path, tmp_path: Path
 ) -> None:
-    """What it leaves beside it goes away with the next one."""
+    """The next conversion removes the leftovers beside the target."""
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(ours), str(tmp_path / "x"), name],
         stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -367,7 +368,7 @@ BOUND = 24 << 20
 
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twice as large as the memory that a conversion may take."""
+    """Return a source twice as large as the memory that a conversion may use."""
     path = tmp_path_factory.mktemp("big") / "big.ffr"
     block = np.random.default_rng(0).integers(0, 255, 64 << 10, np.uint8)
     with FileWriter(path, BIG // len(block)) as writer:
@@ -377,7 +378,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def peak_of(convert_it: Any) -> int:
-    """numpy's arrays and Python's objects; what is mapped elsewhere is a few fixed buffers."""
+    """Return the peak memory of arrays and Python objects. Other memory is a few fixed buffers."""
     tracemalloc.start()
     try:
         convert_it()
@@ -399,7 +400,7 @@ def test_the_memory_does_not_grow_with_the_data(name: str, big: Path, tmp_path: 
 
 
 def tar_peaks(path: Path, count: int) -> tuple[int, int]:
-    """Of writing a tar with so many members, and of going through it."""
+    """Return the peak memory of writing a tar with this many members, and of reading it."""
 
     def read() -> None:
         with tar.read(str(path), ConvertOptions()) as files:
@@ -410,8 +411,10 @@ def tar_peaks(path: Path, count: int) -> tuple[int, int]:
 
 
 def test_the_memory_does_not_grow_with_the_number_of_a_tars_members(tmp_path: Path) -> None:
-    """Python's tarfile alone keeps a kilobyte or so of each."""
-    tar_peaks(tmp_path / "first.tar", 10)  # for what is loaded only then
+    """Python's tarfile by itself keeps about a kilobyte per member."""
+    tar_peaks(
+        tmp_path / "first.tar", 10
+    )  # a first run, so that later peaks have no imports in them
     few, many = tar_peaks(tmp_path / "few.tar", 10), tar_peaks(tmp_path / "many.tar", 3000)
     assert many[0] - few[0] < 300_000
     assert many[1] - few[1] < 300_000
@@ -430,8 +433,10 @@ def test_one_large_file_is_streamed_through_tar_and_folder(tmp_path: Path) -> No
 
 
 def test_the_process_as_a_whole_stays_small(big: Path, tmp_path: Path) -> None:
-    """With all that Python does not see: 200 MB go there and back, and the process does not grow
-    by as much as a quarter of that."""
+    """Convert 200 MB there and back; the process must grow by less than a quarter of that.
+
+    Resident memory includes allocations that Python does not see.
+    """
     code = textwrap.dedent("""
         import os, shutil, sys
         from ffrecord.convert import convert
@@ -462,11 +467,11 @@ def test_the_process_as_a_whole_stays_small(big: Path, tmp_path: Path) -> None:
     assert int(run.stdout) < BIG, run.stderr
 
 
-# ---- as an ordinary user -------------------------------------------------------------------
+# ---- without root --------------------------------------------------------------------------
 
 
 def test_an_ordinary_user_gets_folders_that_are_not_for_writing_to(tmp_path: Path) -> None:
-    """And where that fails in the end, nothing stays behind."""
+    """If the conversion fails in the end, nothing is left behind."""
     with users.reachable(tmp_path):
         out = users.run(
             """
@@ -511,7 +516,7 @@ def test_sources_of_different_formats_are_refused(tmp_path: Path) -> None:
     with FileWriter(tmp_path / "records.ffr") as writer:
         writer.write_one(b"one")
     sources = [tmp_path / "records.ffr", tmp_path / "packed.ffr"]
-    with pytest.raises(ConversionError, match=r"packed\.ffr: is of the format packed, .* records"):
+    with pytest.raises(ConversionError, match=r"packed\.ffr: has the format packed, .* records"):
         convert(sources, tmp_path / "out.ffr")
     assert not (tmp_path / "out.ffr").exists()
 
@@ -534,7 +539,8 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(
 
 
 @pytest.mark.parametrize(
-    ("text", "what"), [("uft8", "no type 'uft8'"), ("utf8+zstd:99", "no type 'utf8\\+zstd:99'")]
+    ("text", "what"),
+    [("uft8", "unknown type 'uft8'"), ("utf8+zstd:99", r"unknown type 'utf8\+zstd:99'")],
 )
 def test_a_type_that_nobody_could_read_is_refused(
     text: str, what: str, ours: Path, tmp_path: Path
@@ -575,5 +581,5 @@ def test_an_error_without_words_is_told_by_its_class(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("ffrecord.convert.field_types.decode", decode)
     rows = reshape.to_rows(Records([b"x"]), ConvertOptions(types={"data": "utf8"}))
-    with pytest.raises(ConversionError, match=r"^record 0 is no utf8: ValueError$"):
+    with pytest.raises(ConversionError, match=r"^record 0 .* as utf8: ValueError$"):
         list(rows.items)

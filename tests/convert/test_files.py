@@ -1,4 +1,4 @@
-"""Folders, tars and packed folders: what is kept on the way, and what a tar cannot do."""
+"""Folders, tars and packed folders: attributes that are kept, and hostile or damaged tars."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def extracted(archive: Path, place: Path) -> Path:
 
 
 def differences(rich: Path, other: Path) -> list[str]:
-    """But for sockets and fifos, which no archive here keeps."""
+    """Return differences between two trees, except sockets and fifos, which are never packed."""
     return [line for line in trees.differences(rich, other) if "special/" not in line]
 
 
@@ -158,7 +158,7 @@ def test_a_file_that_changes_meanwhile_is_an_error(how: str, tmp_path: Path) -> 
             tar.write(str(tmp_path / "x.tar"), files, ConvertOptions())
 
 
-# ---- what a tar may say --------------------------------------------------------------------
+# ---- unusual tars --------------------------------------------------------------------------
 
 
 def member(name: str, content: bytes = b"", **more: Any) -> tuple[tarfile.TarInfo, bytes]:
@@ -286,7 +286,7 @@ def small_tar(tmp_path: Path) -> Path:
 
 
 def test_a_tar_that_was_cut_off_is_an_error_wherever(small_tar: Path, tmp_path: Path) -> None:
-    """Python's tarfile alone would end quietly at a header that is not there, or not whole."""
+    """Python's tarfile by itself would end silently at a missing or truncated header."""
     whole = small_tar.read_bytes()
     end = whole.rindex(b"3") // 512 * 512 + 512
     for length in [1, 511, 512, 513, *range(1024, end + 1, 256)]:
@@ -299,7 +299,7 @@ def test_a_tar_that_was_cut_off_is_an_error_wherever(small_tar: Path, tmp_path: 
 def test_every_damaged_header_is_an_error(small_tar: Path, tmp_path: Path) -> None:
     whole = small_tar.read_bytes()
     headers = [at for at in range(0, len(whole), 512) if whole[at + 257 : at + 262] == b"ustar"]
-    assert len(headers) == 4  # with the extended one of the long name
+    assert len(headers) == 4  # including the extended header of the long name
     for at in headers:
         for byte in (0, 100, 124, 148, 156, 257):
             damaged = bytearray(whole)
@@ -311,7 +311,7 @@ def test_every_damaged_header_is_an_error(small_tar: Path, tmp_path: Path) -> No
 
 
 def spoiled(info: tarfile.TarInfo, change: Callable[[bytearray], None]) -> bytes:
-    """A header with another content and the right checksum."""
+    """Return a header with changed bytes and the right checksum."""
     raw = bytearray(info.tobuf(tarfile.GNU_FORMAT))
     change(raw)
     raw[148:156] = b"        "
@@ -374,7 +374,7 @@ def test_files_become_records_only_if_their_names_may_go(tmp_path: Path) -> None
     report = convert(top, tmp_path / "out.tfrecord", drop_names=True)
     convert(tmp_path / "out.tfrecord", tmp_path / "out.ffr")
     with FileReader(tmp_path / "out.ffr") as reader:
-        assert handmade.as_bytes(reader) == [b"1", b"2", b""]  # in the order of the paths
+        assert handmade.as_bytes(reader) == [b"1", b"2", b""]  # in path order
     assert (report.read, report.written) == (3, 3)
 
 

@@ -1,4 +1,4 @@
-"""Damaged in any way, a file of another format is converted or one of our errors; nothing else."""
+"""Fuzzing: a damaged file of another format is converted or raises one of our errors."""
 
 from __future__ import annotations
 

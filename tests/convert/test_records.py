@@ -1,4 +1,4 @@
-"""TFRecord, RecordIO and bags: read from and written to the bytes that their definitions say."""
+"""TFRecord, RecordIO and bags: reading and writing the bytes of their definitions."""
 
 from __future__ import annotations
 
@@ -191,8 +191,8 @@ def test_any_records_go_there_and_back(
 # ---- records that resemble an index --------------------------------------------------------
 
 
-LEGACY_MAGIC = b"piouhjgbr"  # how the original FFRecord begins the index of a packed folder
-TRAILER_MAGIC = b"FFRINDEX"  # how the index of a packed folder ends
+LEGACY_MAGIC = b"piouhjgbr"  # the first bytes of an index of the original FFRecord
+TRAILER_MAGIC = b"FFRINDEX"  # the last bytes of our index
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def packed_index(tmp_path: Path) -> bytes:
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_a_file_that_was_cut_off_is_an_error_at_every_length(kind: str, tmp_path: Path) -> None:
-    """But between two records of a TFRecord: nothing in it says that there were more."""
+    """A cut between two records of a TFRecord is left out: such a file looks complete."""
     records = [b"one", b"", b"three" * 20]
     whole = MAKE[kind](records)
     ends = {len(MAKE[kind](records[:count])) for count in range(len(records))}
@@ -285,7 +285,10 @@ def test_a_file_that_was_cut_off_is_an_error_at_every_length(kind: str, tmp_path
 
 
 def refuses_flipped(kind: str, step: int, tmp_path: Path) -> None:
-    """RecordIO's number of records has no checksum, but is compared with the data."""
+    """Check that each flipped bit is an error.
+
+    RecordIO's number of records has no checksum, but is compared with the data.
+    """
     whole = MAKE[kind]([b"one", b"", b"three" * 4])
     for bit in range(0, 8 * len(whole), step):
         flipped = bytearray(whole)
@@ -341,7 +344,7 @@ HOSTILE = {
 
 
 def chunk_of(dialect: str, codec: str, data: bytes, count: int = 1) -> bytes:
-    """A chunk with a right checksum over whatever data."""
+    """Return a chunk with the right checksum for any data."""
     if dialect == "python":
         fields = (count, foreign.crc32c(data), 1 + foreign.CODECS.index(codec), len(data))
     else:
@@ -375,7 +378,7 @@ HOSTILE |= {
     "a frame without a checksum": (
         "go", chunk_of("go", "snappy", b"\xff\x06\0\0sNaPpY\x01\x02\0\0xx"),
     ),
-    "gzip that is none": ("python", chunk_of("python", "gzip", b"this is not gzip")),
+    "data that is not gzip": ("python", chunk_of("python", "gzip", b"this is not gzip")),
     "gzip that was cut off": ("go", chunk_of("go", "gzip", gzip.compress(b"x" * 1000)[:-9])),
 }  # fmt: skip
 
@@ -407,7 +410,7 @@ def test_a_file_with_holes_cannot_claim_a_record_of_any_size(tmp_path: Path) -> 
     path = tmp_path / "holes.tfrecord"
     path.write_bytes(foreign.tf_header(1 << 40))
     os.truncate(path, 1 << 41)
-    with pytest.raises(DamagedSourceError, match="the most that is read"):
+    with pytest.raises(DamagedSourceError, match="the limit is 2147483647"):
         convert(path, tmp_path / "out.ffr")
 
 

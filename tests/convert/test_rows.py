@@ -1,4 +1,4 @@
-"""Rows of typed fields: datasets, granular's datasets, HDF5 files, WebDataset's samples."""
+"""Rows of typed fields: datasets, granular's datasets, HDF5 files and WebDataset's samples."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def row(k: int) -> dict[str, Any]:
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """Images as they are, so that bytes can be compared: encoding a jpg again would change it."""
+    """Return a dataset. Its images are written as raw bytes: encoding a jpg would change them."""
     kept = {**encoders, "jpg": lambda data: data}
     with DatasetWriter(tmp_path / "dataset", SPEC, kept) as writer:
         for k in range(9):
@@ -78,7 +78,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def stored(path: Path) -> dict[str, list[bytes]]:
-    """A dataset's fields as the bytes of their files."""
+    """Return the stored bytes of a dataset's fields."""
     return {
         name: handmade.as_bytes(FileReader(path / f"{name}.ffr"))
         for name in json.loads((path / "spec.json").read_text())["spec"]
@@ -91,7 +91,7 @@ def spec_of(path: Path) -> dict[str, str]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Deep equality where arrays are equal with their dtype and shape."""
+    """Compare nested values. Equal arrays have the same dtype and shape."""
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return (
             isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
@@ -120,7 +120,7 @@ def test_a_dataset_goes_there_and_back_byte_by_byte(
     found, due = stored(tmp_path / "back"), stored(dataset)
     if "__key__" in found:
         assert found.pop("__key__") == [b"%06d" % k for k in range(9)]
-    # As another package orders them, and msgpack of trees may be spelled in another way.
+    # Another package may order fields differently and encode trees as different msgpack bytes.
     assert found.keys() == due.keys()
     assert [field for field in due if found[field] != due[field]] == []
     back_spec = {k: v for k, v in spec_of(tmp_path / "back").items() if k != "__key__"}
@@ -208,7 +208,7 @@ def test_shards_of_granular_are_read_as_one(granular: Any, tmp_path: Path) -> No
         assert [decode_int(record.data) for record in reader] == list(range(8))
 
 
-# Written by granular 0.21.2; the README beside it has the program.
+# Written by granular 0.21.2, with the program in the README beside it.
 STORED = Path(__file__).parent / "stored"
 OLD_SPEC = {
     "abc": "png", "bar": "utf8[]", "baz": "msgpack", "big": "u64", "foo": "int", "frames": "png[]",
@@ -241,7 +241,7 @@ def test_a_dataset_that_granular_021_wrote_with_sequences_is_read(tmp_path: Path
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_sequences_of_granular_are_read_by_their_refs(version: int, tmp_path: Path) -> None:
-    """More than 127 elements and datapoints, whose numbers take more than a byte in MessagePack."""
+    """Use more than 127 elements and datapoints: larger numbers need several MessagePack bytes."""
     spec = {"words": "utf8[]", "n": "int", "none": "bytes[]"}
     rows: list[foreign.Encoded] = [
         {"words": [b"w%d" % j for j in range(k % 5)], "n": bytes([k % 100]), "none": []}
@@ -309,15 +309,15 @@ BAD_REFS: dict[str, tuple[list[bytes], str]] = {
     "more than there are": ([b"\x92\x00\x92\x00\x01", b"\x92\x01\x92\x01\x0f"], "s.bag"),
     "2^62": ([b"\x92\x00\x92\x00\xcf\x40" + bytes(7), b"\x92\x01\x90"], "s.bag"),
     "fewer than there are": ([b"\x92\x00\x92\x00\x01", b"\x92\x01\x90"], "s.bag"),
-    "fewer rows": ([b"\x92\x00\x92\x00\x02"], "not of one length"),
-    "none": ([], "not of one length"),
+    "fewer rows": ([b"\x92\x00\x92\x00\x02"], "different numbers of records"),
+    "none": ([], "different numbers of records"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_REFS)
 def test_refs_of_granular_that_make_no_sense_are_an_error(case: str, tmp_path: Path) -> None:
     refs, where = BAD_REFS[case]
-    if where != "not of one length":
+    if where != "different numbers of records":
         refs = [*refs, b"\x92\x01\x92\x01\x01"][:2]
     rows: list[foreign.Encoded] = [
         {"n": b"0", "s": [b"a"]}, {"n": b"1", "s": [b"b"]},
@@ -485,7 +485,7 @@ def virtual(file: Any) -> None:
 
 
 def h5record_row(k: int) -> dict[str, Any]:
-    """As an H5Record schema with each of its classes takes it."""
+    """Return a row for an H5Record schema that has each of its classes."""
     return {
         "string": "ü" * k + f"Sent {k}", "integer": k - 1, "float": k / 3, "float16": k / 7,
         "image": np.full((3, 4, 5), k, np.uint8), "sequence": np.arange(k, dtype=np.int32),
@@ -502,7 +502,7 @@ H5RECORD_SEQUENCES = {
 
 
 def h5record_by_hand(path: Path, rows: int, compression: str | None) -> None:
-    """What H5Record 1.0.4 makes: chunks of one row, values of variable length in (n, 1)."""
+    """Write a file as H5Record 1.0.4 does: chunks of one row, variable-length values in (n, 1)."""
     each = [h5record_row(k) for k in range(rows)]
     with h5py.File(path, "w", libver="latest") as file:
         for name, dtype in H5RECORD_DTYPES.items():
@@ -697,15 +697,18 @@ def test_one_kind_of_file_of_the_samples_becomes_records(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("files", "why"),
     [
-        ({"a.jpg": b"", "a.txt": b"", "b.jpg": b""}, "'b' has jpg.*first one has jpg, txt"),
+        (
+            {"a.jpg": b"", "a.txt": b"", "b.jpg": b""},
+            "'b' has the files jpg,.*first sample has jpg, txt",
+        ),
         ({"README": b""}, "'README'"),
         ({".hidden": b""}, "hidden"),
-        ({"a.cls": b"seven"}, r"a\.cls is no int.*cls=bytes"),
-        ({"a.txt": b"\xff"}, r"a\.txt is no utf8"),
-        ({"a.json": b"{"}, r"a\.json is no json"),
-        ({"a.npy": b"\x93NUMPY\x01\x00\x06\x00{'descr"}, r"a\.npy is no array"),
-        ({"a.mp": b"\xdd\xff\xff\xff\xff"}, r"a\.mp is no msgpack"),
-        ({"a.bool": b"maybe"}, r"a\.bool is no bool"),
+        ({"a.cls": b"seven"}, r"a\.cls cannot be read as int.*types={'cls': 'bytes'}"),
+        ({"a.txt": b"\xff"}, r"a\.txt cannot be read as utf8"),
+        ({"a.json": b"{"}, r"a\.json cannot be read as json"),
+        ({"a.npy": b"\x93NUMPY\x01\x00\x06\x00{'descr"}, r"a\.npy cannot be read as array"),
+        ({"a.mp": b"\xdd\xff\xff\xff\xff"}, r"a\.mp cannot be read as msgpack"),
+        ({"a.bool": b"maybe"}, r"a\.bool cannot be read as bool"),
         ({"a.__key__": b""}, "__key__"),
     ],
 )
@@ -772,10 +775,10 @@ def test_records_become_a_field_with_a_name_and_a_type(tmp_path: Path) -> None:
     with DatasetReader(tmp_path / "out") as reader:
         assert list(reader) == [{"text": "eins"}, {"text": "zwö"}]
     handmade.write_records(ours, [b"good", b"\xff"])
-    with pytest.raises(FFRecordError, match="record 1 is no utf8"):
+    with pytest.raises(FFRecordError, match="record 1 cannot be decoded as utf8"):
         convert(ours, tmp_path / "bad", field="text", types={"text": "utf8"})
 
 
 def test_types_of_rows_are_not_changed(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConversionError, match="rows have theirs"):
+    with pytest.raises(ConversionError, match="types is for files or records that become rows"):
         convert(dataset, tmp_path / "x.h5", types={"n": "float"})

@@ -1,6 +1,6 @@
-"""`DatasetWriter(append=True)`: a dataset goes on, whole or not at all.
+"""`DatasetWriter(append=True)`: datapoints are added all together or not at all.
 
-Kills and power cuts at any moment are in `test_crash_points` and `test_power_cuts`, by `jobs`.
+`test_crash_points` and `test_power_cuts` add kills and power cuts at any moment, with `jobs`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def points(*numbers: int) -> list[dict[str, Any]]:
 
 
 def contents(folder: Path) -> list[dict[str, Any]]:
-    """Arrays as lists, which can be compared."""
+    """Return all datapoints, with arrays as lists so that they can be compared."""
     with DatasetReader(folder) as reader:
         return [{**each, "a": each["a"].tolist()} for each in reader]
 
@@ -82,7 +82,7 @@ def data(tmp_path: Path) -> Path:
     return write(tmp_path / "data", range(20))
 
 
-# ---- what is there then ----------------------------------------------------------------------
+# ---- the dataset afterwards ------------------------------------------------------------------
 
 
 @settings(max_examples=25)
@@ -92,7 +92,7 @@ def test_in_however_many_steps_it_is_the_dataset_written_at_once(
 ) -> None:
     place = tmp_path_factory.mktemp("steps")
     with pytest.MonkeyPatch.context() as patch:
-        if small:  # more values than a dictionary is made of
+        if small:  # so that there are more values than train a dictionary
             patch.setattr(writer_module, "SAMPLE_VALUES", 12)
         done = 0
         for count in steps:
@@ -125,10 +125,19 @@ def test_without_a_dataset_one_is_begun_and_needs_a_spec(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({**SPEC, "n": "float"}, r"'n' is int, not float\."),
-        ({**SPEC, "log": "json+zstd"}, r"'log' is json\+zstd:dict, not json\+zstd\."),
-        ({name: SPEC[name] for name in ("n", "words", "z", "log")}, "'a' is array, not left out"),
-        ({**SPEC, "more": "int"}, "'more' is not there, not int"),
+        ({**SPEC, "n": "float"}, "field 'n' is int in the dataset and float in the given spec;"),
+        (
+            {**SPEC, "log": "json+zstd"},
+            r"field 'log' is json\+zstd:dict in the dataset and json\+zstd in the given spec;",
+        ),
+        (
+            {name: SPEC[name] for name in ("n", "words", "z", "log")},
+            "field 'a' is array in the dataset and missing in the given spec;",
+        ),
+        (
+            {**SPEC, "more": "int"},
+            "field 'more' is missing in the dataset and int in the given spec;",
+        ),
     ],
 )
 def test_another_spec_is_an_error_that_names_what_differs(
@@ -151,7 +160,7 @@ def test_a_spec_in_another_order_is_the_same(data: Path) -> None:
 def test_types_need_their_encoders(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "d", {"p": "point"}, {"point": bytes}) as writer:
         writer.append({"p": b"1"})
-    with pytest.raises(SpecError, match=r"'point'; encoders: array"):
+    with pytest.raises(SpecError, match=r"no codec for 'point'.*types with an encoder: array"):
         DatasetWriter(tmp_path / "d", append=True)
     with DatasetWriter(tmp_path / "d", encoders={"point": bytes}, append=True) as writer:
         writer.append({"p": b"2"})
@@ -200,7 +209,7 @@ def test_too_few_values_for_a_dictionary_are_learnt_from_with_those_that_come(
     assert records(tmp_path / "data", "log")[400]
 
 
-# ---- whole or not at all ---------------------------------------------------------------------
+# ---- all or nothing --------------------------------------------------------------------------
 
 
 def test_an_open_reader_goes_on_reading_the_old_dataset(data: Path) -> None:
@@ -254,7 +263,7 @@ def test_a_writer_that_adds_nothing_leaves_the_folder_as_it_was(
     end(DatasetWriter(data, append=True))
     assert (bytes_of(data), data.stat().st_ino) == (before, number)
     assert os.listdir(data.parent) == ["data"]
-    write(data, [20], append=True)  # and gives its locks back
+    write(data, [20], append=True)  # possible because the first writer released its locks
     assert contents(data) == points(*range(21))
 
 
@@ -271,7 +280,7 @@ def test_a_failing_disk_leaves_the_dataset_as_it_was(
     writer.append({**point(20), "a": 1})
     with monkeypatch.context() as patch:
         patch.setattr(libc if call == "exchange" else os, call, fail)
-        if call == "link":  # also what is linked beside the dataset's own files
+        if call == "link":  # other files in the folder are linked into the new one
             (data / "README").write_bytes(b"")
         with pytest.raises(OSError, match="Input/output error"):
             writer.close()
@@ -311,7 +320,7 @@ def test_a_damaged_dataset_is_refused(name: str, data: Path) -> None:
     assert os.listdir(data.parent) == ["data"]
 
 
-# ---- others ----------------------------------------------------------------------------------
+# ---- other writers ---------------------------------------------------------------------------
 
 
 def test_a_second_writer_is_told_that_the_dataset_is_in_use(data: Path) -> None:
@@ -329,7 +338,7 @@ def test_a_forked_child_neither_adds_to_it_nor_keeps_it_locked(data: Path) -> No
         child = os.fork()
         if child == 0:
             os.close(tell)
-            os.read(told, 1)  # until the parent is done
+            os.read(told, 1)  # waits until the parent is done
             writer.close()
             os._exit(0)
         writer.append({**point(20), "a": np.array([20, 20])})
@@ -364,7 +373,7 @@ def test_datapoints_of_many_threads_all_arrive(tmp_path: Path) -> None:
 def test_a_folder_that_is_exchanged_and_emptied_while_it_is_listed_is_no_new_dataset(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another writer ends between the opening of the old folder and the look at its names."""
+    """Another writer finishes after the old folder was opened and before it is listed."""
     listed = os.listdir
 
     def after_another_writer(folder: Any) -> list[str]:
@@ -396,7 +405,7 @@ def test_a_dataset_that_was_replaced_meanwhile_is_not_undone(data: Path) -> None
     assert os.listdir(data.parent) == ["data"]
 
 
-# ---- what else is in the folder --------------------------------------------------------------
+# ---- other things in the folder --------------------------------------------------------------
 
 
 def test_other_files_in_the_folder_stay(data: Path) -> None:
@@ -433,7 +442,7 @@ def test_owner_modes_and_attributes_stay(data: Path) -> None:
     attributes = True
     try:
         os.setxattr(data / "words.ffr", "user.note", b"kept")
-    except OSError:  # a file system that has none
+    except OSError:  # a file system without extended attributes
         attributes = False
 
     def status() -> dict[str, tuple[int, int, int]]:
@@ -476,7 +485,7 @@ def test_shards_go_on_with_the_last_one(tmp_path: Path) -> None:
     folder = tmp_path / "shards"
     assert append_shards(folder, range(6), spec={"n": "int"}) == 6
     assert append_shards(folder, range(6, 7)) == 7
-    assert append_shards(folder, range(7, 8)) == 8  # fills the second one
+    assert append_shards(folder, range(7, 8)) == 8  # fills the second shard
     assert append_shards(folder, []) == 8
     assert append_shards(folder, range(8, 17), spec={"n": "int"}) == 17
     assert sorted(os.listdir(folder)) == [f"{k:06}" for k in range(5)]
@@ -499,10 +508,10 @@ def test_writers_side_by_side_go_on_with_their_own_shards(tmp_path: Path) -> Non
 
 def test_shards_of_another_spec_or_none_are_errors(tmp_path: Path) -> None:
     folder = tmp_path / "shards"
-    with pytest.raises(SpecError, match="need a spec"):
+    with pytest.raises(SpecError, match="pass spec"):
         append_shards(folder, [])
     append_shards(folder, range(4), spec={"n": "int"})
-    for numbers in (range(4), range(5)):  # with a full last one, and with one that has room
+    for numbers in (range(4), range(5)):  # the last shard is full, then it has room
         append_shards(folder, numbers[4:])
         with pytest.raises(SpecError, match=r"00000[01]"):
             append_shards(folder, [], spec={"n": "float"})

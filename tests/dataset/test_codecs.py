@@ -1,4 +1,4 @@
-"""Every type: round trips over its whole range, its bytes, and what it refuses."""
+"""Every type: round trips over its whole range, its bytes, and the values it refuses."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ EXAMPLES: dict[str, Any] = {
 }  # fmt: skip
 
 
-# ---- bytes, as docs/datasets.md has them -----------------------------------------------------
+# ---- the bytes in docs/datasets.md -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_an_array_is_a_npy_file_that_numpy_reads(array: np.ndarray[Any, Any]) ->
     ours = there_and_back("array", array)
     for other in (by_numpy, ours):
         assert (other.dtype, other.shape) == (array.dtype, array.shape)
-        assert str(other.tolist()) == str(array.tolist())  # not the bytes: padding is any
+        assert str(other.tolist()) == str(array.tolist())  # not the bytes: padding may differ
     assert (len(encoded) - array.nbytes) % 64 == 0
 
 
@@ -156,7 +156,7 @@ def test_images_are_files_of_their_format_that_others_read() -> None:
         back = decoders["jpg"](memoryview(encoded))
         assert (back.dtype, back.shape) == (np.uint8, flat.shape)
         assert np.abs(back.astype(int) - flat).max() <= 4
-        back[0] = 0  # may be written to
+        back[0] = 0  # the array is writable
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_arrays_in_a_tree_may_be_written_to() -> None:
     assert back["a"].tolist() == [1, 0, 0]
 
 
-# ---- what cannot be stored -------------------------------------------------------------------
+# ---- values that cannot be stored ------------------------------------------------------------
 
 OUT_OF_ORDER = np.dtype({"names": ["b", "a"], "formats": ["i1", "i4"], "offsets": [4, 0]})
 
@@ -248,7 +248,7 @@ def described(descr: str, shape: str, fortran: str = "False") -> str:
 
 
 def png_of(width: int, height: int, depth: int = 8, colour: int = 0) -> bytes:
-    """A PNG of a claimed size, with a little data."""
+    """Return a PNG that claims a size, with a little data."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -261,7 +261,7 @@ def png_of(width: int, height: int, depth: int = 8, colour: int = 0) -> bytes:
 
 
 def jpg_of(width: int, height: int) -> bytes:
-    """A JPEG whose frame header claims another size."""
+    """Return a JPEG whose frame header claims another size."""
     encoded = bytearray(encoders["jpg"](np.zeros((8, 8), np.uint8)))
     at = encoded.index(b"\xff\xc0")
     encoded[at + 5 : at + 9] = struct.pack(">HH", height, width)
@@ -346,7 +346,7 @@ def test_hostile_bytes_are_an_error_and_take_no_memory(what: str) -> None:
 
 
 def test_hostile_bytes_in_a_dataset_are_our_error(tmp_path: Path) -> None:
-    """One field for each, written as they are."""
+    """Write each hostile record as it is, into a field of its type."""
     fields = {f"{k} {what}": pair for k, (what, pair) in enumerate(HOSTILE.items())}
     raw = dict.fromkeys(decoders, bytes)
     spec = {field: name for field, (name, _) in fields.items()}
@@ -354,14 +354,13 @@ def test_hostile_bytes_in_a_dataset_are_our_error(tmp_path: Path) -> None:
         writer.append({field: record for field, (_, record) in fields.items()})
     with ffrecord.DatasetReader(tmp_path / "data") as reader:
         for field, (name, _) in fields.items():
-            with pytest.raises(
-                ffrecord.DecodeError, match=f"{field}.ffr: record 0 is no {name}: ."
-            ):
+            where = f"{field}.ffr: record 0 cannot be decoded as {name}: ."
+            with pytest.raises(ffrecord.DecodeError, match=where):
                 reader[0, [field]]
 
 
 def tampered(record: bytes, seed: int) -> bytes:
-    """Some bytes changed, cut out, or put in."""
+    """Draw a copy with some bytes changed, removed or inserted."""
     generator = random.Random(seed)
     changed = bytearray(record)
     for _ in range(generator.randint(1, 4)):
@@ -390,7 +389,7 @@ def test_tampered_bytes_give_a_value_or_an_error_and_nothing_else(name: str) -> 
     assert name in ("bytes", "int") or "error" in outcomes
 
 
-# ---- packages that are not there -------------------------------------------------------------
+# ---- missing packages ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -407,7 +406,7 @@ def test_tampered_bytes_give_a_value_or_an_error_and_nothing_else(name: str) -> 
 def test_a_package_that_is_missing_is_asked_for_by_name(
     type_: str, module: str, package: str
 ) -> None:
-    """In an interpreter of its own, where the package cannot be imported."""
+    """Run in a new interpreter in which the package cannot be imported."""
     script = f"""
 import sys, tempfile
 sys.modules[{module!r}] = None

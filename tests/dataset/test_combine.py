@@ -1,4 +1,4 @@
-"""Transform, Mix and Interleave: the same datapoints whatever the order and the process."""
+"""Transform, Mix and Interleave: the same datapoints in any order and in any process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ffrecord import Interleave, Mix, Transform
 
 
 class Letters:
-    """A reader that can do no more than it must: `A0`, `A1` …"""
+    """A minimal reader, with the datapoints `A0`, `A1` …"""
 
     def __init__(self, letter: str, count: int) -> None:
         self.letter = letter
@@ -42,7 +42,7 @@ COUNTS = st.lists(st.integers(0, 12), min_size=1, max_size=5)
 
 
 def in_turn(counts: Sequence[int]) -> list[str]:
-    """The same by hand, one after the other."""
+    """Return the interleaved datapoints, computed one by one."""
     waiting = [[f"{chr(ord('A') + k)}{i}" for i in range(n)] for k, n in enumerate(counts)]
     result = []
     while any(waiting):
@@ -81,10 +81,10 @@ def test_a_mix_has_its_proportions_all_along_and_every_readers_order(
         seen[item[0]] += 1
         for reader, weight in enumerate(weights):
             due = k * weight / sum(weights)
-            # Evenly spread, but for the rounding of weights to parts of 10,000.
+            # Evenly spread, apart from the rounding of weights to parts of 10,000.
             assert abs(seen[chr(ord("A") + reader)] - due) < len(weights) + 1 + k / 5000
     assert [mix[k] for k in range(len(mix))] == mixed
-    # It ends exactly where the next would be one too many of some reader.
+    # It ends exactly where the next datapoint would come after the last one of a reader.
     longer = Mix(letters(*[max(1, n) for n in counts]), weights, length=len(mix) + 1)
     last = str(longer[len(mix)])
     assert int(last[1:]) == 0 or int(last[1:]) < counts[ord(last[0]) - ord("A")]
@@ -118,7 +118,7 @@ def test_what_cannot_be_mixed_is_an_error(weights: list[float], options: dict[st
         Mix([], [])
 
 
-# ---- where it is -----------------------------------------------------------------------------
+# ---- states ----------------------------------------------------------------------------------
 
 
 @given(COUNTS, st.data())
@@ -138,14 +138,14 @@ def test_iteration_goes_on_from_a_state_of_a_few_integers(
         again = make()
         again.load_state_dict(state)
         assert begun + list(again) == whole
-        assert list(again) == whole  # and from the beginning when it is through
+        assert list(again) == whole  # after the end it starts from the beginning
 
 
 def test_a_state_of_others_is_refused() -> None:
     state = Interleave(letters(3, 4)).state_dict()
-    with pytest.raises(ValueError, match="state of others"):
+    with pytest.raises(ValueError, match="does not fit"):
         Interleave(letters(3, 5)).load_state_dict(state)
-    with pytest.raises(ValueError, match="state of others"):
+    with pytest.raises(ValueError, match="does not fit"):
         Interleave(letters(3, 4)).load_state_dict({**state, "position": 8})
 
 
@@ -174,7 +174,7 @@ def test_a_seed_follows_from_seed_epoch_and_number() -> None:
 
 
 def test_seeds_stay_the_same_in_versions_to_come() -> None:
-    """Stored, not computed: a run must be repeatable with a newer version."""
+    """Compare with stored seeds: a run must be repeatable with a newer version."""
     found = [Transform(letters(3)[0], keep_both, 1, 2)[k][1] for k in range(3)]
     assert found == FROZEN_SEEDS
 

@@ -1,4 +1,4 @@
-"""Compressed values: sizes, dictionaries, frames that are damaged or claim too much."""
+"""Compressed values: sizes, dictionaries, and frames that are damaged or claim too much."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ VALUE = bytes(range(256)) * 40
 
 
 def frames(text: str) -> dict[str, bytes]:
-    """Damaged forms of a frame."""
+    """Return damaged copies of a frame."""
     whole = compressor(parse_compression(text))(VALUE)
     return {
         "empty": b"",
@@ -110,12 +110,12 @@ ONE_TIB = 1 << 40
 
 
 def zstd_bomb() -> bytes:
-    """A frame header that claims 1 TiB, and a block that repeats a byte."""
+    """Return a frame that claims 1 TiB, with a block that repeats a byte."""
     return struct.pack("<IBQ", 0xFD2FB528, 0xE0, ONE_TIB) + b"\x03\x00\x10" + b"a"
 
 
 def gzip_bomb(claim: int) -> bytes:
-    """Unpacks to 64 MiB, whatever it claims."""
+    """Return a gzip member that unpacks to 64 MiB but claims another size."""
     packed = gzip.compress(bytes(64 << 20), 9)
     return packed[:-4] + struct.pack("<I", claim)
 
@@ -125,7 +125,7 @@ def lz4_bomb() -> bytes:
 
 
 def lz4_understatement() -> bytes:
-    """Claims 100 bytes, and has blocks of 64 MiB."""
+    """Return a frame that claims 100 bytes and has blocks of 64 MiB."""
     stream = lz4.frame.LZ4FrameCompressor()
     begin = bytes(stream.begin(source_size=100))
     return begin + bytes(stream.compress(bytes(64 << 20))) + b"\x00" * 4

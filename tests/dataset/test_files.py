@@ -1,4 +1,4 @@
-"""Both kinds of open files, with and without their headers in memory, do the same."""
+"""`RecordFiles` with headers in memory and without: both behave the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RECORDS = [
 
 
 def a_tar() -> bytes:
-    """A tar whose first file has a name that reads as a likely count."""
+    """Return a tar whose first file has a name that looks like a plausible record count."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         tar.addfile(tarfile.TarInfo("a"))
@@ -156,7 +156,7 @@ def test_a_file_from_before_header_checksums_is_warned_of_and_proven_by_its_reco
 def test_offsets_that_make_no_sense_are_found_at_the_latest_when_used(
     offsets: list[int], tmp_path: Path
 ) -> None:
-    """The header's checksum is right: it was made to harm."""
+    """The header's checksum is right, so the file is hostile and not damaged."""
     path = tmp_path / "x.ffr"
     path.write_bytes(handmade.sealed(2, [0, 0], offsets) + b"12")
     with pytest.raises((StructureError, TruncatedError)):

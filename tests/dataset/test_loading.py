@@ -1,4 +1,4 @@
-"""Loaders of others take a reader as it is."""
+"""Loaders of other packages accept a reader as their dataset."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def seeded(datapoint: dict[str, Any], seed: int) -> dict[str, Any]:
 def test_torchs_loader_with_two_workers_gives_every_datapoint(context: str, folder: Path) -> None:
     data = pytest.importorskip("torch.utils.data")
     reader = DatasetReader(folder / "data", cache_keys=("n",))
-    assert reader[0]["n"] == 0  # used before its workers start
+    assert reader[0]["n"] == 0  # used before the loader's workers start
     loader = data.DataLoader(
         reader, batch_size=8, num_workers=2, shuffle=True, multiprocessing_context=context
     )

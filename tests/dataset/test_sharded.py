@@ -1,4 +1,4 @@
-"""Shards: folders that are datasets, written and read side by side."""
+"""Shards: folders that are datasets, written and read in parallel."""
 
 from __future__ import annotations
 
@@ -154,10 +154,10 @@ def test_a_shard_is_never_replaced(folder: Path) -> None:
 
 def test_a_gap_is_a_warning(folder: Path) -> None:
     shutil.rmtree(folder / "000001")
-    with pytest.warns(MissingShardWarning, match="shard 000001 is not there"):
+    with pytest.warns(MissingShardWarning, match="shard 000001 is missing"):
         reader = ShardedDatasetReader(folder)
     assert [each["n"] for each in reader] == [0, 1, 2, 3, 8, 9]
-    assert len(ShardedDatasetReader(folder, shardstep=2)) == 6  # does not ask for it
+    assert len(ShardedDatasetReader(folder, shardstep=2)) == 6  # shard 1 is not needed
     with pytest.raises(DatasetError):
         ShardedDatasetReader(folder, shardstart=3)
 
@@ -172,7 +172,7 @@ def test_what_is_no_shard_is_left_alone(folder: Path) -> None:
 def test_a_shard_of_another_spec_or_none_is_an_error(folder: Path) -> None:
     with DatasetWriter(folder / "000003", {"n": "float"}) as writer:
         writer.append({"n": 1.0})
-    with pytest.raises(DatasetError, match=r"000003: not of the spec"):
+    with pytest.raises(DatasetError, match=r"000003: this shard has another spec"):
         ShardedDatasetReader(folder)
     shutil.rmtree(folder / "000003")
     (folder / "000003").mkdir()
@@ -182,6 +182,6 @@ def test_a_shard_of_another_spec_or_none_is_an_error(folder: Path) -> None:
 
 @pytest.mark.parametrize("options", [{"shardlen": 0}, {"shardstart": -1}, {"shardstep": 0}])
 def test_numbers_that_make_no_sense_are_errors(options: dict[str, int], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"must be|or more"):
+    with pytest.raises(ValueError, match="must be"):
         write(tmp_path / "data", range(3), **options)
     assert os.listdir(tmp_path) == []

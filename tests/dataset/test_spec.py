@@ -50,7 +50,7 @@ def test_what_is_no_type_is_an_error_of_the_writer_and_makes_no_folder(
 
 
 def test_the_error_says_how_compressed_sequences_are_spelled() -> None:
-    with pytest.raises(SpecError, match=r"utf8\+zstd\[\] is a sequence of compressed values"):
+    with pytest.raises(SpecError, match=r"write utf8\+zstd\[\] for compressed elements"):
         parse_type("utf8[]+zstd", encoders)
 
 
@@ -97,7 +97,7 @@ def changed(**changes: Any) -> Callable[[dict[str, Any]], Any]:
 
 
 def field(name: str, type_: str) -> Callable[[dict[str, Any]], Any]:
-    """One more field, or another type for one."""
+    """Return a spec.json with one more field, or with another type for a field."""
 
     def change(content: dict[str, Any]) -> Any:
         content["spec"][name] = type_

@@ -1,4 +1,4 @@
-"""Writing a dataset: all of it or nothing, whatever happens."""
+"""Writing a dataset: all of it appears or nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SUFFIXES = st.sampled_from(["", "+zstd", "+zstd:1:dict", "+gzip:1", "+lz4", "+zs
 
 @st.composite
 def datasets(draw: st.DrawFn) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """A spec and datapoints of it."""
+    """Draw a spec and datapoints that fit it."""
     spec, values = {}, {}
     for k in range(draw(st.integers(1, 4))):
         name = draw(st.sampled_from(sorted(LOSSLESS)))
@@ -84,7 +84,9 @@ def test_any_dataset_comes_back_as_it_was_written(
         for each in points:
             writer.append(each)
         assert len(writer) == len(points)
-    points = [{name: each[name] for name in spec} for each in points]  # as they come back
+    points = [
+        {name: each[name] for name in spec} for each in points
+    ]  # in the order of the spec, as readers return them
     cached = data.draw(st.sets(st.sampled_from(sorted(spec))))
     mode = data.draw(st.sampled_from(["auto", "aio", "buffered", "mmap"]))
     keep = data.draw(st.booleans())
@@ -149,13 +151,13 @@ def test_a_value_may_change_after_it_was_appended(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ([1, []], "a datapoint is a dict, not list"),
-        ({"number": 1}, "lacks 'words'"),
-        ({"number": 1, "words": [], "more": 2}, "has 'more' beyond its spec"),
-        ({"number": "1", "words": []}, "datapoint 1: 'number' is no int"),
-        ({"number": 1, "words": ["a", 2]}, r"datapoint 1: 'words' is no utf8\[\]"),
-        ({"number": 1, "words": "text"}, "a sequence is a list"),
-        ({"number": 1, "words": {"a": 1}}, "a sequence is a list"),
+        ([1, []], "datapoint 1 has type list; pass a dict"),
+        ({"number": 1}, "datapoint 1 lacks 'words'"),
+        ({"number": 1, "words": [], "more": 2}, "datapoint 1 has the extra 'more'"),
+        ({"number": "1", "words": []}, "datapoint 1: field 'number' .* as int"),
+        ({"number": 1, "words": ["a", 2]}, r"datapoint 1: field 'words' .* as utf8\[\]"),
+        ({"number": 1, "words": "text"}, "expected a list, .* got str"),
+        ({"number": 1, "words": {"a": 1}}, "expected a list, .* got dict"),
         ({"number": 1, "words": 5}, "not iterable"),
     ],
 )
@@ -229,7 +231,7 @@ def test_a_writer_that_is_dropped_warns_and_leaves_nothing(tmp_path: Path) -> No
 def test_an_interrupt_between_two_fields_ends_the_dataset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files would not have the same number of datapoints."""
+    """The files would have different numbers of datapoints, so the dataset is not kept."""
     writer = DatasetWriter(tmp_path / "data", SPEC)
     writer.append(point(0))
     calls = []
@@ -330,7 +332,7 @@ def test_a_killed_writer_leaves_no_dataset_and_the_next_one_cleans_up(
     assert os.listdir(tmp_path) == [".data.writing"]
     with pytest.raises(FileNotFoundError):
         DatasetReader(target)
-    if moment != "before the name":  # whole from then on, only without its name
+    if moment != "before the name":  # at that moment the folder is complete, but not yet renamed
         with pytest.raises(DatasetError):
             DatasetReader(tmp_path / ".data.writing")
     write(target)
@@ -351,7 +353,7 @@ with ffrecord.DatasetWriter(sys.argv[1], {"n": "int", "s": "utf8+zstd[]"}) as wr
 @pytest.mark.long
 def test_writers_killed_at_any_moment_leave_all_or_nothing(tmp_path: Path) -> None:
     target, generator, outcomes = tmp_path / "data", random.Random(1), set()
-    longest = PATIENCE  # the first is not killed: it tells how long this machine takes
+    longest = PATIENCE  # the first writer is not killed, to measure this machine
     for number in range(80):
         process = handmade.python(WRITES, str(target))
         assert process.stdout is not None
@@ -426,7 +428,7 @@ def test_one_call_writes_an_iterable_with_or_without_a_spec(tmp_path: Path) -> N
 def test_one_call_with_nothing_to_write_needs_a_spec(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="needs a spec"):
         write_dataset(tmp_path / "new", [])
-    with pytest.raises(SpecError, match="a datapoint is a dict, not int"):
+    with pytest.raises(SpecError, match="the datapoint has type int; it must be a dict"):
         write_dataset(tmp_path / "new", [5])  # type: ignore[list-item]
     with pytest.raises(SpecError, match="'words' is empty in the first datapoint"):
         write_dataset(tmp_path / "new", [{"words": []}])
