@@ -53,7 +53,7 @@ def make_source(folder: Path, kind: str) -> Path:
 @pytest.mark.parametrize("code", [errno.EIO, errno.EAGAIN])
 @pytest.mark.parametrize("kind", ["tfrecord", "bag", "recordio", "folder"])
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_source_that_cannot_be_read_is_named_and_not_called_damaged(
+def test_a_read_error_names_the_source_and_is_not_called_damage(
     kind: str, code: int, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = make_source(tmp_path, kind)
@@ -66,7 +66,7 @@ def test_a_source_that_cannot_be_read_is_named_and_not_called_damaged(
 
 
 @pytest.mark.parametrize("kind", ["tfrecord", "bag", "recordio", "folder"])
-def test_counts_that_are_short_make_no_difference(
+def test_short_reads_and_writes_make_no_difference(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = make_source(tmp_path, kind)
@@ -81,7 +81,7 @@ def test_counts_that_are_short_make_no_difference(
 @pytest.mark.parametrize(
     "name", ["out.tfrecord", "out.recordio", "out.bag", "out.tar", "out.tar.gz", "out.tar.xz"]
 )
-def test_a_target_that_cannot_be_written_is_named_and_does_not_appear(
+def test_a_write_error_names_the_target_and_leaves_nothing(
     name: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = handmade.write_records(tmp_path / "source.ffr", RECORDS)
@@ -98,7 +98,7 @@ def test_a_target_that_cannot_be_written_is_named_and_does_not_appear(
     ("naming", "number"), [("rename", 0), ("rename", 1), ("rename", 2), ("rename", 3), ("link", 0),
                            ("link", 1)],
 )  # fmt: skip
-def test_a_bag_of_which_one_file_does_not_get_its_name_is_as_it_was(
+def test_a_bag_stays_unchanged_if_one_of_its_files_cannot_be_renamed(
     naming: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files that replace others are renamed, new files are linked."""
@@ -120,7 +120,7 @@ def test_a_bag_of_which_one_file_does_not_get_its_name_is_as_it_was(
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_bag_that_is_not_replaced_by_one_file_keeps_its_index(
+def test_a_bag_keeps_its_index_if_a_single_bag_cannot_replace_it(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = handmade.write_records(tmp_path / "source.ffr", RECORDS)

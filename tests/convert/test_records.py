@@ -59,7 +59,7 @@ def source(tmp_path: Path, kind: str, data: bytes) -> Path:
     return path
 
 
-def test_the_checksum_that_tests_compute_is_the_published_one() -> None:
+def test_the_tests_compute_the_published_crc32c() -> None:
     assert foreign.crc32c(b"123456789") == 0xE3069283
 
 
@@ -174,7 +174,7 @@ def test_a_bag_of_one_file_is_written_as_defined_and_its_package_reads_it(
 
 @settings(max_examples=25)
 @given(st.lists(st.binary(max_size=300), max_size=20), st.data())
-def test_any_records_go_there_and_back(
+def test_any_records_round_trip(
     tmp_path_factory: pytest.TempPathFactory, records: list[bytes], data: st.DataObject
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("any")
@@ -270,7 +270,7 @@ def packed_index(tmp_path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("kind", MAKE)
-def test_a_file_that_was_cut_off_is_an_error_at_every_length(kind: str, tmp_path: Path) -> None:
+def test_a_file_cut_off_at_any_length_is_an_error(kind: str, tmp_path: Path) -> None:
     """A cut between two records of a TFRecord is left out: such a file looks complete."""
     records = [b"one", b"", b"three" * 20]
     whole = MAKE[kind](records)
@@ -311,7 +311,7 @@ def test_every_flipped_bit_is_an_error(kind: str, tmp_path: Path) -> None:
     refuses_flipped(kind, 1, tmp_path)
 
 
-def test_damage_is_told_with_file_record_and_offset(tmp_path: Path) -> None:
+def test_a_damage_error_names_file_record_and_offset(tmp_path: Path) -> None:
     data = bytearray(foreign.tfrecord([b"12345", b"67890", b"abcde"]))
     data[2 * (12 + 5 + 4) + 12] ^= 1  # the first byte of record 2
     path = source(tmp_path, "tfrecord", bytes(data))
@@ -322,7 +322,7 @@ def test_damage_is_told_with_file_record_and_offset(tmp_path: Path) -> None:
     assert str(error).startswith(f"{path}: record 2 at byte 42: ")
 
 
-def test_damage_in_a_later_chunk_is_told_with_its_first_record(tmp_path: Path) -> None:
+def test_damage_in_a_later_chunk_is_reported_with_its_first_record(tmp_path: Path) -> None:
     first = foreign.go_chunk([b"a", b"b", b"c"], "gzip")
     second = bytearray(foreign.go_chunk([b"d", b"e"], "gzip"))
     second[-1] ^= 1
@@ -384,7 +384,7 @@ HOSTILE |= {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_what_was_made_to_harm_is_an_error_and_takes_no_memory(case: str, tmp_path: Path) -> None:
+def test_a_hostile_file_is_an_error_and_allocates_no_memory(case: str, tmp_path: Path) -> None:
     kind, data = HOSTILE[case]
     path = source(tmp_path, kind, data)
     convert(source(tmp_path, kind, MAKE["tfrecord" if kind == "tfrecord" else "go none"]([b""])),
@@ -401,7 +401,7 @@ def test_what_was_made_to_harm_is_an_error_and_takes_no_memory(case: str, tmp_pa
     assert not (tmp_path / "out.ffr").exists()
 
 
-def test_a_snappy_block_that_claims_more_than_any_can_have_is_not_begun() -> None:
+def test_a_snappy_block_that_claims_too_much_is_not_unpacked() -> None:
     with pytest.raises(ValueError, match="7 bytes claim to unpack to 4294967295"):
         snappy.unpack_block(foreign.varint(0xFFFFFFFF) + b"\0x")
 
@@ -431,7 +431,7 @@ SINGLE_BAGS = {
 
 
 @pytest.mark.parametrize("case", BAGS)
-def test_a_bag_that_makes_no_sense_is_an_error(case: str, tmp_path: Path) -> None:
+def test_an_impossible_bag_is_an_error(case: str, tmp_path: Path) -> None:
     (tmp_path / "b.bag").write_bytes(BAGS[case][0])
     (tmp_path / "b.idx").write_bytes(BAGS[case][1])
     with pytest.raises(DamagedSourceError, match=rf"{tmp_path}/b\."):
@@ -440,14 +440,14 @@ def test_a_bag_that_makes_no_sense_is_an_error(case: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("case", SINGLE_BAGS)
-def test_a_bag_of_one_file_that_makes_no_sense_is_an_error(case: str, tmp_path: Path) -> None:
+def test_an_impossible_bag_of_one_file_is_an_error(case: str, tmp_path: Path) -> None:
     (tmp_path / "b.bag").write_bytes(SINGLE_BAGS[case])
     with pytest.raises(DamagedSourceError, match=rf"{tmp_path}/b\.bag"):
         convert(tmp_path / "b.bag", tmp_path / "out.ffr")
     assert sorted(os.listdir(tmp_path)) == ["b.bag"]
 
 
-def test_a_codec_that_recordio_has_not_is_an_error(ours: Path, tmp_path: Path) -> None:
+def test_an_unknown_or_misplaced_codec_is_an_error(ours: Path, tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match="lzma"):
         convert(ours, tmp_path / "out.recordio", codec="lzma")
     with pytest.raises(ConversionError, match="RecordIO only"):

@@ -111,7 +111,7 @@ def same(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize(
     ("name", "target_format"), [("x.h5", None), ("x", "granular"), ("x.tar", None), ("x", "folder")]
 )
-def test_a_dataset_goes_there_and_back_byte_by_byte(
+def test_a_dataset_round_trips_byte_by_byte(
     name: str, target_format: str | None, dataset: Path, tmp_path: Path
 ) -> None:
     there = convert(dataset, tmp_path / name, target_format=target_format)
@@ -127,7 +127,9 @@ def test_a_dataset_goes_there_and_back_byte_by_byte(
     assert back_spec == SPEC
 
 
-def test_a_dataset_goes_to_a_dataset_with_its_compression(dataset: Path, tmp_path: Path) -> None:
+def test_a_dataset_becomes_a_dataset_with_the_same_compression(
+    dataset: Path, tmp_path: Path
+) -> None:
     spec = {"text": "utf8+zstd:19:dict", "list": "int[]", "other": "custom+gzip[]"}
     rows = [{"text": f"{k} " * 50, "list": list(range(k)), "other": [b"x" * k]} for k in range(20)]
     with DatasetWriter(tmp_path / "one", spec, {**encoders, "custom": bytes}) as writer:
@@ -183,9 +185,7 @@ def test_a_dataset_of_granular_is_read_with_all_its_types(granular: Any, tmp_pat
             assert same(found, granular_row(k))
 
 
-def test_granular_reads_what_is_written_for_it(
-    granular: Any, dataset: Path, tmp_path: Path
-) -> None:
+def test_granular_reads_our_files(granular: Any, dataset: Path, tmp_path: Path) -> None:
     convert(dataset, tmp_path / "g", target_format="granular")
     more = {
         "float": lambda data: struct.unpack("<d", data)[0], "bool": lambda data: data == b"\x01",
@@ -315,7 +315,7 @@ BAD_REFS: dict[str, tuple[list[bytes], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_REFS)
-def test_refs_of_granular_that_make_no_sense_are_an_error(case: str, tmp_path: Path) -> None:
+def test_impossible_refs_of_granular_are_an_error(case: str, tmp_path: Path) -> None:
     refs, where = BAD_REFS[case]
     if where != "different numbers of records":
         refs = [*refs, b"\x92\x01\x92\x01\x01"][:2]
@@ -365,7 +365,7 @@ def test_a_hostile_dataset_of_granular_is_an_error(
     assert os.listdir(tmp_path) == ["g"]
 
 
-def test_what_granular_cannot_hold_is_an_error(tmp_path: Path) -> None:
+def test_values_that_granular_cannot_hold_are_an_error(tmp_path: Path) -> None:
     cases: list[tuple[str, Any]] = [
         ("int", 1 << 200), ("int[]", [1, 1 << 200]), ("array", np.zeros(2, [("x", "i4")])),
     ]  # fmt: skip
@@ -384,7 +384,7 @@ def test_what_granular_cannot_hold_is_an_error(tmp_path: Path) -> None:
 # ---- HDF5 ----------------------------------------------------------------------------------
 
 
-def test_hdf5_becomes_fields_of_the_types_that_it_has(tmp_path: Path) -> None:
+def test_hdf5_becomes_fields_of_matching_types(tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
     images = np.random.default_rng(0).integers(0, 255, (7, 4, 5, 3), np.uint8)
     labels = np.arange(7, dtype=">i2")
@@ -417,7 +417,7 @@ def test_hdf5_becomes_fields_of_the_types_that_it_has(tmp_path: Path) -> None:
             assert found["truth"].item() is (k % 2 == 0)
 
 
-def test_what_is_written_as_hdf5_is_what_its_users_expect(dataset: Path, tmp_path: Path) -> None:
+def test_hdf5_is_written_with_ordinary_types(dataset: Path, tmp_path: Path) -> None:
     convert(dataset, tmp_path / "x.h5")
     with h5py.File(tmp_path / "x.h5") as file:
         assert list(file) == list(SPEC)
@@ -442,7 +442,7 @@ def test_what_is_written_as_hdf5_is_what_its_users_expect(dataset: Path, tmp_pat
         max_size=6,
     )
 )  # fmt: skip
-def test_any_rows_go_through_hdf5(
+def test_any_rows_round_trip_through_hdf5(
     tmp_path_factory: pytest.TempPathFactory, values: list[tuple[Any, ...]]
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("rows")
@@ -467,7 +467,7 @@ def test_any_rows_go_through_hdf5(
         ("utf8[]", [["a"]], "field 'f'"),
     ],
 )
-def test_what_hdf5_cannot_hold_is_an_error(
+def test_values_that_hdf5_cannot_hold_are_an_error(
     type_: str, values: list[Any], why: str, tmp_path: Path
 ) -> None:
     with DatasetWriter(tmp_path / "d", {"f": type_}) as writer:
@@ -529,7 +529,7 @@ def from_h5record(k: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("compression", [None, "lzf", "gzip"])
-def test_strings_and_sequences_of_shape_n_1_are_one_value_for_each_row(
+def test_strings_and_sequences_of_shape_n_1_are_one_value_per_row(
     compression: str | None, tmp_path: Path
 ) -> None:
     h5record_by_hand(tmp_path / "x.h5", 40, compression)
@@ -581,7 +581,7 @@ BAD_HDF5: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("case", BAD_HDF5)
-def test_hdf5_that_is_not_rows_or_was_made_to_harm_is_an_error(case: str, tmp_path: Path) -> None:
+def test_hdf5_without_rows_or_hostile_hdf5_is_an_error(case: str, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         BAD_HDF5[case](file)
     with pytest.raises((ConversionError, DamagedSourceError), match=r"x\.h5"):
@@ -589,7 +589,7 @@ def test_hdf5_that_is_not_rows_or_was_made_to_harm_is_an_error(case: str, tmp_pa
     assert os.listdir(tmp_path) == ["x.h5"]
 
 
-def test_hdf5_that_was_cut_off_or_damaged_is_an_error(dataset: Path, tmp_path: Path) -> None:
+def test_truncated_or_damaged_hdf5_is_an_error(dataset: Path, tmp_path: Path) -> None:
     convert(dataset, tmp_path / "x.h5")
     whole = (tmp_path / "x.h5").read_bytes()
     for length in (8, 100, len(whole) // 2, len(whole) - 1):
@@ -607,7 +607,7 @@ def test_hdf5_that_was_cut_off_or_damaged_is_an_error(dataset: Path, tmp_path: P
     assert caught.value.record == 500
 
 
-def test_a_damaged_heap_is_an_error_and_no_endless_loop(tmp_path: Path) -> None:
+def test_a_damaged_heap_is_an_error_and_not_an_endless_loop(tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("t", data=["some text"] * 9, dtype=h5py.string_dtype())
@@ -651,7 +651,7 @@ def test_a_shard_of_webdataset_becomes_typed_fields(tmp_path: Path) -> None:
             assert same(found, due)
 
 
-def test_webdataset_reads_what_is_written_for_it(tmp_path: Path) -> None:
+def test_webdataset_reads_our_files(tmp_path: Path) -> None:
     wds = pytest.importorskip("webdataset")
     spec = {"image": "jpg", "label": "int", "text": "utf8", "data": "array", "note": "json"}
     with DatasetWriter(tmp_path / "d", spec, {**encoders, "jpg": bytes}) as writer:
@@ -687,7 +687,7 @@ def test_a_folder_of_samples_becomes_rows_and_the_types_can_be_chosen(tmp_path: 
         convert(top, tmp_path / "three", target_format="dataset", types={"nix": "int"})
 
 
-def test_one_kind_of_file_of_the_samples_becomes_records(tmp_path: Path) -> None:
+def test_one_field_of_the_samples_becomes_records(tmp_path: Path) -> None:
     top = sample_tree(tmp_path, {"a.jpg": b"1", "a.txt": b"x", "b.jpg": b"2", "b.txt": b"y"})
     convert(top, tmp_path / "out.ffr", field="jpg")
     with FileReader(tmp_path / "out.ffr") as reader:
@@ -712,7 +712,7 @@ def test_one_kind_of_file_of_the_samples_becomes_records(tmp_path: Path) -> None
         ({"a.__key__": b""}, "__key__"),
     ],
 )
-def test_files_that_are_no_samples_are_an_error(
+def test_files_that_are_not_samples_are_an_error(
     files: Mapping[str, bytes], why: str, tmp_path: Path
 ) -> None:
     top = sample_tree(tmp_path, files)
@@ -721,7 +721,7 @@ def test_files_that_are_no_samples_are_an_error(
     assert os.listdir(tmp_path) == ["tree"]
 
 
-def test_two_files_that_would_be_one_field_are_two(tmp_path: Path) -> None:
+def test_two_files_with_the_same_field_name_are_two_fields(tmp_path: Path) -> None:
     top = sample_tree(tmp_path, {"a.left.png": b"1", "a.left.txt": b"2", "a.right.png": b"3"})
     convert(top, tmp_path / "out", target_format="dataset")
     assert spec_of(tmp_path / "out") == {
@@ -733,7 +733,7 @@ def test_two_files_that_would_be_one_field_are_two(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["../../x", "/x", "a.b", "", "a/../b", "a/./b", "a//b"])
-def test_keys_that_are_no_paths_are_refused(key: str, tmp_path: Path) -> None:
+def test_invalid_keys_are_refused(key: str, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     with DatasetWriter(tmp_path / "in/d", {"__key__": "utf8", "x": "bytes"}) as writer:
         writer.append({"__key__": key, "x": b"evil"})
@@ -779,6 +779,6 @@ def test_records_become_a_field_with_a_name_and_a_type(tmp_path: Path) -> None:
         convert(ours, tmp_path / "bad", field="text", types={"text": "utf8"})
 
 
-def test_types_of_rows_are_not_changed(dataset: Path, tmp_path: Path) -> None:
+def test_types_for_rows_are_refused(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match="types is for files or records that become rows"):
         convert(dataset, tmp_path / "x.h5", types={"n": "float"})

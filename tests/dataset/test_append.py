@@ -87,7 +87,7 @@ def data(tmp_path: Path) -> Path:
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=4), st.booleans())
-def test_in_however_many_steps_it_is_the_dataset_written_at_once(
+def test_appending_in_steps_gives_the_dataset_written_at_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int], small: bool
 ) -> None:
     place = tmp_path_factory.mktemp("steps")
@@ -105,7 +105,7 @@ def test_in_however_many_steps_it_is_the_dataset_written_at_once(
     assert sorted(os.listdir(place)) == ["data", "whole"]
 
 
-def test_the_numbers_go_on_and_the_spec_may_be_left_out(data: Path) -> None:
+def test_appended_numbers_continue_and_the_spec_is_optional(data: Path) -> None:
     with DatasetWriter(data, append=True) as writer:
         assert (writer.spec, len(writer)) == (SPEC, 20)
         assert writer.append({**point(20), "a": np.array([20, 20])}) == 20
@@ -113,7 +113,7 @@ def test_the_numbers_go_on_and_the_spec_may_be_left_out(data: Path) -> None:
     assert contents(data) == points(*range(21))
 
 
-def test_without_a_dataset_one_is_begun_and_needs_a_spec(tmp_path: Path) -> None:
+def test_append_creates_a_missing_dataset_and_needs_a_spec(tmp_path: Path) -> None:
     for folder in (tmp_path / "new", tmp_path / "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(SpecError, match=f"{folder}: a new dataset needs a spec"):
@@ -140,7 +140,7 @@ def test_without_a_dataset_one_is_begun_and_needs_a_spec(tmp_path: Path) -> None
         ),
     ],
 )
-def test_another_spec_is_an_error_that_names_what_differs(
+def test_another_spec_is_an_error_that_names_the_differences(
     spec: Mapping[str, str], said: str, data: Path
 ) -> None:
     before = bytes_of(data)
@@ -168,7 +168,7 @@ def test_types_need_their_encoders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["a folder of files", "shards", "a file"])
-def test_what_is_no_dataset_is_an_error_and_stays(what: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_dataset_is_an_error_and_stays(what: str, tmp_path: Path) -> None:
     target = tmp_path / "target"
     if what == "a file":
         target.write_bytes(b"x")
@@ -186,7 +186,7 @@ def test_what_is_no_dataset_is_an_error_and_stays(what: str, tmp_path: Path) -> 
 # ---- dictionaries ----------------------------------------------------------------------------
 
 
-def test_a_dictionary_is_kept_and_used_for_what_is_added(tmp_path: Path) -> None:
+def test_a_dictionary_is_kept_and_used_for_appended_values(tmp_path: Path) -> None:
     data = write(tmp_path / "data", range(300))
     *old, trained = records(data, "log")
     assert trained
@@ -198,7 +198,7 @@ def test_a_dictionary_is_kept_and_used_for_what_is_added(tmp_path: Path) -> None
     assert contents(data) == points(*range(400))
 
 
-def test_too_few_values_for_a_dictionary_are_learnt_from_with_those_that_come(
+def test_values_too_few_for_a_dictionary_train_one_with_later_values(
     tmp_path: Path,
 ) -> None:
     write(tmp_path / "data", range(3))
@@ -212,7 +212,7 @@ def test_too_few_values_for_a_dictionary_are_learnt_from_with_those_that_come(
 # ---- all or nothing --------------------------------------------------------------------------
 
 
-def test_an_open_reader_goes_on_reading_the_old_dataset(data: Path) -> None:
+def test_an_open_reader_keeps_reading_the_old_dataset(data: Path) -> None:
     with DatasetReader(data) as reader, DatasetReader(data, cache_index=False) as lean:
         write(data, range(20, 30), append=True)
         for old in (reader, lean):
@@ -222,7 +222,7 @@ def test_an_open_reader_goes_on_reading_the_old_dataset(data: Path) -> None:
     assert contents(data) == points(*range(30))
 
 
-def test_a_reader_that_opens_it_at_that_moment_has_one_or_the_other(
+def test_a_reader_opened_during_an_append_sees_the_old_or_the_new_dataset(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[int] = []
@@ -256,7 +256,7 @@ def discard(writer: DatasetWriter) -> None:
 
 
 @pytest.mark.parametrize("end", [leave_by_exception, add_nothing, discard])
-def test_a_writer_that_adds_nothing_leaves_the_folder_as_it_was(
+def test_a_writer_that_adds_nothing_leaves_the_folder_unchanged(
     end: Callable[[DatasetWriter], None], data: Path
 ) -> None:
     before, number = bytes_of(data), data.stat().st_ino
@@ -268,7 +268,7 @@ def test_a_writer_that_adds_nothing_leaves_the_folder_as_it_was(
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "link", "exchange"])
-def test_a_failing_disk_leaves_the_dataset_as_it_was(
+def test_a_failing_disk_leaves_the_dataset_unchanged(
     call: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = bytes_of(data)
@@ -323,7 +323,7 @@ def test_a_damaged_dataset_is_refused(name: str, data: Path) -> None:
 # ---- other writers ---------------------------------------------------------------------------
 
 
-def test_a_second_writer_is_told_that_the_dataset_is_in_use(data: Path) -> None:
+def test_a_second_writer_gets_a_busy_error(data: Path) -> None:
     with DatasetWriter(data, append=True) as writer:
         with pytest.raises(BusyError, match=str(data)):
             DatasetWriter(data, append=True)
@@ -332,7 +332,7 @@ def test_a_second_writer_is_told_that_the_dataset_is_in_use(data: Path) -> None:
     assert contents(data) == points(*range(22))
 
 
-def test_a_forked_child_neither_adds_to_it_nor_keeps_it_locked(data: Path) -> None:
+def test_a_forked_child_cannot_append_and_holds_no_lock(data: Path) -> None:
     told, tell = os.pipe()
     with DatasetWriter(data, append=True) as writer:
         child = os.fork()
@@ -370,7 +370,7 @@ def test_datapoints_of_many_threads_all_arrive(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["data"]
 
 
-def test_a_folder_that_is_exchanged_and_emptied_while_it_is_listed_is_no_new_dataset(
+def test_a_folder_exchanged_while_it_is_listed_is_not_taken_for_empty(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another writer finishes after the old folder was opened and before it is listed."""
@@ -393,7 +393,7 @@ def test_a_folder_that_is_exchanged_and_emptied_while_it_is_listed_is_no_new_dat
     assert len(DatasetReader(data)) == before + 2
 
 
-def test_a_dataset_that_was_replaced_meanwhile_is_not_undone(data: Path) -> None:
+def test_a_dataset_replaced_during_an_append_is_not_overwritten(data: Path) -> None:
     writer = DatasetWriter(data, append=True)
     writer.append({**point(20), "a": 1})
     shutil.rmtree(data)
@@ -425,14 +425,14 @@ def test_other_files_in_the_folder_stay(data: Path) -> None:
     )
 
 
-def test_a_folder_in_it_is_an_error_at_once(data: Path) -> None:
+def test_a_subfolder_is_an_error_at_once(data: Path) -> None:
     (data / "notes").mkdir()
     with pytest.raises(AppendError, match=f"{data}: holds the folder 'notes'"):
         DatasetWriter(data, append=True)
     assert os.listdir(data.parent) == ["data"]
 
 
-def test_owner_modes_and_attributes_stay(data: Path) -> None:
+def test_owner_modes_and_attributes_are_kept(data: Path) -> None:
     if os.geteuid() == 0:
         for path in [data, *data.iterdir()]:
             os.chown(path, users.NOBODY, users.NOBODY)
@@ -456,7 +456,7 @@ def test_owner_modes_and_attributes_stay(data: Path) -> None:
         assert os.getxattr(data / "words.ffr", "user.note") == b"kept"
 
 
-def test_a_symlink_to_a_dataset_stays_one(data: Path) -> None:
+def test_a_symlink_to_a_dataset_stays_a_symlink(data: Path) -> None:
     (data.parent / "link").symlink_to("data")
     write(data.parent / "link", [20], append=True)
     assert os.readlink(data.parent / "link") == "data"
@@ -466,7 +466,7 @@ def test_a_symlink_to_a_dataset_stays_one(data: Path) -> None:
 # ---- one call, and shards --------------------------------------------------------------------
 
 
-def test_one_call_adds_the_datapoints_of_an_iterable(tmp_path: Path) -> None:
+def test_write_dataset_appends_the_datapoints_of_an_iterable(tmp_path: Path) -> None:
     for k in range(3):
         assert write_dataset(tmp_path / "data", ({"n": n} for n in range(k)), {"n": "int"},
                              append=True) == k  # fmt: skip
@@ -481,7 +481,7 @@ def append_shards(folder: Path, numbers: Sequence[int], **options: Any) -> int:
     return len(writer)
 
 
-def test_shards_go_on_with_the_last_one(tmp_path: Path) -> None:
+def test_appending_to_shards_continues_with_the_last_shard(tmp_path: Path) -> None:
     folder = tmp_path / "shards"
     assert append_shards(folder, range(6), spec={"n": "int"}) == 6
     assert append_shards(folder, range(6, 7)) == 7
@@ -494,7 +494,7 @@ def test_shards_go_on_with_the_last_one(tmp_path: Path) -> None:
         assert [len(part) for part in reader.parts] == [4, 4, 4, 4, 1]
 
 
-def test_writers_side_by_side_go_on_with_their_own_shards(tmp_path: Path) -> None:
+def test_parallel_writers_continue_with_their_own_shards(tmp_path: Path) -> None:
     folder = tmp_path / "shards"
     for turn in range(3):
         for worker in range(2):
@@ -506,7 +506,7 @@ def test_writers_side_by_side_go_on_with_their_own_shards(tmp_path: Path) -> Non
             assert [each["n"] for each in reader] == list(range(100 * worker, 100 * worker + 15))
 
 
-def test_shards_of_another_spec_or_none_are_errors(tmp_path: Path) -> None:
+def test_appending_to_shards_with_another_spec_or_without_one_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "shards"
     with pytest.raises(SpecError, match="pass spec"):
         append_shards(folder, [])
@@ -517,7 +517,7 @@ def test_shards_of_another_spec_or_none_are_errors(tmp_path: Path) -> None:
             append_shards(folder, [], spec={"n": "float"})
 
 
-def test_the_encoders_of_a_shard_are_those_that_are_given(tmp_path: Path) -> None:
+def test_appended_shards_use_the_given_encoders(tmp_path: Path) -> None:
     doubled = {**encoders, "int": lambda n: encoders["int"](2 * n)}
     append_shards(tmp_path / "shards", [1], spec={"n": "int"})
     append_shards(tmp_path / "shards", [1], encoders=doubled)

@@ -33,12 +33,12 @@ def there_and_back(name: str, value: Any) -> Any:
 
 @given(st.data())
 @pytest.mark.parametrize("name", sorted(LOSSLESS))
-def test_what_comes_back_is_what_was_given(name: str, data: st.DataObject) -> None:
+def test_values_round_trip(name: str, data: st.DataObject) -> None:
     value = data.draw(LOSSLESS[name])
     assert same(value, there_and_back(name, value))
 
 
-def test_the_package_has_codecs_of_the_same_names_for_both_ways() -> None:
+def test_encoders_and_decoders_have_the_same_names() -> None:
     assert ffrecord.encoders is encoders
     assert ffrecord.decoders is decoders
     assert encoders.keys() == decoders.keys() == {*LOSSLESS, "jpg"}
@@ -121,7 +121,7 @@ def test_a_npy_file_of_numpy_in_any_version_and_order_is_an_array() -> None:
         assert same(np.array(array), np.array(decoders["array"](memoryview(stream.getvalue()))))
 
 
-def test_an_array_is_a_view_of_its_record_and_may_be_written_to() -> None:
+def test_an_array_is_a_writable_view_of_its_record() -> None:
     record = bytearray(encoders["array"](np.arange(5)))
     array = decoders["array"](memoryview(record))
     array[0] = 99
@@ -170,13 +170,13 @@ def test_other_writers_png_files_are_read_as_8_bit_channels(
     assert decoders["png"](memoryview(stream.getvalue())).shape == given
 
 
-def test_a_tree_keeps_numpy_scalars_and_gives_lists_for_tuples() -> None:
+def test_a_tree_keeps_numpy_scalars_and_returns_lists_for_tuples() -> None:
     tree = {"a": (1, np.float64(2.5)), "b": {3: np.int8(4), "c": np.datetime64("2026-01-01", "D")}}
     back = there_and_back("tree", tree)
     assert same({**tree, "a": [1, np.float64(2.5)]}, back)
 
 
-def test_arrays_in_a_tree_may_be_written_to() -> None:
+def test_arrays_in_a_tree_are_writable() -> None:
     back = there_and_back("tree", {"a": np.zeros(3)})
     back["a"][0] = 1
     assert back["a"].tolist() == [1, 0, 0]
@@ -221,7 +221,7 @@ OUT_OF_ORDER = np.dtype({"names": ["b", "a"], "formats": ["i1", "i4"], "offsets"
     ],
     ids=lambda value: handmade.label(value)[:30],
 )  # fmt: skip
-def test_a_value_of_another_kind_is_refused(name: str, value: Any) -> None:
+def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ffrecord.EncodeError, match=r"."):
         encoders[name](value)
 
@@ -332,7 +332,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_hostile_bytes_are_an_error_and_take_no_memory(what: str) -> None:
+def test_hostile_bytes_raise_an_error_and_allocate_no_memory(what: str) -> None:
     name, record = HOSTILE[what]
     tracemalloc.start()
     try:
@@ -345,7 +345,7 @@ def test_hostile_bytes_are_an_error_and_take_no_memory(what: str) -> None:
     assert most < 16 * len(record) + (32 << 20)
 
 
-def test_hostile_bytes_in_a_dataset_are_our_error(tmp_path: Path) -> None:
+def test_hostile_bytes_in_a_dataset_raise_a_decode_error(tmp_path: Path) -> None:
     """Write each hostile record as it is, into a field of its type."""
     fields = {f"{k} {what}": pair for k, (what, pair) in enumerate(HOSTILE.items())}
     raw = dict.fromkeys(decoders, bytes)
@@ -376,7 +376,7 @@ def tampered(record: bytes, seed: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_tampered_bytes_give_a_value_or_an_error_and_nothing_else(name: str) -> None:
+def test_tampered_bytes_give_a_value_or_a_decode_error(name: str) -> None:
     record = encoders[name](EXAMPLES[name])
     outcomes = set()
     for seed in range(400):
@@ -403,7 +403,7 @@ def test_tampered_bytes_give_a_value_or_an_error_and_nothing_else(name: str) -> 
         ("utf8+lz4", "lz4", "lz4"),
     ],
 )
-def test_a_package_that_is_missing_is_asked_for_by_name(
+def test_a_missing_package_is_named_with_the_pip_command(
     type_: str, module: str, package: str
 ) -> None:
     """Run in a new interpreter in which the package cannot be imported."""
@@ -428,7 +428,7 @@ except ffrecord.MissingPackageError as error:
     assert f"pip install {package}" in run.stdout
 
 
-def test_a_package_that_is_there_is_given() -> None:
+def test_an_installed_package_is_loaded() -> None:
     assert optional.load("msgpack") is msgpack
 
 

@@ -28,11 +28,11 @@ def back(text: str, record: bytes, dictionary: bytes = b"") -> bytes:
 
 @given(st.binary(max_size=300) | st.binary(max_size=9).map(lambda part: part * 5000))
 @pytest.mark.parametrize("text", KINDS)
-def test_what_comes_back_is_what_was_given(text: str, value: bytes) -> None:
+def test_values_round_trip(text: str, value: bytes) -> None:
     assert back(text, compressor(parse_compression(text))(value)) == value
 
 
-def test_frames_are_those_of_their_formats() -> None:
+def test_other_programs_unpack_the_frames() -> None:
     value = b"some text, " * 1000
     packed = {name: compressor(Compression(name, 3))(value) for name in ("zstd", "gzip", "lz4")}
     assert gzip.decompress(packed["gzip"]) == value
@@ -51,7 +51,7 @@ def test_frames_are_those_of_their_formats() -> None:
         ("lz4:16", Compression("lz4", 16)),
     ],
 )
-def test_a_compression_as_it_is_written(text: str, parsed: Compression) -> None:
+def test_a_compression_is_parsed(text: str, parsed: Compression) -> None:
     assert parse_compression(text) == parsed
 
 
@@ -60,7 +60,7 @@ def test_a_compression_as_it_is_written(text: str, parsed: Compression) -> None:
     ["", "brotli", "zstd:", "zstd:23", "zstd:x", "gzip:10", "gzip:dict", "lz4:6:dict",
      "zstd:dict:3", "zstd:99999999999999999999", "ZSTD", "zstd:３"],
 )  # fmt: skip
-def test_what_is_no_compression_is_an_error(text: str) -> None:
+def test_an_unknown_compression_is_an_error(text: str) -> None:
     with pytest.raises(SpecError):
         parse_compression(text)
 
@@ -90,7 +90,7 @@ def test_a_damaged_frame_is_an_error(text: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["zstd", "gzip", "lz4"])
-def test_a_damaged_frame_leaves_nothing_behind_for_the_next(text: str) -> None:
+def test_a_damaged_frame_does_not_affect_the_next_one(text: str) -> None:
     decompress = decompressor(parse_compression(text))
     whole = compressor(parse_compression(text))(VALUE)
     for damaged in frames(text).values():
@@ -145,7 +145,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("what", BOMBS)
-def test_a_bomb_is_an_error_and_takes_no_memory(what: str) -> None:
+def test_a_bomb_is_an_error_and_allocates_no_memory(what: str) -> None:
     text, record = BOMBS[what]
     back("gzip", compressor(Compression("gzip", 1))(b"x"))
     tracemalloc.start()
@@ -201,7 +201,7 @@ def test_a_dictionary_makes_small_values_smaller_and_is_stored_with_them(tmp_pat
         assert [unpack(record.tobytes()).decode() for record in records.read(range(3000))] == values
 
 
-def test_values_after_the_first_use_the_dictionary_of_the_first(
+def test_later_values_use_the_dictionary_of_the_first_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ffrecord.dataset.writer.SAMPLE_VALUES", 500)
@@ -219,7 +219,7 @@ def test_values_after_the_first_use_the_dictionary_of_the_first(
 
 
 @pytest.mark.parametrize("values", [[], ["one"], [""] * 50, ["a"] * 50])
-def test_too_little_to_learn_from_is_no_dictionary(values: list[str], tmp_path: Path) -> None:
+def test_too_few_values_give_no_dictionary(values: list[str], tmp_path: Path) -> None:
     reader = write(tmp_path / "new", "utf8+zstd:dict", values)
     assert [point["x"] for point in reader] == values
     with FileReader(tmp_path / "new" / "x.ffr") as records:

@@ -73,7 +73,7 @@ def datasets(draw: st.DrawFn) -> tuple[dict[str, str], list[dict[str, Any]]]:
 
 @settings(max_examples=50)
 @given(drawn=datasets(), data=st.data())
-def test_any_dataset_comes_back_as_it_was_written(
+def test_any_dataset_round_trips(
     drawn: tuple[dict[str, str], list[dict[str, Any]]],
     data: st.DataObject,
     tmp_path_factory: pytest.TempPathFactory,
@@ -99,7 +99,7 @@ def test_any_dataset_comes_back_as_it_was_written(
         assert same(list(reader), points)
 
 
-def test_types_of_ones_own_need_an_encoder_and_a_decoder_and_nothing_else(tmp_path: Path) -> None:
+def test_own_types_need_only_an_encoder_and_a_decoder(tmp_path: Path) -> None:
     mine: dict[str, Any] = {"point": lambda xy: b"%d,%d" % xy, "raw": bytearray}
     with DatasetWriter(
         tmp_path / "new", {"p": "point[]", "r": "raw+lz4", "i": "raw"}, mine
@@ -127,7 +127,7 @@ def test_every_field_is_a_record_file_of_the_documented_layout(tmp_path: Path) -
         assert np.frombuffer(bounds, "<i8").tolist() == [0, 0, 1, 3, 6, 6, 7]
 
 
-def test_a_dataset_of_nothing_is_one(tmp_path: Path) -> None:
+def test_an_empty_dataset_can_be_written(tmp_path: Path) -> None:
     reader = DatasetReader(write(tmp_path / "new", 0))
     assert (len(reader), list(reader), reader.read([])) == (0, [], [])
     with pytest.raises(IndexError):
@@ -188,7 +188,7 @@ def test_an_empty_folder_becomes_the_dataset(tmp_path: Path) -> None:
     assert len(DatasetReader(write(tmp_path / "data"))) == 10
 
 
-def test_two_writers_of_one_dataset_do_not_meet(tmp_path: Path) -> None:
+def test_a_second_writer_of_the_same_dataset_is_refused(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "data", SPEC) as writer:
         writer.append(point(0))
         with pytest.raises(BusyError, match="another writer"):
@@ -197,7 +197,7 @@ def test_two_writers_of_one_dataset_do_not_meet(tmp_path: Path) -> None:
     assert len(DatasetReader(tmp_path / "data")) == 2
 
 
-def test_a_writer_that_is_closed_takes_nothing(tmp_path: Path) -> None:
+def test_a_closed_writer_takes_no_datapoints(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "data", SPEC)
     writer.append(point(0))
     writer.close()
@@ -221,7 +221,7 @@ def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_writer_that_is_dropped_warns_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_dropped_writer_warns_and_leaves_nothing(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "data", SPEC)
     with pytest.warns(ResourceWarning, match="dropped without close"):
         del writer
@@ -415,7 +415,7 @@ def test_types_are_inferred_from_the_first_datapoint() -> None:
     }  # fmt: skip
 
 
-def test_one_call_writes_an_iterable_with_or_without_a_spec(tmp_path: Path) -> None:
+def test_write_dataset_works_with_and_without_a_spec(tmp_path: Path) -> None:
     points = [{"n": k, "words": ["a"] * (k + 1)} for k in range(5)]
     assert write_dataset(tmp_path / "inferred", iter(points)) == 5
     assert write_dataset(tmp_path / "given", points, {"n": "float", "words": "json+lz4"}) == 5
@@ -425,7 +425,7 @@ def test_one_call_writes_an_iterable_with_or_without_a_spec(tmp_path: Path) -> N
     assert list(inferred) == list(given_) == points
 
 
-def test_one_call_with_nothing_to_write_needs_a_spec(tmp_path: Path) -> None:
+def test_write_dataset_without_datapoints_needs_a_spec(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="needs a spec"):
         write_dataset(tmp_path / "new", [])
     with pytest.raises(SpecError, match="the datapoint has type int; it must be a dict"):
@@ -446,7 +446,7 @@ def test_a_failing_iterable_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_the_bar_is_quiet_where_there_is_no_terminal(
+def test_there_is_no_progress_bar_without_a_terminal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_dataset(tmp_path / "quiet", [{"n": 1}])
