@@ -45,7 +45,7 @@ class PendingDatapoints:
 
 
 class Datapoints(ABC):
-    """Datapoints by number."""
+    """Base class of readers: datapoints by number."""
 
     directory: str = ""
     """The dataset's folder, or "" if it has no folder."""
@@ -61,11 +61,11 @@ class Datapoints(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Hash of the data: datasets with the same datapoints, written alike, have the same."""
+        """Hash that is the same for the same datapoints, written in the same way."""
 
     @abstractmethod
     def available(self, index: SupportsIndex) -> dict[str, Part]:
-        """Return the largest mask for a datapoint: for sequences their whole range, else True."""
+        """Return the largest mask of a datapoint: the range of each sequence, True for others."""
 
     @abstractmethod
     def _begin(

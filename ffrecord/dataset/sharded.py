@@ -5,7 +5,7 @@ Each writer has a different `shardstart`, and the number of writers as `shardste
 divide the shards among themselves in the same way.
 
 A shard appears when it is complete. If a writer is killed, its finished shards stay, and a new
-writer with the first missing number as `shardstart` can continue.
+writer can continue with the first missing number as `shardstart`, or with `append=True`.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class ShardedDatasetWriter(Finishing):
 
     @property
     def spec(self) -> dict[str, str]:
+        """The types of the fields, by name."""
         return dict(self._spec)
 
     def __len__(self) -> int:
@@ -165,6 +166,7 @@ class JoinedDatasets(Datapoints):
 
     @property
     def size(self) -> int:
+        """Total size of the record files, or of the records in memory, in bytes."""
         return sum(part.size for part in self.parts)
 
     def __len__(self) -> int:
@@ -248,6 +250,7 @@ class ShardedDatasetReader(Closing, JoinedDatasets):
 
     @property
     def shards(self) -> int:
+        """Number of shards that are read."""
         return len(self.parts)
 
     def to_memory(self, fields: Collection[str] | None = None) -> JoinedDatasets:
@@ -255,6 +258,7 @@ class ShardedDatasetReader(Closing, JoinedDatasets):
         return JoinedDatasets([part.to_memory(fields) for part in self.parts])
 
     def close(self) -> None:
+        """Close the files of all shards. Values that were read stay valid."""
         for part in self.parts:
             part.close()
 

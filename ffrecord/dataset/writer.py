@@ -116,6 +116,7 @@ class DatasetWriter(Finishing):
 
     @property
     def spec(self) -> dict[str, str]:
+        """The types of the fields, by name."""
         return dict(self._spec)
 
     def __len__(self) -> int:

@@ -236,17 +236,17 @@ EVIL: dict[str, list[tuple[tarfile.TarInfo, bytes]]] = {
     "a hard link to a folder": [
         member("d", type=tarfile.DIRTYPE), member("h", type=tarfile.LNKTYPE, linkname="d")
     ],
-    "a file that is a folder too": [member("a/b", b"1"), member("a", b"2")],
+    "a file that is also a folder": [member("a/b", b"1"), member("a", b"2")],
     "a name that is too long": [member("x" * 256, b"1")],
-    "a symlink that says nothing": [member("s", type=tarfile.SYMTYPE, linkname="")],
-    "a symlink that says too much": [member("s", type=tarfile.SYMTYPE, linkname="x/" * 3000)],
+    "a symlink without a target": [member("s", type=tarfile.SYMTYPE, linkname="")],
+    "a symlink with too long a target": [member("s", type=tarfile.SYMTYPE, linkname="x/" * 3000)],
     "a file as the top": [member(".", b"1")],
-    "an owner beyond all numbers": [member("a", b"1", uid=1 << 40)],
-    "an attribute that no file has": [
+    "an owner beyond 32 bits": [member("a", b"1", uid=1 << 40)],
+    "an attribute beyond the limits": [
         member("a", b"1", pax_headers={"SCHILY.xattr.user." + "x" * 300: "1"})
     ],
-    "a time that is none": [member("a", b"1", pax_headers={"mtime": "nan"})],
-    "a type that nobody knows": [member("a", type=b"Z")],
+    "an invalid time": [member("a", b"1", pax_headers={"mtime": "nan"})],
+    "an unknown type": [member("a", type=b"Z")],
     "a sparse file": [
         member("a", b"", pax_headers={"GNU.sparse.major": "0", "GNU.sparse.minor": "1",
                                       "GNU.sparse.map": "0,0", "GNU.sparse.size": str(1 << 60)})

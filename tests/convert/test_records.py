@@ -379,7 +379,7 @@ HOSTILE |= {
         "go", chunk_of("go", "snappy", b"\xff\x06\0\0sNaPpY\x01\x02\0\0xx"),
     ),
     "data that is not gzip": ("python", chunk_of("python", "gzip", b"this is not gzip")),
-    "gzip that was cut off": ("go", chunk_of("go", "gzip", gzip.compress(b"x" * 1000)[:-9])),
+    "truncated gzip": ("go", chunk_of("go", "gzip", gzip.compress(b"x" * 1000)[:-9])),
 }  # fmt: skip
 
 
@@ -415,16 +415,16 @@ def test_a_file_with_holes_cannot_claim_a_record_of_any_size(tmp_path: Path) -> 
 
 
 BAGS = {
-    "an index that is no multiple of 8": (b"abc", foreign.limits([b"abc"]) + b"x"),
+    "an index of an uneven size": (b"abc", foreign.limits([b"abc"]) + b"x"),
     "limits beyond the data": (b"abc", struct.pack("<2Q", 2, 1 << 60)),
     "limits that decrease": (b"abc", struct.pack("<2Q", 3, 2)),
     "limits of 2^64-1": (b"abc", struct.pack("<Q", (1 << 64) - 1)),
-    "data that no limit reaches": (b"abcdef", foreign.limits([b"abc"])),
+    "data beyond the last limit": (b"abcdef", foreign.limits([b"abc"])),
 }
 SINGLE_BAGS = {
     "too short": b"abc",
     "an index beyond the end": b"abc" + struct.pack("<Q", 1 << 60),
-    "an index that is no multiple of 8": b"abcdefg" + struct.pack("<2Q", 3, 3),
+    "an index of an uneven size": b"abcdefg" + struct.pack("<2Q", 3, 3),
     "limits that decrease": b"abc" + struct.pack("<3Q", 2, 1, 3),
     "limits beyond the data": b"abc" + struct.pack("<3Q", 0, 1 << 60, 3),
 }

@@ -574,7 +574,7 @@ BAD_HDF5: dict[str, Callable[[Any], object]] = {
         "r", (1 << 60,), "u1", chunks=(1 << 20,)
     ),
     "one name twice": lambda file: [file.create_dataset(n, data=[0]) for n in ("a.b", "a/b")],
-    "text that is not": lambda file: file.create_dataset(
+    "invalid text": lambda file: file.create_dataset(
         "t", data=np.array([b"\xff\xfe"], object), dtype=h5py.string_dtype()
     ),
 }
