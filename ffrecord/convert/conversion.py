@@ -93,7 +93,7 @@ def convert(
         field: For a source with rows, the field to convert. For records that become rows, the name
             of the new field.
         types: The type of each field, by name, if files or records become rows.
-        drop_names: Allow to convert files into records, which have no names.
+        drop_names: Allow the conversion of files into records, which have no names.
         codec: The codec of RecordIO: none, snappy or gzip.
         shard_size: Write a folder of tars of about this size, such as "1GB".
         force: Replace an existing file. A folder is never replaced.

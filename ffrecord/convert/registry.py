@@ -154,7 +154,8 @@ def _ours(path: str) -> str:
     """Return "packed" if the last record is the index of a packed folder, otherwise "records".
 
     Raises:
-        IndexStructureError, IndexChecksumError: The last record is a damaged index, or may be one.
+        IndexStructureError: The last record is a damaged index, or may be one.
+        IndexChecksumError: The last record is a damaged index, or may be one.
     """
     with FileReader(path) as reader:
         try:
@@ -171,7 +172,7 @@ def _ours(path: str) -> str:
 
 
 def _last_is_intact(reader: FileReader) -> bool:
-    """Return True if the last record has its checksum: it is what its writer wrote."""
+    """Return True if the last record matches its checksum, so that it is as it was written."""
     try:
         for _ in reader.stream(reader.n - 1):
             pass
