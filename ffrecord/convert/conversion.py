@@ -194,7 +194,9 @@ def _check_target(dst: str, path: str, target: Format, sources: list[str], force
             )
     if os.path.isdir(path):
         if os.listdir(path):
-            raise FileExistsError(errno.EEXIST, f"this folder exists; {NEVER_REPLACED}", dst)
+            raise FileExistsError(
+                errno.EEXIST, f"this folder already exists; {NEVER_REPLACED}", dst
+            )
         if not target.is_folder:
             raise IsADirectoryError(errno.EISDIR, f"this is a folder; {NEVER_REPLACED}", dst)
         return
