@@ -1,6 +1,6 @@
-"""Conversions between our formats and others: `convert`, and the formats by name.
+"""Conversions between our formats and others: `convert`, and `FORMATS` by name.
 
-docs/converting.md says what becomes what, what is lost, and has the bytes of the other formats.
+docs/converting.md lists how data is converted, what is lost, and the bytes of the other formats.
 """
 
 from __future__ import annotations

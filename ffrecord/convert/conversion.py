@@ -1,8 +1,8 @@
-"""`convert`: from one format to another, item by item, and counted at the end.
+"""`convert`: convert files from one format to another, item by item, and count the result.
 
-What is written is put into a hidden folder beside the target, opened again there and counted, and
-only then given its name. So it appears whole and right, or not at all, and what was under that name
-stays until then.
+The target is written into a hidden folder beside its final place. There it is opened again and
+counted, and only then it gets its name. So the target appears complete or not at all, and an
+existing file stays until it is replaced.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from ffrecord.errors import (
 from ffrecord.progress import bar
 from ffrecord.text import Advised, listed, parse_size, there_already
 
-NEVER_REPLACED = "is never replaced: remove it, or name another target"
-DOING = "converting"  # in the name of the folder that it is done in
+NEVER_REPLACED = "folders are never replaced; remove it or choose another target"
+DOING = "converting"  # part of the name of the hidden folder
 
 
 @dataclass(slots=True)
@@ -52,17 +52,17 @@ class ConversionReport:
     source_format: str
     target_format: str
     read: int
-    """Records, rows or files, as the source has them."""
+    """Number of records, rows or files in the source. Folders are not counted."""
     written: int
-    """As the target says that it has, opened again. Of files, those that are not folders."""
+    """Number of records, rows or files in the finished target."""
     replaced: int = 0
-    """Files that a later one of the same name took the place of."""
+    """Number of files that a later file of the same name replaced."""
     skipped: dict[str, int] = field(default_factory=dict)
-    """Things that the target cannot hold, by kind."""
+    """Number of things that the target cannot hold, by kind."""
     source_contents: Counts | None = None
-    """If `read` counts files: how many of each kind, and the folders."""
+    """If `read` counts files: the number of each kind, and of folders."""
     target_contents: Counts | None = None
-    """Likewise for `written`."""
+    """If `written` counts files: the number of each kind, and of folders."""
 
 
 def convert(
@@ -79,22 +79,28 @@ def convert(
     force: bool = False,
     verbose: bool = False,
 ) -> ConversionReport:
-    """Convert files of one format into another; docs/converting.md says what becomes what.
+    """Convert files of one format into another. An error leaves the target as it was.
+
+    docs/converting.md lists how each format is converted into the others.
 
     Args:
-        src: a file or folder; or several of one format, which are read one after the other.
-        dst: the file or folder to make.
-        source_format, target_format: one of `ffrecord.convert.FORMATS`, where the files and their
-            names do not tell.
-        field: of rows, the field to take; of records that become rows, the field's name.
-        types: field -> type, for fields that are made of files or records.
-        drop_names: files may become records, which have no names.
-        codec: of RecordIO: none, snappy or gzip.
-        shard_size: write a folder of tars of about this size ("1GB").
-        force: replace a file that is there. A folder is never replaced.
-        verbose: show a progress bar.
+        src: A file or folder, or several of the same format, which are read one after the other.
+        dst: The file or folder to create.
+        source_format: A name in `ffrecord.convert.FORMATS`. By default, the content and the name of
+            the source decide.
+        target_format: A name in `ffrecord.convert.FORMATS`. By default, the name of the target
+            decides.
+        field: For a source with rows, the field to convert. For records that become rows, the name
+            of the new field.
+        types: The type of each field, by name, if files or records become rows.
+        drop_names: Allow the conversion of files into records, which have no names.
+        codec: The codec of RecordIO: none, snappy or gzip.
+        shard_size: Write a folder of tars of about this size, such as "1GB".
+        force: Replace an existing file. A folder is never replaced.
+        verbose: Show a progress bar.
 
-    Returns what was read and written. An error leaves the target as it was.
+    Returns:
+        The numbers of items read and written.
     """
     paths = _source_paths(src)
     options = ConvertOptions(
@@ -109,13 +115,13 @@ def convert(
     if target.name == source.name and options.codec is None:
         _refuse_itself(os.fsdecode(dst), paths)
     path = _target_path(os.fsdecode(dst))
-    # Also if there is nothing to do: the last run may have been killed when it was done.
+    # Even if the target exists: the last run may have been killed after it was finished.
     remove_abandoned(path, DOING)
     check = partial(_check_target, os.fsdecode(dst), path, target, paths, force)
     job = _Job(paths, source, path, target, options, force, verbose, check)
     report = job.run()
     report.skipped = dict(options.skipped)
-    if options.skipped and job.shortcut is not _pack:  # which warns itself
+    if options.skipped and job.shortcut is not _pack:  # pack_folder has warned already
         what = f"{paths[0]}: not converted: {listed(options.skipped)}"
         warnings.warn(what, SkippedWarning, stacklevel=2)
     return report
@@ -124,7 +130,7 @@ def convert(
 def _source_paths(src: Path | Sequence[Path]) -> list[str]:
     sources = [src] if isinstance(src, (str, os.PathLike)) else list(src)
     if not sources:
-        raise ValueError("src is an empty list: at least one source is needed")
+        raise ValueError("src is an empty list; pass at least one source")
     return [absolute(path) for path in sources]
 
 
@@ -136,8 +142,8 @@ def _source_format(paths: list[str], name: str | None) -> Format:
         other = registry.find(path)
         if other.name != first.name:
             message = (
-                f"{path}: is of the format {other.name}, {paths[0]} of {first.name}; "
-                "convert them one by one, or name the format of all, "
+                f"{path}: has the format {other.name}, but {paths[0]} has the format {first.name}; "
+                "convert them one by one, or name one format for all with "
             )
             raise ConversionError(Advised(message, "source_format", "--from"))
     return first
@@ -147,55 +153,69 @@ def _target_format(dst: str, source: Format, name: str | None, options: ConvertO
     shape = source.shape if options.field is None else Rows
     target = registry.find_target(dst, shape) if name is None else registry.named(name)
     if options.shard_size is not None and target.name != "tar":
-        raise ConversionError("a shard size is for tars only")
+        size = "shard_size", "--shard-size"
+        message = f" is for tar only, and {dst} has the format {target.name}; leave it out"
+        raise ConversionError(Advised("", *size, message))
     if options.shard_size is not None:
         target = replace(target, is_folder=True)
     if options.codec is not None and not target.name.startswith("recordio"):
-        raise ConversionError("a codec is for RecordIO only")
+        message = f" is for RecordIO only, and {dst} has the format {target.name}; leave it out"
+        raise ConversionError(Advised("", "codec", "--codec", message))
     return target
 
 
 def _refuse_itself(dst: str, sources: list[str]) -> None:
-    """Into another format a file may be converted where it is."""
+    """Raise ConversionError if the target is a source. Called if both have the same format.
+
+    A file may be replaced by its own conversion into another format.
+    """
     for source in sources:
         if os.path.exists(dst) and os.path.samefile(dst, source):
             raise ConversionError(
-                f"{dst}: is what is to be converted, and of that format already; name another "
-                "target or format"
+                f"{dst}: is a source as well as the target, and already has the target's format; "
+                "choose another target or another format"
             )
 
 
 def _target_path(dst: str) -> str:
-    """Where to write: replacing a link would orphan the file."""
+    """Return the path to write to. A symlink is followed, so that it stays a link."""
     path = os.path.abspath(dst)
     return os.path.realpath(path) if os.path.islink(path) else path
 
 
 def _check_target(dst: str, path: str, target: Format, sources: list[str], force: bool) -> None:
-    """An error if something is in the way."""
+    """Raise an error if the target lies in a source, or exists and may not be replaced."""
     for source in sources:
         if os.path.isdir(source) and os.path.realpath(path).startswith(
             os.path.join(os.path.realpath(source), "")
         ):
-            raise ConversionError(f"{dst}: is inside of what is to be converted")
+            raise ConversionError(
+                f"{dst}: is inside the source {source}; choose a target outside of it"
+            )
     if os.path.isdir(path):
         if os.listdir(path):
-            raise FileExistsError(errno.EEXIST, f"a folder that is there {NEVER_REPLACED}", dst)
+            raise FileExistsError(
+                errno.EEXIST, f"this folder already exists; {NEVER_REPLACED}", dst
+            )
         if not target.is_folder:
-            raise IsADirectoryError(errno.EISDIR, f"a folder in the way {NEVER_REPLACED}", dst)
+            raise IsADirectoryError(errno.EISDIR, f"this is a folder; {NEVER_REPLACED}", dst)
         return
     check_target(path)
     for name in _products(path, target, both=True):
         if os.path.lexists(name) and (not force or target.is_folder):
             shown = dst if name == path else name
             if target.is_folder:
-                raise FileExistsError(errno.EEXIST, "is there already", shown)
+                message = "this file already exists; remove it or choose another target"
+                raise FileExistsError(errno.EEXIST, message, shown)
             raise there_already(shown, argument="force")
 
 
 def _products(path: str, target: Format, *, both: bool = False) -> list[str]:
-    """The files that a target is made of; with `both` also the index of a bag that has none: it
-    would be taken for that bag's."""
+    """Return the paths of the files of a target.
+
+    With `both`, include the index beside a bag of one file: if a file of that name exists, it would
+    be taken for the index of the new bag.
+    """
     is_two = target.name == "bag" or (both and target.name == "bag-single")
     return [path, bag.index_path(path)] if is_two else [path]
 
@@ -222,6 +242,7 @@ class _Job:
             self.shortcut = _SHORTCUTS.get((source.name, target.name))
 
     def run(self) -> ConversionReport:
+        """Write the target in a hidden folder, count its items, and give it its name."""
         folder = NewFolder(self._path, DOING, self._check)
         try:
             with self._failing_as_the_target(folder.path):
@@ -231,8 +252,8 @@ class _Job:
                 found = there.names if isinstance(there, Counts) else there
                 if found != written.items:
                     raise CountError(
-                        f"{self._path}: {written.items} items were written, but opened again it "
-                        f"says {found}; it is not kept"
+                        f"{self._path}: {written.items} items were written, but the finished file "
+                        f"has {found}, so it is not kept; please report this"
                     )
                 self._publish(folder.path)
         finally:
@@ -255,14 +276,17 @@ class _Job:
             given = _Counted(reshaped.items)
             reshaped.items = given
             written = self._target.write(staged, reshaped, self._options)
-        self._compare("read", self._read, total)
-        if self._target.shape is not NamedFiles:
-            self._compare("given to the writer", given.count, written.items)
+        if total not in (None, self._read):
+            raise CountError(
+                f"{self._path}: not written: {self._paths[0]} says it has {total} items, but "
+                f"{self._read} were read; it may have changed meanwhile: convert it again"
+            )
+        if self._target.shape is not NamedFiles and given.count != written.items:
+            raise CountError(
+                f"{self._path}: not written: the writer got {given.count} items and reports "
+                f"{written.items}; please report this"
+            )
         return written
-
-    def _compare(self, what: str, found: int, due: int | None) -> None:
-        if due is not None and found != due:
-            raise CountError(f"{self._path}: {found} items were {what}, {due} were due")
 
     def _count_read(self, items: Iterable[Any], total: int | None) -> Iterator[Any]:
         kind = self._source.shape.item_name
@@ -279,19 +303,19 @@ class _Job:
                 yield item
 
     def _publish(self, folder: str) -> None:
-        """Give it its name, durably."""
+        """Give the target its name, durably."""
         if self._target.is_folder:
             publish_folder(folder, self._path)
             return
         names = _products(self._path, self._target)
         stale = _products(self._path, self._target, both=True)[::-1]
-        if len(names) == 1:  # which replaces what has its name
+        if len(names) == 1:  # a rename replaces the old file
             stale = stale[:-1]
         publish_files(folder, names, stale, force=self._force)
 
     @contextmanager
     def _failing_as_the_target(self, folder: str) -> Iterator[None]:
-        """Name the target in errors of what is written, wherever that is until then."""
+        """Make write errors name the target instead of the file in the hidden folder."""
         try:
             yield
         except (NoRoomError, WriteFailedError) as error:
@@ -305,7 +329,7 @@ class _Job:
 
 
 class _Counted:
-    """An iterable that knows how many items it has given."""
+    """An iterable that counts the items that it has yielded."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self.count = 0
@@ -319,7 +343,7 @@ class _Counted:
 
 @contextmanager
 def _opened(paths: list[str], source: Format, options: ConvertOptions) -> Iterator[Shape]:
-    """The first source, followed by the others."""
+    """Open the first source, and chain the items of the others to it."""
     with source.read(paths[0], options) as first:
         if len(paths) > 1:
             spec = first.spec if isinstance(first, Rows) else {}
@@ -336,7 +360,10 @@ def _chained(
     for path in others:
         with source.read(path, options) as shape:
             if isinstance(shape, Rows) and shape.spec != spec:
-                raise ConversionError(f"{path}: its fields are {shape.spec}, not {spec}")
+                raise ConversionError(
+                    f"{path}: its fields are {shape.spec}, but the first source has {spec}; "
+                    "convert them one by one"
+                )
             yield from shape.items
 
 
@@ -357,5 +384,5 @@ def _extract(path: str, staged: str, verbose: bool, options: ConvertOptions) -> 
         return found
 
 
-# Where there is more to gain than from items one by one.
+# These pairs have code that is faster than copying items one by one.
 _SHORTCUTS = {("folder", "packed"): _pack, ("packed", "folder"): _extract}

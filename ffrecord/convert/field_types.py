@@ -1,7 +1,7 @@
-"""Types of fields, where rows go from one format to another.
+"""Types of fields, as rows go from one format to another.
 
-Values travel decoded, but for those that would lose by it or that nobody has to look into: images,
-JSON, msgpack and types with a codec of the user's own. Those travel as the bytes that are stored.
+Most values travel decoded. Images, JSON, msgpack and types with the user's own codec travel as
+their stored bytes: decoding could lose something, and no conversion needs their content.
 """
 
 from __future__ import annotations
@@ -18,30 +18,33 @@ DECODED = frozenset(codecs.decoders) - PASSED_ON
 
 
 def check_type(field: str, text: str) -> None:
-    """Refuse a type for a field that datasets have no codec for."""
+    """Raise ConversionError if datasets have no codec for a field's type."""
     name, _ = split_type(text)
     if name not in codecs.decoders:
         known = ", ".join(codecs.decoders)
-        raise ConversionError(f"field {field!r}: there is no type {name!r}; there are {known}")
+        raise ConversionError(f"field {field!r}: unknown type {name!r}; choose one of {known}")
 
 
 def single_type(field: str, text: str, why: str) -> str:
-    """Return a type's name; an error if it is of a sequence. `why` says who has no sequences."""
+    """Return a type's name; raise ConversionError with the reason `why` if it is a sequence."""
     name, sequence = split_type(text)
     if sequence:
-        raise ConversionError(f"field {field!r} is a sequence, {text}: {why}")
+        raise ConversionError(
+            f"field {field!r} has the type {text}, a sequence, but {why}; convert to a dataset, or "
+            "choose another field"
+        )
     return name
 
 
 def decode(name: str, data: Any) -> Any:
-    """Return the value of the bytes that are stored for it. Raises what a decoder raises."""
+    """Return the value for its stored bytes. Exceptions of the decoder pass through."""
     if name not in DECODED:
         return bytes(data)
     return codecs.decoders[name](memoryview(data))
 
 
 def encode(name: str, value: Any) -> bytes:
-    """Return the bytes that are stored for a value."""
+    """Return the stored bytes of a value."""
     if name not in DECODED:
         return codecs.encode_bytes(value)
     encoded: bytes = codecs.encoders[name](value)
@@ -51,6 +54,6 @@ def encode(name: str, value: Any) -> bytes:
 def codecs_for(
     spec: Mapping[str, str], known: Mapping[str, Callable[[Any], Any]], same: Callable[[Any], Any]
 ) -> dict[str, Callable[[Any], Any]]:
-    """Return codecs for a dataset's types: `known` ones where it is decoded, else `same`."""
+    """Return a codec for each type: from `known` if its values are decoded, otherwise `same`."""
     names = {split_type(text)[0] for text in spec.values()}
     return {name: known[name] if name in DECODED else same for name in names}

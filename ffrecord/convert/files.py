@@ -1,8 +1,8 @@
-"""Files of other formats: opened, read from front to back, and written.
+"""Files of other formats: open, read from front to back, and write.
 
-An OSError of an open file does not name the file, and Python's own file objects take EAGAIN for the
-end of a file, or return None where bytes are due. Here both are errors of ours. A short count is no
-error: the buffers above ask again.
+Python's file objects have two flaws: an OSError of an open file does not name the file, and EAGAIN
+looks like the end of the file, or returns None instead of bytes. Here both raise our own errors,
+which name the file. A short count is not an error: the buffers above ask again.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ffrecord.errors import DamagedSourceError, ReadFailedError
 from ffrecord.records.opening import refuse_other_kinds
 
 STEP = 1 << 20
-"""Bytes that are read at once."""
+"""Bytes per read."""
 
 GATHERED = 128 << 10
-"""Bytes that are written at once."""
+"""Bytes per write."""
 
 
 class SourceFile(Closing):
-    """A regular file, and where in it the next read begins.
+    """A regular file that is read from front to back.
 
-    A length is compared with what is left of the file before anything is read or allocated.
+    Each length is compared with the rest of the file before anything is read or allocated.
     """
 
     def __init__(self, path: str) -> None:
@@ -42,29 +42,30 @@ class SourceFile(Closing):
 
     @property
     def left(self) -> int:
+        """Number of bytes from `offset` to the end of the file."""
         return self.size - self.offset
 
-    def read(self, length: int, record: int | None = None, what: str = "it") -> bytes:
-        """Return `length` bytes; an error that names the record if there are fewer."""
+    def read(self, length: int, record: int | None = None, what: str = "the next part") -> bytes:
+        """Return `length` bytes; raise an error that names the record if there are fewer."""
         self.require(length, record, what)
         begin = self.offset
         data = self._file.read(length)
         self.offset += len(data)
         if len(data) != length:
-            raise self.damaged("was cut off while it was read", record, begin)
+            raise self.damaged("the file was cut off while it was read", record, begin)
         return data
 
-    def require(self, length: int, record: int | None = None, what: str = "it") -> None:
-        """An error unless so many bytes are left, and no more than a record may have."""
+    def require(self, length: int, record: int | None = None, what: str = "the next part") -> None:
+        """Raise an error if fewer bytes are left, or if a record may not be that long."""
         if length > self.left:
             raise self.damaged(
-                f"{what} needs {length} bytes, the file has {self.left} more", record, self.offset
-            )
-        if length > LARGEST_RECORD:
-            raise self.damaged(
-                f"{what} has {length} bytes; {LARGEST_RECORD} is the most that is read",
+                f"{what} needs {length} bytes, but the file ends after {self.left} more",
                 record, self.offset,
             )  # fmt: skip
+        if length > LARGEST_RECORD:
+            raise self.damaged(
+                f"{what} claims {length} bytes; the limit is {LARGEST_RECORD}", record, self.offset
+            )
 
     def seek(self, offset: int) -> None:
         self._file.seek(offset)
@@ -73,6 +74,7 @@ class SourceFile(Closing):
     def damaged(
         self, what: str, record: int | None = None, offset: int | None = None
     ) -> DamagedSourceError:
+        """Return the error for damage at a record or an offset of this file."""
         return DamagedSourceError(self.path, what, record, offset)
 
     def close(self) -> None:
@@ -80,14 +82,14 @@ class SourceFile(Closing):
 
 
 class PieceReader:
-    """A file to read from, made of pieces. Memory is taken as they come."""
+    """A file object over an iterable of pieces. Holds one piece at a time."""
 
     def __init__(self, pieces: Iterable[Buffer]) -> None:
         self._pieces = iter(pieces)
         self._piece = memoryview(b"")
 
     def read(self, length: int) -> bytes:
-        """Return `length` bytes, or fewer at the end."""
+        """Return `length` bytes, or fewer at the end of the pieces."""
         found = bytearray()
         while len(found) < length:
             if not len(self._piece):
@@ -102,16 +104,17 @@ class PieceReader:
 
 
 def open_to_read(path: str, flags: int = os.O_RDONLY | os.O_CLOEXEC) -> io.BufferedReader:
+    """Open a file for reading. Read errors name the file and the offset."""
     return io.BufferedReader(_Reading(path, flags), STEP)
 
 
 def open_new(path: str) -> io.BufferedWriter:
-    """Open a file to write to, which must not be there yet."""
+    """Create a file for writing; raise FileExistsError if it exists. Write errors name the file."""
     return io.BufferedWriter(_Writing(path, "xb"), GATHERED)
 
 
 def read_start(path: str, length: int) -> bytes:
-    """Return the first `length` bytes of a file, or all if it has fewer."""
+    """Return the first `length` bytes of a file, or all bytes if it is shorter."""
     with open_to_read(path) as file:
         return file.read(length)
 
@@ -121,7 +124,7 @@ class _Reading(io.FileIO):
         fd = open_path(path, flags)
         try:
             super().__init__(fd, "rb")
-        except OSError as error:  # a folder
+        except OSError as error:  # the path is a folder
             os.close(fd)
             raise OSError(error.errno, error.strerror, path) from error
         self._path = path

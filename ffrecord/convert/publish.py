@@ -1,9 +1,10 @@
-"""Giving files and folders that were made in a hidden folder their names beside it, durably.
+"""Durable renames of finished files and folders from a hidden folder to their final names.
 
-One file or folder does in one step. A bag has two files, and no two names change at once: both old
-ones go first, and that is on the disk before a new one comes. So whoever looks, or comes back after
-a power cut, finds the old bag, the new one, or half of one, which is no bag; but never the data of
-one with the index of another. If a step fails, what was there is put back.
+One file or folder is renamed in one step. A bag has two files, and two names cannot change at once:
+both old files are moved away first, and that is on disk before a new file appears. So at any
+moment, also after a power cut, there is the old bag, the new one, or half of one, which is not a
+bag. The data of one bag is never beside the index of another. If a step fails, the old files are
+put back.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ffrecord.disk import libc
 
 
 def publish_folder(folder: str, name: str) -> None:
-    """The one in `folder` that has this name. Nothing, or an empty folder, is where it goes."""
+    """Move the folder out of `folder` to `name`, where nothing or an empty folder is."""
     place = os.path.join(folder, os.path.basename(name))
     _make_durable(place)
     _move_folder(place, name)
@@ -27,13 +28,16 @@ def publish_folder(folder: str, name: str) -> None:
 
 
 def publish_files(folder: str, names: list[str], stale: list[str], *, force: bool) -> None:
-    """Files in `folder`. With `force` they may replace others; `stale` are those that must be gone
-    before the first of them is there."""
+    """Move files out of `folder` to `names`.
+
+    With `force` they may replace others. Files in `stale` are moved away before the first new file
+    appears.
+    """
     beside = os.path.dirname(names[0])
     staged = [os.path.join(folder, os.path.basename(name)) for name in names]
     for place, name in zip(staged, names, strict=True):
         _make_durable(place)
-        if force and os.path.exists(name):  # a file that is replaced keeps its mode
+        if force and os.path.exists(name):  # the new file gets the mode of the old one
             os.chmod(place, stat.S_IMODE(os.stat(name).st_mode))
     with ExitStack() as undo:
         aside = _set_aside(folder, stale if force else [], undo)
@@ -47,7 +51,7 @@ def publish_files(folder: str, names: list[str], stale: list[str], *, force: boo
 
 
 def _set_aside(folder: str, names: list[str], undo: ExitStack) -> list[str]:
-    """Old files, into the folder, in which nobody takes them for anything."""
+    """Move old files into the hidden folder, where no program takes them for a bag."""
     aside = []
     for name in filter(os.path.lexists, names):
         aside.append(os.path.join(folder, f"old {os.path.basename(name)}"))
@@ -61,12 +65,12 @@ def _set_aside(folder: str, names: list[str], undo: ExitStack) -> list[str]:
 def _put_back(aside: str, name: str) -> None:
     try:
         os.rename(aside, name)
-    except OSError:  # perhaps the one that was the reason: the folder is removed, with all in it
+    except OSError:  # rename may be the call that fails; the hidden folder is removed afterwards
         os.link(aside, name)
 
 
 def _name_anew(place: str, name: str) -> None:
-    """Give a file its name, unless somebody has taken that since it was looked for."""
+    """Give a file its name; raise FileExistsError if the name was taken since the check."""
     try:
         rename_to_new_file(place, name)
     except FileExistsError as error:
@@ -74,7 +78,7 @@ def _name_anew(place: str, name: str) -> None:
 
 
 def _move_folder(place: str, name: str) -> None:
-    """To another folder, which needs the right to write to the folder itself: its `..` changes."""
+    """Move a folder into another. Its own write permission is needed, because its `..` changes."""
     mode = stat.S_IMODE(os.stat(place).st_mode)
     os.chmod(place, mode | stat.S_IWUSR)
     rename_to_new(place, name)
@@ -87,7 +91,7 @@ def _make_durable(path: str) -> None:
     try:
         with writing(path):
             if is_folder:
-                libc.syncfs(fd)  # file by file it takes many times as long
+                libc.syncfs(fd)  # fsync of each file takes many times as long
             else:
                 os.fsync(fd)
     finally:

@@ -1,4 +1,4 @@
-"""All formats, and how a path tells which one it is: by what it begins with, then by its name."""
+"""All formats, and the detection of a path's format: by its first bytes, then by its name."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.counts import Counts
+from ffrecord.archive.index import legacy
 from ffrecord.convert.files import read_start
 from ffrecord.convert.formats import (
     bag,
@@ -31,30 +32,33 @@ from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SPEC_NAME
 from ffrecord.errors import (
     ConversionError,
     FFRecordError,
+    IndexChecksumError,
+    IndexStructureError,
     MissingPackageError,
     NotPackedFolderError,
+    SampleChecksumError,
 )
-from ffrecord.format.index import INDEX_NAME
+from ffrecord.format.index import INDEX_NAME, LEGACY_MAGIC, MAGIC
 from ffrecord.format.records import PART_NAME
 from ffrecord.records.opening import refuse_other_kinds
 from ffrecord.records.reader import FileReader
-from ffrecord.text import Advised
+from ffrecord.text import Advised, for_shell
 
 Reads: TypeAlias = Callable[[str, ConvertOptions], AbstractContextManager[Shape]]
 
-START = 512
+START = 512  # bytes; a tar's magic is at byte 257
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format: the shape that it has, and its three functions."""
+    """One format: its name, its shape, and its functions."""
 
     name: str
     shape: type[Shape]
     read: Reads
     write: Callable[[str, Any, ConvertOptions], Written]
     count: Callable[[str], int | Counts]
-    """How many items a file of it says that it has; of files, how many of each kind."""
+    """Return the number of items in a file of this format, or the number of files by kind."""
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
 
@@ -84,31 +88,32 @@ OURS = ".ffr"
 
 
 def named(name: str) -> Format:
+    """Return the format with a name."""
     if name == "webdataset":
         name = "tar"
     if name not in FORMATS:
-        raise ConversionError(f"there is no format {name!r}; there are {KNOWN}")
+        raise ConversionError(f"unknown format {name!r}; choose one of {KNOWN}")
     return FORMATS[name]
 
 
 def find(path: str) -> Format:
-    """The format of a file or folder that is there."""
+    """Return the format of an existing file or folder."""
     name = _folder_format(path) if os.path.isdir(path) else _file_format(path)
     if name is None:
-        message = f"{path}: neither its beginning nor its name tells its format: name it with "
+        message = f"{path}: cannot detect the format by the content or the name; name it with "
         raise ConversionError(Advised(message, "source_format", "--from", f": {KNOWN}"))
     return FORMATS[name]
 
 
 def find_target(path: str, shape: type[Shape]) -> Format:
-    """The format that a name asks for, given the shape of what is to be written."""
+    """Return the format for a target's name, given the shape of the source."""
     if path.endswith(OURS):
         return FORMATS[{Records: "records", NamedFiles: "packed"}.get(shape, "records")]
     by_name = _by_name(path)
     if by_name is not None:
         return FORMATS[by_name]
     if os.path.splitext(path)[1] and not path.endswith("/") and not os.path.isdir(path):
-        message = f"{path}: its name does not tell a format: name it with "
+        message = f"{path}: the suffix of the target is not one of a known format; name it with "
         raise ConversionError(Advised(message, "target_format", "--to", f": {KNOWN}"))
     return FORMATS["dataset" if shape is Rows else "folder"]
 
@@ -137,7 +142,7 @@ def _file_format(path: str) -> str | None:
     try:
         if tfrecord.begins(start):
             return "tfrecord"
-    except MissingPackageError:  # nobody has said that it is one
+    except MissingPackageError:  # the file may well be of another format
         pass
     try:
         return _ours(path)
@@ -146,12 +151,64 @@ def _file_format(path: str) -> str | None:
 
 
 def _ours(path: str) -> str:
+    """Return "packed" if the last record is the index of a packed folder, otherwise "records".
+
+    Raises:
+        IndexStructureError: The last record is a damaged index, or may be one.
+        IndexChecksumError: The last record is a damaged index, or may be one.
+    """
     with FileReader(path) as reader:
         try:
             Archive(reader)
         except NotPackedFolderError:
             return "records"
+        except (IndexStructureError, IndexChecksumError) as error:
+            if not _last_is_intact(reader):
+                raise
+            if _last_is_no_legacy_index(reader):
+                return "records"
+            raise type(error)(_with_advice(error)) from error
     return "packed"
+
+
+def _last_is_intact(reader: FileReader) -> bool:
+    """Return True if the last record matches its checksum, so that it is as it was written."""
+    try:
+        for _ in reader.stream(reader.n - 1):
+            pass
+    except SampleChecksumError:
+        return False
+    return True
+
+
+def _last_is_no_legacy_index(reader: FileReader) -> bool:
+    """Return True if the last record begins like the original's index, but no index follows.
+
+    The caller has checked that the record is intact, so damage is not the reason. Two cases cannot
+    be decided and return False: a record that ends like our index, perhaps of a later version, and
+    a record that is too long to be parsed in memory.
+    """
+    number = reader.n - 1
+    if reader.record_size(number) > legacy.most_bytes(number):
+        return False
+    record = reader.read_one(number).tobytes()
+    if record.endswith(MAGIC):
+        return False
+    try:
+        legacy.parse(reader.fnames[-1], record, len(LEGACY_MAGIC), legacy.most_entries(number))
+    except IndexStructureError:
+        return True
+    return False
+
+
+def _with_advice(error: FFRecordError) -> Advised:
+    """Return an index error's message and the option that converts the file as records."""
+    before = "; if it is a file of plain records, pass "
+    return Advised(
+        "",
+        f'{error}{before}source_format="records"',
+        f"{for_shell(error)}{before}--from records",
+    )
 
 
 def _folder_format(path: str) -> str:
@@ -163,7 +220,7 @@ def _folder_format(path: str) -> str:
         spec = os.path.join(path, shards[0], SPEC_NAME)
         if os.path.isfile(spec):
             return _dataset_format(spec) or "folder"
-    if names and all(name.endswith(tar.SUFFIXES) for name in names):  # shards of WebDataset's
+    if names and all(name.endswith(tar.SUFFIXES) for name in names):  # WebDataset's shards
         return "tar"
     if names and all(PART_NAME.fullmatch(name) for name in {*names} - {INDEX_NAME}):
         return "packed" if INDEX_NAME in names else "records"
@@ -171,7 +228,7 @@ def _folder_format(path: str) -> str:
 
 
 def _dataset_format(spec: str) -> str | None:
-    """Whose `spec.json` it is; None if it is nobody's, but a file that happens to have the name."""
+    """Return the format that a `spec.json` belongs to, or None if it belongs to neither."""
     if not os.path.isfile(spec):
         return None
     text = read_start(spec, LARGEST_SPEC + 1)

@@ -1,4 +1,4 @@
-"""From one shape to another. docs/converting.md has the table of what becomes what."""
+"""Conversions from one shape to another. docs/converting.md has the table of all pairs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ffrecord.errors import ConversionError
 from ffrecord.text import Advised
 
 FIELD = "data"
-"""The name of a field that is made of records."""
+"""The name of the field if records become rows and the user names no field."""
 
 
 def reshape(source: Shape, wanted: type[Shape], options: ConvertOptions) -> Shape:
-    """Return the source in another shape, or itself if it has that already."""
+    """Return the source in another shape, or the source itself if it has that shape."""
     if wanted is Records:
         return to_records(source, options)
     if wanted is NamedFiles:
@@ -52,16 +52,15 @@ def to_files(source: Shape, options: ConvertOptions) -> NamedFiles:
 def to_rows(source: Shape, options: ConvertOptions) -> Rows:
     if isinstance(source, Rows):
         if options.types:
-            raise ConversionError(
-                "types are for what is made of files or records; rows have theirs"
-            )
+            message = " is for files or records that become rows; the source has types already"
+            raise ConversionError(Advised("", "types", "--type", f"{message}: leave it out"))
         return source if options.field is None else _one_field(source, options.field)
     if isinstance(source, NamedFiles):
         rows = webdataset.to_rows(source, options)
     else:
         field = options.field or FIELD
         text = options.types.get(field, "bytes")
-        type_ = field_types.single_type(field, text, "a record is one value")
+        type_ = field_types.single_type(field, text, "a record holds one value")
         rows = Rows({field: text}, _rows(source, field, type_), source.count)
     for field in options.types:
         _require_field(rows, field)
@@ -72,10 +71,9 @@ def to_rows(source: Shape, options: ConvertOptions) -> Rows:
 
 def _contents(files: NamedFiles, options: ConvertOptions) -> Records:
     if not options.drop_names:
-        kept = " only the contents of the files are kept, in the order of their paths"
-        raise ConversionError(
-            Advised("records have no names: with ", "drop_names=True", "--drop-names", kept)
-        )
+        before = "the source has named files, and records have no names; pass "
+        after = " to keep only the contents of the files, in the order of their paths"
+        raise ConversionError(Advised(before, "drop_names=True", "--drop-names", after))
     return Records(_without_names(files, options))
 
 
@@ -88,16 +86,15 @@ def _without_names(files: NamedFiles, options: ConvertOptions) -> Iterator[bytes
 
 
 def _values(rows: Rows, options: ConvertOptions) -> Records:
-    """One field of rows, as the bytes that a dataset stores."""
+    """Return one field of rows, as the bytes that a dataset stores."""
     named = [name for name in rows.spec if name != webdataset.KEY]
     if options.field is None and len(named) != 1:
+        before = f"the source has {len(named)} fields, and a record holds one; choose it with "
         known = f": {', '.join(rows.spec)}"
-        raise ConversionError(
-            Advised("a record is one field; choose one with ", "field", "--field", known)
-        )
+        raise ConversionError(Advised(before, "field", "--field", known))
     field = options.field or named[0]
     _require_field(rows, field)
-    type_ = field_types.single_type(field, rows.spec[field], "a record is one value")
+    type_ = field_types.single_type(field, rows.spec[field], "a record holds one value")
     return Records((field_types.encode(type_, row[field]) for row in rows.items), rows.count)
 
 
@@ -108,7 +105,7 @@ def _one_field(rows: Rows, field: str) -> Rows:
 
 def _require_field(rows: Rows, field: str) -> None:
     if field not in rows.spec:
-        raise ConversionError(f"there is no field {field!r}; there are {', '.join(rows.spec)}")
+        raise ConversionError(f"there is no field {field!r}; the fields are {', '.join(rows.spec)}")
 
 
 def _rows(records: Records, field: str, type_: str) -> Iterator[Row]:
@@ -116,7 +113,7 @@ def _rows(records: Records, field: str, type_: str) -> Iterator[Row]:
         try:
             value = field_types.decode(type_, record)
         except Exception as error:
-            what = f"record {number} is no {type_}: {reason(error)}"
+            what = f"record {number} cannot be decoded as {type_}: {reason(error)}"
             raise ConversionError(what) from error
         yield {field: value}
 

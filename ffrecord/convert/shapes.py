@@ -1,8 +1,8 @@
-"""The three shapes that data has, whatever the format: records, named files, rows of fields.
+"""The three shapes of data: records, named files, rows of fields.
 
-A format is read as one of them and written from one of them, so N formats need N modules. What is
-in a shape comes as an iterator, in order, and once: an item is used before the next one is asked
-for. Nothing holds more than a few items.
+Each format is read as one shape and written from one shape, so N formats need N modules. The items
+of a shape come from an iterator, in order and once. Each item is used before the next one is
+requested, so only a few items are in memory.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ Buffer: TypeAlias = Any  # bytes, or anything else with the buffer protocol
 Row: TypeAlias = dict[str, Any]
 
 LARGEST_RECORD = (1 << 31) - 1
-"""Bytes. A length in a file cannot be believed: with holes the file may claim any size."""
+"""Limit in bytes. A length in a file is not to be trusted: a file with holes may claim any size."""
 
 
 @dataclass(slots=True)
 class Records:
-    """A sequence of bytes each."""
+    """Items of bytes."""
 
     item_name: ClassVar = "record"
     items: Iterable[Buffer]
-    count: int | None = None  # if that is known beforehand
+    count: int | None = None  # None if it is not known beforehand
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file, folder or symlink below some top, which itself is the entry with an empty path.
+    """A file, folder or symlink below a top folder. The top folder's entry has an empty path.
 
-    `target` is what a symlink says, `hard_link` the earlier path that this is another name for.
-    `content` gives a file's bytes, in pieces, at most once and before the next entry is taken.
+    `target` is the target of a symlink. `hard_link` is the path of an earlier entry that is the
+    same file. `content` returns a file's bytes in pieces. It may be called once, and only before
+    the next entry is requested.
     """
 
     path: bytes
@@ -63,15 +64,15 @@ class FileEntry:
 
     @property
     def is_file(self) -> bool:
-        """A regular file with a content of its own."""
+        """True for a regular file that is not a hard link to an earlier entry."""
         return stat.S_ISREG(self.mode) and not self.hard_link
 
 
 def split_path(path: bytes) -> list[bytes]:
-    """Return the names of an entry's path; none for the top.
+    """Return the names in an entry's path; an empty list for the top folder.
 
     Raises:
-        ConversionError: it leads out of the top, or cannot be a path.
+        ConversionError: The path leads out of the top folder, or is not a valid path.
     """
     if not path:
         return []
@@ -79,19 +80,25 @@ def split_path(path: bytes) -> list[bytes]:
     for name in names:
         reason = ""
         if name in (b"", b".", b".."):
-            reason = "it has an empty name, . or .. in it"
-        elif b"\0" in name or len(name) > LONGEST_NAME:
-            reason = f"it has a NUL in it, or a name of more than {LONGEST_NAME} bytes"
+            reason = "it contains an empty name, '.' or '..'"
+        elif b"\0" in name:
+            reason = "it contains a NUL"
+        elif len(name) > LONGEST_NAME:
+            reason = f"it contains a name of {len(name)} bytes; the limit is {LONGEST_NAME}"
         if reason:
-            raise ConversionError(f"{to_text(path)[:200]!r} is no path below a folder: {reason}")
+            raise ConversionError(
+                f"{to_text(path)[:200]!r}: not a path inside the target folder: {reason}"
+            )
     if len(names) > DEEPEST:
-        raise ConversionError(f"{to_text(path)[:200]!r}…: more than {DEEPEST} levels deep")
+        raise ConversionError(
+            f"{to_text(path)[:200]!r}…: {len(names)} levels of folders; the limit is {DEEPEST}"
+        )
     return names
 
 
 @dataclass(slots=True)
 class NamedFiles:
-    """Entries, each folder before what is in it. `count` is of those that are not folders."""
+    """Entries, each folder before its contents. `count` does not include folders."""
 
     item_name: ClassVar = "file"
     items: Iterable[FileEntry]
@@ -100,10 +107,10 @@ class NamedFiles:
 
 @dataclass(slots=True)
 class Rows:
-    """Dicts with a value for every field of the spec, whose types are those of a dataset.
+    """Dicts with a value for every field of the spec. The types are those of a dataset.
 
-    Values are what the dataset's decoders give; of types in `field_types.PASSED_ON` and of types
-    that are not known, the stored bytes.
+    Values are decoded by the dataset's decoders. Values of types in `field_types.PASSED_ON` and of
+    unknown types are their stored bytes.
     """
 
     item_name: ClassVar = "row"
@@ -117,7 +124,7 @@ Shape: TypeAlias = "Records | NamedFiles | Rows"
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """Options of a conversion; `convert` says what each means."""
+    """Options of a conversion, as described in `convert`."""
 
     field: str | None = None
     types: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -125,16 +132,18 @@ class ConvertOptions:
     codec: str | None = None
     shard_size: int | None = None
     mtime_ns: int = 0
-    """For files that are made of records or rows: the source's own time, so that the same source
-    gives the same bytes."""
+    """Time of files made of records or rows: the source's, so that the output is reproducible."""
     skipped: Counter[str] = dataclasses.field(default_factory=Counter)
-    """How many things are left out, by kind: for whoever leaves them out to add to."""
+    """Number of things left out, by kind. Formats and shapes add to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Counts of a writer: the items in the file, and those that it was given and then replaced by
-    later ones of the same name."""
+    """Counts of a writer.
+
+    `items` is the number of items in the file, `replaced` the number of items that a later one of
+    the same name replaced.
+    """
 
     items: int
     replaced: int = 0

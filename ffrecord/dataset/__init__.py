@@ -1,6 +1,6 @@
 """Datasets of typed fields: a folder with one record file for each field, and `spec.json`.
 
-docs/datasets.md shows how they are used and has their bytes.
+docs/datasets.md shows how to use datasets and specifies their bytes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""`encoders` and `decoders`: the types that come with the package, by name.
+"""`encoders` and `decoders`: the built-in types, by name.
 
-An encoder makes bytes of a value, a decoder a value of bytes. Decoders that `view_decoder` marks,
-as all of these are, get a writable view of the record instead of a copy. A failure is an
-`EncodeError` or a `DecodeError`, to which writer and reader add the field, the datapoint and the
-file. docs/datasets.md has the bytes of each type.
+An encoder turns a value into bytes, a decoder turns bytes into a value. Decoders marked with
+`view_decoder` get a writable view of the record instead of a copy; all built-in ones but `bytes`
+are marked. Failures are raised as `EncodeError` or `DecodeError`; the writer and the reader add the
+field, the datapoint and the file. docs/datasets.md specifies the bytes of each type.
 
-Records may be damaged or made to harm. No decoder here runs code from them (nothing is unpickled),
-and none takes memory that the record's own length does not back, but for compressed data, which
+Records may be damaged or hostile. No decoder runs code from a record: nothing is unpickled. No
+decoder allocates more memory than the record's length justifies, except for compressed data, which
 has limits.
 """
 
@@ -33,19 +33,23 @@ AnyDecoder = TypeVar("AnyDecoder", bound=Decoder)
 
 _FLOAT = struct.Struct("<d")
 
-# Extension types of msgpack in a tree.
+# msgpack extension types in a tree.
 TREE_ARRAY = 1
 TREE_INT = 2
 TREE_SCALAR = 3
 
 
 def view_decoder(decode: AnyDecoder) -> AnyDecoder:
-    """Mark a decoder as one that takes a writable `memoryview`; others get a copy, `bytes`."""
+    """Mark a decoder to receive a writable `memoryview` of the record.
+
+    Decoders without the mark receive a copy, as `bytes`.
+    """
     decode.takes_view = True  # type: ignore[attr-defined]
     return decode
 
 
 def takes_view(decode: Decoder) -> bool:
+    """Return True if `view_decoder` marked the decoder."""
     return bool(getattr(decode, "takes_view", False))
 
 
@@ -57,7 +61,7 @@ def encode_bytes(value: Any) -> bytes:
 @raising(EncodeError)
 def encode_utf8(value: Any) -> bytes:
     if not isinstance(value, str):
-        raise TypeError(f"text is a str, not {type(value).__name__}")
+        raise TypeError(f"expected a str, got {type(value).__name__}")
     return value.encode("utf-8")
 
 
@@ -68,7 +72,7 @@ def decode_utf8(buffer: memoryview) -> str:
 
 @raising(EncodeError)
 def encode_int(value: Any) -> bytes:
-    """Two's complement of as many bytes as it needs, at least one, the lowest first."""
+    """Return the number in two's complement, little endian, in as few bytes as hold its sign."""
     number = operator.index(value)
     return number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
 
@@ -76,17 +80,19 @@ def encode_int(value: Any) -> bytes:
 @raising(DecodeError)
 def decode_int(buffer: memoryview) -> int:
     if not len(buffer):
-        raise ValueError("an int has at least one byte")
+        raise ValueError("a stored int must have at least one byte")
     return int.from_bytes(buffer, "little", signed=True)
 
 
 @raising(EncodeError)
 def encode_float(value: Any) -> bytes:
     if not isinstance(value, (numbers.Real, np.floating, np.integer)):
-        raise TypeError(f"a float is a real number, not {type(value).__name__}")
+        raise TypeError(f"expected a real number, got {type(value).__name__}")
     number = float(value)
-    if number != value and value == value:  # only nan differs from itself
-        raise ValueError(f"{value!r} is not a number that 64 bits can hold")
+    if number != value and value == value:  # only NaN differs from itself
+        raise ValueError(
+            f"a 64-bit float cannot hold {value!r} exactly; pass float(value) to round"
+        )
     return _FLOAT.pack(number)
 
 
@@ -99,7 +105,7 @@ def decode_float(buffer: memoryview) -> float:
 @raising(EncodeError)
 def encode_bool(value: Any) -> bytes:
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"a bool is True or False, not {type(value).__name__}")
+        raise TypeError(f"expected True or False, got {type(value).__name__}")
     return b"\x01" if value else b"\x00"
 
 
@@ -107,7 +113,7 @@ def encode_bool(value: Any) -> bytes:
 def decode_bool(buffer: memoryview) -> bool:
     start = bytes(buffer[:2])
     if start not in (b"\x00", b"\x01"):
-        raise ValueError("a bool is one byte, 0 or 1")
+        raise ValueError("a stored bool must be one byte, 0 or 1")
     return start == b"\x01"
 
 
@@ -115,7 +121,7 @@ def decode_bool(buffer: memoryview) -> bool:
 def encode_json(value: Any) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
-    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can express
+    except UnicodeEncodeError:  # a lone surrogate, which only a \u escape can express
         return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
@@ -137,11 +143,11 @@ def decode_msgpack(buffer: memoryview) -> Any:
 
 @raising(EncodeError)
 def encode_tree(value: Any) -> bytes:
-    """Nested dicts and lists of arrays, numbers, text, bytes, booleans and None."""
+    """Encode nested dicts and lists of arrays, numbers, text, bytes, booleans and None."""
     msgpack = optional.load("msgpack")
 
     def extended(item: Any) -> Any:
-        # Before msgpack sees it: to it numpy's float64 is a float and its str_ a str.
+        # numpy scalars come first: msgpack would store a np.float64 as float and a np.str_ as str.
         if isinstance(item, dict):
             return {extended(key): extended(below) for key, below in item.items()}
         if isinstance(item, (list, tuple)):
@@ -164,18 +170,18 @@ def decode_tree(buffer: memoryview) -> Any:
         if code == TREE_INT:
             return decode_int(memoryview(data))
         if code in (TREE_ARRAY, TREE_SCALAR):
-            # A copy: msgpack's bytes may not be written to.
+            # A copy, because msgpack's bytes are read-only.
             array = decode_array(memoryview(bytearray(data)))
             return array if code == TREE_ARRAY else array[()]
-        raise ValueError(f"a tree has no leaves of type {code}")
+        raise ValueError(f"the tree has a leaf of the unknown msgpack extension type {code}")
 
     return _unpack(buffer, ext_hook=leaf)
 
 
 def _unpack(buffer: memoryview, **options: Any) -> Any:
     msgpack = optional.load("msgpack")
-    # First without making anything: a list may claim as many items as there are bytes, and so may
-    # the list in it, and memory would be taken for all of them before the end is missed.
+    # Skip through the record first, which allocates nothing. Nested lists may each claim as many
+    # items as the record has bytes, and unpackb would allocate them all before it finds the end.
     counter = msgpack.Unpacker(max_buffer_size=max(1, len(buffer)))
     counter.feed(buffer)
     counter.skip()

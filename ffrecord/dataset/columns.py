@@ -1,8 +1,8 @@
-"""The fields of a dataset as columns: which records are a datapoint's, and what they decode to.
+"""The fields of a dataset as columns: the records of each datapoint, and their decoded values.
 
-A column's values are records of its file, or of memory if they are kept there. A sequence's
-elements are neighbours; `Bounds` says where each sequence begins: datapoint i has the elements from
-bound i up to bound i + 1.
+A column's values are records in its file, or copies of them in memory. The elements of a sequence
+are neighbouring records. `Bounds` holds where each sequence begins: datapoint i has the elements
+from bound i up to, not including, bound i + 1.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ from ffrecord.dataset.optional import reason
 from ffrecord.dataset.spec import BOUND, FieldType, Manifest, parse_type
 from ffrecord.errors import DatasetError, DecodeError, FFRecordError, SpecError
 
-# When a column is taken into memory: about so many bytes at once, and at most so many records.
+# A column is loaded into memory in steps of about this many bytes and at most this many records.
 LOAD_BYTES = 16 << 20
 LOAD_RECORDS = 8192
 
 
 class Bounds(Protocol):
-    """Where sequences begin and end among the elements."""
+    """The places of sequences among the elements of a field."""
 
-    def spans(self, indices: Ints) -> tuple[Ints, Ints]: ...
+    def spans(self, indices: Ints) -> tuple[Ints, Ints]:
+        """Return the first element of each sequence, and the element after its last."""
+
     def kept(self) -> Bounds:
-        """The same in memory."""
+        """Return the same bounds, held in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptBounds:
-    """All bounds in memory: 8 bytes a datapoint."""
+    """Bounds in memory: 8 bytes per datapoint."""
 
     bounds: Ints
 
@@ -50,7 +52,7 @@ class KeptBounds:
 
 @dataclass(frozen=True, slots=True)
 class StreamedBounds:
-    """Bounds that are read when they are asked for."""
+    """Bounds that are read from the file for every batch."""
 
     files: RecordFiles
     file: int
@@ -65,15 +67,18 @@ class StreamedBounds:
     def spans(self, indices: Ints) -> tuple[Ints, Ints]:
         pairs = self.files.words(self.file, self.record, indices * BOUND.itemsize)
         begin, end = pairs[:, 0], pairs[:, 1]
-        # They were in order when the file was opened.
+        # The bounds were valid when the file was opened.
         if ((begin < 0) | (end < begin) | (end > self.elements)).any():
-            raise DatasetError(f"{self.path}: its bounds changed while it was open")
+            raise DatasetError(
+                f"{self.path}: the bounds of its sequences changed while it was open; reopen the "
+                "dataset"
+            )
         return begin, end
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRecords:
-    """Records in memory, end to end: one block, which forked workers share."""
+    """Records in memory, end to end in one block, so that forked workers share it."""
 
     content: Bytes
     ends: Ints
@@ -87,7 +92,7 @@ class KeptRecords:
         return cls(np.concatenate(pieces), np.concatenate(sizes).cumsum())
 
     def copies(self, records: Ints) -> list[Bytes]:
-        """Some records. Copies: what decoders make of them may be written to."""
+        """Return copies of some records, because decoded values may be written to."""
         begin = np.where(records > 0, self.ends[records - 1], 0)
         spans = zip(begin.tolist(), self.ends[records].tolist(), strict=True)
         return [self.content[start:stop].copy() for start, stop in spans]
@@ -95,7 +100,7 @@ class KeptRecords:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One field. `file` is the number of its file, `elements` how many values that has."""
+    """One field. `file` is the number of its file, `elements` the number of values in the file."""
 
     name: str
     type: FieldType
@@ -107,7 +112,7 @@ class Column:
     kept: KeptRecords | None = None
 
     def spans(self, indices: Ints, part: Part) -> tuple[Ints, Ints]:
-        """The first record of each of these datapoints, and the one after its last."""
+        """Return the first record of each of these datapoints, and the record after its last."""
         if self.bounds is None:
             return indices, indices + 1
         begin, end = self.bounds.spans(indices)
@@ -118,37 +123,38 @@ class Column:
             if short.size:
                 at = int(short[0])
                 raise IndexError(
-                    f"{self.name!r} of datapoint {indices[at]} has {end[at] - begin[at]} "
-                    f"elements, not {part.stop}"
+                    f"{self.name!r} of datapoint {indices[at]} has {end[at] - begin[at]} elements, "
+                    f"but the mask asks for elements up to {part.stop}; available() returns the "
+                    "longest range"
                 )
             begin, end = begin + part.start, begin + part.stop
         return begin, end
 
     def values(self, records: Ints, contents: Sequence[Bytes]) -> list[Any]:
-        """Decode some records."""
+        """Decode some records, whose bytes are `contents`."""
         decode = self.decode
         given: Callable[[Any], Any] = memoryview if takes_view(decode) else bytes
         values: list[Any] = []
-        try:  # once for all: the number of values says which record it was
+        try:  # one `try` around the loop is faster; len(values) tells the record that failed
             for content in contents:
                 values.append(decode(given(content)))
         except Exception as error:
             if isinstance(error, FFRecordError) and not isinstance(error, DecodeError):
                 raise
             raise DecodeError(
-                f"{self.path}: record {records[len(values)]} is no "
+                f"{self.path}: record {records[len(values)]} cannot be decoded as "
                 f"{self.type.text.removesuffix('[]')}: {reason(error)}"
             ) from error
         return values
 
     def loaded(self, files: RecordFiles) -> Column:
-        """The same with everything in memory."""
+        """Return the same column with its records and bounds in memory."""
         bounds = None if self.bounds is None else self.bounds.kept()
         kept = self.kept or KeptRecords.of(self._everything(files))
         return replace(self, bounds=bounds, kept=kept)
 
     def _everything(self, files: RecordFiles) -> Iterator[Sequence[Bytes]]:
-        start, step = 0, 16  # how large they are shows as they come
+        start, step = 0, 16  # a few records at first: their sizes decide the next step
         while start < self.elements:
             records = np.arange(start, min(start + step, self.elements))
             contents = files.begin(np.full(len(records), self.file), records, ahead=False)()
@@ -159,7 +165,7 @@ class Column:
 
 
 class Unpacking:
-    """Decompresses, then decodes."""
+    """A decoder that decompresses the record first. It pickles as its three arguments."""
 
     takes_view = True
 
@@ -180,18 +186,26 @@ def open_columns(
     directory: str, manifest: Manifest, paths: Sequence[str], files: RecordFiles,
     decoders: Mapping[str, Decoder], keep_bounds: bool,
 ) -> dict[str, Column]:  # fmt: skip
-    """The columns of a dataset, if its files are those that its spec speaks of."""
+    """Return the columns of a dataset.
+
+    Raises:
+        DatasetError: A file is not the one that was written with this spec.
+        SpecError: A type has no decoder.
+    """
     types = parse_types(directory, manifest.spec, decoders)
     columns = {}
     for file, (name, type_) in enumerate(types.items()):
         path, trained = paths[file], bool(type_.compression and type_.compression.dictionary)
         elements = files.counts[file] - trained - type_.sequence
         if files.header_crc(file) != manifest.checksums[name]:
-            raise DatasetError(f"{path}: not the file that this dataset was written with")
+            raise DatasetError(
+                f"{path}: not the file that this dataset was written with: its header has another "
+                "checksum than spec.json says; restore this file or spec.json"
+            )
         if elements < 0 or (not type_.sequence and elements != manifest.length):
             raise DatasetError(
-                f"{path}: {files.counts[file]} records are not those of {manifest.length} "
-                f"datapoints of type {type_.text}"
+                f"{path}: the file has {files.counts[file]} records, which does not fit "
+                f"{manifest.length} datapoints of type {type_.text}; restore this file or spec.json"
             )
         dictionary = b"".join(map(bytes, files.stream(file, elements))) if trained else b""
         bounds: Bounds | None = None
@@ -208,15 +222,16 @@ def open_columns(
 def parse_types(
     directory: str, spec: Mapping[str, str], decoders: Mapping[str, Decoder]
 ) -> dict[str, FieldType]:
+    """Parse the types of a spec; raise SpecError if one has no decoder."""
     try:
         return {name: parse_type(text, decoders) for name, text in spec.items()}
     except SpecError as error:
         known = ", ".join(sorted(decoders))
-        raise SpecError(f"{directory}: {error}; decoders: {known}") from None
+        raise SpecError(f"{directory}: {error} (types with a decoder: {known})") from None
 
 
 def _open_bounds(where: StreamedBounds, *, keep: bool) -> Bounds:
-    """Read and check all bounds; keep them, or where to find them."""
+    """Read and check all bounds. Return them in memory if `keep`, otherwise `where` itself."""
     kept, last, count, rest, in_order = [], 0, 0, b"", True
     for chunk in where.files.stream(where.file, where.record):
         raw = rest + chunk.tobytes()
@@ -229,12 +244,16 @@ def _open_bounds(where: StreamedBounds, *, keep: bool) -> Bounds:
         last, count = int(bounds[-1]), count + whole
         if keep:
             kept.append(bounds)
-    # Not before the stream has ended without an error: damage is not what was written.
+    # Complain only after the stream: it raises at its end if the record is damaged, and damage is
+    # the better explanation.
     if not in_order:
-        raise DatasetError(f"{where.path}: the bounds of its sequences are not in order")
+        raise DatasetError(
+            f"{where.path}: the bounds of its sequences are not in increasing order from 0; the "
+            "file was not written by DatasetWriter"
+        )
     if rest or count != where.length + 1 or last != where.elements:
         raise DatasetError(
-            f"{where.path}: its bounds are not those of {where.length} sequences of "
-            f"{where.elements} elements"
+            f"{where.path}: the bounds of its sequences do not fit {where.length} sequences with "
+            f"{where.elements} elements in all; restore this file or spec.json"
         )
     return KeptBounds(np.concatenate(kept).astype(np.int64, copy=False)) if keep else where

@@ -1,8 +1,8 @@
-"""Readers changed and combined on the way to a loader: `Transform`, `Mix`, `Interleave`.
+"""Readers transformed and combined on the way to a loader: `Transform`, `Mix`, `Interleave`.
 
-Each has `len`, `[]` and `__getitems__`, as the readers below it, which may be any such object.
-What datapoint k is depends on nothing but k and what they were made with: no order of reading, no
-process and no thread changes it. So where a loop over `Mix` or `Interleave` is, is one number.
+Each takes readers with `len` and `[]`, and has `len`, `[]` and `__getitems__` itself. Datapoint k
+depends only on k and on the constructor's arguments. The order of reading, processes and threads do
+not change it. Therefore the state of a loop over `Mix` or `Interleave` is one number.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from ffrecord.aliases import Ints
 from ffrecord.records.fingerprints import combined, fingerprint_of
 from ffrecord.records.indices import record_numbers
 
-# Weights that are no small whole numbers become parts of this many.
+# A period of `Mix` has this many slots, if the weights are not small whole numbers.
 SLOTS = 10_000
 STEP = 16  # datapoints that iteration reads at once
 
 
 class Reader(Protocol):
-    """A reader that is changed or combined."""
+    """An object that can be transformed or combined: it has `len` and `[]`."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
 
 
 def seed_of(seed: int, epoch: int, index: int) -> int:
-    """63 bits that depend on all three alike."""
+    """Return a number of 63 bits, hashed from all three arguments."""
     text = f"{seed} {epoch} {index}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
 class Transform:
-    """Every datapoint of a reader through a function, `fn(datapoint, seed)`.
+    """A reader whose datapoints go through a function, `fn(datapoint, seed)`.
 
     Args:
-        reader: what to read from.
-        fn: the function. Its randomness should come from `seed` alone, which follows from
-            `seed`, `epoch` and the datapoint's number.
-        seed: another one gives other seeds.
-        epoch: so does another epoch; `set_epoch` changes it, before a loader's workers start.
+        reader: The reader of the datapoints.
+        fn: The function. It should take its randomness from its argument `seed` only, which is
+            computed from `seed`, `epoch` and the datapoint's number.
+        seed: Changes the seeds that `fn` gets.
+        epoch: Changes the seeds too. Change it with `set_epoch` before a loader's workers start.
     """
 
     def __init__(
@@ -57,11 +57,12 @@ class Transform:
         self.epoch = operator.index(epoch)
 
     def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, which changes the seeds of all datapoints."""
         self.epoch = operator.index(epoch)
 
     @property
     def fingerprint(self) -> str:
-        """The reader's own: the same data has the same one, whatever the function does."""
+        """Fingerprint of the reader. It identifies the data, not the function."""
         return fingerprint_of(self.reader)
 
     def __len__(self) -> int:
@@ -80,18 +81,18 @@ class Transform:
 
 
 class _Combined:
-    """Several readers as one. Where each datapoint comes from is `_places`."""
+    """Several readers as one. Subclasses decide in `_places` where each datapoint comes from."""
 
     _length: int
 
     def __init__(self, readers: Sequence[Reader]) -> None:
         self.readers = list(readers)
         if not self.readers:
-            raise ValueError("at least one reader is needed")
+            raise ValueError("readers is empty; pass at least one reader")
         self.position = 0
 
     def _places(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """Which reader each datapoint comes from, and which one of it."""
+        """Return the reader of each datapoint, and the datapoint's number in that reader."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -99,12 +100,12 @@ class _Combined:
 
     @property
     def fingerprint(self) -> str:
-        """The same readers, combined in the same way, have the same fingerprint."""
+        """Fingerprint of the readers and of the way they are combined."""
         way = f"{type(self).__name__} {self._way()}"
         return combined(way, *map(fingerprint_of, self.readers))
 
     def _way(self) -> str:
-        """Say how the readers are combined."""
+        """Return a text that differs whenever the readers are combined in another way."""
         return str(len(self))
 
     def __getitem__(self, index: SupportsIndex) -> Any:
@@ -121,7 +122,7 @@ class _Combined:
         return result
 
     def __iter__(self) -> Iterator[Any]:
-        """From `position` to the end; then it is at the beginning again."""
+        """Yield the datapoints from `position` to the end, then set `position` back to 0."""
         while self.position < len(self):
             start = self.position
             for datapoint in self.__getitems__(range(start, min(start + STEP, len(self)))):
@@ -130,26 +131,38 @@ class _Combined:
         self.position = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Where iteration is: of the datapoint that it gives next."""
+        """Return the state of the iteration: the number of the datapoint that comes next."""
         return {"position": self.position, "length": len(self)}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue the iteration where `state_dict` was called.
+
+        Raises:
+            ValueError: The state was saved with another number of datapoints.
+        """
         if state["length"] != len(self) or not 0 <= state["position"] <= len(self):
-            raise ValueError(f"{state} is the state of others, not of {len(self)} datapoints")
+            raise ValueError(
+                f"the state {state} does not fit {len(self)} datapoints; combine the same readers "
+                "in the same way as when it was saved"
+            )
         self.position = state["position"]
 
 
 class Interleave(_Combined):
-    """Datapoints of several readers in turn, each of them once.
+    """Datapoints of several readers in turn, each datapoint once.
 
-    One of the first, one of the second, and so on; a reader that is at its end is left out.
+    One datapoint of the first reader, one of the second, and so on. A reader at its end is skipped.
+
+    Args:
+        readers: The readers to combine.
     """
 
     def __init__(self, readers: Sequence[Reader]) -> None:
         super().__init__(readers)
         lengths = np.array([len(reader) for reader in self.readers], np.int64)
         self._length = int(lengths.sum())
-        # Between the ends of two readers, as rounds go, the same readers take part in every round.
+        # A round takes one datapoint of each reader that is not at its end yet. The same readers
+        # take part in every round between the ends of two readers.
         ends = np.unique(np.concatenate([[0], lengths]))
         self._round = ends[:-1]
         self._taking_part = [np.flatnonzero(lengths > first) for first in self._round.tolist()]
@@ -170,11 +183,11 @@ class Mix(_Combined):
     """Datapoints of several readers in fixed proportions, evenly spread, each reader in its order.
 
     Args:
-        readers: what to mix.
-        weights: one for each, any positive numbers. Whole numbers that add up to at most 10,000
+        readers: The readers to mix.
+        weights: A positive number for each reader. Whole numbers that add up to at most 10,000
             are kept exactly, others to one part in 10,000.
-        length: how many datapoints there are; readers that are at their end begin again. Left out,
-            it ends where the first reader does, and no datapoint is there twice.
+        length: The number of datapoints. A reader at its end starts again. By default the mix ends
+            when the first reader is at its end, so that no datapoint comes twice.
     """
 
     def __init__(
@@ -183,7 +196,7 @@ class Mix(_Combined):
         super().__init__(readers)
         slots = _slots(weights, len(self.readers))
         lengths = np.array([len(reader) for reader in self.readers], np.int64)
-        # One period: each reader's slots are spread evenly over it.
+        # In one period, the slots of each reader are spread evenly.
         times = np.concatenate([(np.arange(n) + 0.5) / n for n in slots.tolist()])
         owners = np.repeat(np.arange(len(slots)), slots)
         order = np.lexsort((owners, times))
@@ -194,8 +207,14 @@ class Mix(_Combined):
             self._length = self._until_one_ends()
         else:
             self._length = operator.index(length)
-            if self._length < 0 or (self._length and not lengths.all()):
-                raise ValueError("length must not be negative, and no reader may be empty")
+            if self._length < 0:
+                raise ValueError(f"length is {length}; it must be 0 or more")
+            if self._length and not lengths.all():
+                empty = lengths.tolist().index(0)
+                raise ValueError(
+                    f"reader {empty} is empty, and a mix with a length repeats every reader; "
+                    "leave the empty reader out"
+                )
 
     def _way(self) -> str:
         return f"{len(self)} {self._slots.tolist()}"
@@ -203,7 +222,7 @@ class Mix(_Combined):
     def _until_one_ends(self) -> int:
         ends = []
         for reader, length in enumerate(self._lengths.tolist()):
-            # It would be asked for one datapoint too many in this period, in this slot of it.
+            # In this slot of this period the mix would need a datapoint after the reader's last.
             period, rank = divmod(length, int(self._slots[reader]))
             slot = np.flatnonzero((self._owner == reader) & (self._rank == rank))[0]
             ends.append(period * len(self._owner) + int(slot))
@@ -216,10 +235,10 @@ class Mix(_Combined):
 
 
 def _slots(weights: Sequence[float], count: int) -> Ints:
-    """Weights as whole numbers of slots in a period."""
+    """Return the number of slots of each reader in a period."""
     given = np.array(weights, np.float64)
     if given.shape != (count,) or not (np.isfinite(given).all() and (given > 0).all()):
-        raise ValueError(f"{count} readers need as many positive weights, not {weights!r}")
+        raise ValueError(f"weights is {weights!r}; {count} readers need {count} positive numbers")
     if (given == given.round()).all() and given.sum() <= SLOTS:
         whole: Ints = given.astype(np.int64)
         smallest: Ints = whole // math.gcd(*whole.tolist())

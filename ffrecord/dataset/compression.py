@@ -1,10 +1,10 @@
 """Compressed values: `TYPE+zstd`, `TYPE+gzip`, `TYPE+lz4`, with a level and options after colons.
 
-A record then holds one frame of that format, whole, with its size in it. What a frame claims is
-compared with a limit before memory is taken for it, and what it unpacks to with the claim. Values
-beyond the limit are refused when they are written, so that nothing is stored that is not read.
+A record then holds one whole frame of that format, which states its unpacked size. A decompressor
+compares that size with a limit before it allocates memory, and afterwards with the unpacked size.
+Values beyond the limit are refused when they are written, so every stored value can be read.
 
-A `Compression` is a description. `compressor` and `decompressor` make functions of it, which may
+A `Compression` is a description. `compressor` and `decompressor` turn it into functions, which may
 be called from any thread.
 """
 
@@ -27,6 +27,8 @@ Compress: TypeAlias = Callable[[bytes], bytes]
 Decompress: TypeAlias = Callable[[memoryview], bytearray]
 
 LARGEST_VALUE = 1 << 30
+"""Limit for the bytes of a value, because a frame of a few bytes can claim any size."""
+
 LEVELS = {"zstd": (-100, 22, 3), "gzip": (0, 9, 6), "lz4": (0, 16, 0)}  # least, most, default
 DICTIONARY_BYTES = 64 << 10
 _GZIP_FORMAT = 16 + zlib.MAX_WBITS
@@ -35,8 +37,10 @@ _FEWEST_SAMPLES = 8
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """How values are compressed: `zstd`, `gzip` or `lz4`, the level, and whether a dictionary is
-    made of the first values."""
+    """A compression of values: `zstd`, `gzip` or `lz4`, and its level.
+
+    With `dictionary`, the first values of the field train a dictionary.
+    """
 
     name: str
     level: int
@@ -44,29 +48,31 @@ class Compression:
 
 
 def parse_compression(text: str) -> Compression:
-    """`zstd`, `gzip:9`, `zstd:19:dict` …"""
+    """Parse the part of a type after the plus: `zstd`, `gzip:9`, `zstd:19:dict` …"""
     match = re.fullmatch(r"([a-z0-9]+)(?::(-?[0-9]{1,4}))?(:dict)?", text)
     if match is None or match[1] not in LEVELS:
         raise SpecError(
-            f"{text!r} is no compression: it is one of {', '.join(LEVELS)}, and after it, if "
-            "wanted, :LEVEL and for zstd :dict"
+            f"unknown compression {text!r}; write one of {', '.join(LEVELS)}, then optionally "
+            ":LEVEL, and :dict for zstd"
         )
     least, most, usual = LEVELS[match[1]]
     level = usual if match[2] is None else int(match[2])
     if not least <= level <= most:
-        raise SpecError(f"{text!r}: the level is between {least} and {most}")
+        raise SpecError(
+            f"compression {text!r}: the level must be between {least} and {most}, not {level}"
+        )
     if match[3] and match[1] != "zstd":
-        raise SpecError(f"{text!r}: only zstd has dictionaries")
+        raise SpecError(f"compression {text!r}: only zstd has dictionaries; leave :dict out")
     return Compression(match[1], level, bool(match[3]))
 
 
 def train(samples: Sequence[bytes]) -> bytes:
-    """A zstd dictionary of these values; empty if there is too little to learn from."""
+    """Return a zstd dictionary trained on these values, or b"" if they are too few or too small."""
     zstandard = optional.load("zstandard")
     total = sum(map(len, samples))
     if len(samples) < _FEWEST_SAMPLES:
         return b""
-    # The trainer wants a multiple of the dictionary's size to learn from.
+    # The trainer needs samples several times as large as the dictionary.
     size = min(DICTIONARY_BYTES, total // 8)
     try:
         trained: bytes = zstandard.train_dictionary(size, list(samples)).as_bytes()
@@ -78,12 +84,13 @@ def train(samples: Sequence[bytes]) -> bytes:
 @raising(EncodeError)
 def refuse_large(value: bytes) -> None:
     if len(value) > LARGEST_VALUE:
-        most = f"the most that a compressed value may have is {LARGEST_VALUE}"
-        raise ValueError(f"it has {len(value)} bytes; {most}")
+        raise ValueError(
+            f"the value has {len(value)} bytes; a compressed value may have {LARGEST_VALUE}"
+        )
 
 
 def compressor(how: Compression, dictionary: bytes = b"") -> Compress:
-    """A function from a value's bytes to a record's."""
+    """Return a function that turns a value's bytes into a record's bytes."""
     pack = _PACKERS[how.name](how.level, dictionary)
 
     @raising(EncodeError)
@@ -95,24 +102,24 @@ def compressor(how: Compression, dictionary: bytes = b"") -> Compress:
 
 
 def decompressor(how: Compression, dictionary: bytes = b"") -> Decompress:
-    """A function from a record's bytes to a value's: writable, as what comes out of a file is."""
+    """Return a function that turns a record's bytes into a value's bytes, which are writable."""
     unpack, claim = _UNPACKERS[how.name](dictionary)
 
     @raising(DecodeError)
     def decompress(record: memoryview) -> bytearray:
         size = claim(record)
         if size > LARGEST_VALUE:
-            raise ValueError(f"it claims to unpack to {size} bytes; the most is {LARGEST_VALUE}")
+            raise ValueError(f"it claims to unpack to {size} bytes; the limit is {LARGEST_VALUE}")
         value = unpack(record, size)
         if len(value) != size:
-            raise ValueError(f"it unpacks to {len(value)} bytes where it claims {size}")
+            raise ValueError(f"it unpacks to {len(value)} bytes, but claims {size}")
         return value
 
     return decompress
 
 
 class _PerThread(threading.local):
-    """An object that each thread makes its own of: zstd's contexts are not safe to share."""
+    """One object per thread: zstd and lz4 contexts must not be shared between threads."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.own = make()
@@ -133,7 +140,7 @@ def _zstd_unpacker(dictionary: bytes) -> Unpacker:
     def claim(record: memoryview) -> int:
         size: int = zstandard.get_frame_parameters(record).content_size
         if size == zstandard.CONTENTSIZE_UNKNOWN:
-            raise ValueError("its frame does not say how much it unpacks to")
+            raise ValueError("its zstd frame does not state the unpacked size")
         return size
 
     def unpack(record: memoryview, size: int) -> bytearray:
@@ -155,16 +162,16 @@ def _gzip_unpacker(dictionary: bytes) -> Unpacker:
         stream = isal_zlib.decompressobj(_GZIP_FORMAT)
         value = bytearray(stream.decompress(record, size + 1))
         if not stream.eof or stream.unused_data:
-            raise ValueError("it is not one whole gzip member of the size that it claims")
+            raise ValueError("it is not one whole gzip member of the size that it states")
         return value
 
-    # The last four bytes are the size, modulo 4 GiB, which is more than the limit.
+    # The last four bytes are the size modulo 4 GiB. The limit is lower, so this is unambiguous.
     return unpack, lambda record: int.from_bytes(record[-4:], "little")
 
 
 def _lz4_packer(level: int, dictionary: bytes) -> Compress:
     frame = optional.load("lz4.frame")
-    # No checksum of its own: the record has one, and this took half of the time to unpack.
+    # No checksum in the frame: the record has one, and this one took half of the unpacking time.
     return lambda value: bytes(frame.compress(value, level))
 
 
@@ -173,13 +180,13 @@ def _lz4_unpacker(dictionary: bytes) -> Unpacker:
     contexts = _PerThread(frame.create_decompression_context)
 
     def unpack(record: memoryview, size: int) -> bytearray:
-        frame.reset_decompression_context(contexts.own)  # whatever the last one came to
+        frame.reset_decompression_context(contexts.own)  # the previous frame may have failed
         value: bytearray
         value, used, ended = frame.decompress_chunk(
             contexts.own, record, max_length=size + 1, return_bytearray=True
         )
         if not ended or used != len(record):
-            raise ValueError("it is not one whole lz4 frame of the size that it claims")
+            raise ValueError("it is not one whole lz4 frame of the size that it states")
         return value
 
     return unpack, lambda record: int(frame.get_frame_info(record)["content_size"])

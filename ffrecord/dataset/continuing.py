@@ -1,8 +1,8 @@
-"""A dataset that is there and gets more datapoints: what a writer has to know of each field.
+"""Fields of an existing dataset, for a writer that appends datapoints to it.
 
-The values of a field are copied, or share their blocks, from one file into the next
-(`ffrecord.records.append`). The dictionary and the bounds come after the values: they are taken
-out, and written again at the end.
+The values of a field are copied into a new file, or share their blocks with it
+(`ffrecord.records.append`). The dictionary and the bounds come after the values: they are read from
+the old file and written again at the end of the new one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ffrecord.records.writer import FileWriter
 
 @dataclass(frozen=True, slots=True)
 class OldField:
-    """The file of one field: its values, then the dictionary and the bounds if it has them."""
+    """The file of one field: its values, then its dictionary and its bounds, if it has them."""
 
     path: str
     type: FieldType
@@ -38,7 +38,7 @@ class OldField:
             return bytes(reader.read_one(self.elements))
 
     def bounds(self) -> array[int]:
-        """Where each sequence begins; for other fields there is no more than the first."""
+        """Return the bounds of all sequences. Other fields have just the first bound, 0."""
         if not self.type.sequence:
             return array("q", [0])
         with FileReader(self.path, mode="buffered") as reader:
@@ -46,7 +46,7 @@ class OldField:
         return array("q", stored.astype(np.int64, copy=False).tobytes())
 
     def values(self, most: int, most_bytes: int) -> list[bytes] | None:
-        """All values, not compressed; None if they are more than that."""
+        """Return all values, decompressed, or None if they reach `most` or `most_bytes`."""
         if self.elements >= most:
             return None
         assert self.type.compression is not None
@@ -63,14 +63,14 @@ class OldField:
         return values
 
     def writer(self, path: str) -> FileWriter:
-        """A writer of a new file at `path` that has the values already."""
+        """Return a writer of a new file at `path` that begins with the old values."""
         with FileReader(self.path, mode="buffered") as reader:
             append.refuse_damage(reader)
             return _ContinuedWriter(path, reader, self.elements)
 
 
 class _ContinuedWriter(FileWriter):
-    """Writes a new file that begins with the first records of another."""
+    """A writer of a new file that begins with the first records of another file."""
 
     def __init__(self, path: str, reader: FileReader, records: int) -> None:
         self._first = reader, records
@@ -84,7 +84,7 @@ class _ContinuedWriter(FileWriter):
 def open_old(
     directory: str, spec: Mapping[str, str], known: Iterable[str]
 ) -> tuple[int, dict[str, OldField]]:
-    """Check a dataset as a reader does; return its length and its fields."""
+    """Open a dataset, which checks it, and return its length and its fields."""
     with DatasetReader(directory, dict.fromkeys(known, bytes), mode="buffered") as reader:
         require_same(directory, reader.spec, spec)
         columns = reader._columns.values()
@@ -93,13 +93,15 @@ def open_old(
 
 
 def require_same(directory: str, found: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Raise SpecError if the given spec differs from the dataset's."""
     parts = [
-        f"{name!r} is {found.get(name, 'not there')}, not {given.get(name, 'left out')}"
+        f"field {name!r} is {found.get(name, 'missing')} in the dataset and "
+        f"{given.get(name, 'missing')} in the given spec"
         for name in {**found, **given}
         if found.get(name) != given.get(name)
     ]
     if parts:
         raise SpecError(
-            f"{directory}: the dataset has another spec: {'; '.join(parts)}. Leave the spec out to "
-            "go on with the one that is there"
+            f"{directory}: the dataset has another spec: {', '.join(parts)}; leave the spec out to "
+            "use the dataset's own"
         )

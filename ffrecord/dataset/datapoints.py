@@ -1,12 +1,12 @@
-"""`Datapoints`: the common part of everything that datapoints are read from.
+"""`Datapoints`: the common base class of all readers of datapoints.
 
-`reader[i]`, `reader[i, mask]`, `reader.read(indices, mask)` and so on, on top of one method,
-`_begin`, that turns numbers and masks into datapoints. torch's DataLoader and Grain take such an
-object as it is: it has `len`, `[]` and `__getitems__`.
+It provides `reader[i]`, `reader[i, mask]`, `reader.read(indices, mask)` and so on. Subclasses
+implement `_begin`, which turns numbers and masks into datapoints. torch's DataLoader and Grain
+accept such an object as a dataset: it has `len`, `[]` and `__getitems__`.
 
-A mask says what to read of a datapoint. It is a dict of `field: True`, or `field: range(32, 42)`
-for a part of a sequence; fields that are not in it, or `False`, are left out. Names alone, in a
-list, tuple or set, stand for `True` each; None for everything.
+A mask selects the parts of a datapoint to read. It is a dict: `field: True` for a field, or
+`field: range(32, 42)` for a part of a sequence. Fields that are missing or `False` are not read. A
+list, tuple or set of names stands for `True` each, and None for all fields.
 """
 
 from __future__ import annotations
@@ -28,28 +28,32 @@ STEP = 16  # datapoints that iteration reads at once
 
 
 class PendingDatapoints:
-    """Datapoints that are being read; `result()` waits for them. For one thread at a time."""
+    """Datapoints that are being read; `result()` waits for them.
+
+    Use it in one thread at a time.
+    """
 
     def __init__(self, collect: Callable[[], list[Datapoint]]) -> None:
         self._collect = collect
         self._result: list[Datapoint] | None = None
 
     def result(self) -> list[Datapoint]:
+        """Wait for the datapoints and return them. Later calls return the same list."""
         if self._result is None:
             self._result = self._collect()
         return self._result
 
 
 class Datapoints(ABC):
-    """Datapoints by number."""
+    """Base class of readers: datapoints by number."""
 
     directory: str = ""
-    """Where they are; "" if that is no folder."""
+    """The dataset's folder, or "" if it has no folder."""
 
     @property
     @abstractmethod
     def spec(self) -> dict[str, str]:
-        """Field -> type."""
+        """The types of the fields, by name."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -57,30 +61,33 @@ class Datapoints(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """The same datapoints, written in the same way, have the same fingerprint."""
+        """Hash that is the same for the same datapoints, written in the same way."""
 
     @abstractmethod
     def available(self, index: SupportsIndex) -> dict[str, Part]:
-        """Return what a mask may ask of a datapoint: True, or the range of all of a sequence."""
+        """Return the largest mask of a datapoint: the range of each sequence, True for others."""
 
     @abstractmethod
     def _begin(
         self, indices: Ints, masks: Sequence[Parts], ahead: bool
     ) -> Callable[[], list[Datapoint]]:
-        """Begin to read; `masks` has one for all or one for each. With `ahead` everything is put
-        on its way at once."""
+        """Start to read some datapoints, and return a function that waits for them.
+
+        `masks` has one mask for all datapoints, or one for each. With `ahead`, all reads are put in
+        flight now.
+        """
 
     def read(self, indices: Indices, mask: Mask = None) -> list[Datapoint]:
-        """The datapoints at `indices`, in that order, as one batch over all files.
+        """Return the datapoints at `indices`, in that order, as one batch over all files.
 
         Args:
-            indices: as for `FileReader.read`.
-            mask: what to read of each; or a list of masks, one for each.
+            indices: The numbers of the datapoints, as for `FileReader.read`.
+            mask: The parts of each datapoint to read; or a list of masks, one per datapoint.
         """
         return self._begin(*self._asked(indices, mask), ahead=False)()
 
     def read_async(self, indices: Indices, mask: Mask = None) -> PendingDatapoints:
-        """Begin to read and return at once; `.result()` gives what `read` would."""
+        """Start to read and return at once; `.result()` returns the same as `read`."""
         return PendingDatapoints(self._begin(*self._asked(indices, mask), ahead=True))
 
     def __getitem__(self, key: Any) -> Any:
@@ -103,30 +110,37 @@ class Datapoints(ABC):
         numbers = record_numbers(indices, len(self), self.directory)
         if isinstance(mask, (list, tuple)) and mask and not isinstance(mask[0], str):
             if len(mask) != len(numbers):
-                raise ValueError(f"{len(mask)} masks for {len(numbers)} datapoints")
+                raise ValueError(
+                    f"there are {len(mask)} masks for {len(numbers)} datapoints; pass one mask for "
+                    "all datapoints, or one for each"
+                )
             return numbers, [check_mask(each, self.spec) for each in mask]
         return numbers, [check_mask(mask, self.spec)]
 
 
 def check_mask(mask: Mask, spec: Mapping[str, str]) -> Parts:
-    """Return the parts that a mask asks for, in the order of the spec."""
+    """Check a mask, and return the parts that it selects, in the order of the spec."""
     if mask is None:
         return tuple((name, True) for name in spec)
     if isinstance(mask, (str, bytes)):
-        raise TypeError("a mask is a dict, or a list of names, not one name")
+        raise TypeError(f"the mask is one name, {mask!r}; pass a list of names or a dict")
     parts = dict(mask) if isinstance(mask, Mapping) else dict.fromkeys(mask, True)
     for name, part in parts.items():
         if name not in spec:
-            raise KeyError(f"there is no field {name!r}; there are {', '.join(spec)}")
+            raise KeyError(f"there is no field {name!r}; the fields are {', '.join(spec)}")
         if isinstance(part, range):
             _check_range(name, part, spec[name])
         elif not isinstance(part, bool):
-            raise TypeError(f"the mask of {name!r} is True or a range, not {part!r}")
+            raise TypeError(f"the mask of {name!r} is {part!r}; pass True, False or a range")
     return tuple((name, parts[name]) for name in spec if parts.get(name, False) is not False)
 
 
 def _check_range(name: str, part: range, type_: str) -> None:
     if not type_.endswith("[]"):
-        raise TypeError(f"{name!r} is no sequence but {type_}: its mask cannot be a range")
+        raise TypeError(
+            f"the mask of {name!r} is a range, but its type {type_} is not a sequence; pass True"
+        )
     if part.step != 1 or part.start < 0:
-        raise ValueError(f"the mask of {name!r} is a range of step 1 from 0 or more, not {part}")
+        raise ValueError(
+            f"the mask of {name!r} is {part}; a range must have step 1 and start at 0 or more"
+        )

@@ -20,14 +20,15 @@ CHUNK = 1 << 20
 
 
 class RecordFiles:
-    """Files and the records in them, both by number.
+    """Several record files. Files and the records in them are addressed by number.
 
     Args:
-        paths: the files.
-        check_data, mode: as `FileReader` has them.
-        keep_headers: keep checksums and offsets in memory, 12 bytes a record. Otherwise what a
-            batch needs of them is read before it.
-        stacklevel: which caller a warning about a file is for, counted from this one.
+        paths: The paths of the files.
+        check_data: Verify checksums, as in `FileReader`.
+        mode: The way to read, as in `FileReader`.
+        keep_headers: Keep checksums and offsets in memory, 12 bytes per record. Otherwise each
+            batch reads those that it needs first.
+        stacklevel: The caller that a warning about a file points at, counted from this one.
     """
 
     def __init__(
@@ -43,30 +44,33 @@ class RecordFiles:
             warn_if_legacy(path, crc, stacklevel + 2)
 
     def header_crc(self, file: int) -> int:
-        """The stored checksum of a file's header; 0 if it has none."""
+        """Return the stored checksum of a file's header, or 0 if it has none."""
         return self._table.header_crcs[file]
 
     def begin(self, file: Ints, record: Ints, *, ahead: bool) -> Collect:
-        """Begin to read some records of some files, as one batch; with `ahead`, all at once."""
+        """Start to read some records of some files as one batch; return a function that waits.
+
+        With `ahead`, all reads are put in flight now.
+        """
         records = self._table.first[file] + record
-        # A table takes one or two records by a plain read each; neighbours are to be one read.
+        # A table reads one or two records with a plain read each; two neighbours need just one.
         is_pair = len(records) == 2 and file[0] == file[1] and records[1] == records[0] + 1
         if ahead or is_pair:
             return self._table.batch(records).begin_read(everything=True).result
         return lambda: self._table.read(records)
 
     def stream(self, file: int, record: int) -> Iterator[Bytes]:
-        """One record in chunks; whether it is whole shows at the end."""
+        """Yield one record in chunks. A checksum error is raised after the last chunk."""
         return iteration.stream(lambda: self._table, self._number(file, record), CHUNK)
 
     def words(self, file: int, record: int, at: Ints) -> Ints:
-        """Two 64-bit numbers from each of these bytes of a record on, unchecked."""
+        """Return two 64-bit numbers from each of these offsets in a record, without a checksum."""
         pieces = self._table.read_pieces(self._number(file, record), at, at + 16, None)
         raw = b"".join(piece.tobytes() for piece in pieces)
         return np.frombuffer(raw, OFFSET).reshape(-1, 2)
 
     def opened(self) -> list[tuple[str, int]]:
-        """The paths of the files and their descriptors; none if they are closed."""
+        """Return the path and descriptor of each file; an empty list after `close`."""
         sources = self._table.sources
         return [] if sources is None else [(source.path, source.fd) for source in sources.each]
 

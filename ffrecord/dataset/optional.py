@@ -1,4 +1,4 @@
-"""Optional packages, and their failures as our errors."""
+"""Import of optional packages, and conversion of their exceptions into our errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ffrecord.errors import FFRecordError, MissingPackageError
 
-# module -> what pip calls the package that has it
+# module -> the name of its package for pip
 PIP_NAMES = {
     "msgpack": "msgpack", "PIL": "pillow", "zstandard": "zstandard", "lz4": "lz4",
     "crc32c": "crc32c", "cramjam": "cramjam", "h5py": "h5py",
@@ -18,13 +18,13 @@ PIP_NAMES = {
 
 @cache
 def load(module: str) -> Any:
-    """An optional module, or an error that says how to get it."""
+    """Import an optional module; if it is missing, raise an error with the pip command."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         package = PIP_NAMES[module.split(".")[0]]
         raise MissingPackageError(
-            f"the package {package} is needed for this and is not installed: pip install {package}"
+            f"this needs the package {package}, which is not installed; run: pip install {package}"
         ) from error
 
 
@@ -32,7 +32,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def raising(ours: type[FFRecordError]) -> Callable[[Function], Function]:
-    """Make a function raise `ours` for everything but what is an error of ours already."""
+    """Decorate a function: exceptions become `ours`, unless they are FFRecordErrors already."""
 
     def decorate(function: Function) -> Function:
         @wraps(function)
@@ -50,5 +50,5 @@ def raising(ours: type[FFRecordError]) -> Callable[[Function], Function]:
 
 
 def reason(error: Exception) -> str:
-    """Its words, or its class if it has none."""
+    """Return the error's message, or the name of its class if the message is empty."""
     return str(error) or type(error).__name__

@@ -1,10 +1,10 @@
 """`DatasetReader` and `MemoryDataset`: datapoints of typed fields, by number, in batches.
 
-What one call asks for, of all fields and datapoints, is one batch: what lies next to each other in
-a file, as the elements of a sequence do, is one read. Every record's checksum is verified.
+One call reads all of its fields and datapoints as one batch. Neighbours in a file, such as the
+elements of a sequence, are one read. Every record's checksum is verified.
 
 Both may be used from any number of threads and after a fork. A `DatasetReader` pickles as its path
-and options; for spawned processes its decoders must be functions that can be imported. A
+and options; spawned processes can unpickle it if its decoders are importable functions. A
 `MemoryDataset` pickles with its content.
 """
 
@@ -30,11 +30,11 @@ from ffrecord.records.fingerprints import combined
 from ffrecord.records.unchanged import changed, refuse_replaced
 
 SEQUENCE_BOUNDS = "refs"
-"""Among `cache_keys`: granular has a file of this name, which holds what our bounds do."""
+"""The name for sequence bounds in `cache_keys`, after the file that holds them in granular."""
 
 
 class _ColumnDatapoints(Datapoints):
-    """Datapoints whose fields are columns of files, of memory, or of both."""
+    """Datapoints whose fields are columns in files, in memory, or both."""
 
     _columns: dict[str, Column]
     _files: RecordFiles | None
@@ -79,7 +79,7 @@ class _ColumnDatapoints(Datapoints):
         return datapoints
 
     def _wanted(self, indices: Ints, masks: Sequence[Parts]) -> Iterator[_Wanted]:
-        """Yield the records asked for, by column and part of it, in the order of the columns."""
+        """Yield the requested records, grouped by column and part, in the order of the columns."""
         if len(masks) == 1:
             groups: dict[tuple[str, Part], Sequence[int]] = {
                 asked: range(len(indices)) for asked in masks[0]
@@ -106,7 +106,7 @@ class _Wanted:
     end: Ints
 
     def records(self) -> Ints:
-        """All of them, row after row."""
+        """Return the numbers of all records, row after row."""
         if not self.column.type.sequence:
             return self.begin
         counts = self.end - self.begin
@@ -114,7 +114,7 @@ class _Wanted:
         return np.repeat(self.begin - before, counts) + np.arange(counts.sum())
 
     def values(self, contents: Iterator[Bytes]) -> list[Any]:
-        """One for each row; of `contents`, which go on with the next column's."""
+        """Return a value for each row. Takes this column's records from the front of `contents`."""
         records, kept = self.records(), self.column.kept
         mine = list(islice(contents, len(records))) if kept is None else kept.copies(records)
         values = self.column.values(records, mine)
@@ -125,19 +125,19 @@ class _Wanted:
 
 
 class DatasetReader(Closing, _ColumnDatapoints):
-    """Reads a dataset that `DatasetWriter` wrote.
+    """Reader of a dataset that `DatasetWriter` wrote.
 
     Args:
-        directory: its folder.
-        decoders: type name -> function from `bytes` to a value, or from a `memoryview` if it is
-            marked with `view_decoder`.
-        cache_index: keep checksums, offsets and sequence bounds in memory, 12 bytes a record and
-            8 a sequence. Without, they are read for every batch: one more batch of small reads in
-            front of it, and for sequences two.
-        cache_keys: small fields to keep in memory, encoded as they are stored. "refs", unless a
-            field has that name, keeps the sequence bounds: what granular calls so.
-        check_data: verify every record's CRC-32.
-        mode: as for `FileReader`.
+        directory: The dataset's folder.
+        decoders: A function for each type name, from `bytes` to a value. A function marked with
+            `view_decoder` gets a `memoryview` instead.
+        cache_index: Keep checksums, offsets and sequence bounds in memory: 12 bytes per record and
+            8 per sequence. Otherwise every batch reads them first, with one more batch of small
+            reads, or two for sequences.
+        cache_keys: Small fields to keep in memory, encoded as in the file. The name "refs" keeps
+            the sequence bounds, as in granular, unless a field has that name.
+        check_data: Verify the CRC-32 of every record.
+        mode: The way to read, as for `FileReader`.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class DatasetReader(Closing, _ColumnDatapoints):
                 self._open_files(directory, **options)
                 return
             except DatasetError:
-                # A writer that appends may have put a new folder there meanwhile.
+                # An appending writer may have replaced the folder in the meantime: try again.
                 if os.path.samestat(found, os.stat(directory)):
                     raise
 
@@ -180,7 +180,7 @@ class DatasetReader(Closing, _ColumnDatapoints):
         self._length = manifest.length
         parse_types(directory, manifest.spec, decoders)
         paths = [os.path.join(directory, file_name(name)) for name in manifest.spec]
-        # The caller to warn is the one of `__init__`, above `_open` and this.
+        # Warnings point at the caller of `__init__`, above `_open` and this function.
         files = RecordFiles(paths, check_data, mode, keep_headers=cache_index, stacklevel=4)
         keep_bounds = cache_index or SEQUENCE_BOUNDS in cache_keys
         self._columns = open_columns(directory, manifest, paths, files, decoders, keep_bounds)
@@ -188,16 +188,19 @@ class DatasetReader(Closing, _ColumnDatapoints):
             if name == SEQUENCE_BOUNDS and name not in self._columns:
                 continue
             if name not in self._columns:
-                raise KeyError(f"cache_keys: there is no field {name!r} in {directory}")
+                raise KeyError(
+                    f"cache_keys: {directory} has no field {name!r}; its fields are "
+                    f"{', '.join(self._columns)}"
+                )
             self._columns[name] = self._columns[name].loaded(files)
         self._files = files
-        # Only what is used goes along when the reader is pickled.
+        # Only decoders in use are pickled: others might not be importable.
         names = {column.type.name for column in self._columns.values()}
         self._options["decoders"] = {name: decoders[name] for name in names}
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the fields and the checksums of their files' headers."""
+        """SHA-256 of the fields and the checksums of their files' headers."""
         assert self._files is not None
         fields = (
             f"{column.name} {column.type.text} {self._files.counts[column.file]} "
@@ -208,16 +211,19 @@ class DatasetReader(Closing, _ColumnDatapoints):
 
     @property
     def size(self) -> int:
-        """The bytes of all its record files."""
+        """Total size of the record files in bytes."""
         assert self._files is not None
         return self._files.size
 
     def to_memory(self, fields: Collection[str] | None = None) -> MemoryDataset:
-        """All of it, or some fields, in memory, encoded as it is stored."""
+        """Load all fields, or those in `fields`, into memory, encoded as in the files."""
         chosen = self.spec if fields is None else fields
         for name in chosen:
             if name not in self._columns:
-                raise KeyError(f"there is no field {name!r} in {self.directory}")
+                raise KeyError(
+                    f"{self.directory} has no field {name!r}; its fields are "
+                    f"{', '.join(self._columns)}"
+                )
         assert self._files is not None
         columns = [column.loaded(self._files) for column in self._columns.values()
                    if column.name in chosen]  # fmt: skip
@@ -246,7 +252,10 @@ class DatasetReader(Closing, _ColumnDatapoints):
 
 
 class MemoryDataset(_ColumnDatapoints):
-    """A dataset, or some of its fields, in memory; made by `to_memory`. Needs no files."""
+    """A dataset, or some of its fields, in memory. `DatasetReader.to_memory` makes it.
+
+    It does not need the files any more.
+    """
 
     def __init__(self, columns: Sequence[Column], length: int, fingerprint: str) -> None:
         self._files = None
@@ -260,7 +269,7 @@ class MemoryDataset(_ColumnDatapoints):
 
     @property
     def size(self) -> int:
-        """The bytes of all its records."""
+        """Total size of the records in bytes."""
         return sum(len(c.kept.content) for c in self._columns.values() if c.kept is not None)
 
     def __repr__(self) -> str:

@@ -1,9 +1,11 @@
-"""Datasets in shards: folders `000000`, `000001` …, each a dataset of its own, in one folder.
+"""Datasets in shards: one folder with subfolders `000000`, `000001` …, each a complete dataset.
 
-Several writers fill such a folder side by side, each with a `shardstart` of its own and the number
-of writers as `shardstep`, on one machine or on many that share the folder; readers divide it
-among themselves in the same way. A shard appears when it is whole. So what a writer that was killed
-has finished stays, and another can go on with `shardstart` at the first shard that is missing.
+Several writers can fill such a folder in parallel, on one machine or on many that share the folder.
+Each writer has a different `shardstart`, and the number of writers as `shardstep`. Readers can
+divide the shards among themselves in the same way.
+
+A shard appears when it is complete. If a writer is killed, its finished shards stay, and a new
+writer can continue with the first missing number as `shardstart`, or with `append=True`.
 """
 
 from __future__ import annotations
@@ -28,23 +30,25 @@ from ffrecord.dataset.writer import DatasetWriter
 from ffrecord.errors import ClosedError, DatasetError, MissingShardWarning, SpecError
 from ffrecord.records.fingerprints import combined
 
-# As the writer spells them: another spelling of a number would be a second shard of it.
+# Only the writer's spelling of a number: two spellings would be two shards with one number.
 SHARD_NAME = r"[0-9]{6}|[1-9][0-9]{6,18}"
 
 
 class ShardedDatasetWriter(Finishing):
-    """Writes datapoints into shards.
+    """Writer of a dataset in shards.
+
+    Without `append`, a shard that already exists is an error. For the first shard, the constructor
+    raises it.
 
     Args:
-        directory: the folder of the shards; it is made if it is not there.
-        spec, encoders: as for `DatasetWriter`.
-        shardlen: datapoints in a shard; the last one may have fewer.
-        shardstart: the number of the first shard that this writer writes.
-        shardstep: how many numbers to go on to the next one.
-        append: go on after the last shard that this writer's numbers have: fill it up, which
-            replaces it in one step, then write further ones. `spec` may be left out then.
-
-    Without `append` a shard that is there already is an error, at once for the first one.
+        directory: The folder of the shards. It is created if it is missing.
+        spec: The type of each field, as for `DatasetWriter`.
+        encoders: A function for each type name, as for `DatasetWriter`.
+        shardlen: Datapoints per shard. The last shard may have fewer.
+        shardstart: The number of this writer's first shard.
+        shardstep: The distance from one of this writer's shard numbers to the next.
+        append: Continue after the last existing shard among this writer's numbers: fill it up,
+            which replaces it in one step, then write further shards. `spec` may be left out then.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class ShardedDatasetWriter(Finishing):
     ) -> None:
         self.shardlen = operator.index(shardlen)
         if self.shardlen < 1:
-            raise ValueError(f"shardlen must be at least 1, not {shardlen}")
+            raise ValueError(f"shardlen is {shardlen}; it must be at least 1")
         numbers = _numbers(shardstart, shardstep)
         self.directory = os.path.abspath(os.fsdecode(directory))
         self._encoders = encoders
@@ -73,7 +77,9 @@ class ShardedDatasetWriter(Finishing):
             self._numbers = iter(numbers[numbers.index(max(there)) + 1 :])
             self._continue(there, spec)
         elif spec is None:
-            raise SpecError(f"{self.directory}: new shards need a spec")
+            raise SpecError(
+                f"{self.directory}: there are no shards to take the spec from; pass spec"
+            )
         else:
             self._numbers = iter(numbers)
             self._spec = dict(spec)
@@ -81,7 +87,7 @@ class ShardedDatasetWriter(Finishing):
         self._empty = True
 
     def _continue(self, there: Mapping[int, str], spec: Mapping[str, str] | None) -> None:
-        """Fill up the last shard, if it has room."""
+        """Continue after the existing shards: open the last one if it has room."""
         lengths = {number: load(folder).length for number, folder in there.items()}
         last = there[max(there)]
         self._spec = load(last).spec
@@ -94,16 +100,21 @@ class ShardedDatasetWriter(Finishing):
 
     @property
     def spec(self) -> dict[str, str]:
+        """The types of the fields, by name."""
         return dict(self._spec)
 
     def __len__(self) -> int:
         return self._finished + (0 if self._writer is None else len(self._writer))
 
     def append(self, datapoint: Mapping[str, Any]) -> int:
-        """Add a datapoint; a shard that is full is finished at once. Return the datapoint's number
-        among those in this writer's shards."""
+        """Add a datapoint, and return its number among those in this writer's shards.
+
+        A full shard is finished at once.
+        """
         if self._closed:
-            raise ClosedError(f"{self.directory}: this writer is closed")
+            raise ClosedError(
+                f"{self.directory}: this writer is closed; open another one with append=True"
+            )
         if self._writer is None:
             self._writer = self._next()
         self._writer.append(datapoint)
@@ -113,7 +124,7 @@ class ShardedDatasetWriter(Finishing):
         return len(self) - 1
 
     def close(self) -> None:
-        """Finish the last shard. A writer that was given nothing leaves nothing."""
+        """Finish the last shard. A writer without datapoints writes no shard."""
         if self._empty:
             self.discard()
         elif self._writer is not None:
@@ -121,7 +132,7 @@ class ShardedDatasetWriter(Finishing):
         self._closed = True
 
     def discard(self) -> None:
-        """Give up the shard that is being written. Those that are finished stay."""
+        """Drop the shard that is being written. Finished shards stay."""
         self._closed = True
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -142,7 +153,7 @@ class ShardedDatasetWriter(Finishing):
 
 
 class JoinedDatasets(Datapoints):
-    """Datasets with one spec, end to end. What is asked of several is read at the same time."""
+    """Datasets with the same spec, end to end. A batch reads from all of them at the same time."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self.parts = list(parts)
@@ -155,6 +166,7 @@ class JoinedDatasets(Datapoints):
 
     @property
     def size(self) -> int:
+        """Total size of the record files, or of the records in memory, in bytes."""
         return sum(part.size for part in self.parts)
 
     def __len__(self) -> int:
@@ -194,13 +206,17 @@ class JoinedDatasets(Datapoints):
 
 
 class ShardedDatasetReader(Closing, JoinedDatasets):
-    """Reads a folder of shards, or some of them, as one dataset.
+    """Reader of a folder of shards, or of some of its shards, as one dataset.
 
     Args:
-        directory: the folder of the shards.
-        decoders, cache_index, cache_keys, check_data, mode: as for `DatasetReader`.
-        shardstart: the number of the first shard to read.
-        shardstep: how many numbers to go on to the next one.
+        directory: The folder of the shards.
+        decoders: A function for each type name, as for `DatasetReader`.
+        shardstart: The number of the first shard to read.
+        shardstep: The distance from one shard number to the next.
+        cache_index: Keep the index in memory, as for `DatasetReader`.
+        cache_keys: Small fields to keep in memory, as for `DatasetReader`.
+        check_data: Verify the CRC-32 of every record.
+        mode: The way to read, as for `FileReader`.
     """
 
     def __init__(
@@ -226,18 +242,23 @@ class ShardedDatasetReader(Closing, JoinedDatasets):
         ]  # fmt: skip
         for reader in readers:
             if reader.spec != readers[0].spec:
-                raise DatasetError(f"{reader.directory}: not of the spec that other shards have")
+                raise DatasetError(
+                    f"{reader.directory}: this shard has another spec than {readers[0].directory}; "
+                    "keep datasets with different specs in different folders"
+                )
         super().__init__(readers)
 
     @property
     def shards(self) -> int:
+        """Number of shards that are read."""
         return len(self.parts)
 
     def to_memory(self, fields: Collection[str] | None = None) -> JoinedDatasets:
-        """All of it, or some fields, in memory."""
+        """Load all fields, or those in `fields`, into memory."""
         return JoinedDatasets([part.to_memory(fields) for part in self.parts])
 
     def close(self) -> None:
+        """Close the files of all shards. Values that were read stay valid."""
         for part in self.parts:
             part.close()
 
@@ -247,21 +268,27 @@ class ShardedDatasetReader(Closing, JoinedDatasets):
 
 def _numbers(start: int, step: int) -> range:
     if operator.index(start) < 0 or operator.index(step) < 1:
-        raise ValueError(f"shardstart is 0 or more and shardstep 1 or more, not {start} and {step}")
+        raise ValueError(
+            f"shardstart is {start} and shardstep is {step}; they must be at least 0 and 1"
+        )
     return range(start, 1 << 62, step)
 
 
 def _shards(directory: str, numbers: range) -> list[str]:
-    """The folders of those of the shards that are there."""
+    """Return the folders of the existing shards among `numbers`; warn if one is missing."""
     found = _found(directory, numbers)
     if not found:
-        raise DatasetError(f"{directory}: there are no shards in it, or none of those asked for")
+        raise DatasetError(
+            f"{directory}: no shards with the numbers {numbers.start}, "
+            f"{numbers.start + numbers.step} … in this folder; check the folder, shardstart and "
+            "shardstep"
+        )
     last = numbers.index(max(found))
     if len(found) != last + 1:
         missing = next(number for number in numbers if number not in found)
         warnings.warn(
-            f"{directory}: shard {missing:06} is not there, but later ones are: it is missing, or "
-            "its writer had fewer shards than others",
+            f"{directory}: shard {missing:06} is missing, but later shards exist; it was lost, or "
+            "its writer wrote fewer shards than the others",
             MissingShardWarning,
             stacklevel=3,
         )
@@ -269,11 +296,11 @@ def _shards(directory: str, numbers: range) -> list[str]:
 
 
 def _found(directory: str, numbers: range) -> dict[int, str]:
-    """Shards that are there, by number and in that order."""
+    """Return the folders of existing shards by number, in increasing order."""
     names = shards_among(os.listdir(directory))
     return {int(n): os.path.join(directory, n) for n in names if int(n) in numbers}
 
 
 def shards_among(names: Iterable[str]) -> list[str]:
-    """Return those of some names that are names of shards, in the order of the shards."""
+    """Return the names that are names of shards, in the order of the shards."""
     return sorted((name for name in names if re.fullmatch(SHARD_NAME, name)), key=int)

@@ -1,15 +1,17 @@
-"""The description in a dataset's folder: field names, their types, and `spec.json`. Pure, but
-for `load`, which reads that file.
+"""The spec of a dataset: field names, their types, and `spec.json`.
 
-A type is `NAME`, `NAME+COMPRESSION`, or either with `[]` after it for a sequence of such values.
-NAME is any key of the encoders and decoders in use; one that has a `+` in it is found there first.
+Nothing here does I/O except `load`, which reads `spec.json`.
+
+A type is `NAME` or `NAME+COMPRESSION`, or either with `[]` after it for a sequence of such values.
+NAME is any key of the encoders and decoders in use. If the whole text before `[]` is such a key, a
+`+` in it belongs to NAME.
 
     {"format": "ffrecord dataset", "version": 1, "length": 10,
      "spec": {"foo": "int", "bar": "utf8+zstd[]"},
      "checksums": {"foo": 2768625435, "bar": 1007132563}}
 
-`length` is the number of datapoints, `checksums` the first four bytes of each field's file, the
-CRC-32 of its header: files of other datasets, or of another version of this one, are found out.
+`length` is the number of datapoints. `checksums` are the first four bytes of each field's file, the
+CRC-32 of its header. They reveal files of other datasets or of another version of this one.
 """
 
 from __future__ import annotations
@@ -32,15 +34,15 @@ SPEC_NAME = "spec.json"
 FORMAT = "ffrecord dataset"
 VERSION = 1
 SEQUENCE = "[]"
-BOUND = np.dtype("<i8")  # where sequences begin among the elements
-LONGEST_NAME = 200
+BOUND = np.dtype("<i8")  # the element at which a sequence begins
+LONGEST_NAME = 200  # bytes; file systems allow 255 for the name and its suffix
 MOST_FIELDS = 4096
 LARGEST_SPEC = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """A parsed type: which codec, which compression, and whether of a sequence's elements."""
+    """A parsed type: its text, the codec's name, the compression, and True for a sequence."""
 
     text: str
     name: str
@@ -58,7 +60,11 @@ class Manifest:
 
 
 def parse_type(text: str, known: Container[str]) -> FieldType:
-    """A type, given the names that there are codecs for."""
+    """Parse a type. `known` has the names of all codecs.
+
+    Raises:
+        SpecError: The type has no codec, or its compression is unknown.
+    """
     sequence = text.endswith(SEQUENCE)
     single = text.removesuffix(SEQUENCE)
     if single in known:
@@ -67,16 +73,18 @@ def parse_type(text: str, known: Container[str]) -> FieldType:
     if not plus:
         name = single
     if name.endswith(SEQUENCE):
-        hint = f"; {name.removesuffix(SEQUENCE)}+{how}{SEQUENCE} is a sequence of compressed values"
-        reason = "[] comes once, at the end"
+        hint = f"; write {name.removesuffix(SEQUENCE)}+{how}{SEQUENCE} for compressed elements"
+        reason = "[] must come once, at the end"
         raise SpecError(f"type {text!r}: {reason}{hint if plus else ''}")
     if name not in known:
-        raise SpecError(f"type {text!r}: there is no codec for {name!r}")
+        raise SpecError(
+            f"type {text!r}: there is no codec for {name!r}; pass one in `encoders` or `decoders`"
+        )
     return FieldType(text, name, parse_compression(how) if plus else None, sequence)
 
 
 def split_type(text: str) -> tuple[str, bool]:
-    """Return a type's name without its compression, and whether it is of a sequence.
+    """Return a type's name without its compression, and True if the type is a sequence.
 
     Needs no codecs: a "+" that is not followed by a compression belongs to the name.
     """
@@ -90,15 +98,21 @@ def split_type(text: str) -> tuple[str, bool]:
 
 
 def check_spec(spec: Any) -> dict[str, str]:
-    """A spec as a dict of its own, if its names and types can be those of fields."""
+    """Check the names and types of a spec, and return a copy of it.
+
+    Raises:
+        SpecError: A name or a type is not allowed.
+    """
     if not isinstance(spec, Mapping):
-        raise SpecError(f"a spec is a dict of names and types, not {type(spec).__name__}")
+        raise SpecError(
+            f"the spec has type {type(spec).__name__}; it must be a dict of field names and types"
+        )
     if not 0 < len(spec) <= MOST_FIELDS:
-        raise SpecError(f"a spec has 1 to {MOST_FIELDS} fields, not {len(spec)}")
+        raise SpecError(f"the spec has {len(spec)} fields; it must have 1 to {MOST_FIELDS}")
     for name, type_ in spec.items():
         _check_name(name)
         if not isinstance(type_, str) or not type_.isprintable():
-            raise SpecError(f"the type of {name!r} is a printable str, not {type_!r}")
+            raise SpecError(f"the type of field {name!r} is {type_!r}; it must be a printable str")
     return dict(spec)
 
 
@@ -107,22 +121,22 @@ def file_name(field: str) -> str:
 
 
 def _check_name(name: Any) -> None:
-    """A name must be one of a file, visible, and the same everywhere."""
+    """Raise SpecError unless a field's name can name a visible file on any system."""
     if not isinstance(name, str):
-        raise SpecError(f"the name of a field is a str, not {name!r}")
+        raise SpecError(f"the field name {name!r} is not a str")
     reason = ""
     if not 0 < len(name.encode("utf-8", "replace")) <= LONGEST_NAME:
         reason = f"must have 1 to {LONGEST_NAME} bytes"
     elif name.startswith("."):
         reason = "must not begin with a dot"
     elif "/" in name or not name.isprintable():
-        reason = "must not have a slash or a control character in it"
+        reason = "must not contain a slash or a control character"
     if reason:
-        raise SpecError(f"{name[:50]!r} names no field: it {reason}")
+        raise SpecError(f"the field name {name[:50]!r} {reason}")
 
 
 def dump(manifest: Manifest) -> bytes:
-    """The bytes of `spec.json`."""
+    """Return the bytes of `spec.json`."""
     content = {
         "format": FORMAT, "version": VERSION, "length": manifest.length,
         "spec": manifest.spec, "checksums": manifest.checksums,
@@ -131,16 +145,29 @@ def dump(manifest: Manifest) -> bytes:
 
 
 def load(directory: str) -> Manifest:
-    """Read and check a dataset's `spec.json`."""
+    """Read and check a dataset's `spec.json`.
+
+    Raises:
+        DatasetError: The folder is not a dataset, or `spec.json` is damaged.
+        SpecError: A name or a type in it is not allowed.
+    """
     path = os.path.join(directory, SPEC_NAME)
     if not stat.S_ISDIR(os.stat(directory).st_mode):
-        raise DatasetError(f"{directory}: not a dataset: it is not a folder")
+        raise DatasetError(
+            f"{directory}: not a dataset: it is not a folder; pass a dataset's folder"
+        )
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        raise DatasetError(f"{directory}: not a dataset: it has no {SPEC_NAME}") from None
+        raise DatasetError(
+            f"{directory}: not a dataset: it has no {SPEC_NAME}; pass a folder that DatasetWriter "
+            "wrote, or read a folder of shards with ShardedDatasetReader"
+        ) from None
     if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_SPEC:
-        raise DatasetError(f"{path}: not a regular file of at most {LARGEST_SPEC} bytes")
+        raise DatasetError(
+            f"{path}: not the spec of a dataset, which is a regular file of at most {LARGEST_SPEC} "
+            "bytes"
+        )
     text = whole_file(path)
     try:
         return _parse(json.loads(text))
@@ -152,16 +179,21 @@ def load(directory: str) -> Manifest:
 
 def _parse(content: Any) -> Manifest:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"its format is not {FORMAT!r}")
+        raise ValueError(f"its key 'format' is not {FORMAT!r}")
     if content.get("version") != VERSION:
-        raise ValueError(f"it has version {content.get('version')!r}; this reads {VERSION}")
+        raise ValueError(
+            f"it has version {content.get('version')!r}, and this library reads version {VERSION}; "
+            "install a newer ffrecord"
+        )
     spec, length = check_spec(content.get("spec")), content.get("length")
     if type(length) is not int or not 0 <= length <= MAX_RECORDS:
-        raise ValueError(f"its length is {length!r}")
+        raise ValueError(f"its length is {length!r}; it must be a number from 0 to {MAX_RECORDS}")
     checksums = content.get("checksums")
     if not isinstance(checksums, dict) or checksums.keys() != spec.keys():
-        raise ValueError("its checksums are not those of its fields")
+        raise ValueError("it does not have exactly one checksum for each field")
     for name, crc in checksums.items():
         if type(crc) is not int or not 0 <= crc < 1 << 32:
-            raise ValueError(f"the checksum of {name!r} is {crc!r}")
+            raise ValueError(
+                f"the checksum of field {name!r} is {crc!r}; it must be a 32-bit number"
+            )
     return Manifest(length, spec, checksums)

@@ -1,4 +1,4 @@
-"""`write_dataset`: a dataset from an iterable, in one call."""
+"""`write_dataset`: write a dataset from an iterable in one call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ffrecord.dataset.writer import DatasetWriter, is_new
 from ffrecord.errors import SpecError
 from ffrecord.progress import bar
 
-# The first that fits: a bool is an int to Python, and numpy's scalars may be Python's.
+# The first match counts: a bool is also an int, and some numpy scalars are Python numbers.
 _TYPES: tuple[tuple[tuple[type, ...], str], ...] = (
     ((bool, np.bool_), "bool"),
     ((int, np.integer), "int"),
@@ -37,19 +37,25 @@ def write_dataset(
     append: bool = False,
     progress: bool | None = None,
 ) -> int:
-    """Write every datapoint of an iterable, and return how many there were.
+    """Write every datapoint of an iterable, and return their number.
 
     Args:
-        directory, spec, encoders, append: as for `DatasetWriter`. Without a spec the types of a new
-            dataset follow from the first datapoint (`infer_spec`).
-        iterable: dicts, all with the same fields.
-        progress: show a bar on stderr; left out, if that is a terminal.
+        directory: The folder of the dataset, as for `DatasetWriter`.
+        iterable: Dicts, all with the same fields.
+        spec: The type of each field. By default, `infer_spec` derives the types of a new dataset
+            from the first datapoint.
+        encoders: A function for each type name, as for `DatasetWriter`.
+        append: Add to an existing dataset, as for `DatasetWriter`.
+        progress: Show a progress bar on stderr. By default, only if stderr is a terminal.
     """
     datapoints = iter(iterable)
     if spec is None and not (append and not is_new(os.path.abspath(os.fsdecode(directory)))):
         first = next(datapoints, None)
         if first is None:
-            raise SpecError(f"{os.fsdecode(directory)}: a dataset of nothing needs a spec")
+            raise SpecError(
+                f"{os.fsdecode(directory)}: there is no datapoint to infer the types from; an "
+                "empty dataset needs a spec: pass spec"
+            )
         spec = infer_spec(first)
         datapoints = chain([first], datapoints)
     total = len(iterable) if isinstance(iterable, Sized) else None
@@ -63,18 +69,24 @@ def write_dataset(
 
 
 def infer_spec(datapoint: Mapping[str, Any]) -> dict[str, str]:
-    """The types that a datapoint's values seem to have."""
+    """Return a spec that fits the values of a datapoint.
+
+    Raises:
+        SpecError: A list is empty, or the datapoint is not a dict.
+    """
     if not isinstance(datapoint, Mapping):
-        raise SpecError(f"a datapoint is a dict, not {type(datapoint).__name__}")
+        raise SpecError(f"the datapoint has type {type(datapoint).__name__}; it must be a dict")
     return {name: _infer(name, value) for name, value in datapoint.items()}
 
 
 def _infer(name: str, value: Any) -> str:
     if isinstance(value, (list, tuple)):
         if not value:
-            raise SpecError(f"{name!r} is empty in the first datapoint: its type must be given")
+            raise SpecError(
+                f"field {name!r} is empty in the first datapoint, so its type is unknown; pass spec"
+            )
         types = {_infer_one(element) for element in value}
-        # Of one kind, which is not nested itself, it is a sequence; else it is one value.
+        # Elements of one simple type make a sequence. Anything else is one value, a tree.
         return types.pop() + SEQUENCE if len(types) == 1 and "tree" not in types else "tree"
     return _infer_one(value)
 

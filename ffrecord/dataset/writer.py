@@ -1,13 +1,15 @@
-"""`DatasetWriter`: datapoints into a folder that appears when it is whole.
+"""`DatasetWriter`: write datapoints into a folder that appears when it is complete.
 
-The folder is filled beside its target under the name `.NAME.writing` and gets its own name in
-`close`, when every file in it is on disk; `spec.json` is the last of them. A writer that fails, is
-killed, or is left by an exception leaves no dataset, and what a killed one left behind is removed
-by the next that writes there. A dataset that exists is never replaced, unless by one that has all
-of its datapoints and more: `append=True` fills a folder that begins with the old one's values, and
-exchanges the two in one step (`ffrecord.atomic.grown_folder`).
+The writer fills a folder named `.NAME.writing` beside the target. `close` renames it when every
+file in it is on disk; `spec.json` is written last. If the writer fails or is killed, or if its
+`with` block ends with an exception, there is no dataset. The next writer of the same target removes
+the leftovers of a killed one.
 
-A writer belongs to one thread and to the process that made it.
+An existing dataset is only ever replaced by one with all of its datapoints and more. `append=True`
+fills a new folder that begins with the old values, and exchanges the two folders in one step
+(`ffrecord.atomic.grown_folder`).
+
+A writer belongs to one thread and to the process that created it.
 """
 
 from __future__ import annotations
@@ -44,21 +46,22 @@ from ffrecord.errors import ClosedError, EncodeError, FFRecordError, SpecError
 from ffrecord.records.reader import FileReader
 from ffrecord.records.writer import FileWriter
 
-# A dictionary is made of the first values: this many bytes of them, or this many values.
+# The first values train a dictionary: this many bytes of them, or this many values.
 SAMPLE_BYTES = 4 << 20
 SAMPLE_VALUES = 20_000
 
 
 class DatasetWriter(Finishing):
-    """Writes a dataset.
+    """Writer of a dataset.
 
     Args:
-        directory: the folder to make; it may be there already if it is empty.
-        spec: field -> type, `{"image": "jpg", "words": "utf8[]", "notes": "json+zstd"}`. With
-            `append` it may be left out; given, it must be that of the dataset.
-        encoders: type name -> function from a value to bytes.
-        append: go on with a dataset that is there; without one, begin it. Its files are copied,
-            which takes a moment on file systems that share blocks between files (XFS, btrfs) and
+        directory: The folder to create. An empty folder may exist already.
+        spec: The type of each field, such as
+            `{"image": "jpg", "words": "utf8[]", "notes": "json+zstd"}`. With `append` it may be
+            left out; otherwise it must equal the dataset's own.
+        encoders: A function for each type name, from a value to bytes.
+        append: Add to an existing dataset, or create it. The writer copies the files first. That is
+            almost instant on file systems that share blocks between files (XFS, btrfs), and takes
             as long as `cp` on others: for many small additions, write shards instead. A crash
             leaves the old dataset or the new one, and open readers keep the old one.
     """
@@ -88,15 +91,15 @@ class DatasetWriter(Finishing):
 
     def _begin(self, spec: Mapping[str, str] | None, encoders: Mapping[str, Encoder]) -> None:
         if spec is None:
-            raise SpecError(f"{self.directory}: a new dataset needs a spec")
+            raise SpecError(f"{self.directory}: a new dataset needs a spec; pass spec")
         self._spec = _check(spec, encoders)
-        check = partial(check_new_folder, self.directory, "a dataset wants a")
+        check = partial(check_new_folder, self.directory, "a dataset needs a")
         self._folder = NewFolder(self.directory, "writing", check)
         for name, text in self._spec.items():
             self._fields.append(_FieldWriter(self._folder.path, name, text, encoders))
 
     def _continue(self, spec: Mapping[str, str] | None, encoders: Mapping[str, Encoder]) -> None:
-        # Through a symlink to what it points at: the link stays.
+        # Follow a symlink, so that the folder is replaced and not the link.
         self.directory = os.path.realpath(self.directory)
         self._spec = load(self.directory).spec
         if spec is not None:
@@ -104,7 +107,7 @@ class DatasetWriter(Finishing):
         _check(self._spec, encoders)
         replaced = {SPEC_NAME, *map(file_name, self._spec)}
         self._folder = GrownFolder(self.directory, "writing", replaced)
-        # Read when no other writer can change it any more.
+        # Read the dataset under the lock: no other writer can change it now.
         self._length, fields = open_old(self.directory, self._spec, encoders)
         self._before = self._length
         for name, text in self._spec.items():
@@ -113,31 +116,40 @@ class DatasetWriter(Finishing):
 
     @property
     def spec(self) -> dict[str, str]:
+        """The types of the fields, by name."""
         return dict(self._spec)
 
     def __len__(self) -> int:
         return self._length
 
     def append(self, datapoint: Mapping[str, Any]) -> int:
-        """Add a datapoint, a dict with a value for every field, and return its number. A value
-        that cannot be encoded is an error, and nothing of that datapoint is kept."""
+        """Add a datapoint, a dict with a value for every field, and return its number.
+
+        Raises:
+            EncodeError: A value cannot be encoded. The writer keeps nothing of that datapoint and
+                can continue with others.
+        """
         self._opened()
         if not isinstance(datapoint, Mapping):
             raise EncodeError(
-                f"{self.directory}: a datapoint is a dict, not {type(datapoint).__name__}"
+                f"{self.directory}: datapoint {self._length} has type {type(datapoint).__name__}; "
+                "pass a dict"
             )
         if datapoint.keys() != self._spec.keys():
-            raise EncodeError(f"{self.directory}: {_difference(datapoint, self._spec)}")
+            raise EncodeError(
+                f"{self.directory}: datapoint {self._length} {_difference(datapoint, self._spec)}; "
+                "pass a value for every field of the spec and no others"
+            )
         encoded = [self._encode(field, datapoint[field.name]) for field in self._fields]
         self._whole = False
         for field, records in zip(self._fields, encoded, strict=True):
             field.add(records)
-        self._length += 1  # before it is whole again: an interrupt may come in between
+        self._length += 1  # before _whole is set: an interrupt may come between the two lines
         self._whole = True
         return self._length - 1
 
     def close(self) -> None:
-        """Finish the dataset and put it under its name. Without that, nothing is there."""
+        """Finish the dataset and give it its name. Until then the dataset does not exist."""
         if self._folder is None or not self._mine:
             return
         try:
@@ -153,7 +165,7 @@ class DatasetWriter(Finishing):
             self.discard()
 
     def discard(self) -> None:
-        """Give up: leave nothing, or with `append` the dataset as it was."""
+        """Drop everything that was appended. With `append`, the dataset stays as it was."""
         if self._folder is not None and self._mine:
             for field in self._fields:
                 field.discard()
@@ -165,26 +177,35 @@ class DatasetWriter(Finishing):
 
     def __del__(self) -> None:
         if getattr(self, "_folder", None) is not None and self._mine:
-            message = f"{self.directory}: the writer was dropped without close(); nothing was kept"
+            message = (
+                f"{self.directory}: the writer was dropped without close(), so nothing was kept; "
+                "use it in a `with` block"
+            )
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
             self.discard()
 
     @property
     def _mine(self) -> bool:
+        """True in the process that created the writer."""
         return self._pid == os.getpid()
 
     def _opened(self) -> None:
         if self._folder is None:
-            raise ClosedError(f"{self.directory}: this writer is closed")
+            raise ClosedError(
+                f"{self.directory}: this writer is closed; open another one with append=True"
+            )
         if not self._mine:
-            raise ClosedError(f"{self.directory}: this writer belongs to another process")
+            raise ClosedError(
+                f"{self.directory}: this writer belongs to process {self._pid}; create a writer in "
+                "the process that uses it"
+            )
         self._require_whole()
 
     def _require_whole(self) -> None:
         if not self._whole:
             raise ClosedError(
-                f"{self.directory}: this writer failed in the middle of datapoint {self._length}; "
-                "the dataset is not kept"
+                f"{self.directory}: this writer failed in the middle of datapoint {self._length}, "
+                "so the dataset is not kept; write it again"
             )
 
     def _encode(self, field: _FieldWriter, value: Any) -> list[bytes]:
@@ -194,14 +215,16 @@ class DatasetWriter(Finishing):
             if isinstance(error, FFRecordError) and not isinstance(error, EncodeError):
                 raise
             raise EncodeError(
-                f"{self.directory}: datapoint {self._length}: {field.name!r} is no "
-                f"{field.type.text}: {reason(error)}"
+                f"{self.directory}: datapoint {self._length}: field {field.name!r} cannot be "
+                f"encoded as {field.type.text}: {reason(error)}"
             ) from error
 
 
 class _FieldWriter:
-    """One field's file: its values, then the dictionary if its type has one, then the bounds of
-    its sequences if it is one. `old` is the file that it begins with."""
+    """Writer of one field's file: the values, then the dictionary and the bounds, if it has them.
+
+    With `old`, the file begins with the values of that field.
+    """
 
     def __init__(
         self, folder: str, name: str, text: str, encoders: Mapping[str, Encoder],
@@ -219,7 +242,7 @@ class _FieldWriter:
         if how is not None:
             self._compress = compression.compressor(how, self._dictionary)
             if how.dictionary and not self._dictionary:
-                # Too little to learn from so far: those values are samples once more.
+                # The old values were too few to train a dictionary: they are samples again.
                 limits = SAMPLE_VALUES, SAMPLE_BYTES
                 self._samples = [] if old is None else old.values(*limits)
         self._sample_bytes = sum(map(len, self._samples or ()))
@@ -229,21 +252,19 @@ class _FieldWriter:
             self._writer = old.writer(self._path)
 
     def encode(self, value: Any) -> list[bytes]:
-        """The records of a value: one, or one for each element of a sequence."""
+        """Return the records of a value: one, or one for each element of a sequence."""
         if not self.type.sequence:
             return [self._encode_one(value)]
         if isinstance(value, (str, bytes, bytearray, memoryview, Mapping)):
-            raise TypeError(
-                f"a sequence is a list, a tuple or an array, not {type(value).__name__}"
-            )
+            raise TypeError(f"expected a list, a tuple or an array, got {type(value).__name__}")
         return [self._encode_one(element) for element in value]
 
     def _encode_one(self, value: Any) -> Any:
         encoded = self._encoder(value)
         if self._compress is None:
-            # A copy of what is a view: the value may change before it is written.
+            # Copy views: the caller may change the value before it is written.
             return encoded if isinstance(encoded, bytes) else memoryview(encoded).tobytes()
-        if self._samples is not None:  # compressed when there is a dictionary
+        if self._samples is not None:  # compressed later, when the dictionary is trained
             compression.refuse_large(encoded)
             return bytes(encoded)
         return self._compress(encoded)
@@ -259,7 +280,7 @@ class _FieldWriter:
             self._settle()
 
     def _settle(self) -> None:
-        """Make the dictionary, and write what has waited for it."""
+        """Train the dictionary, and write the values that waited for it."""
         samples, self._samples = self._samples, None
         if samples is not None:
             assert self.type.compression is not None
@@ -268,7 +289,7 @@ class _FieldWriter:
             self._writer.write(map(self._compress, samples))
 
     def close(self) -> int:
-        """Finish the file; the checksum of its header."""
+        """Finish the file, and return the checksum of its header."""
         self._settle()
         if self.type.compression is not None and self.type.compression.dictionary:
             self._writer.write_one(self._dictionary)
@@ -283,7 +304,7 @@ class _FieldWriter:
 
 
 def is_new(directory: str) -> bool:
-    """Whether there is nothing yet, or an empty folder."""
+    """Return True if the path does not exist or is an empty folder."""
     while True:
         try:
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -292,7 +313,7 @@ def is_new(directory: str) -> bool:
         try:
             if os.listdir(fd):
                 return False
-            # A writer that appends exchanges the folder, then empties the one that was listed.
+            # An appending writer may have exchanged the folder and emptied the old one just now.
             if is_at(fd, directory):
                 return True
         finally:
@@ -300,22 +321,22 @@ def is_new(directory: str) -> bool:
 
 
 def _check(given: Mapping[str, str], encoders: Mapping[str, Encoder]) -> dict[str, str]:
-    """The spec, if all its types can be encoded: before a folder is made."""
+    """Return the spec if all its types can be encoded; otherwise raise SpecError."""
     checked = check_spec(given)
     for name, text in checked.items():
         try:
             parse_type(text, encoders)
         except SpecError as error:
             known = ", ".join(sorted(encoders))
-            raise SpecError(f"field {name!r}: {error}; encoders: {known}") from None
+            raise SpecError(f"field {name!r}: {error} (types with an encoder: {known})") from None
     return checked
 
 
 def _difference(datapoint: Iterable[str], due: Iterable[str]) -> str:
     missing = ", ".join(repr(name) for name in due if name not in set(datapoint))
     more = ", ".join(repr(name) for name in datapoint if name not in set(due))
-    parts = [f"lacks {missing}" if missing else "", f"has {more} beyond its spec" if more else ""]
-    return "a datapoint " + " and ".join(filter(None, parts))
+    parts = [f"lacks {missing}" if missing else "", f"has the extra {more}" if more else ""]
+    return " and ".join(filter(None, parts))
 
 
 def _write_file(path: str, content: bytes) -> None:

@@ -82,9 +82,13 @@ WRONG_FILES = [
     (["convert", "{records}", "/proc/new.bag"], SYSTEM, "ffrecord: /proc/new.bag: No such file"),
     (["salvage", "{records}", "{archive}"], SYSTEM, "is there already; --force replaces it"),
     (["convert", "{records}", "{archive}"], SYSTEM, "is there already; --force replaces it"),
-    (["convert", "{records}", "{records}", "--force"], 36, "of that format already"),
-    (["convert", "{archive}", "{tree}", "--force"], SYSTEM, "is never replaced: remove it, or"),
-    (["convert", "{tree}", "{new}.bag"], 36, "with --drop-names only the contents"),
+    (["convert", "{records}", "{records}", "--force"], 36, "already has the target's format"),
+    (
+        ["convert", "{archive}", "{tree}", "--force"],
+        SYSTEM,
+        "folders are never replaced; remove it or",
+    ),
+    (["convert", "{tree}", "{new}.bag"], 36, "pass --drop-names to keep only the contents"),
     (["convert", "{tree}", "{new}.xyz"], 36, "name it with --to: records, packed, "),
     (["convert", "{text}", "{new}.bag"], 36, "name it with --from: records, packed, "),
 ]

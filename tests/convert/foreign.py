@@ -1,7 +1,7 @@
-"""Files of other formats made, and read, byte by byte from their definitions.
+"""Files of other formats, written and read byte by byte from their definitions.
 
-Nothing here may use the package, nor the packages that it uses for the same: what this computes is
-compared with what they do.
+Nothing here may use ffrecord, or the packages that ffrecord uses for these formats: tests compare
+both results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TABLE = _table()
 
 
 def crc32c(data: bytes) -> int:
-    """One byte at a time. 0xe3069283 for b"123456789", says RFC 3720's polynomial."""
+    """Return the CRC-32C, with the polynomial of RFC 3720, computed one byte at a time."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
@@ -68,7 +68,7 @@ def varint(number: int) -> bytes:
 
 
 def snappy_block(data: bytes) -> bytes:
-    """Literals only, of at most 60 bytes, which need no length bytes."""
+    """Return a snappy block of literals only, of at most 60 bytes each, without length bytes."""
     out = varint(len(data))
     for at in range(0, len(data), 60):
         part = data[at : at + 60]
@@ -77,7 +77,7 @@ def snappy_block(data: bytes) -> bytes:
 
 
 def unsnap_block(data: bytes) -> bytes:
-    """The block format: a varint, then literals and copies."""
+    """Unpack a snappy block: a varint, then literals and copies."""
     due = at = shift = 0
     while True:
         due |= (data[at] & 127) << shift
@@ -142,7 +142,7 @@ def lengths_and_records(records: Sequence[bytes]) -> bytes:
 
 
 def python_chunk(records: Sequence[bytes], codec: str = "none", count: int | None = None) -> bytes:
-    """Magic, number of records, CRC-32C, codec from 1 on, size; snappy as one block."""
+    """Return a chunk: magic, number of records, CRC-32C, codec from 1 on, size; snappy blocks."""
     pack: dict[str, Callable[[bytes], bytes]] = {
         "none": bytes, "snappy": snappy_block, "gzip": gzip.compress
     }  # fmt: skip
@@ -153,7 +153,7 @@ def python_chunk(records: Sequence[bytes], codec: str = "none", count: int | Non
 
 
 def go_chunk(records: Sequence[bytes], codec: str = "none", count: int | None = None) -> bytes:
-    """Magic, CRC-32, codec from 0 on, size, number of records; snappy in frames."""
+    """Return a chunk: magic, CRC-32, codec from 0 on, size, number of records; snappy frames."""
     pack: dict[str, Callable[[bytes], bytes]] = {
         "none": bytes, "snappy": snappy_frames, "gzip": gzip.compress
     }  # fmt: skip
@@ -164,7 +164,7 @@ def go_chunk(records: Sequence[bytes], codec: str = "none", count: int | None = 
 
 
 def read_recordio(data: bytes, dialect: str) -> list[bytes]:
-    """All records of a file, with everything checked."""
+    """Return all records of a file, and check everything in it."""
     found, at = [], 0
     while at < len(data):
         magic, *fields = struct.unpack_from("<5I", data, at)
@@ -203,7 +203,7 @@ def single_bag(records: Sequence[bytes], version: int) -> bytes:
 
 
 def read_single_bag(data: bytes) -> list[bytes]:
-    """Of either version; the last limit is where the index begins."""
+    """Return the records of a bag of either version. The last limit is the index's offset."""
     (start,) = struct.unpack("<Q", data[-8:]) if data else (0,)
     ends = list(struct.unpack(f"<{(len(data) - start) // 8}Q", data[start:]))
     if ends[:1] == [0]:
@@ -219,7 +219,7 @@ Ref = int | tuple[int, int] | None
 
 
 def refs_record(refs: Sequence[Ref]) -> bytes:
-    """A record of `refs.bag`, granular before 0.22: MessagePack of at most 15 fields."""
+    """Return a record of `refs.bag` (granular before 0.22): MessagePack of at most 15 fields."""
     out = bytes([0x90 | len(refs)])
     for ref in refs:
         if ref is None:
@@ -242,7 +242,7 @@ def read_refs_record(data: bytes) -> list[Ref]:
 
 
 def _msgpack_item(data: bytes, at: int) -> tuple[Any, int]:
-    """A list or a number of at most 64 bits, and where the next item begins."""
+    """Return a list or a number of at most 64 bits, and the offset of the next item."""
     head = data[at]
     if head & 0xF0 == 0x90:
         items, at = [], at + 1
@@ -259,7 +259,7 @@ def _msgpack_item(data: bytes, at: int) -> tuple[Any, int]:
 def granular_with_refs(
     spec: Mapping[str, str], rows: Sequence[Encoded], version: int = 2
 ) -> dict[str, bytes]:
-    """The files of a dataset of granular before 0.22, by name; values are encoded already."""
+    """Return the files of a dataset of granular before 0.22, by name. Values are encoded."""
     records: dict[str, list[bytes]] = {name: [] for name in spec}
     refs = []
     for row in rows:
@@ -279,7 +279,7 @@ def granular_with_refs(
 
 
 def read_granular_with_refs(files: Mapping[str, bytes]) -> list[Encoded]:
-    """The rows, with values as they are encoded."""
+    """Return the rows, with encoded values."""
     spec = json.loads(files["spec.json"])
     bags = {name: read_single_bag(files[f"{name}.bag"]) for name in spec}
     rows = []

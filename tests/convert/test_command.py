@@ -47,12 +47,12 @@ Command: TypeAlias = Callable[..., Result]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `ffrecord convert` in this process."""
+    """Return a function that runs `ffrecord convert` in this process."""
 
     def run(*arguments: str | Path) -> Result:
         try:
             code: Any = cli.main(["convert", *map(str, arguments)])
-        except SystemExit as end:  # argparse's way of saying that the command line is wrong
+        except SystemExit as end:  # argparse exits if the command line is wrong
             code = end.code
         return Result(code, *capsys.readouterr())
 
@@ -64,7 +64,7 @@ def ours(tmp_path: Path) -> Path:
     return handmade.write_records(tmp_path / "ours.ffr", RECORDS)
 
 
-def test_it_says_what_became_what(run: Command, ours: Path, tmp_path: Path) -> None:
+def test_the_summary_names_counts_and_formats(run: Command, ours: Path, tmp_path: Path) -> None:
     target = tmp_path / "x.tfrecord"
     result = run(ours, target)
     assert result == Result(0, f"{target}: 3 records (records) became 3 records (tfrecord)\n", "")
@@ -84,7 +84,7 @@ def test_json_is_for_scripts(run: Command, ours: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def linked(tmp_path: Path) -> Path:
-    """3 files, one of which has three names; 2 folders, the first of them empty; 2 symlinks."""
+    """Return a tree of 3 files, one with three names, 2 folders, one empty, and 2 symlinks."""
     top = trees.plain_tree(tmp_path / "tree", {"a.bin": b"1" * 1000, "b": b"", "sub/c": b"234"})
     (top / "empty").mkdir()
     (top / "symlink").symlink_to("a.bin")
@@ -113,7 +113,7 @@ def test_a_tree_is_counted_alike_whatever_it_becomes(
         assert run(source, target) == Result(0, f"{target}: {words} ({formats})\n", "")
 
 
-def test_what_differs_is_counted_on_both_sides(run: Command, tmp_path: Path) -> None:
+def test_different_counts_are_shown_for_both_sides(run: Command, tmp_path: Path) -> None:
     tar = tmp_path / "two.tar"
     with tarfile.open(tar, "w") as file:
         for name, content in (("deep/down/a", b"old"), ("deep/down/a", b"new one")):
@@ -133,7 +133,7 @@ def test_files_that_become_records_are_counted_as_files(
     assert result.out == f"{tmp_path}/x.tfrecord: {words} became 3 records (tfrecord)\n"
 
 
-def test_options_may_stand_anywhere_and_sources_be_many(
+def test_options_may_come_anywhere_and_there_may_be_many_sources(
     run: Command, ours: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "x"
@@ -204,7 +204,7 @@ def test_a_wrong_command_line_is_a_usage_error(
         ("h5py", "x.h5"),
     ],
 )
-def test_a_package_that_is_missing_is_asked_for_by_name(
+def test_a_missing_package_is_named_with_the_pip_command(
     module: str, target: str, run: Command, ours: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -220,7 +220,7 @@ def test_a_package_that_is_missing_is_asked_for_by_name(
     assert os.listdir(tmp_path) == ["ours.ffr"]
 
 
-def test_what_is_left_out_is_a_warning_of_one_line(run: Command, tmp_path: Path) -> None:
+def test_skipped_files_are_a_warning_of_one_line(run: Command, tmp_path: Path) -> None:
     top = trees.plain_tree(tmp_path / "tree", {"a": b"1"})
     for number in range(2):
         os.mkfifo(top / f"fifo {number}")
@@ -232,7 +232,7 @@ def test_what_is_left_out_is_a_warning_of_one_line(run: Command, tmp_path: Path)
 
 
 def on_a_terminal(*arguments: str | Path) -> bytes:
-    """What the command says on a standard error that is a terminal."""
+    """Return the command's output on a standard error that is a terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("<4H", 24, 80, 0, 0))
     process = subprocess.Popen(
@@ -251,6 +251,6 @@ def on_a_terminal(*arguments: str | Path) -> bytes:
     return said
 
 
-def test_a_terminal_sees_progress_unless_it_is_not_wanted(ours: Path, tmp_path: Path) -> None:
+def test_a_terminal_shows_progress_unless_disabled(ours: Path, tmp_path: Path) -> None:
     assert b"converting" in on_a_terminal(ours, tmp_path / "x.tfrecord")
     assert on_a_terminal(ours, tmp_path / "y.tfrecord", "--no-progress") == b""

@@ -1,5 +1,7 @@
-"""Files of other formats that cannot be read or written, and targets of several files that fail
-half way. `tests/robustness/faults` makes every call fail; this needs no compiler."""
+"""Sources that cannot be read, targets that cannot be written, and bags that fail half way.
+
+`tests/robustness/faults` makes every system call fail. These tests need no compiler.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ OLD = handmade.random_records([5, 0, 700], seed=4)
 
 
 def failing(call: Callable[..., Any], number: int, code: int) -> Callable[..., Any]:
-    """The call, but for one time."""
+    """Return the call, wrapped so that it fails once."""
     left = iter(range(number + 1))
 
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -35,7 +37,7 @@ def failing(call: Callable[..., Any], number: int, code: int) -> Callable[..., A
 
 
 def make_source(folder: Path, kind: str) -> Path:
-    """Whose first bytes are looked at, and which is then read from its beginning on."""
+    """Write a source. A conversion reads its first bytes, then all of it."""
     path = folder / f"source.{kind}"
     if kind == "tfrecord":
         path.write_bytes(foreign.tfrecord(RECORDS))
@@ -51,7 +53,7 @@ def make_source(folder: Path, kind: str) -> Path:
 @pytest.mark.parametrize("code", [errno.EIO, errno.EAGAIN])
 @pytest.mark.parametrize("kind", ["tfrecord", "bag", "recordio", "folder"])
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_source_that_cannot_be_read_is_named_and_not_called_damaged(
+def test_a_read_error_names_the_source_and_is_not_called_damage(
     kind: str, code: int, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = make_source(tmp_path, kind)
@@ -64,7 +66,7 @@ def test_a_source_that_cannot_be_read_is_named_and_not_called_damaged(
 
 
 @pytest.mark.parametrize("kind", ["tfrecord", "bag", "recordio", "folder"])
-def test_counts_that_are_short_make_no_difference(
+def test_short_reads_and_writes_make_no_difference(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = make_source(tmp_path, kind)
@@ -79,7 +81,7 @@ def test_counts_that_are_short_make_no_difference(
 @pytest.mark.parametrize(
     "name", ["out.tfrecord", "out.recordio", "out.bag", "out.tar", "out.tar.gz", "out.tar.xz"]
 )
-def test_a_target_that_cannot_be_written_is_named_and_does_not_appear(
+def test_a_write_error_names_the_target_and_leaves_nothing(
     name: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = handmade.write_records(tmp_path / "source.ffr", RECORDS)
@@ -96,10 +98,10 @@ def test_a_target_that_cannot_be_written_is_named_and_does_not_appear(
     ("naming", "number"), [("rename", 0), ("rename", 1), ("rename", 2), ("rename", 3), ("link", 0),
                            ("link", 1)],
 )  # fmt: skip
-def test_a_bag_of_which_one_file_does_not_get_its_name_is_as_it_was(
+def test_a_bag_stays_unchanged_if_one_of_its_files_cannot_be_renamed(
     naming: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files that are replaced are renamed, new ones linked."""
+    """Files that replace others are renamed, new files are linked."""
     source = handmade.write_records(tmp_path / "source.ffr", RECORDS)
     target = tmp_path / "out.bag"
     force = naming == "rename"
@@ -118,7 +120,7 @@ def test_a_bag_of_which_one_file_does_not_get_its_name_is_as_it_was(
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_bag_that_is_not_replaced_by_one_file_keeps_its_index(
+def test_a_bag_keeps_its_index_if_a_single_bag_cannot_replace_it(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = handmade.write_records(tmp_path / "source.ffr", RECORDS)
@@ -148,7 +150,7 @@ sys.exit(cli.main(["convert", "--no-progress", *sys.argv[2:]]))
 
 @pytest.mark.parametrize("limit", [500, 30_000, 150_000])
 def test_a_full_disk_does_not_crash_hdf5(limit: int, tmp_path: Path) -> None:
-    """Whose library does if it is told: the process has to end by itself."""
+    """The HDF5 library crashes after a failed write. The process must end without a signal."""
     with DatasetWriter(tmp_path / "rows", {"name": "utf8", "data": "bytes"}) as writer:
         for number in range(20):
             writer.append({"name": f"row {number}", "data": trees.content(10_000, number)})

@@ -1,4 +1,4 @@
-"""Folders, tars and packed folders: what is kept on the way, and what a tar cannot do."""
+"""Folders, tars and packed folders: attributes that are kept, and hostile or damaged tars."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ def extracted(archive: Path, place: Path) -> Path:
 
 
 def differences(rich: Path, other: Path) -> list[str]:
-    """But for sockets and fifos, which no archive here keeps."""
+    """Return differences between two trees, except sockets and fifos, which are never packed."""
     return [line for line in trees.differences(rich, other) if "special/" not in line]
 
 
 # ---- there and back ------------------------------------------------------------------------
 
 
-def test_a_folder_goes_by_way_of_a_tar_and_an_archive_with_everything_that_it_has(
+def test_a_folder_round_trips_through_a_tar_and_an_archive(
     rich: Path, rich_tar: Path, tmp_path: Path
 ) -> None:
     convert(rich_tar, tmp_path / "again.ffr")
     assert differences(rich, extracted(tmp_path / "again.ffr", tmp_path / "out")) == []
 
 
-def test_a_tar_becomes_a_folder_with_everything_that_it_has(
+def test_a_tar_becomes_a_folder_with_all_attributes(
     rich: Path, rich_tar: Path, tmp_path: Path
 ) -> None:
     report = convert(rich_tar, tmp_path / "out")
@@ -79,7 +79,7 @@ def test_a_tar_becomes_a_folder_with_everything_that_it_has(
     assert report.read == report.written == names
 
 
-def test_a_folder_becomes_the_tar_that_its_archive_becomes(
+def test_a_folder_and_its_archive_become_the_same_tar(
     rich: Path, rich_tar: Path, tmp_path: Path
 ) -> None:
     with pytest.warns(SkippedWarning, match="1 fifo, 1 socket"):
@@ -88,7 +88,7 @@ def test_a_folder_becomes_the_tar_that_its_archive_becomes(
     assert report.skipped == {"fifo": 1, "socket": 1}
 
 
-def test_an_archive_becomes_a_folder_and_that_the_same_archive(
+def test_an_archive_round_trips_through_a_folder(
     rich: Path, rich_packed: Path, tmp_path: Path
 ) -> None:
     report = convert(rich_packed, tmp_path / "out")
@@ -98,7 +98,7 @@ def test_an_archive_becomes_a_folder_and_that_the_same_archive(
     assert report.written == again.read == again.written
 
 
-def test_gnu_tar_reads_what_is_written_and_the_other_way_round(
+def test_gnu_tar_reads_our_tars_and_we_read_its_tars(
     rich: Path, rich_tar: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "gnu").mkdir()
@@ -117,7 +117,7 @@ def test_gnu_tar_reads_what_is_written_and_the_other_way_round(
 
 
 @pytest.mark.parametrize("how", ["gnu", "ustar", "v7"])
-def test_tars_of_other_flavours_are_read(how: str, tmp_path: Path) -> None:
+def test_other_tar_formats_are_read(how: str, tmp_path: Path) -> None:
     top = trees.plain_tree(tmp_path / "tree", {"a": b"1", "b/c": b"2" * 5000, "b/d/e": b""})
     (top / "link").symlink_to("b/c")
     subprocess.run(
@@ -132,7 +132,7 @@ def test_tars_of_other_flavours_are_read(how: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"])
-def test_compressed_tars_go_both_ways(suffix: str, tmp_path: Path) -> None:
+def test_compressed_tars_are_written_and_read(suffix: str, tmp_path: Path) -> None:
     trees.plain_tree(tmp_path / "tree", {"a": b"1" * 100_000, "b/c": b"2"})
     convert(tmp_path / "tree", tmp_path / f"t{suffix}")
     assert os.path.getsize(tmp_path / f"t{suffix}") < 50_000
@@ -146,7 +146,7 @@ def all_paths(top: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ["longer", "shorter", "other bytes", "gone"])
-def test_a_file_that_changes_meanwhile_is_an_error(how: str, tmp_path: Path) -> None:
+def test_a_file_that_changes_during_the_conversion_is_an_error(how: str, tmp_path: Path) -> None:
     top = trees.plain_tree(tmp_path / "tree", {"a": b"1" * 1000})
     with folder.read(str(top), ConvertOptions()) as files:
         if how == "gone":
@@ -158,7 +158,7 @@ def test_a_file_that_changes_meanwhile_is_an_error(how: str, tmp_path: Path) -> 
             tar.write(str(tmp_path / "x.tar"), files, ConvertOptions())
 
 
-# ---- what a tar may say --------------------------------------------------------------------
+# ---- unusual tars --------------------------------------------------------------------------
 
 
 def member(name: str, content: bytes = b"", **more: Any) -> tuple[tarfile.TarInfo, bytes]:
@@ -187,7 +187,7 @@ def test_a_later_member_of_the_same_name_replaces_an_earlier_one(tmp_path: Path)
     assert (report.read, report.written, report.replaced) == (3, 2, 1)
 
 
-def test_folders_that_are_not_in_the_tar_are_made(tmp_path: Path) -> None:
+def test_folders_missing_in_the_tar_are_created(tmp_path: Path) -> None:
     made = make_tar(tmp_path / "t.tar", member("x/y/z", b"deep", mtime=1234))
     convert(made, tmp_path / "out.ffr")
     with PackedFolder(tmp_path / "out.ffr") as packed:
@@ -197,7 +197,7 @@ def test_folders_that_are_not_in_the_tar_are_made(tmp_path: Path) -> None:
             assert packed.stat(name).st_mtime_ns == 1234 * 10**9
 
 
-def test_devices_and_fifos_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_devices_and_fifos_are_skipped_and_counted(tmp_path: Path) -> None:
     made = make_tar(tmp_path / "t.tar", member("f", type=tarfile.FIFOTYPE), member("a", b"1"),
                    member("c", type=tarfile.CHRTYPE, devmajor=1, devminor=3))  # fmt: skip
     with pytest.warns(SkippedWarning, match="1 character device, 1 fifo"):
@@ -236,17 +236,17 @@ EVIL: dict[str, list[tuple[tarfile.TarInfo, bytes]]] = {
     "a hard link to a folder": [
         member("d", type=tarfile.DIRTYPE), member("h", type=tarfile.LNKTYPE, linkname="d")
     ],
-    "a file that is a folder too": [member("a/b", b"1"), member("a", b"2")],
+    "a file that is also a folder": [member("a/b", b"1"), member("a", b"2")],
     "a name that is too long": [member("x" * 256, b"1")],
-    "a symlink that says nothing": [member("s", type=tarfile.SYMTYPE, linkname="")],
-    "a symlink that says too much": [member("s", type=tarfile.SYMTYPE, linkname="x/" * 3000)],
+    "a symlink without a target": [member("s", type=tarfile.SYMTYPE, linkname="")],
+    "a symlink with too long a target": [member("s", type=tarfile.SYMTYPE, linkname="x/" * 3000)],
     "a file as the top": [member(".", b"1")],
-    "an owner beyond all numbers": [member("a", b"1", uid=1 << 40)],
-    "an attribute that no file has": [
+    "an owner beyond 32 bits": [member("a", b"1", uid=1 << 40)],
+    "an attribute beyond the limits": [
         member("a", b"1", pax_headers={"SCHILY.xattr.user." + "x" * 300: "1"})
     ],
-    "a time that is none": [member("a", b"1", pax_headers={"mtime": "nan"})],
-    "a type that nobody knows": [member("a", type=b"Z")],
+    "an invalid time": [member("a", b"1", pax_headers={"mtime": "nan"})],
+    "an unknown type": [member("a", type=b"Z")],
     "a sparse file": [
         member("a", b"", pax_headers={"GNU.sparse.major": "0", "GNU.sparse.minor": "1",
                                       "GNU.sparse.map": "0,0", "GNU.sparse.size": str(1 << 60)})
@@ -256,9 +256,7 @@ EVIL: dict[str, list[tuple[tarfile.TarInfo, bytes]]] = {
 
 @pytest.mark.parametrize("target", ["out", "out.ffr"])
 @pytest.mark.parametrize("case", EVIL)
-def test_nothing_is_written_outside_whatever_a_tar_says(
-    case: str, target: str, tmp_path: Path
-) -> None:
+def test_no_tar_can_write_outside_of_the_target(case: str, target: str, tmp_path: Path) -> None:
     inside = tmp_path / "in"
     inside.mkdir()
     made = make_tar(inside / "t.tar", *EVIL[case])
@@ -268,7 +266,7 @@ def test_nothing_is_written_outside_whatever_a_tar_says(
     assert os.listdir(tmp_path) == ["in"]
 
 
-def test_symlinks_that_lead_out_are_kept_as_what_they_say_and_not_followed(tmp_path: Path) -> None:
+def test_symlinks_to_the_outside_are_kept_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "victim").mkdir()
     made = make_tar(tmp_path / "t.tar", member("s", type=tarfile.SYMTYPE, linkname="../victim"))
     convert(made, tmp_path / "out")
@@ -285,8 +283,8 @@ def small_tar(tmp_path: Path) -> Path:
                     member("x" * 150, b"3"))  # fmt: skip
 
 
-def test_a_tar_that_was_cut_off_is_an_error_wherever(small_tar: Path, tmp_path: Path) -> None:
-    """Python's tarfile alone would end quietly at a header that is not there, or not whole."""
+def test_a_tar_cut_off_anywhere_is_an_error(small_tar: Path, tmp_path: Path) -> None:
+    """Python's tarfile by itself would end silently at a missing or truncated header."""
     whole = small_tar.read_bytes()
     end = whole.rindex(b"3") // 512 * 512 + 512
     for length in [1, 511, 512, 513, *range(1024, end + 1, 256)]:
@@ -299,7 +297,7 @@ def test_a_tar_that_was_cut_off_is_an_error_wherever(small_tar: Path, tmp_path: 
 def test_every_damaged_header_is_an_error(small_tar: Path, tmp_path: Path) -> None:
     whole = small_tar.read_bytes()
     headers = [at for at in range(0, len(whole), 512) if whole[at + 257 : at + 262] == b"ustar"]
-    assert len(headers) == 4  # with the extended one of the long name
+    assert len(headers) == 4  # including the extended header of the long name
     for at in headers:
         for byte in (0, 100, 124, 148, 156, 257):
             damaged = bytearray(whole)
@@ -311,7 +309,7 @@ def test_every_damaged_header_is_an_error(small_tar: Path, tmp_path: Path) -> No
 
 
 def spoiled(info: tarfile.TarInfo, change: Callable[[bytearray], None]) -> bytes:
-    """A header with another content and the right checksum."""
+    """Return a header with changed bytes and the right checksum."""
     raw = bytearray(info.tobuf(tarfile.GNU_FORMAT))
     change(raw)
     raw[148:156] = b"        "
@@ -329,7 +327,7 @@ def negative(raw: bytearray) -> None:
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
 @pytest.mark.parametrize("change", [huge, negative], ids=["huge", "negative"])
-def test_a_size_that_cannot_be_is_an_error(
+def test_an_impossible_size_is_an_error(
     change: Callable[[bytearray], None], kind: bytes, tmp_path: Path
 ) -> None:
     info = tarfile.TarInfo("a")
@@ -340,7 +338,7 @@ def test_a_size_that_cannot_be_is_an_error(
     assert os.listdir(tmp_path) == ["t.tar"]
 
 
-def test_headers_that_announce_each_other_without_end_are_an_error(tmp_path: Path) -> None:
+def test_an_endless_chain_of_extended_headers_is_an_error(tmp_path: Path) -> None:
     info = tarfile.TarInfo("a")
     info.type, info.size = tarfile.GNUTYPE_LONGNAME, 2
     (tmp_path / "t.tar").write_bytes(
@@ -366,7 +364,7 @@ def test_a_damaged_compressed_tar_is_an_error(tmp_path: Path) -> None:
 # ---- to records and in shards --------------------------------------------------------------
 
 
-def test_files_become_records_only_if_their_names_may_go(tmp_path: Path) -> None:
+def test_files_become_records_only_with_drop_names(tmp_path: Path) -> None:
     files = {"b": b"2", "a/x": b"1", "c": b""}
     top = trees.plain_tree(tmp_path / "tree", files)
     with pytest.raises(ConversionError, match="drop_names=True"):
@@ -374,7 +372,7 @@ def test_files_become_records_only_if_their_names_may_go(tmp_path: Path) -> None
     report = convert(top, tmp_path / "out.tfrecord", drop_names=True)
     convert(tmp_path / "out.tfrecord", tmp_path / "out.ffr")
     with FileReader(tmp_path / "out.ffr") as reader:
-        assert handmade.as_bytes(reader) == [b"1", b"2", b""]  # in the order of the paths
+        assert handmade.as_bytes(reader) == [b"1", b"2", b""]  # in path order
     assert (report.read, report.written) == (3, 3)
 
 
@@ -390,7 +388,7 @@ def test_records_become_numbered_files(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "pictures"))[2] == "000002.jpg"
 
 
-def test_tars_in_shards_have_all_files_and_no_sample_in_two(tmp_path: Path) -> None:
+def test_tar_shards_have_all_files_and_never_split_a_sample(tmp_path: Path) -> None:
     files = {f"{k:03}.{part}": trees.content(900, k) for k in range(40) for part in ("bin", "txt")}
     top = trees.plain_tree(tmp_path / "tree", files)
     convert(top, tmp_path / "shards", target_format="tar", shard_size="10kB")
@@ -407,7 +405,7 @@ def test_tars_in_shards_have_all_files_and_no_sample_in_two(tmp_path: Path) -> N
     assert trees.differences(top, tmp_path / "back") == []
 
 
-def test_a_hard_link_into_another_shard_is_an_error(tmp_path: Path) -> None:
+def test_a_hard_link_to_another_shard_is_an_error(tmp_path: Path) -> None:
     top = trees.plain_tree(tmp_path / "tree", {"a.bin": b"1" * 9000, "b.bin": b"2" * 9000})
     os.link(top / "a.bin", top / "c.bin")
     with pytest.raises(ConversionError, match="another shard"):
@@ -426,7 +424,7 @@ def test_several_tars_become_one_archive(tmp_path: Path) -> None:
     assert (report.read, report.written, report.replaced) == (4, 3, 1)
 
 
-def test_a_folder_of_nothing_but_tars_is_taken_for_their_contents(tmp_path: Path) -> None:
+def test_a_folder_of_only_tars_is_read_as_their_contents(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     for i in range(6):

@@ -1,4 +1,4 @@
-"""Damaged in any way, a file of another format is converted or one of our errors; nothing else."""
+"""Fuzzing: a damaged file of another format is converted or raises one of our errors."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def fuzz(kind: str, rounds: int, seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", SEEDS)
-def test_damaged_files_are_converted_or_our_errors(kind: str, tmp_path: Path) -> None:
+def test_damaged_files_are_converted_or_raise_our_errors(kind: str, tmp_path: Path) -> None:
     fuzz(kind, 60, 1, tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", SEEDS)
-def test_many_damaged_files_are_converted_or_our_errors(kind: str, tmp_path: Path) -> None:
+def test_many_damaged_files_are_converted_or_raise_our_errors(kind: str, tmp_path: Path) -> None:
     fuzz(kind, 5000, 2, tmp_path)

@@ -1,13 +1,15 @@
-"""TFRecord, RecordIO and bags: read from and written to the bytes that their definitions say."""
+"""TFRecord, RecordIO and bags: reading and writing the bytes of their definitions."""
 
 from __future__ import annotations
 
 import gzip
 import os
+import pickle
 import struct
 import tracemalloc
 import warnings
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,9 +17,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffrecord import ConversionError, DamagedSourceError, FFRecordError, FileReader
+from ffrecord import (
+    ConversionError,
+    DamagedSourceError,
+    FFRecordError,
+    FileReader,
+    IndexChecksumError,
+    IndexStructureError,
+    pack_folder,
+)
 from ffrecord.convert import convert
 from ffrecord.convert.formats import snappy
+from ffrecord.text import for_shell
 from tests.convert import foreign
 from tests.support import handmade
 
@@ -48,7 +59,7 @@ def source(tmp_path: Path, kind: str, data: bytes) -> Path:
     return path
 
 
-def test_the_checksum_that_tests_compute_is_the_published_one() -> None:
+def test_the_tests_compute_the_published_crc32c() -> None:
     assert foreign.crc32c(b"123456789") == 0xE3069283
 
 
@@ -163,7 +174,7 @@ def test_a_bag_of_one_file_is_written_as_defined_and_its_package_reads_it(
 
 @settings(max_examples=25)
 @given(st.lists(st.binary(max_size=300), max_size=20), st.data())
-def test_any_records_go_there_and_back(
+def test_any_records_round_trip(
     tmp_path_factory: pytest.TempPathFactory, records: list[bytes], data: st.DataObject
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("any")
@@ -177,12 +188,90 @@ def test_any_records_go_there_and_back(
     assert read_all(tmp_path / "back.ffr") == records
 
 
+# ---- records that resemble an index --------------------------------------------------------
+
+
+LEGACY_MAGIC = b"piouhjgbr"  # the first bytes of an index of the original FFRecord
+TRAILER_MAGIC = b"FFRINDEX"  # the last bytes of our index
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        LEGACY_MAGIC,
+        LEGACY_MAGIC + b" is how the index begins",
+        LEGACY_MAGIC + b"\x80\x04N.",  # a pickle of None
+        TRAILER_MAGIC,
+    ],
+    ids=["magic alone", "magic and text", "magic and another pickle", "magic of the trailer"],
+)
+@pytest.mark.parametrize("name", ["plain.ffr", "plain"])
+def test_a_last_record_that_only_resembles_an_index_is_converted_as_a_record(
+    last: bytes, name: str, tmp_path: Path
+) -> None:
+    path = handmade.write_records(tmp_path / name, [b"first", last])
+    report = convert(path, tmp_path / "out.tfrecord")
+    assert report.source_format == "records"
+    assert (tmp_path / "out.tfrecord").read_bytes() == foreign.tfrecord([b"first", last])
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        LEGACY_MAGIC + pickle.dumps({"file": 7}),  # there is no record 7
+        b"\xff" * 16 + TRAILER_MAGIC,
+        struct.pack("<QII", 80, 0, 1).rjust(96, b"x") + TRAILER_MAGIC,
+    ],
+    ids=["record out of range", "unknown version", "wrong checksum"],
+)
+def test_a_last_record_that_may_be_an_index_is_refused_until_the_user_names_the_format(
+    last: bytes, tmp_path: Path
+) -> None:
+    path = handmade.write_records(tmp_path / "plain.ffr", [b"first", last])
+    with pytest.raises((IndexStructureError, IndexChecksumError)) as caught:
+        convert(path, tmp_path / "out.tfrecord")
+    assert str(caught.value).startswith(f"{path}: ")
+    assert 'source_format="records"' in str(caught.value)
+    assert "--from records" in for_shell(caught.value)
+    convert(path, tmp_path / "out.tfrecord", source_format="records")
+    assert (tmp_path / "out.tfrecord").read_bytes() == foreign.tfrecord([b"first", last])
+
+
+def test_a_damaged_packed_folder_is_never_converted_as_records(tmp_path: Path) -> None:
+    legacy = LEGACY_MAGIC + pickle.dumps(OrderedDict(file=0, folder=OrderedDict(file=1)))
+    packed = packed_index(tmp_path)
+    image_and_trailer = struct.unpack("<Q", packed[-24:-16])[0] + 24
+    for index, used in ((legacy, len(legacy)), (packed, image_and_trailer)):
+        whole = handmade.record_bytes([b"one", b"two", index])
+        path = tmp_path / "damaged.ffr"
+        for at in range(len(whole) - used, len(whole)):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1
+            path.write_bytes(damaged)
+            with pytest.raises(FFRecordError) as caught:
+                convert(path, tmp_path / "out.tfrecord")
+            assert str(path) in str(caught.value)
+            assert not (tmp_path / "out.tfrecord").exists()
+
+
+def packed_index(tmp_path: Path) -> bytes:
+    """Return the index of a packed folder with two files, of 3 bytes each."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "1").write_bytes(b"one")
+    (folder / "2").write_bytes(b"two")
+    pack_folder(folder, tmp_path / "folder.ffr")
+    *files, index = handmade.records_in((tmp_path / "folder.ffr").read_bytes())
+    assert files == [b"one", b"two"]
+    return index
+
+
 # ---- damage --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", MAKE)
-def test_a_file_that_was_cut_off_is_an_error_at_every_length(kind: str, tmp_path: Path) -> None:
-    """But between two records of a TFRecord: nothing in it says that there were more."""
+def test_a_file_cut_off_at_any_length_is_an_error(kind: str, tmp_path: Path) -> None:
+    """A cut between two records of a TFRecord is left out: such a file looks complete."""
     records = [b"one", b"", b"three" * 20]
     whole = MAKE[kind](records)
     ends = {len(MAKE[kind](records[:count])) for count in range(len(records))}
@@ -196,7 +285,10 @@ def test_a_file_that_was_cut_off_is_an_error_at_every_length(kind: str, tmp_path
 
 
 def refuses_flipped(kind: str, step: int, tmp_path: Path) -> None:
-    """RecordIO's number of records has no checksum, but is compared with the data."""
+    """Check that each flipped bit is an error.
+
+    RecordIO's number of records has no checksum, but is compared with the data.
+    """
     whole = MAKE[kind]([b"one", b"", b"three" * 4])
     for bit in range(0, 8 * len(whole), step):
         flipped = bytearray(whole)
@@ -219,7 +311,7 @@ def test_every_flipped_bit_is_an_error(kind: str, tmp_path: Path) -> None:
     refuses_flipped(kind, 1, tmp_path)
 
 
-def test_damage_is_told_with_file_record_and_offset(tmp_path: Path) -> None:
+def test_a_damage_error_names_file_record_and_offset(tmp_path: Path) -> None:
     data = bytearray(foreign.tfrecord([b"12345", b"67890", b"abcde"]))
     data[2 * (12 + 5 + 4) + 12] ^= 1  # the first byte of record 2
     path = source(tmp_path, "tfrecord", bytes(data))
@@ -230,7 +322,7 @@ def test_damage_is_told_with_file_record_and_offset(tmp_path: Path) -> None:
     assert str(error).startswith(f"{path}: record 2 at byte 42: ")
 
 
-def test_damage_in_a_later_chunk_is_told_with_its_first_record(tmp_path: Path) -> None:
+def test_damage_in_a_later_chunk_is_reported_with_its_first_record(tmp_path: Path) -> None:
     first = foreign.go_chunk([b"a", b"b", b"c"], "gzip")
     second = bytearray(foreign.go_chunk([b"d", b"e"], "gzip"))
     second[-1] ^= 1
@@ -252,7 +344,7 @@ HOSTILE = {
 
 
 def chunk_of(dialect: str, codec: str, data: bytes, count: int = 1) -> bytes:
-    """A chunk with a right checksum over whatever data."""
+    """Return a chunk with the right checksum for any data."""
     if dialect == "python":
         fields = (count, foreign.crc32c(data), 1 + foreign.CODECS.index(codec), len(data))
     else:
@@ -286,13 +378,13 @@ HOSTILE |= {
     "a frame without a checksum": (
         "go", chunk_of("go", "snappy", b"\xff\x06\0\0sNaPpY\x01\x02\0\0xx"),
     ),
-    "gzip that is none": ("python", chunk_of("python", "gzip", b"this is not gzip")),
-    "gzip that was cut off": ("go", chunk_of("go", "gzip", gzip.compress(b"x" * 1000)[:-9])),
+    "data that is not gzip": ("python", chunk_of("python", "gzip", b"this is not gzip")),
+    "truncated gzip": ("go", chunk_of("go", "gzip", gzip.compress(b"x" * 1000)[:-9])),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_what_was_made_to_harm_is_an_error_and_takes_no_memory(case: str, tmp_path: Path) -> None:
+def test_a_hostile_file_is_an_error_and_allocates_no_memory(case: str, tmp_path: Path) -> None:
     kind, data = HOSTILE[case]
     path = source(tmp_path, kind, data)
     convert(source(tmp_path, kind, MAKE["tfrecord" if kind == "tfrecord" else "go none"]([b""])),
@@ -309,7 +401,7 @@ def test_what_was_made_to_harm_is_an_error_and_takes_no_memory(case: str, tmp_pa
     assert not (tmp_path / "out.ffr").exists()
 
 
-def test_a_snappy_block_that_claims_more_than_any_can_have_is_not_begun() -> None:
+def test_a_snappy_block_that_claims_too_much_is_not_unpacked() -> None:
     with pytest.raises(ValueError, match="7 bytes claim to unpack to 4294967295"):
         snappy.unpack_block(foreign.varint(0xFFFFFFFF) + b"\0x")
 
@@ -318,28 +410,28 @@ def test_a_file_with_holes_cannot_claim_a_record_of_any_size(tmp_path: Path) -> 
     path = tmp_path / "holes.tfrecord"
     path.write_bytes(foreign.tf_header(1 << 40))
     os.truncate(path, 1 << 41)
-    with pytest.raises(DamagedSourceError, match="the most that is read"):
+    with pytest.raises(DamagedSourceError, match="the limit is 2147483647"):
         convert(path, tmp_path / "out.ffr")
 
 
 BAGS = {
-    "an index that is no multiple of 8": (b"abc", foreign.limits([b"abc"]) + b"x"),
+    "an index of an uneven size": (b"abc", foreign.limits([b"abc"]) + b"x"),
     "limits beyond the data": (b"abc", struct.pack("<2Q", 2, 1 << 60)),
     "limits that decrease": (b"abc", struct.pack("<2Q", 3, 2)),
     "limits of 2^64-1": (b"abc", struct.pack("<Q", (1 << 64) - 1)),
-    "data that no limit reaches": (b"abcdef", foreign.limits([b"abc"])),
+    "data beyond the last limit": (b"abcdef", foreign.limits([b"abc"])),
 }
 SINGLE_BAGS = {
     "too short": b"abc",
     "an index beyond the end": b"abc" + struct.pack("<Q", 1 << 60),
-    "an index that is no multiple of 8": b"abcdefg" + struct.pack("<2Q", 3, 3),
+    "an index of an uneven size": b"abcdefg" + struct.pack("<2Q", 3, 3),
     "limits that decrease": b"abc" + struct.pack("<3Q", 2, 1, 3),
     "limits beyond the data": b"abc" + struct.pack("<3Q", 0, 1 << 60, 3),
 }
 
 
 @pytest.mark.parametrize("case", BAGS)
-def test_a_bag_that_makes_no_sense_is_an_error(case: str, tmp_path: Path) -> None:
+def test_an_impossible_bag_is_an_error(case: str, tmp_path: Path) -> None:
     (tmp_path / "b.bag").write_bytes(BAGS[case][0])
     (tmp_path / "b.idx").write_bytes(BAGS[case][1])
     with pytest.raises(DamagedSourceError, match=rf"{tmp_path}/b\."):
@@ -348,14 +440,14 @@ def test_a_bag_that_makes_no_sense_is_an_error(case: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("case", SINGLE_BAGS)
-def test_a_bag_of_one_file_that_makes_no_sense_is_an_error(case: str, tmp_path: Path) -> None:
+def test_an_impossible_bag_of_one_file_is_an_error(case: str, tmp_path: Path) -> None:
     (tmp_path / "b.bag").write_bytes(SINGLE_BAGS[case])
     with pytest.raises(DamagedSourceError, match=rf"{tmp_path}/b\.bag"):
         convert(tmp_path / "b.bag", tmp_path / "out.ffr")
     assert sorted(os.listdir(tmp_path)) == ["b.bag"]
 
 
-def test_a_codec_that_recordio_has_not_is_an_error(ours: Path, tmp_path: Path) -> None:
+def test_an_unknown_or_misplaced_codec_is_an_error(ours: Path, tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match="lzma"):
         convert(ours, tmp_path / "out.recordio", codec="lzma")
     with pytest.raises(ConversionError, match="RecordIO only"):

@@ -1,4 +1,4 @@
-"""Rows of typed fields: datasets, granular's datasets, HDF5 files, WebDataset's samples."""
+"""Rows of typed fields: datasets, granular's datasets, HDF5 files and WebDataset's samples."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def row(k: int) -> dict[str, Any]:
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """Images as they are, so that bytes can be compared: encoding a jpg again would change it."""
+    """Return a dataset. Its images are written as raw bytes: encoding a jpg would change them."""
     kept = {**encoders, "jpg": lambda data: data}
     with DatasetWriter(tmp_path / "dataset", SPEC, kept) as writer:
         for k in range(9):
@@ -78,7 +78,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def stored(path: Path) -> dict[str, list[bytes]]:
-    """A dataset's fields as the bytes of their files."""
+    """Return the stored bytes of a dataset's fields."""
     return {
         name: handmade.as_bytes(FileReader(path / f"{name}.ffr"))
         for name in json.loads((path / "spec.json").read_text())["spec"]
@@ -91,7 +91,7 @@ def spec_of(path: Path) -> dict[str, str]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Deep equality where arrays are equal with their dtype and shape."""
+    """Compare nested values. Equal arrays have the same dtype and shape."""
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return (
             isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
@@ -111,7 +111,7 @@ def same(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize(
     ("name", "target_format"), [("x.h5", None), ("x", "granular"), ("x.tar", None), ("x", "folder")]
 )
-def test_a_dataset_goes_there_and_back_byte_by_byte(
+def test_a_dataset_round_trips_byte_by_byte(
     name: str, target_format: str | None, dataset: Path, tmp_path: Path
 ) -> None:
     there = convert(dataset, tmp_path / name, target_format=target_format)
@@ -120,14 +120,16 @@ def test_a_dataset_goes_there_and_back_byte_by_byte(
     found, due = stored(tmp_path / "back"), stored(dataset)
     if "__key__" in found:
         assert found.pop("__key__") == [b"%06d" % k for k in range(9)]
-    # As another package orders them, and msgpack of trees may be spelled in another way.
+    # Another package may order fields differently and encode trees as different msgpack bytes.
     assert found.keys() == due.keys()
     assert [field for field in due if found[field] != due[field]] == []
     back_spec = {k: v for k, v in spec_of(tmp_path / "back").items() if k != "__key__"}
     assert back_spec == SPEC
 
 
-def test_a_dataset_goes_to_a_dataset_with_its_compression(dataset: Path, tmp_path: Path) -> None:
+def test_a_dataset_becomes_a_dataset_with_the_same_compression(
+    dataset: Path, tmp_path: Path
+) -> None:
     spec = {"text": "utf8+zstd:19:dict", "list": "int[]", "other": "custom+gzip[]"}
     rows = [{"text": f"{k} " * 50, "list": list(range(k)), "other": [b"x" * k]} for k in range(20)]
     with DatasetWriter(tmp_path / "one", spec, {**encoders, "custom": bytes}) as writer:
@@ -183,9 +185,7 @@ def test_a_dataset_of_granular_is_read_with_all_its_types(granular: Any, tmp_pat
             assert same(found, granular_row(k))
 
 
-def test_granular_reads_what_is_written_for_it(
-    granular: Any, dataset: Path, tmp_path: Path
-) -> None:
+def test_granular_reads_our_files(granular: Any, dataset: Path, tmp_path: Path) -> None:
     convert(dataset, tmp_path / "g", target_format="granular")
     more = {
         "float": lambda data: struct.unpack("<d", data)[0], "bool": lambda data: data == b"\x01",
@@ -208,7 +208,7 @@ def test_shards_of_granular_are_read_as_one(granular: Any, tmp_path: Path) -> No
         assert [decode_int(record.data) for record in reader] == list(range(8))
 
 
-# Written by granular 0.21.2; the README beside it has the program.
+# Written by granular 0.21.2, with the program in the README beside it.
 STORED = Path(__file__).parent / "stored"
 OLD_SPEC = {
     "abc": "png", "bar": "utf8[]", "baz": "msgpack", "big": "u64", "foo": "int", "frames": "png[]",
@@ -241,7 +241,7 @@ def test_a_dataset_that_granular_021_wrote_with_sequences_is_read(tmp_path: Path
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_sequences_of_granular_are_read_by_their_refs(version: int, tmp_path: Path) -> None:
-    """More than 127 elements and datapoints, whose numbers take more than a byte in MessagePack."""
+    """Use more than 127 elements and datapoints: larger numbers need several MessagePack bytes."""
     spec = {"words": "utf8[]", "n": "int", "none": "bytes[]"}
     rows: list[foreign.Encoded] = [
         {"words": [b"w%d" % j for j in range(k % 5)], "n": bytes([k % 100]), "none": []}
@@ -309,15 +309,15 @@ BAD_REFS: dict[str, tuple[list[bytes], str]] = {
     "more than there are": ([b"\x92\x00\x92\x00\x01", b"\x92\x01\x92\x01\x0f"], "s.bag"),
     "2^62": ([b"\x92\x00\x92\x00\xcf\x40" + bytes(7), b"\x92\x01\x90"], "s.bag"),
     "fewer than there are": ([b"\x92\x00\x92\x00\x01", b"\x92\x01\x90"], "s.bag"),
-    "fewer rows": ([b"\x92\x00\x92\x00\x02"], "not of one length"),
-    "none": ([], "not of one length"),
+    "fewer rows": ([b"\x92\x00\x92\x00\x02"], "different numbers of records"),
+    "none": ([], "different numbers of records"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_REFS)
-def test_refs_of_granular_that_make_no_sense_are_an_error(case: str, tmp_path: Path) -> None:
+def test_impossible_refs_of_granular_are_an_error(case: str, tmp_path: Path) -> None:
     refs, where = BAD_REFS[case]
-    if where != "not of one length":
+    if where != "different numbers of records":
         refs = [*refs, b"\x92\x01\x92\x01\x01"][:2]
     rows: list[foreign.Encoded] = [
         {"n": b"0", "s": [b"a"]}, {"n": b"1", "s": [b"b"]},
@@ -365,7 +365,7 @@ def test_a_hostile_dataset_of_granular_is_an_error(
     assert os.listdir(tmp_path) == ["g"]
 
 
-def test_what_granular_cannot_hold_is_an_error(tmp_path: Path) -> None:
+def test_values_that_granular_cannot_hold_are_an_error(tmp_path: Path) -> None:
     cases: list[tuple[str, Any]] = [
         ("int", 1 << 200), ("int[]", [1, 1 << 200]), ("array", np.zeros(2, [("x", "i4")])),
     ]  # fmt: skip
@@ -384,7 +384,7 @@ def test_what_granular_cannot_hold_is_an_error(tmp_path: Path) -> None:
 # ---- HDF5 ----------------------------------------------------------------------------------
 
 
-def test_hdf5_becomes_fields_of_the_types_that_it_has(tmp_path: Path) -> None:
+def test_hdf5_becomes_fields_of_matching_types(tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
     images = np.random.default_rng(0).integers(0, 255, (7, 4, 5, 3), np.uint8)
     labels = np.arange(7, dtype=">i2")
@@ -417,7 +417,7 @@ def test_hdf5_becomes_fields_of_the_types_that_it_has(tmp_path: Path) -> None:
             assert found["truth"].item() is (k % 2 == 0)
 
 
-def test_what_is_written_as_hdf5_is_what_its_users_expect(dataset: Path, tmp_path: Path) -> None:
+def test_hdf5_is_written_with_ordinary_types(dataset: Path, tmp_path: Path) -> None:
     convert(dataset, tmp_path / "x.h5")
     with h5py.File(tmp_path / "x.h5") as file:
         assert list(file) == list(SPEC)
@@ -442,7 +442,7 @@ def test_what_is_written_as_hdf5_is_what_its_users_expect(dataset: Path, tmp_pat
         max_size=6,
     )
 )  # fmt: skip
-def test_any_rows_go_through_hdf5(
+def test_any_rows_round_trip_through_hdf5(
     tmp_path_factory: pytest.TempPathFactory, values: list[tuple[Any, ...]]
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("rows")
@@ -467,7 +467,7 @@ def test_any_rows_go_through_hdf5(
         ("utf8[]", [["a"]], "field 'f'"),
     ],
 )
-def test_what_hdf5_cannot_hold_is_an_error(
+def test_values_that_hdf5_cannot_hold_are_an_error(
     type_: str, values: list[Any], why: str, tmp_path: Path
 ) -> None:
     with DatasetWriter(tmp_path / "d", {"f": type_}) as writer:
@@ -485,7 +485,7 @@ def virtual(file: Any) -> None:
 
 
 def h5record_row(k: int) -> dict[str, Any]:
-    """As an H5Record schema with each of its classes takes it."""
+    """Return a row for an H5Record schema that has each of its classes."""
     return {
         "string": "ü" * k + f"Sent {k}", "integer": k - 1, "float": k / 3, "float16": k / 7,
         "image": np.full((3, 4, 5), k, np.uint8), "sequence": np.arange(k, dtype=np.int32),
@@ -502,7 +502,7 @@ H5RECORD_SEQUENCES = {
 
 
 def h5record_by_hand(path: Path, rows: int, compression: str | None) -> None:
-    """What H5Record 1.0.4 makes: chunks of one row, values of variable length in (n, 1)."""
+    """Write a file as H5Record 1.0.4 does: chunks of one row, variable-length values in (n, 1)."""
     each = [h5record_row(k) for k in range(rows)]
     with h5py.File(path, "w", libver="latest") as file:
         for name, dtype in H5RECORD_DTYPES.items():
@@ -529,7 +529,7 @@ def from_h5record(k: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("compression", [None, "lzf", "gzip"])
-def test_strings_and_sequences_of_shape_n_1_are_one_value_for_each_row(
+def test_strings_and_sequences_of_shape_n_1_are_one_value_per_row(
     compression: str | None, tmp_path: Path
 ) -> None:
     h5record_by_hand(tmp_path / "x.h5", 40, compression)
@@ -574,14 +574,14 @@ BAD_HDF5: dict[str, Callable[[Any], object]] = {
         "r", (1 << 60,), "u1", chunks=(1 << 20,)
     ),
     "one name twice": lambda file: [file.create_dataset(n, data=[0]) for n in ("a.b", "a/b")],
-    "text that is not": lambda file: file.create_dataset(
+    "invalid text": lambda file: file.create_dataset(
         "t", data=np.array([b"\xff\xfe"], object), dtype=h5py.string_dtype()
     ),
 }
 
 
 @pytest.mark.parametrize("case", BAD_HDF5)
-def test_hdf5_that_is_not_rows_or_was_made_to_harm_is_an_error(case: str, tmp_path: Path) -> None:
+def test_hdf5_without_rows_or_hostile_hdf5_is_an_error(case: str, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         BAD_HDF5[case](file)
     with pytest.raises((ConversionError, DamagedSourceError), match=r"x\.h5"):
@@ -589,7 +589,7 @@ def test_hdf5_that_is_not_rows_or_was_made_to_harm_is_an_error(case: str, tmp_pa
     assert os.listdir(tmp_path) == ["x.h5"]
 
 
-def test_hdf5_that_was_cut_off_or_damaged_is_an_error(dataset: Path, tmp_path: Path) -> None:
+def test_truncated_or_damaged_hdf5_is_an_error(dataset: Path, tmp_path: Path) -> None:
     convert(dataset, tmp_path / "x.h5")
     whole = (tmp_path / "x.h5").read_bytes()
     for length in (8, 100, len(whole) // 2, len(whole) - 1):
@@ -607,7 +607,7 @@ def test_hdf5_that_was_cut_off_or_damaged_is_an_error(dataset: Path, tmp_path: P
     assert caught.value.record == 500
 
 
-def test_a_damaged_heap_is_an_error_and_no_endless_loop(tmp_path: Path) -> None:
+def test_a_damaged_heap_is_an_error_and_not_an_endless_loop(tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("t", data=["some text"] * 9, dtype=h5py.string_dtype())
@@ -651,7 +651,7 @@ def test_a_shard_of_webdataset_becomes_typed_fields(tmp_path: Path) -> None:
             assert same(found, due)
 
 
-def test_webdataset_reads_what_is_written_for_it(tmp_path: Path) -> None:
+def test_webdataset_reads_our_files(tmp_path: Path) -> None:
     wds = pytest.importorskip("webdataset")
     spec = {"image": "jpg", "label": "int", "text": "utf8", "data": "array", "note": "json"}
     with DatasetWriter(tmp_path / "d", spec, {**encoders, "jpg": bytes}) as writer:
@@ -687,7 +687,7 @@ def test_a_folder_of_samples_becomes_rows_and_the_types_can_be_chosen(tmp_path: 
         convert(top, tmp_path / "three", target_format="dataset", types={"nix": "int"})
 
 
-def test_one_kind_of_file_of_the_samples_becomes_records(tmp_path: Path) -> None:
+def test_one_field_of_the_samples_becomes_records(tmp_path: Path) -> None:
     top = sample_tree(tmp_path, {"a.jpg": b"1", "a.txt": b"x", "b.jpg": b"2", "b.txt": b"y"})
     convert(top, tmp_path / "out.ffr", field="jpg")
     with FileReader(tmp_path / "out.ffr") as reader:
@@ -697,19 +697,22 @@ def test_one_kind_of_file_of_the_samples_becomes_records(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("files", "why"),
     [
-        ({"a.jpg": b"", "a.txt": b"", "b.jpg": b""}, "'b' has jpg.*first one has jpg, txt"),
+        (
+            {"a.jpg": b"", "a.txt": b"", "b.jpg": b""},
+            "'b' has the files jpg,.*first sample has jpg, txt",
+        ),
         ({"README": b""}, "'README'"),
         ({".hidden": b""}, "hidden"),
-        ({"a.cls": b"seven"}, r"a\.cls is no int.*cls=bytes"),
-        ({"a.txt": b"\xff"}, r"a\.txt is no utf8"),
-        ({"a.json": b"{"}, r"a\.json is no json"),
-        ({"a.npy": b"\x93NUMPY\x01\x00\x06\x00{'descr"}, r"a\.npy is no array"),
-        ({"a.mp": b"\xdd\xff\xff\xff\xff"}, r"a\.mp is no msgpack"),
-        ({"a.bool": b"maybe"}, r"a\.bool is no bool"),
+        ({"a.cls": b"seven"}, r"a\.cls cannot be read as int.*types={'cls': 'bytes'}"),
+        ({"a.txt": b"\xff"}, r"a\.txt cannot be read as utf8"),
+        ({"a.json": b"{"}, r"a\.json cannot be read as json"),
+        ({"a.npy": b"\x93NUMPY\x01\x00\x06\x00{'descr"}, r"a\.npy cannot be read as array"),
+        ({"a.mp": b"\xdd\xff\xff\xff\xff"}, r"a\.mp cannot be read as msgpack"),
+        ({"a.bool": b"maybe"}, r"a\.bool cannot be read as bool"),
         ({"a.__key__": b""}, "__key__"),
     ],
 )
-def test_files_that_are_no_samples_are_an_error(
+def test_files_that_are_not_samples_are_an_error(
     files: Mapping[str, bytes], why: str, tmp_path: Path
 ) -> None:
     top = sample_tree(tmp_path, files)
@@ -718,7 +721,7 @@ def test_files_that_are_no_samples_are_an_error(
     assert os.listdir(tmp_path) == ["tree"]
 
 
-def test_two_files_that_would_be_one_field_are_two(tmp_path: Path) -> None:
+def test_two_files_with_the_same_field_name_are_two_fields(tmp_path: Path) -> None:
     top = sample_tree(tmp_path, {"a.left.png": b"1", "a.left.txt": b"2", "a.right.png": b"3"})
     convert(top, tmp_path / "out", target_format="dataset")
     assert spec_of(tmp_path / "out") == {
@@ -730,7 +733,7 @@ def test_two_files_that_would_be_one_field_are_two(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["../../x", "/x", "a.b", "", "a/../b", "a/./b", "a//b"])
-def test_keys_that_are_no_paths_are_refused(key: str, tmp_path: Path) -> None:
+def test_invalid_keys_are_refused(key: str, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     with DatasetWriter(tmp_path / "in/d", {"__key__": "utf8", "x": "bytes"}) as writer:
         writer.append({"__key__": key, "x": b"evil"})
@@ -772,10 +775,10 @@ def test_records_become_a_field_with_a_name_and_a_type(tmp_path: Path) -> None:
     with DatasetReader(tmp_path / "out") as reader:
         assert list(reader) == [{"text": "eins"}, {"text": "zwö"}]
     handmade.write_records(ours, [b"good", b"\xff"])
-    with pytest.raises(FFRecordError, match="record 1 is no utf8"):
+    with pytest.raises(FFRecordError, match="record 1 cannot be decoded as utf8"):
         convert(ours, tmp_path / "bad", field="text", types={"text": "utf8"})
 
 
-def test_types_of_rows_are_not_changed(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConversionError, match="rows have theirs"):
+def test_types_for_rows_are_refused(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match="types is for files or records that become rows"):
         convert(dataset, tmp_path / "x.h5", types={"n": "float"})

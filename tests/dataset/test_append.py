@@ -1,6 +1,6 @@
-"""`DatasetWriter(append=True)`: a dataset goes on, whole or not at all.
+"""`DatasetWriter(append=True)`: datapoints are added all together or not at all.
 
-Kills and power cuts at any moment are in `test_crash_points` and `test_power_cuts`, by `jobs`.
+`test_crash_points` and `test_power_cuts` add kills and power cuts at any moment, with `jobs`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def points(*numbers: int) -> list[dict[str, Any]]:
 
 
 def contents(folder: Path) -> list[dict[str, Any]]:
-    """Arrays as lists, which can be compared."""
+    """Return all datapoints, with arrays as lists so that they can be compared."""
     with DatasetReader(folder) as reader:
         return [{**each, "a": each["a"].tolist()} for each in reader]
 
@@ -82,17 +82,17 @@ def data(tmp_path: Path) -> Path:
     return write(tmp_path / "data", range(20))
 
 
-# ---- what is there then ----------------------------------------------------------------------
+# ---- the dataset afterwards ------------------------------------------------------------------
 
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=4), st.booleans())
-def test_in_however_many_steps_it_is_the_dataset_written_at_once(
+def test_appending_in_steps_gives_the_dataset_written_at_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int], small: bool
 ) -> None:
     place = tmp_path_factory.mktemp("steps")
     with pytest.MonkeyPatch.context() as patch:
-        if small:  # more values than a dictionary is made of
+        if small:  # so that there are more values than train a dictionary
             patch.setattr(writer_module, "SAMPLE_VALUES", 12)
         done = 0
         for count in steps:
@@ -105,7 +105,7 @@ def test_in_however_many_steps_it_is_the_dataset_written_at_once(
     assert sorted(os.listdir(place)) == ["data", "whole"]
 
 
-def test_the_numbers_go_on_and_the_spec_may_be_left_out(data: Path) -> None:
+def test_appended_numbers_continue_and_the_spec_is_optional(data: Path) -> None:
     with DatasetWriter(data, append=True) as writer:
         assert (writer.spec, len(writer)) == (SPEC, 20)
         assert writer.append({**point(20), "a": np.array([20, 20])}) == 20
@@ -113,7 +113,7 @@ def test_the_numbers_go_on_and_the_spec_may_be_left_out(data: Path) -> None:
     assert contents(data) == points(*range(21))
 
 
-def test_without_a_dataset_one_is_begun_and_needs_a_spec(tmp_path: Path) -> None:
+def test_append_creates_a_missing_dataset_and_needs_a_spec(tmp_path: Path) -> None:
     for folder in (tmp_path / "new", tmp_path / "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(SpecError, match=f"{folder}: a new dataset needs a spec"):
@@ -125,13 +125,22 @@ def test_without_a_dataset_one_is_begun_and_needs_a_spec(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({**SPEC, "n": "float"}, r"'n' is int, not float\."),
-        ({**SPEC, "log": "json+zstd"}, r"'log' is json\+zstd:dict, not json\+zstd\."),
-        ({name: SPEC[name] for name in ("n", "words", "z", "log")}, "'a' is array, not left out"),
-        ({**SPEC, "more": "int"}, "'more' is not there, not int"),
+        ({**SPEC, "n": "float"}, "field 'n' is int in the dataset and float in the given spec;"),
+        (
+            {**SPEC, "log": "json+zstd"},
+            r"field 'log' is json\+zstd:dict in the dataset and json\+zstd in the given spec;",
+        ),
+        (
+            {name: SPEC[name] for name in ("n", "words", "z", "log")},
+            "field 'a' is array in the dataset and missing in the given spec;",
+        ),
+        (
+            {**SPEC, "more": "int"},
+            "field 'more' is missing in the dataset and int in the given spec;",
+        ),
     ],
 )
-def test_another_spec_is_an_error_that_names_what_differs(
+def test_another_spec_is_an_error_that_names_the_differences(
     spec: Mapping[str, str], said: str, data: Path
 ) -> None:
     before = bytes_of(data)
@@ -151,7 +160,7 @@ def test_a_spec_in_another_order_is_the_same(data: Path) -> None:
 def test_types_need_their_encoders(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "d", {"p": "point"}, {"point": bytes}) as writer:
         writer.append({"p": b"1"})
-    with pytest.raises(SpecError, match=r"'point'; encoders: array"):
+    with pytest.raises(SpecError, match=r"no codec for 'point'.*types with an encoder: array"):
         DatasetWriter(tmp_path / "d", append=True)
     with DatasetWriter(tmp_path / "d", encoders={"point": bytes}, append=True) as writer:
         writer.append({"p": b"2"})
@@ -159,7 +168,7 @@ def test_types_need_their_encoders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["a folder of files", "shards", "a file"])
-def test_what_is_no_dataset_is_an_error_and_stays(what: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_dataset_is_an_error_and_stays(what: str, tmp_path: Path) -> None:
     target = tmp_path / "target"
     if what == "a file":
         target.write_bytes(b"x")
@@ -177,7 +186,7 @@ def test_what_is_no_dataset_is_an_error_and_stays(what: str, tmp_path: Path) -> 
 # ---- dictionaries ----------------------------------------------------------------------------
 
 
-def test_a_dictionary_is_kept_and_used_for_what_is_added(tmp_path: Path) -> None:
+def test_a_dictionary_is_kept_and_used_for_appended_values(tmp_path: Path) -> None:
     data = write(tmp_path / "data", range(300))
     *old, trained = records(data, "log")
     assert trained
@@ -189,7 +198,7 @@ def test_a_dictionary_is_kept_and_used_for_what_is_added(tmp_path: Path) -> None
     assert contents(data) == points(*range(400))
 
 
-def test_too_few_values_for_a_dictionary_are_learnt_from_with_those_that_come(
+def test_values_too_few_for_a_dictionary_train_one_with_later_values(
     tmp_path: Path,
 ) -> None:
     write(tmp_path / "data", range(3))
@@ -200,10 +209,10 @@ def test_too_few_values_for_a_dictionary_are_learnt_from_with_those_that_come(
     assert records(tmp_path / "data", "log")[400]
 
 
-# ---- whole or not at all ---------------------------------------------------------------------
+# ---- all or nothing --------------------------------------------------------------------------
 
 
-def test_an_open_reader_goes_on_reading_the_old_dataset(data: Path) -> None:
+def test_an_open_reader_keeps_reading_the_old_dataset(data: Path) -> None:
     with DatasetReader(data) as reader, DatasetReader(data, cache_index=False) as lean:
         write(data, range(20, 30), append=True)
         for old in (reader, lean):
@@ -213,7 +222,7 @@ def test_an_open_reader_goes_on_reading_the_old_dataset(data: Path) -> None:
     assert contents(data) == points(*range(30))
 
 
-def test_a_reader_that_opens_it_at_that_moment_has_one_or_the_other(
+def test_a_reader_opened_during_an_append_sees_the_old_or_the_new_dataset(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[int] = []
@@ -247,19 +256,19 @@ def discard(writer: DatasetWriter) -> None:
 
 
 @pytest.mark.parametrize("end", [leave_by_exception, add_nothing, discard])
-def test_a_writer_that_adds_nothing_leaves_the_folder_as_it_was(
+def test_a_writer_that_adds_nothing_leaves_the_folder_unchanged(
     end: Callable[[DatasetWriter], None], data: Path
 ) -> None:
     before, number = bytes_of(data), data.stat().st_ino
     end(DatasetWriter(data, append=True))
     assert (bytes_of(data), data.stat().st_ino) == (before, number)
     assert os.listdir(data.parent) == ["data"]
-    write(data, [20], append=True)  # and gives its locks back
+    write(data, [20], append=True)  # possible because the first writer released its locks
     assert contents(data) == points(*range(21))
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "link", "exchange"])
-def test_a_failing_disk_leaves_the_dataset_as_it_was(
+def test_a_failing_disk_leaves_the_dataset_unchanged(
     call: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = bytes_of(data)
@@ -271,7 +280,7 @@ def test_a_failing_disk_leaves_the_dataset_as_it_was(
     writer.append({**point(20), "a": 1})
     with monkeypatch.context() as patch:
         patch.setattr(libc if call == "exchange" else os, call, fail)
-        if call == "link":  # also what is linked beside the dataset's own files
+        if call == "link":  # other files in the folder are linked into the new one
             (data / "README").write_bytes(b"")
         with pytest.raises(OSError, match="Input/output error"):
             writer.close()
@@ -311,10 +320,10 @@ def test_a_damaged_dataset_is_refused(name: str, data: Path) -> None:
     assert os.listdir(data.parent) == ["data"]
 
 
-# ---- others ----------------------------------------------------------------------------------
+# ---- other writers ---------------------------------------------------------------------------
 
 
-def test_a_second_writer_is_told_that_the_dataset_is_in_use(data: Path) -> None:
+def test_a_second_writer_gets_a_busy_error(data: Path) -> None:
     with DatasetWriter(data, append=True) as writer:
         with pytest.raises(BusyError, match=str(data)):
             DatasetWriter(data, append=True)
@@ -323,13 +332,13 @@ def test_a_second_writer_is_told_that_the_dataset_is_in_use(data: Path) -> None:
     assert contents(data) == points(*range(22))
 
 
-def test_a_forked_child_neither_adds_to_it_nor_keeps_it_locked(data: Path) -> None:
+def test_a_forked_child_cannot_append_and_holds_no_lock(data: Path) -> None:
     told, tell = os.pipe()
     with DatasetWriter(data, append=True) as writer:
         child = os.fork()
         if child == 0:
             os.close(tell)
-            os.read(told, 1)  # until the parent is done
+            os.read(told, 1)  # waits until the parent is done
             writer.close()
             os._exit(0)
         writer.append({**point(20), "a": np.array([20, 20])})
@@ -361,10 +370,10 @@ def test_datapoints_of_many_threads_all_arrive(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["data"]
 
 
-def test_a_folder_that_is_exchanged_and_emptied_while_it_is_listed_is_no_new_dataset(
+def test_a_folder_exchanged_while_it_is_listed_is_not_taken_for_empty(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another writer ends between the opening of the old folder and the look at its names."""
+    """Another writer finishes after the old folder was opened and before it is listed."""
     listed = os.listdir
 
     def after_another_writer(folder: Any) -> list[str]:
@@ -384,7 +393,7 @@ def test_a_folder_that_is_exchanged_and_emptied_while_it_is_listed_is_no_new_dat
     assert len(DatasetReader(data)) == before + 2
 
 
-def test_a_dataset_that_was_replaced_meanwhile_is_not_undone(data: Path) -> None:
+def test_a_dataset_replaced_during_an_append_is_not_overwritten(data: Path) -> None:
     writer = DatasetWriter(data, append=True)
     writer.append({**point(20), "a": 1})
     shutil.rmtree(data)
@@ -396,7 +405,7 @@ def test_a_dataset_that_was_replaced_meanwhile_is_not_undone(data: Path) -> None
     assert os.listdir(data.parent) == ["data"]
 
 
-# ---- what else is in the folder --------------------------------------------------------------
+# ---- other things in the folder --------------------------------------------------------------
 
 
 def test_other_files_in_the_folder_stay(data: Path) -> None:
@@ -416,14 +425,14 @@ def test_other_files_in_the_folder_stay(data: Path) -> None:
     )
 
 
-def test_a_folder_in_it_is_an_error_at_once(data: Path) -> None:
+def test_a_subfolder_is_an_error_at_once(data: Path) -> None:
     (data / "notes").mkdir()
     with pytest.raises(AppendError, match=f"{data}: holds the folder 'notes'"):
         DatasetWriter(data, append=True)
     assert os.listdir(data.parent) == ["data"]
 
 
-def test_owner_modes_and_attributes_stay(data: Path) -> None:
+def test_owner_modes_and_attributes_are_kept(data: Path) -> None:
     if os.geteuid() == 0:
         for path in [data, *data.iterdir()]:
             os.chown(path, users.NOBODY, users.NOBODY)
@@ -433,7 +442,7 @@ def test_owner_modes_and_attributes_stay(data: Path) -> None:
     attributes = True
     try:
         os.setxattr(data / "words.ffr", "user.note", b"kept")
-    except OSError:  # a file system that has none
+    except OSError:  # a file system without extended attributes
         attributes = False
 
     def status() -> dict[str, tuple[int, int, int]]:
@@ -447,7 +456,7 @@ def test_owner_modes_and_attributes_stay(data: Path) -> None:
         assert os.getxattr(data / "words.ffr", "user.note") == b"kept"
 
 
-def test_a_symlink_to_a_dataset_stays_one(data: Path) -> None:
+def test_a_symlink_to_a_dataset_stays_a_symlink(data: Path) -> None:
     (data.parent / "link").symlink_to("data")
     write(data.parent / "link", [20], append=True)
     assert os.readlink(data.parent / "link") == "data"
@@ -457,7 +466,7 @@ def test_a_symlink_to_a_dataset_stays_one(data: Path) -> None:
 # ---- one call, and shards --------------------------------------------------------------------
 
 
-def test_one_call_adds_the_datapoints_of_an_iterable(tmp_path: Path) -> None:
+def test_write_dataset_appends_the_datapoints_of_an_iterable(tmp_path: Path) -> None:
     for k in range(3):
         assert write_dataset(tmp_path / "data", ({"n": n} for n in range(k)), {"n": "int"},
                              append=True) == k  # fmt: skip
@@ -472,11 +481,11 @@ def append_shards(folder: Path, numbers: Sequence[int], **options: Any) -> int:
     return len(writer)
 
 
-def test_shards_go_on_with_the_last_one(tmp_path: Path) -> None:
+def test_appending_to_shards_continues_with_the_last_shard(tmp_path: Path) -> None:
     folder = tmp_path / "shards"
     assert append_shards(folder, range(6), spec={"n": "int"}) == 6
     assert append_shards(folder, range(6, 7)) == 7
-    assert append_shards(folder, range(7, 8)) == 8  # fills the second one
+    assert append_shards(folder, range(7, 8)) == 8  # fills the second shard
     assert append_shards(folder, []) == 8
     assert append_shards(folder, range(8, 17), spec={"n": "int"}) == 17
     assert sorted(os.listdir(folder)) == [f"{k:06}" for k in range(5)]
@@ -485,7 +494,7 @@ def test_shards_go_on_with_the_last_one(tmp_path: Path) -> None:
         assert [len(part) for part in reader.parts] == [4, 4, 4, 4, 1]
 
 
-def test_writers_side_by_side_go_on_with_their_own_shards(tmp_path: Path) -> None:
+def test_parallel_writers_continue_with_their_own_shards(tmp_path: Path) -> None:
     folder = tmp_path / "shards"
     for turn in range(3):
         for worker in range(2):
@@ -497,18 +506,18 @@ def test_writers_side_by_side_go_on_with_their_own_shards(tmp_path: Path) -> Non
             assert [each["n"] for each in reader] == list(range(100 * worker, 100 * worker + 15))
 
 
-def test_shards_of_another_spec_or_none_are_errors(tmp_path: Path) -> None:
+def test_appending_to_shards_with_another_spec_or_without_one_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "shards"
-    with pytest.raises(SpecError, match="need a spec"):
+    with pytest.raises(SpecError, match="pass spec"):
         append_shards(folder, [])
     append_shards(folder, range(4), spec={"n": "int"})
-    for numbers in (range(4), range(5)):  # with a full last one, and with one that has room
+    for numbers in (range(4), range(5)):  # the last shard is full, then it has room
         append_shards(folder, numbers[4:])
         with pytest.raises(SpecError, match=r"00000[01]"):
             append_shards(folder, [], spec={"n": "float"})
 
 
-def test_the_encoders_of_a_shard_are_those_that_are_given(tmp_path: Path) -> None:
+def test_appended_shards_use_the_given_encoders(tmp_path: Path) -> None:
     doubled = {**encoders, "int": lambda n: encoders["int"](2 * n)}
     append_shards(tmp_path / "shards", [1], spec={"n": "int"})
     append_shards(tmp_path / "shards", [1], encoders=doubled)

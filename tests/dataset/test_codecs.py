@@ -1,4 +1,4 @@
-"""Every type: round trips over its whole range, its bytes, and what it refuses."""
+"""Every type: round trips over its whole range, its bytes, and the values it refuses."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def there_and_back(name: str, value: Any) -> Any:
 
 @given(st.data())
 @pytest.mark.parametrize("name", sorted(LOSSLESS))
-def test_what_comes_back_is_what_was_given(name: str, data: st.DataObject) -> None:
+def test_values_round_trip(name: str, data: st.DataObject) -> None:
     value = data.draw(LOSSLESS[name])
     assert same(value, there_and_back(name, value))
 
 
-def test_the_package_has_codecs_of_the_same_names_for_both_ways() -> None:
+def test_encoders_and_decoders_have_the_same_names() -> None:
     assert ffrecord.encoders is encoders
     assert ffrecord.decoders is decoders
     assert encoders.keys() == decoders.keys() == {*LOSSLESS, "jpg"}
@@ -55,7 +55,7 @@ EXAMPLES: dict[str, Any] = {
 }  # fmt: skip
 
 
-# ---- bytes, as docs/datasets.md has them -----------------------------------------------------
+# ---- the bytes in docs/datasets.md -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_an_array_is_a_npy_file_that_numpy_reads(array: np.ndarray[Any, Any]) ->
     ours = there_and_back("array", array)
     for other in (by_numpy, ours):
         assert (other.dtype, other.shape) == (array.dtype, array.shape)
-        assert str(other.tolist()) == str(array.tolist())  # not the bytes: padding is any
+        assert str(other.tolist()) == str(array.tolist())  # not the bytes: padding may differ
     assert (len(encoded) - array.nbytes) % 64 == 0
 
 
@@ -121,7 +121,7 @@ def test_a_npy_file_of_numpy_in_any_version_and_order_is_an_array() -> None:
         assert same(np.array(array), np.array(decoders["array"](memoryview(stream.getvalue()))))
 
 
-def test_an_array_is_a_view_of_its_record_and_may_be_written_to() -> None:
+def test_an_array_is_a_writable_view_of_its_record() -> None:
     record = bytearray(encoders["array"](np.arange(5)))
     array = decoders["array"](memoryview(record))
     array[0] = 99
@@ -156,7 +156,7 @@ def test_images_are_files_of_their_format_that_others_read() -> None:
         back = decoders["jpg"](memoryview(encoded))
         assert (back.dtype, back.shape) == (np.uint8, flat.shape)
         assert np.abs(back.astype(int) - flat).max() <= 4
-        back[0] = 0  # may be written to
+        back[0] = 0  # the array is writable
 
 
 @pytest.mark.parametrize(
@@ -170,19 +170,19 @@ def test_other_writers_png_files_are_read_as_8_bit_channels(
     assert decoders["png"](memoryview(stream.getvalue())).shape == given
 
 
-def test_a_tree_keeps_numpy_scalars_and_gives_lists_for_tuples() -> None:
+def test_a_tree_keeps_numpy_scalars_and_returns_lists_for_tuples() -> None:
     tree = {"a": (1, np.float64(2.5)), "b": {3: np.int8(4), "c": np.datetime64("2026-01-01", "D")}}
     back = there_and_back("tree", tree)
     assert same({**tree, "a": [1, np.float64(2.5)]}, back)
 
 
-def test_arrays_in_a_tree_may_be_written_to() -> None:
+def test_arrays_in_a_tree_are_writable() -> None:
     back = there_and_back("tree", {"a": np.zeros(3)})
     back["a"][0] = 1
     assert back["a"].tolist() == [1, 0, 0]
 
 
-# ---- what cannot be stored -------------------------------------------------------------------
+# ---- values that cannot be stored ------------------------------------------------------------
 
 OUT_OF_ORDER = np.dtype({"names": ["b", "a"], "formats": ["i1", "i4"], "offsets": [4, 0]})
 
@@ -221,7 +221,7 @@ OUT_OF_ORDER = np.dtype({"names": ["b", "a"], "formats": ["i1", "i4"], "offsets"
     ],
     ids=lambda value: handmade.label(value)[:30],
 )  # fmt: skip
-def test_a_value_of_another_kind_is_refused(name: str, value: Any) -> None:
+def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ffrecord.EncodeError, match=r"."):
         encoders[name](value)
 
@@ -248,7 +248,7 @@ def described(descr: str, shape: str, fortran: str = "False") -> str:
 
 
 def png_of(width: int, height: int, depth: int = 8, colour: int = 0) -> bytes:
-    """A PNG of a claimed size, with a little data."""
+    """Return a PNG that claims a size, with a little data."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -261,7 +261,7 @@ def png_of(width: int, height: int, depth: int = 8, colour: int = 0) -> bytes:
 
 
 def jpg_of(width: int, height: int) -> bytes:
-    """A JPEG whose frame header claims another size."""
+    """Return a JPEG whose frame header claims another size."""
     encoded = bytearray(encoders["jpg"](np.zeros((8, 8), np.uint8)))
     at = encoded.index(b"\xff\xc0")
     encoded[at + 5 : at + 9] = struct.pack(">HH", height, width)
@@ -271,7 +271,7 @@ def jpg_of(width: int, height: int) -> bytes:
 HUGE_LISTS = b"".join(b"\xdd" + struct.pack(">I", 900_000) for _ in range(200)) + bytes(900_000)
 
 HOSTILE = {
-    "utf8 that is none": ("utf8", b"\xff\xfe"),
+    "invalid utf8": ("utf8", b"\xff\xfe"),
     "int without a byte": ("int", b""),
     "float too short": ("float", b"1234567"),
     "float too long": ("float", b"123456789"),
@@ -290,9 +290,9 @@ HOSTILE = {
     "msgpack of lists that claim too much": ("msgpack", HUGE_LISTS),
     "msgpack of a map that claims too much": ("msgpack", b"\xdf\xff\xff\xff\xff"),
     "msgpack with a list for a key": ("msgpack", b"\x81\x90\x01"),
-    "msgpack of a type that is not defined": ("msgpack", b"\xc1"),
+    "msgpack of an undefined type": ("msgpack", b"\xc1"),
     "tree with an unknown leaf": ("tree", b"\xd4\x63\x00"),
-    "tree with an array that is none": ("tree", b"\xd4\x01\x00"),
+    "tree with an invalid array": ("tree", b"\xd4\x01\x00"),
     "tree with an int of no bytes": ("tree", b"\xc7\x00\x02"),
     "tree of lists that claim too much": ("tree", HUGE_LISTS),
     "array empty": ("array", b""),
@@ -302,7 +302,7 @@ HOSTILE = {
     "array that runs code": ("array", npy("__import__('os').abort()")),
     "array of a version to come": ("array", npy(described("'<i4'", "()"), bytes(4), version=9)),
     "array with too long a header": ("array", npy(b" " * 60_000, version=1)),
-    "array whose header is beyond it": ("array", b"\x93NUMPY\x02\x00\xff\xff\xff\x7f"),
+    "array with a header beyond its end": ("array", b"\x93NUMPY\x02\x00\xff\xff\xff\x7f"),
     "array cut off in its header": ("array", npy(described("'<i4'", "(3,)"))[:40]),
     "array with a nested header": ("array", npy("(" * 9_000)),
     "array with a header of signs": ("array", npy("-" * 9_000 + "1")),
@@ -315,10 +315,10 @@ HOSTILE = {
     "array of a negative shape": ("array", npy(described("'<i4'", "(-1, -1)"), bytes(4))),
     "array of a shape of booleans": ("array", npy(described("'<i4'", "(True,)"), bytes(4))),
     "array of a shape of floats": ("array", npy(described("'<i4'", "(1.0,)"), bytes(4))),
-    "array of no dtype": ("array", npy(described("'what'", "(1,)"), bytes(4))),
+    "array of an unknown dtype": ("array", npy(described("'what'", "(1,)"), bytes(4))),
     "array of a dtype that is a number": ("array", npy(described("5", "(1,)"), bytes(4))),
     "array of unhashable keys": ("array", npy("{[]: 1}")),
-    "array in no order": ("array", npy(described("'<i4'", "()", "'yes'"), bytes(4))),
+    "array in an unknown order": ("array", npy(described("'<i4'", "()", "'yes'"), bytes(4))),
     "array not in its encoding": ("array", npy(b"\xff\xfe", version=3)),
     "jpg empty": ("jpg", b""),
     "jpg that is a png": ("jpg", png_of(2, 2)),
@@ -332,7 +332,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_hostile_bytes_are_an_error_and_take_no_memory(what: str) -> None:
+def test_hostile_bytes_raise_an_error_and_allocate_no_memory(what: str) -> None:
     name, record = HOSTILE[what]
     tracemalloc.start()
     try:
@@ -345,8 +345,8 @@ def test_hostile_bytes_are_an_error_and_take_no_memory(what: str) -> None:
     assert most < 16 * len(record) + (32 << 20)
 
 
-def test_hostile_bytes_in_a_dataset_are_our_error(tmp_path: Path) -> None:
-    """One field for each, written as they are."""
+def test_hostile_bytes_in_a_dataset_raise_a_decode_error(tmp_path: Path) -> None:
+    """Write each hostile record as it is, into a field of its type."""
     fields = {f"{k} {what}": pair for k, (what, pair) in enumerate(HOSTILE.items())}
     raw = dict.fromkeys(decoders, bytes)
     spec = {field: name for field, (name, _) in fields.items()}
@@ -354,14 +354,13 @@ def test_hostile_bytes_in_a_dataset_are_our_error(tmp_path: Path) -> None:
         writer.append({field: record for field, (_, record) in fields.items()})
     with ffrecord.DatasetReader(tmp_path / "data") as reader:
         for field, (name, _) in fields.items():
-            with pytest.raises(
-                ffrecord.DecodeError, match=f"{field}.ffr: record 0 is no {name}: ."
-            ):
+            where = f"{field}.ffr: record 0 cannot be decoded as {name}: ."
+            with pytest.raises(ffrecord.DecodeError, match=where):
                 reader[0, [field]]
 
 
 def tampered(record: bytes, seed: int) -> bytes:
-    """Some bytes changed, cut out, or put in."""
+    """Draw a copy with some bytes changed, removed or inserted."""
     generator = random.Random(seed)
     changed = bytearray(record)
     for _ in range(generator.randint(1, 4)):
@@ -377,7 +376,7 @@ def tampered(record: bytes, seed: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_tampered_bytes_give_a_value_or_an_error_and_nothing_else(name: str) -> None:
+def test_tampered_bytes_give_a_value_or_a_decode_error(name: str) -> None:
     record = encoders[name](EXAMPLES[name])
     outcomes = set()
     for seed in range(400):
@@ -390,7 +389,7 @@ def test_tampered_bytes_give_a_value_or_an_error_and_nothing_else(name: str) -> 
     assert name in ("bytes", "int") or "error" in outcomes
 
 
-# ---- packages that are not there -------------------------------------------------------------
+# ---- missing packages ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -404,10 +403,10 @@ def test_tampered_bytes_give_a_value_or_an_error_and_nothing_else(name: str) -> 
         ("utf8+lz4", "lz4", "lz4"),
     ],
 )
-def test_a_package_that_is_missing_is_asked_for_by_name(
+def test_a_missing_package_is_named_with_the_pip_command(
     type_: str, module: str, package: str
 ) -> None:
-    """In an interpreter of its own, where the package cannot be imported."""
+    """Run in a new interpreter in which the package cannot be imported."""
     script = f"""
 import sys, tempfile
 sys.modules[{module!r}] = None
@@ -429,7 +428,7 @@ except ffrecord.MissingPackageError as error:
     assert f"pip install {package}" in run.stdout
 
 
-def test_a_package_that_is_there_is_given() -> None:
+def test_an_installed_package_is_loaded() -> None:
     assert optional.load("msgpack") is msgpack
 
 

@@ -1,4 +1,4 @@
-"""Transform, Mix and Interleave: the same datapoints whatever the order and the process."""
+"""Transform, Mix and Interleave: the same datapoints in any order and in any process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ffrecord import Interleave, Mix, Transform
 
 
 class Letters:
-    """A reader that can do no more than it must: `A0`, `A1` …"""
+    """A minimal reader, with the datapoints `A0`, `A1` …"""
 
     def __init__(self, letter: str, count: int) -> None:
         self.letter = letter
@@ -42,7 +42,7 @@ COUNTS = st.lists(st.integers(0, 12), min_size=1, max_size=5)
 
 
 def in_turn(counts: Sequence[int]) -> list[str]:
-    """The same by hand, one after the other."""
+    """Return the interleaved datapoints, computed one by one."""
     waiting = [[f"{chr(ord('A') + k)}{i}" for i in range(n)] for k, n in enumerate(counts)]
     result = []
     while any(waiting):
@@ -69,7 +69,7 @@ WEIGHTS = st.integers(1, 9) | st.floats(0.05, 20)
 
 
 @given(st.lists(WEIGHTS, min_size=1, max_size=4), st.data())
-def test_a_mix_has_its_proportions_all_along_and_every_readers_order(
+def test_a_mix_keeps_its_proportions_throughout_and_each_readers_order(
     weights: list[float], data: st.DataObject
 ) -> None:
     counts = [data.draw(st.integers(0, 300)) for _ in weights]
@@ -81,10 +81,10 @@ def test_a_mix_has_its_proportions_all_along_and_every_readers_order(
         seen[item[0]] += 1
         for reader, weight in enumerate(weights):
             due = k * weight / sum(weights)
-            # Evenly spread, but for the rounding of weights to parts of 10,000.
+            # Evenly spread, apart from the rounding of weights to parts of 10,000.
             assert abs(seen[chr(ord("A") + reader)] - due) < len(weights) + 1 + k / 5000
     assert [mix[k] for k in range(len(mix))] == mixed
-    # It ends exactly where the next would be one too many of some reader.
+    # It ends exactly where the next datapoint would come after the last one of a reader.
     longer = Mix(letters(*[max(1, n) for n in counts]), weights, length=len(mix) + 1)
     last = str(longer[len(mix)])
     assert int(last[1:]) == 0 or int(last[1:]) < counts[ord(last[0]) - ord("A")]
@@ -98,7 +98,7 @@ def test_whole_weights_are_kept_exactly() -> None:
     assert len(mixed) == 900
 
 
-def test_a_mix_of_a_given_length_begins_again() -> None:
+def test_a_mix_with_a_length_repeats_its_readers() -> None:
     mixed = list(Mix(letters(100, 3), [1, 1], length=20))
     assert [item for item in mixed if item[0] == "B"] == [f"B{k % 3}" for k in range(10)]
     assert [item for item in mixed if item[0] == "A"] == [f"A{k}" for k in range(10)]
@@ -111,18 +111,20 @@ def test_a_mix_of_a_given_length_begins_again() -> None:
         ([1, 1], {"length": -1}), ([1, 1], {"length": 5}),
     ],
 )  # fmt: skip
-def test_what_cannot_be_mixed_is_an_error(weights: list[float], options: dict[str, int]) -> None:
+def test_invalid_weights_or_readers_are_an_error(
+    weights: list[float], options: dict[str, int]
+) -> None:
     with pytest.raises(ValueError, match=r"weights|length"):
         Mix(letters(5, 0), weights, **options)
     with pytest.raises(ValueError, match="at least one"):
         Mix([], [])
 
 
-# ---- where it is -----------------------------------------------------------------------------
+# ---- states ----------------------------------------------------------------------------------
 
 
 @given(COUNTS, st.data())
-def test_iteration_goes_on_from_a_state_of_a_few_integers(
+def test_iteration_continues_from_a_state_of_a_few_integers(
     counts: list[int], data: st.DataObject
 ) -> None:
     for make in (
@@ -138,14 +140,14 @@ def test_iteration_goes_on_from_a_state_of_a_few_integers(
         again = make()
         again.load_state_dict(state)
         assert begun + list(again) == whole
-        assert list(again) == whole  # and from the beginning when it is through
+        assert list(again) == whole  # after the end it starts from the beginning
 
 
-def test_a_state_of_others_is_refused() -> None:
+def test_a_state_that_does_not_fit_is_refused() -> None:
     state = Interleave(letters(3, 4)).state_dict()
-    with pytest.raises(ValueError, match="state of others"):
+    with pytest.raises(ValueError, match="does not fit"):
         Interleave(letters(3, 5)).load_state_dict(state)
-    with pytest.raises(ValueError, match="state of others"):
+    with pytest.raises(ValueError, match="does not fit"):
         Interleave(letters(3, 4)).load_state_dict({**state, "position": 8})
 
 
@@ -156,7 +158,7 @@ def keep_both(datapoint: Any, seed: int) -> tuple[Any, int]:
     return datapoint, seed
 
 
-def test_a_seed_follows_from_seed_epoch_and_number() -> None:
+def test_a_seed_depends_on_seed_epoch_and_number() -> None:
     reader = letters(50)[0]
     transform = Transform(reader, keep_both, seed=3)
     whole = transform.__getitems__(range(50))
@@ -173,8 +175,8 @@ def test_a_seed_follows_from_seed_epoch_and_number() -> None:
     assert transform[7] == Transform(reader, keep_both, 3, 1)[7] != whole[7]
 
 
-def test_seeds_stay_the_same_in_versions_to_come() -> None:
-    """Stored, not computed: a run must be repeatable with a newer version."""
+def test_seeds_are_the_same_in_every_version() -> None:
+    """Compare with stored seeds: a run must be repeatable with a newer version."""
     found = [Transform(letters(3)[0], keep_both, 1, 2)[k][1] for k in range(3)]
     assert found == FROZEN_SEEDS
 
@@ -182,6 +184,6 @@ def test_seeds_stay_the_same_in_versions_to_come() -> None:
 FROZEN_SEEDS = [3832665399928040056, 121423086103287648, 7577751933387163551]
 
 
-def test_a_transform_of_a_mix_is_one_too() -> None:
+def test_a_mix_can_be_transformed() -> None:
     both = Transform(Mix(letters(4, 4), [1, 1]), lambda item, seed: item.lower())
     assert [both[k] for k in range(len(both))] == ["a0", "b0", "a1", "b1", "a2", "b2", "a3", "b3"]

@@ -1,4 +1,4 @@
-"""Compressed values: sizes, dictionaries, frames that are damaged or claim too much."""
+"""Compressed values: sizes, dictionaries, and frames that are damaged or claim too much."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def back(text: str, record: bytes, dictionary: bytes = b"") -> bytes:
 
 @given(st.binary(max_size=300) | st.binary(max_size=9).map(lambda part: part * 5000))
 @pytest.mark.parametrize("text", KINDS)
-def test_what_comes_back_is_what_was_given(text: str, value: bytes) -> None:
+def test_values_round_trip(text: str, value: bytes) -> None:
     assert back(text, compressor(parse_compression(text))(value)) == value
 
 
-def test_frames_are_those_of_their_formats() -> None:
+def test_other_programs_unpack_the_frames() -> None:
     value = b"some text, " * 1000
     packed = {name: compressor(Compression(name, 3))(value) for name in ("zstd", "gzip", "lz4")}
     assert gzip.decompress(packed["gzip"]) == value
@@ -51,7 +51,7 @@ def test_frames_are_those_of_their_formats() -> None:
         ("lz4:16", Compression("lz4", 16)),
     ],
 )
-def test_a_compression_as_it_is_written(text: str, parsed: Compression) -> None:
+def test_a_compression_is_parsed(text: str, parsed: Compression) -> None:
     assert parse_compression(text) == parsed
 
 
@@ -60,7 +60,7 @@ def test_a_compression_as_it_is_written(text: str, parsed: Compression) -> None:
     ["", "brotli", "zstd:", "zstd:23", "zstd:x", "gzip:10", "gzip:dict", "lz4:6:dict",
      "zstd:dict:3", "zstd:99999999999999999999", "ZSTD", "zstd:３"],
 )  # fmt: skip
-def test_what_is_no_compression_is_an_error(text: str) -> None:
+def test_an_unknown_compression_is_an_error(text: str) -> None:
     with pytest.raises(SpecError):
         parse_compression(text)
 
@@ -69,7 +69,7 @@ VALUE = bytes(range(256)) * 40
 
 
 def frames(text: str) -> dict[str, bytes]:
-    """Damaged forms of a frame."""
+    """Return damaged copies of a frame."""
     whole = compressor(parse_compression(text))(VALUE)
     return {
         "empty": b"",
@@ -90,7 +90,7 @@ def test_a_damaged_frame_is_an_error(text: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["zstd", "gzip", "lz4"])
-def test_a_damaged_frame_leaves_nothing_behind_for_the_next(text: str) -> None:
+def test_a_damaged_frame_does_not_affect_the_next_one(text: str) -> None:
     decompress = decompressor(parse_compression(text))
     whole = compressor(parse_compression(text))(VALUE)
     for damaged in frames(text).values():
@@ -110,12 +110,12 @@ ONE_TIB = 1 << 40
 
 
 def zstd_bomb() -> bytes:
-    """A frame header that claims 1 TiB, and a block that repeats a byte."""
+    """Return a frame that claims 1 TiB, with a block that repeats a byte."""
     return struct.pack("<IBQ", 0xFD2FB528, 0xE0, ONE_TIB) + b"\x03\x00\x10" + b"a"
 
 
 def gzip_bomb(claim: int) -> bytes:
-    """Unpacks to 64 MiB, whatever it claims."""
+    """Return a gzip member that unpacks to 64 MiB but claims another size."""
     packed = gzip.compress(bytes(64 << 20), 9)
     return packed[:-4] + struct.pack("<I", claim)
 
@@ -125,7 +125,7 @@ def lz4_bomb() -> bytes:
 
 
 def lz4_understatement() -> bytes:
-    """Claims 100 bytes, and has blocks of 64 MiB."""
+    """Return a frame that claims 100 bytes and has blocks of 64 MiB."""
     stream = lz4.frame.LZ4FrameCompressor()
     begin = bytes(stream.begin(source_size=100))
     return begin + bytes(stream.compress(bytes(64 << 20))) + b"\x00" * 4
@@ -145,7 +145,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("what", BOMBS)
-def test_a_bomb_is_an_error_and_takes_no_memory(what: str) -> None:
+def test_a_bomb_is_an_error_and_allocates_no_memory(what: str) -> None:
     text, record = BOMBS[what]
     back("gzip", compressor(Compression("gzip", 1))(b"x"))
     tracemalloc.start()
@@ -201,7 +201,7 @@ def test_a_dictionary_makes_small_values_smaller_and_is_stored_with_them(tmp_pat
         assert [unpack(record.tobytes()).decode() for record in records.read(range(3000))] == values
 
 
-def test_values_after_the_first_use_the_dictionary_of_the_first(
+def test_later_values_use_the_dictionary_of_the_first_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ffrecord.dataset.writer.SAMPLE_VALUES", 500)
@@ -219,7 +219,7 @@ def test_values_after_the_first_use_the_dictionary_of_the_first(
 
 
 @pytest.mark.parametrize("values", [[], ["one"], [""] * 50, ["a"] * 50])
-def test_too_little_to_learn_from_is_no_dictionary(values: list[str], tmp_path: Path) -> None:
+def test_too_few_values_give_no_dictionary(values: list[str], tmp_path: Path) -> None:
     reader = write(tmp_path / "new", "utf8+zstd:dict", values)
     assert [point["x"] for point in reader] == values
     with FileReader(tmp_path / "new" / "x.ffr") as records:

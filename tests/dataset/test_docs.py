@@ -1,4 +1,4 @@
-"""What docs/datasets.md says of bytes is so. Its blocks are run by tests/docs."""
+"""Comparison of the tables in docs/datasets.md with the source. tests/docs runs its code blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both kinds of open files, with and without their headers in memory, do the same."""
+"""`RecordFiles` with headers in memory and without: both behave the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RECORDS = [
 
 
 def a_tar() -> bytes:
-    """A tar whose first file has a name that reads as a likely count."""
+    """Return a tar whose first file has a name that looks like a plausible record count."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         tar.addfile(tarfile.TarInfo("a"))
@@ -71,7 +71,7 @@ def test_counts_sizes_and_checksums_are_those_of_the_files(
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_any_records_of_any_files_come_as_one_batch(files: RecordFiles, ahead: bool) -> None:
+def test_records_of_several_files_are_read_as_one_batch(files: RecordFiles, ahead: bool) -> None:
     everything = [(file, k) for file, records in enumerate(RECORDS) for k in range(len(records))]
     for wanted in (everything, everything[::-1], everything[2:3], everything[3:5], [(2, 3)] * 3):
         file, record = np.array(wanted).T
@@ -87,14 +87,14 @@ def test_a_record_streams_in_chunks(files: RecordFiles) -> None:
             assert max(map(len, chunks), default=0) <= CHUNK
 
 
-def test_words_are_two_numbers_from_each_byte_on(files: RecordFiles) -> None:
+def test_words_returns_two_numbers_from_each_offset(files: RecordFiles) -> None:
     record = RECORDS[2][0]
     at = np.array([0, 4000, 8, 4984])
     expected = [np.frombuffer(record[k : k + 16], "<i8").tolist() for k in at.tolist()]
     assert files.words(2, 0, at).tolist() == expected
 
 
-def test_closed_files_say_so(files: RecordFiles) -> None:
+def test_closed_files_raise_a_closed_error(files: RecordFiles) -> None:
     files.close()
     with pytest.raises(ClosedError):
         files.begin(np.array([0]), np.array([0]), ahead=False)()
@@ -112,7 +112,7 @@ def test_closed_files_say_so(files: RecordFiles) -> None:
         (a_tar(), NotFFRecordError),
     ],
 )
-def test_files_of_other_kinds_are_the_errors_that_a_file_reader_raises(
+def test_files_of_other_kinds_raise_the_errors_of_file_reader(
     keep: bool, content: bytes, error: type[Exception], tmp_path: Path
 ) -> None:
     path = tmp_path / "x.ffr"
@@ -130,7 +130,7 @@ def test_a_mode_that_does_not_exist_is_an_error(keep: bool, paths: list[str]) ->
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_file_from_before_header_checksums_is_warned_of_and_proven_by_its_records(
+def test_a_file_without_a_header_checksum_is_warned_about_and_its_records_are_verified(
     keep: bool, mode: str, tmp_path: Path
 ) -> None:
     path, records = tmp_path / "legacy.ffr", [b"one", b"", b"three"]
@@ -153,10 +153,8 @@ def test_a_file_from_before_header_checksums_is_warned_of_and_proven_by_its_reco
 @pytest.mark.parametrize(
     "offsets", [[35, 37], [37, 36], [36, 1 << 40], [-1, 36], [1 << 62, 1 << 62]]
 )
-def test_offsets_that_make_no_sense_are_found_at_the_latest_when_used(
-    offsets: list[int], tmp_path: Path
-) -> None:
-    """The header's checksum is right: it was made to harm."""
+def test_impossible_offsets_are_an_error_when_used(offsets: list[int], tmp_path: Path) -> None:
+    """The header's checksum is right, so the file is hostile and not damaged."""
     path = tmp_path / "x.ffr"
     path.write_bytes(handmade.sealed(2, [0, 0], offsets) + b"12")
     with pytest.raises((StructureError, TruncatedError)):

@@ -1,4 +1,4 @@
-"""Loaders of others take a reader as it is."""
+"""Loaders of other packages accept a reader as their dataset."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def seeded(datapoint: dict[str, Any], seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
-def test_torchs_loader_with_two_workers_gives_every_datapoint(context: str, folder: Path) -> None:
+def test_torchs_loader_with_two_workers_returns_every_datapoint(context: str, folder: Path) -> None:
     data = pytest.importorskip("torch.utils.data")
     reader = DatasetReader(folder / "data", cache_keys=("n",))
-    assert reader[0]["n"] == 0  # used before its workers start
+    assert reader[0]["n"] == 0  # used before the loader's workers start
     loader = data.DataLoader(
         reader, batch_size=8, num_workers=2, shuffle=True, multiprocessing_context=context
     )
@@ -48,7 +48,7 @@ def test_torchs_loader_with_two_workers_gives_every_datapoint(context: str, fold
     assert sorted(seen) == list(range(COUNT))
 
 
-def test_torchs_loader_with_any_number_of_workers_gives_the_same_seeds(folder: Path) -> None:
+def test_torchs_loader_returns_the_same_seeds_with_any_number_of_workers(folder: Path) -> None:
     data = pytest.importorskip("torch.utils.data")
     transform = Transform(ShardedDatasetReader(folder / "shards"), seeded, seed=5)
     expected = [transform[k] for k in range(COUNT)]

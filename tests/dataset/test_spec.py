@@ -30,7 +30,7 @@ def test_a_type_has_a_codec_a_compression_and_brackets(
     assert parse_type(text, encoders) == FieldType(text, *parsed)
 
 
-def test_a_name_with_a_plus_is_taken_as_it_is_where_there_is_a_codec_of_that_name() -> None:
+def test_a_codec_with_a_plus_in_its_name_takes_precedence() -> None:
     assert parse_type("c++", {"c++": bytes}).name == "c++"
     assert parse_type("c+++gzip", {"c++": bytes}).compression == Compression("gzip", 6)
     assert parse_type("utf8+zstd", {"utf8+zstd": bytes}).compression is None
@@ -41,16 +41,14 @@ def test_a_name_with_a_plus_is_taken_as_it_is_where_there_is_a_codec_of_that_nam
     ["", "what", "[]", "int[][]", "utf8[]+zstd", "utf8+zstd+gzip", "utf8+", "+zstd", "utf8+what",
      "utf8 ", "INT", "utf8+zstd:99"],
 )  # fmt: skip
-def test_what_is_no_type_is_an_error_of_the_writer_and_makes_no_folder(
-    text: str, tmp_path: Path
-) -> None:
+def test_an_unknown_type_is_an_error_and_creates_no_folder(text: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="field 'x'"):
         DatasetWriter(tmp_path / "new", {"x": text})
     assert os.listdir(tmp_path) == []
 
 
-def test_the_error_says_how_compressed_sequences_are_spelled() -> None:
-    with pytest.raises(SpecError, match=r"utf8\+zstd\[\] is a sequence of compressed values"):
+def test_the_error_shows_how_to_write_a_compressed_sequence() -> None:
+    with pytest.raises(SpecError, match=r"write utf8\+zstd\[\] for compressed elements"):
         parse_type("utf8[]+zstd", encoders)
 
 
@@ -61,7 +59,7 @@ BAD_NAMES: list[Any] = [
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_a_name_that_no_file_should_have_is_refused(name: Any) -> None:
+def test_a_field_name_unfit_for_a_file_is_refused(name: Any) -> None:
     with pytest.raises(SpecError):
         check_spec({name: "int"})
 
@@ -69,12 +67,12 @@ def test_a_name_that_no_file_should_have_is_refused(name: Any) -> None:
 @pytest.mark.parametrize(
     "spec", [{}, [], None, "int", {"a": 5}, {"a": None}, {"a": ["int"]}, {"a": "\ud800"}]
 )
-def test_what_is_no_spec_is_refused(spec: Any) -> None:
+def test_an_invalid_spec_is_refused(spec: Any) -> None:
     with pytest.raises(SpecError):
         check_spec(spec)
 
 
-def test_names_may_be_of_any_language_and_have_blanks_and_dots(tmp_path: Path) -> None:
+def test_names_may_have_any_letters_spaces_and_dots(tmp_path: Path) -> None:
     names = ["größe 1", "日本", "a.b", "-x", "spec.json", "CON", "x" * 200]
     with DatasetWriter(tmp_path / "new", dict.fromkeys(names, "int")) as writer:
         writer.append({name: k for k, name in enumerate(names)})
@@ -97,7 +95,7 @@ def changed(**changes: Any) -> Callable[[dict[str, Any]], Any]:
 
 
 def field(name: str, type_: str) -> Callable[[dict[str, Any]], Any]:
-    """One more field, or another type for one."""
+    """Return a spec.json with one more field, or with another type for a field."""
 
     def change(content: dict[str, Any]) -> Any:
         content["spec"][name] = type_
@@ -125,15 +123,15 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "checksums of others": changed(checksums={"a": 1}),
     "checksums in text": changed(checksums=dict.fromkeys("ab", "1")),
     "checksums beyond 32 bits": changed(checksums=dict.fromkeys("ab", 1 << 32)),
-    "checksums that are wrong": changed(checksums=dict.fromkeys("ab", 1)),
+    "wrong checksums": changed(checksums=dict.fromkeys("ab", 1)),
     "a path": field("../../../../../../etc/passwd", "int"),
     "an absolute path": field("/etc/passwd", "int"),
     "a hidden name": field(".ssh", "int"),
     "a name with a NUL": field("a\x00b", "int"),
     "a field without a file": field("c", "int"),
     "a type without a codec": field("a", "pickle"),
-    "a type that is a sequence": field("a", "int[]"),
-    "a type that is no sequence": field("b", "utf8"),
+    "a sequence instead of a value": field("a", "int[]"),
+    "a value instead of a sequence": field("b", "utf8"),
     "a type with a dictionary": field("a", "int+zstd:dict"),
     "a type with a dictionary and bounds": field("b", "utf8+zstd:dict[]"),
     "a type nested without end": field("a", "int" + "[]" * 100_000),
@@ -155,13 +153,13 @@ def test_a_tampered_spec_is_an_error(attack: str, cache_index: bool, dataset: Pa
     [b"", b"{", b"\xff\xfe", b"[" * 100_000, b" " * (5 << 20), b'{"format": NaN}', b"1" * 10_000],
     ids=lambda text: repr(text[:5]),
 )
-def test_a_spec_that_is_no_json_is_an_error_with_its_path(text: bytes, dataset: Path) -> None:
+def test_a_spec_that_is_not_json_is_an_error_with_its_path(text: bytes, dataset: Path) -> None:
     (dataset / "spec.json").write_bytes(text)
     with pytest.raises(DatasetError, match=r"spec\.json: "):
         DatasetReader(dataset)
 
 
-def test_a_fifo_for_a_spec_or_a_field_is_an_error_and_not_waited_for(dataset: Path) -> None:
+def test_a_fifo_as_spec_or_field_is_an_error_without_waiting(dataset: Path) -> None:
     for name in ("spec.json", "a.ffr"):
         path = dataset / name
         content = path.read_bytes()
@@ -175,7 +173,7 @@ def test_a_fifo_for_a_spec_or_a_field_is_an_error_and_not_waited_for(dataset: Pa
     assert len(DatasetReader(dataset)) == 3
 
 
-def test_a_folder_without_a_spec_is_no_dataset(tmp_path: Path) -> None:
+def test_a_folder_without_a_spec_is_not_a_dataset(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"not a dataset: it has no spec\.json"):
         DatasetReader(tmp_path)
     with pytest.raises(FileNotFoundError):

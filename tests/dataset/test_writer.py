@@ -1,4 +1,4 @@
-"""Writing a dataset: all of it or nothing, whatever happens."""
+"""Writing a dataset: all of it appears or nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SUFFIXES = st.sampled_from(["", "+zstd", "+zstd:1:dict", "+gzip:1", "+lz4", "+zs
 
 @st.composite
 def datasets(draw: st.DrawFn) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """A spec and datapoints of it."""
+    """Draw a spec and datapoints that fit it."""
     spec, values = {}, {}
     for k in range(draw(st.integers(1, 4))):
         name = draw(st.sampled_from(sorted(LOSSLESS)))
@@ -73,7 +73,7 @@ def datasets(draw: st.DrawFn) -> tuple[dict[str, str], list[dict[str, Any]]]:
 
 @settings(max_examples=50)
 @given(drawn=datasets(), data=st.data())
-def test_any_dataset_comes_back_as_it_was_written(
+def test_any_dataset_round_trips(
     drawn: tuple[dict[str, str], list[dict[str, Any]]],
     data: st.DataObject,
     tmp_path_factory: pytest.TempPathFactory,
@@ -84,7 +84,9 @@ def test_any_dataset_comes_back_as_it_was_written(
         for each in points:
             writer.append(each)
         assert len(writer) == len(points)
-    points = [{name: each[name] for name in spec} for each in points]  # as they come back
+    points = [
+        {name: each[name] for name in spec} for each in points
+    ]  # in the order of the spec, as readers return them
     cached = data.draw(st.sets(st.sampled_from(sorted(spec))))
     mode = data.draw(st.sampled_from(["auto", "aio", "buffered", "mmap"]))
     keep = data.draw(st.booleans())
@@ -97,7 +99,7 @@ def test_any_dataset_comes_back_as_it_was_written(
         assert same(list(reader), points)
 
 
-def test_types_of_ones_own_need_an_encoder_and_a_decoder_and_nothing_else(tmp_path: Path) -> None:
+def test_own_types_need_only_an_encoder_and_a_decoder(tmp_path: Path) -> None:
     mine: dict[str, Any] = {"point": lambda xy: b"%d,%d" % xy, "raw": bytearray}
     with DatasetWriter(
         tmp_path / "new", {"p": "point[]", "r": "raw+lz4", "i": "raw"}, mine
@@ -125,7 +127,7 @@ def test_every_field_is_a_record_file_of_the_documented_layout(tmp_path: Path) -
         assert np.frombuffer(bounds, "<i8").tolist() == [0, 0, 1, 3, 6, 6, 7]
 
 
-def test_a_dataset_of_nothing_is_one(tmp_path: Path) -> None:
+def test_an_empty_dataset_can_be_written(tmp_path: Path) -> None:
     reader = DatasetReader(write(tmp_path / "new", 0))
     assert (len(reader), list(reader), reader.read([])) == (0, [], [])
     with pytest.raises(IndexError):
@@ -149,13 +151,13 @@ def test_a_value_may_change_after_it_was_appended(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ([1, []], "a datapoint is a dict, not list"),
-        ({"number": 1}, "lacks 'words'"),
-        ({"number": 1, "words": [], "more": 2}, "has 'more' beyond its spec"),
-        ({"number": "1", "words": []}, "datapoint 1: 'number' is no int"),
-        ({"number": 1, "words": ["a", 2]}, r"datapoint 1: 'words' is no utf8\[\]"),
-        ({"number": 1, "words": "text"}, "a sequence is a list"),
-        ({"number": 1, "words": {"a": 1}}, "a sequence is a list"),
+        ([1, []], "datapoint 1 has type list; pass a dict"),
+        ({"number": 1}, "datapoint 1 lacks 'words'"),
+        ({"number": 1, "words": [], "more": 2}, "datapoint 1 has the extra 'more'"),
+        ({"number": "1", "words": []}, "datapoint 1: field 'number' .* as int"),
+        ({"number": 1, "words": ["a", 2]}, r"datapoint 1: field 'words' .* as utf8\[\]"),
+        ({"number": 1, "words": "text"}, "expected a list, .* got str"),
+        ({"number": 1, "words": {"a": 1}}, "expected a list, .* got dict"),
         ({"number": 1, "words": 5}, "not iterable"),
     ],
 )
@@ -186,7 +188,7 @@ def test_an_empty_folder_becomes_the_dataset(tmp_path: Path) -> None:
     assert len(DatasetReader(write(tmp_path / "data"))) == 10
 
 
-def test_two_writers_of_one_dataset_do_not_meet(tmp_path: Path) -> None:
+def test_a_second_writer_of_the_same_dataset_is_refused(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "data", SPEC) as writer:
         writer.append(point(0))
         with pytest.raises(BusyError, match="another writer"):
@@ -195,7 +197,7 @@ def test_two_writers_of_one_dataset_do_not_meet(tmp_path: Path) -> None:
     assert len(DatasetReader(tmp_path / "data")) == 2
 
 
-def test_a_writer_that_is_closed_takes_nothing(tmp_path: Path) -> None:
+def test_a_closed_writer_takes_no_datapoints(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "data", SPEC)
     writer.append(point(0))
     writer.close()
@@ -219,7 +221,7 @@ def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_writer_that_is_dropped_warns_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_dropped_writer_warns_and_leaves_nothing(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "data", SPEC)
     with pytest.warns(ResourceWarning, match="dropped without close"):
         del writer
@@ -229,7 +231,7 @@ def test_a_writer_that_is_dropped_warns_and_leaves_nothing(tmp_path: Path) -> No
 def test_an_interrupt_between_two_fields_ends_the_dataset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files would not have the same number of datapoints."""
+    """The files would have different numbers of datapoints, so the dataset is not kept."""
     writer = DatasetWriter(tmp_path / "data", SPEC)
     writer.append(point(0))
     calls = []
@@ -330,7 +332,7 @@ def test_a_killed_writer_leaves_no_dataset_and_the_next_one_cleans_up(
     assert os.listdir(tmp_path) == [".data.writing"]
     with pytest.raises(FileNotFoundError):
         DatasetReader(target)
-    if moment != "before the name":  # whole from then on, only without its name
+    if moment != "before the name":  # at that moment the folder is complete, but not yet renamed
         with pytest.raises(DatasetError):
             DatasetReader(tmp_path / ".data.writing")
     write(target)
@@ -351,7 +353,7 @@ with ffrecord.DatasetWriter(sys.argv[1], {"n": "int", "s": "utf8+zstd[]"}) as wr
 @pytest.mark.long
 def test_writers_killed_at_any_moment_leave_all_or_nothing(tmp_path: Path) -> None:
     target, generator, outcomes = tmp_path / "data", random.Random(1), set()
-    longest = PATIENCE  # the first is not killed: it tells how long this machine takes
+    longest = PATIENCE  # the first writer is not killed, to measure this machine
     for number in range(80):
         process = handmade.python(WRITES, str(target))
         assert process.stdout is not None
@@ -413,7 +415,7 @@ def test_types_are_inferred_from_the_first_datapoint() -> None:
     }  # fmt: skip
 
 
-def test_one_call_writes_an_iterable_with_or_without_a_spec(tmp_path: Path) -> None:
+def test_write_dataset_works_with_and_without_a_spec(tmp_path: Path) -> None:
     points = [{"n": k, "words": ["a"] * (k + 1)} for k in range(5)]
     assert write_dataset(tmp_path / "inferred", iter(points)) == 5
     assert write_dataset(tmp_path / "given", points, {"n": "float", "words": "json+lz4"}) == 5
@@ -423,10 +425,10 @@ def test_one_call_writes_an_iterable_with_or_without_a_spec(tmp_path: Path) -> N
     assert list(inferred) == list(given_) == points
 
 
-def test_one_call_with_nothing_to_write_needs_a_spec(tmp_path: Path) -> None:
+def test_write_dataset_without_datapoints_needs_a_spec(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="needs a spec"):
         write_dataset(tmp_path / "new", [])
-    with pytest.raises(SpecError, match="a datapoint is a dict, not int"):
+    with pytest.raises(SpecError, match="the datapoint has type int; it must be a dict"):
         write_dataset(tmp_path / "new", [5])  # type: ignore[list-item]
     with pytest.raises(SpecError, match="'words' is empty in the first datapoint"):
         write_dataset(tmp_path / "new", [{"words": []}])
@@ -444,7 +446,7 @@ def test_a_failing_iterable_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_the_bar_is_quiet_where_there_is_no_terminal(
+def test_there_is_no_progress_bar_without_a_terminal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_dataset(tmp_path / "quiet", [{"n": 1}])

@@ -1,4 +1,4 @@
-"""Values of every type, for hypothesis and by hand, and when two of them are the same."""
+"""Values of every type, for hypothesis and by hand, and a comparison of values."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ LOSSLESS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal in type, dtype and shape too; nan is the same as nan, and 0.0 not the same as -0.0."""
+    """Compare values with their types, dtypes and shapes. nan equals nan, 0.0 differs from -0.0."""
     if isinstance(one, (np.ndarray, np.generic)):
         return (
             type(one) is type(other)
@@ -92,7 +92,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def frames(count: int, size: int = 1000) -> list[bytes]:
-    """Elements that differ from one another."""
+    """Return elements that differ from one another."""
     return [i.to_bytes(4, "little") * (size // 4) for i in range(count)]
 
 

@@ -1,7 +1,7 @@
-"""Granular bags: records end to end, and where each one ends, in `.idx` or at the end of the file.
+"""Granular bags: records end to end, and the end of each record in `.idx` or behind the records.
 
-docs/converting.md has the bytes. Bags have no checksums: what can be checked is that their limits
-fit the data, and fill it.
+docs/converting.md specifies the bytes; the ends are called limits here. Bags have no checksums: a
+reader can only check that the limits increase and cover the data exactly.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from ffrecord.convert.shapes import Buffer, ConvertOptions, Records, Written
 
 LIMIT = np.dtype("<u8")
 LIMITS_AT_ONCE = 8192
-MOST_RECORDS = (1 << 32) - 1  # as granular's writer has it
+MOST_RECORDS = (1 << 32) - 1  # the limit of granular's writer
 
 
 def index_path(path: str) -> str:
+    """Return the path of the index beside a bag."""
     return os.path.splitext(path)[0] + ".idx"
 
 
 @contextmanager
 def read(path: str, options: ConvertOptions) -> Iterator[Records]:
-    """Read a bag of two files if there is an `.idx` beside it, else of one."""
+    """Read a bag of two files if an `.idx` lies beside it, otherwise a bag of one file."""
     with BagFile(path) as bag:
         yield Records(bag.records(), len(bag))
 
@@ -39,7 +40,7 @@ def count(path: str) -> int:
 
 
 def write(path: str, records: Records, options: ConvertOptions, *, single: bool = False) -> Written:
-    """Write a bag of two files, or a `single` one."""
+    """Write a bag of two files, or of one file with `single`."""
     with (SingleBagWriter if single else BagWriter)(path) as bag:
         for record in records.items:
             bag.append(record)
@@ -47,7 +48,7 @@ def write(path: str, records: Records, options: ConvertOptions, *, single: bool 
 
 
 class BagWriter(Closing):
-    """Writes `.bag` and `.idx`."""
+    """Writer of a bag of two files, `.bag` and `.idx`."""
 
     def __init__(self, path: str) -> None:
         self.length = 0
@@ -68,7 +69,7 @@ class BagWriter(Closing):
 
 
 class SingleBagWriter:
-    """Writes one file, in version 1 of the format: of both, the one that holds empty records."""
+    """Writer of a bag of one file, in version 1: version 2 cannot express an empty first record."""
 
     def __init__(self, path: str) -> None:
         self._limits = array("Q", [0])
@@ -92,7 +93,7 @@ class SingleBagWriter:
 
 
 class BagFile(Closing):
-    """A bag that is read from front to back, of either kind. Its limits are not kept."""
+    """Reader of a bag of one or two files, from front to back. Limits are not kept in memory."""
 
     def __init__(self, path: str) -> None:
         with ExitStack() as opened:
@@ -103,11 +104,15 @@ class BagFile(Closing):
             if separate:
                 self._length, rest = divmod(self._index.size, LIMIT.itemsize)
                 if rest:
-                    raise self._index.damaged("its size is not a multiple of 8")
+                    raise self._index.damaged(
+                        f"the index of the bag has {self._index.size} bytes, not a multiple of 8"
+                    )
             else:
                 self._length = self._find_index()
             if self._length > MOST_RECORDS:
-                raise self._index.damaged(f"{self._length} records are more than a bag holds")
+                raise self._index.damaged(
+                    f"the index has {self._length} records; a bag has at most {MOST_RECORDS}"
+                )
             self._opened = opened.pop_all()
 
     def __len__(self) -> int:
@@ -119,13 +124,13 @@ class BagFile(Closing):
             for end in limits.tolist():
                 if end < begin:
                     raise self._data.damaged(
-                        f"it ends at byte {end}, before it begins", number, begin
+                        f"the index says it ends at byte {end}, before it begins", number, begin
                     )
                 yield self._data.read(end - begin, number)
                 begin, number = end, number + 1
         if begin != self._end_of_data:
             raise self._data.damaged(
-                "what follows the last record is not in the index", number, begin
+                f"the index covers {begin} of {self._end_of_data} bytes of data", number, begin
             )
 
     @property
@@ -138,27 +143,28 @@ class BagFile(Closing):
         while left:
             some = min(left, LIMITS_AT_ONCE)
             raw = np.frombuffer(self._index.read(some * LIMIT.itemsize), LIMIT)
-            # A limit beyond what a signed number holds stays too large when it is made one.
+            # Cap limits beyond the range of int64, so that they stay too large after the cast.
             yield np.minimum(raw, np.uint64(1 << 62)).astype(np.int64)
             left -= some
 
     def _find_index(self) -> int:
-        """Go to the index at the end of the file; how many records it has.
+        """Seek to the index at the end of the file, and return the number of records.
 
-        The last limit is where the data ends, and so where the index begins. Version 1 has a zero
-        in front of the limits.
+        The last limit is the end of the data, and so the beginning of the index. Version 1 has a
+        zero in front of the limits.
         """
         index, width = self._index, LIMIT.itemsize
         self._index_start = 0
         if not index.size:
             return 0
         if index.size < width:
-            raise index.damaged("too short for a bag")
+            raise index.damaged(f"the file has {index.size} bytes; a bag has at least {width}")
         index.seek(index.size - width)
         start = int.from_bytes(index.read(width), "little")
         if start > index.size - width or (index.size - start) % width:
             raise index.damaged(
-                f"its index begins at byte {start} of {index.size}, says its end",
+                f"the last 8 bytes say that the index begins at byte {start} of {index.size}, "
+                "which cannot be",
                 offset=index.size - width,
             )
         self._index_start = start

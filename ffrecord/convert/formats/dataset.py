@@ -1,4 +1,4 @@
-"""Typed datasets as rows."""
+"""Typed datasets: read as rows, and written from rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ffrecord.dataset.spec import SPEC_NAME, load
 
 @contextmanager
 def read(path: str, options: ConvertOptions) -> Iterator[Rows]:
-    """One dataset, or the shards of one."""
+    """Read a dataset, or all shards of a sharded one."""
     shards = shards_among(os.listdir(path))
     sharded = bool(shards) and not os.path.exists(os.path.join(path, SPEC_NAME))
     first = os.path.join(path, shards[0]) if sharded else path

@@ -1,7 +1,8 @@
-"""Folders on disk as entries, and entries into a new folder.
+"""Folders on disk: read as entries, and written from entries.
 
-A folder is written by way of an archive beside it: so names are checked before the first file is
-made, and `extract` is the only code here that makes files where somebody else says.
+To write a folder, the entries are packed into a temporary archive beside it, which is then
+extracted. So all names are checked before the first file is created, and `extract` is the only code
+that creates files under names from a source.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def write(path: str, files: NamedFiles, options: ConvertOptions) -> Written:
 
 
 def _entries(scan: Scan) -> Iterator[FileEntry]:
-    """The top, then everything in path order."""
+    """Yield the top folder, then everything else in path order."""
     tree = scan.tree
     yield _entry(scan, b"", b"", 0)
     folders: list[bytes] = []
@@ -83,7 +84,7 @@ def _xattrs(scan: Scan, inode: int) -> Xattrs:
 
 
 def _content(scan: Scan, inode: int) -> Iterator[bytes]:
-    """A file's bytes, if they are those of the file that was seen."""
+    """Yield a file's bytes; raise ChangedError if the file changed since the scan."""
     path = scan.path(inode)
     with open_to_read(os.fsdecode(path), scan.open_flags) as file:
         left = scan.tree.length[inode]
@@ -91,4 +92,6 @@ def _content(scan: Scan, inode: int) -> Iterator[bytes]:
             left -= len(piece)
             yield piece
         if left or not scan.is_unchanged(inode, os.fstat(file.fileno())):
-            raise ChangedError(f"{to_text(path)}: changed while it was converted")
+            raise ChangedError(
+                f"{to_text(path)}: changed while it was converted; convert the folder again"
+            )

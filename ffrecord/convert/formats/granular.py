@@ -1,8 +1,9 @@
 """Dataset folders of the package granular: `spec.json`, and a bag for each field.
 
-Before 0.22 it had sequences, and `refs.bag`, which is read and written for those (`granular_refs`).
-Its int, i64 and u64 are all our int; its array and tree are msgpack where ours are .npy. Types that
-it has no codec for keep their name and our bytes: its readers must be given a decoder for them.
+Before 0.22, granular had sequences and `refs.bag`; `granular_refs` reads and writes it. Granular's
+int, i64 and u64 all become our int. Its arrays and trees are msgpack, ours contain .npy. Types
+without a codec in granular keep their name and our bytes: granular's reader needs a decoder for
+them.
 """
 
 from __future__ import annotations
@@ -29,21 +30,23 @@ from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SEQUENCE, SPEC_NAME, che
 from ffrecord.errors import ConversionError, DamagedSourceError, SpecError
 from ffrecord.records.opening import refuse_other_kinds
 
-LONGEST_INT = 16  # bytes, as its decoder has it
+LONGEST_INT = 16  # bytes; the limit of granular's decoder
 _INTS = ("int", "i64", "u64")
 _ARRAY_MARK = "_"
 
-Types: TypeAlias = dict[str, tuple[str, bool]]  # field -> type, and whether of a sequence
+Types: TypeAlias = dict[str, tuple[str, bool]]  # field -> type, and True for a sequence
 
 
 @contextmanager
 def read(path: str, options: ConvertOptions) -> Iterator[Rows]:
-    """One dataset, or the shards of one."""
+    """Read a dataset, or all shards of a sharded one."""
     folders = _shards(path)
     specs = [load_spec(folder) for folder in folders]
     for folder, spec in zip(folders, specs, strict=True):
         if spec != specs[0]:
-            raise ConversionError(f"{folder}: not of the spec that the other shards have")
+            raise ConversionError(
+                f"{folder}: this shard has another spec than {folders[0]}; convert them one by one"
+            )
     ours = {name: _our_type(type_) for name, type_ in specs[0].items()}
     total = sum(_count(folder, specs[0]) for folder in folders)
     yield Rows(ours, (row for each in folders for row in _rows(each, specs[0])), total)
@@ -54,12 +57,13 @@ def count(path: str) -> int:
 
 
 def write(path: str, rows: Rows, options: ConvertOptions) -> Written:
-    """With an index beside each bag; if there are sequences, as before 0.22."""
+    """Write a dataset with an index beside each bag; with sequences, in the layout before 0.22."""
     types = {name: split_type(text) for name, text in rows.spec.items()}
     has_sequences = any(sequence for _, sequence in types.values())
     if has_sequences and granular_refs.NAME in types:
         raise ConversionError(
-            f"field {granular_refs.NAME!r}: granular has another file of that name"
+            f"field {granular_refs.NAME!r}: granular keeps the bounds of sequences in a file of "
+            "that name; convert to another format, or rename the field"
         )
     spec = {name: type_ + SEQUENCE * sequence for name, (type_, sequence) in types.items()}
     os.mkdir(path)
@@ -94,28 +98,28 @@ def _write_with_refs(path: str, rows: Rows, types: Types) -> int:
 
 
 def load_spec(path: str) -> dict[str, str]:
-    """A dataset's own spec, if it is one of granular's."""
+    """Read and check the spec of a granular dataset."""
     name = os.path.join(path, SPEC_NAME)
     refuse_other_kinds(name, "a spec")
     text = read_start(name, LARGEST_SPEC + 1)
     try:
         if len(text) > LARGEST_SPEC:
-            raise ValueError(f"it has more than {LARGEST_SPEC} bytes")
+            raise ValueError(f"it has more than the {LARGEST_SPEC} bytes that are read")
         spec = check_spec(json.loads(text))
         has_refs = granular_refs.is_there(path, spec)
         for type_ in spec.values():
             name_of_type, sequence = split_type(type_)
             if name_of_type + SEQUENCE * sequence != type_:
-                raise ValueError(f"{type_!r} is no type of granular's")
+                raise ValueError(f"granular has no compressed type such as {type_!r}")
             if sequence and not has_refs:
-                raise ValueError(f"{type_!r} is of sequences, which need refs.bag beside it")
+                raise ValueError(f"the type {type_!r} is a sequence, but refs.bag is missing")
     except (ValueError, RecursionError, SpecError) as error:
         raise DamagedSourceError(name, f"not the spec of a granular dataset: {error}") from None
     return spec
 
 
 def is_spec(content: Any) -> bool:
-    """Whether the JSON of a `spec.json` is granular's: names and types, nothing else."""
+    """Return True if the JSON of a `spec.json` is granular's: only names and types."""
     return (
         isinstance(content, dict)
         and content.get("format") != FORMAT
@@ -139,7 +143,7 @@ def _bag(folder: str, name: str) -> str:
 
 
 def _count(folder: str, spec: dict[str, str]) -> int:
-    """How many datapoints there are, if all fields agree."""
+    """Return the number of datapoints; raise an error if the fields have different lengths."""
     lengths = {}
     if granular_refs.is_there(folder, spec):
         lengths[granular_refs.NAME] = granular_refs.count(folder)
@@ -148,7 +152,7 @@ def _count(folder: str, spec: dict[str, str]) -> int:
             with BagFile(_bag(folder, name)) as bag:
                 lengths[name] = len(bag)
     if len(set(lengths.values())) > 1:
-        raise DamagedSourceError(folder, f"its fields are not of one length: {lengths}")
+        raise DamagedSourceError(folder, f"its fields have different numbers of records: {lengths}")
     return next(iter(lengths.values()))
 
 
@@ -164,14 +168,14 @@ def _rows(folder: str, spec: dict[str, str]) -> Iterator[Row]:
 
 
 def _counts(folder: str, spec: dict[str, str]) -> Iterable[list[int]]:
-    """How many records each field has in each datapoint."""
+    """Return the number of records of each field, for each datapoint."""
     if granular_refs.is_there(folder, spec):
         return granular_refs.counts(folder, spec)
     return repeat([1] * len(spec), _count(folder, spec))
 
 
 class _FieldReader:
-    """A field's values, from the first on."""
+    """Reader of one field's values, from the first on."""
 
     def __init__(self, path: str, name: str, type_: str, opened: ExitStack) -> None:
         self.name = name
@@ -182,19 +186,23 @@ class _FieldReader:
         self._records = opened.enter_context(BagFile(path)).records()
 
     def take(self, count: int) -> Any:
-        """The next value, or of a sequence so many elements."""
+        """Return the next value, or the next `count` elements of a sequence."""
         values = [self._next() for _ in range(count)]
         return values if self._sequence else values[0]
 
     def end(self) -> None:
-        """An error if there are more records than were taken."""
+        """Raise an error if records are left."""
         if next(self._records, None) is not None:
-            raise DamagedSourceError(self._path, f"has more than the {self._number} records due")
+            raise DamagedSourceError(
+                self._path, f"the bag has more than the {self._number} records of the dataset"
+            )
 
     def _next(self) -> Any:
         record = next(self._records, None)
         if record is None:
-            raise DamagedSourceError(self._path, f"has only {self._number} records, more are due")
+            raise DamagedSourceError(
+                self._path, f"the bag has only {self._number} records, fewer than the dataset"
+            )
         value = _decoded(self._path, self._number, self._type, record)
         self._number += 1
         return value
@@ -205,7 +213,7 @@ def _decoded(path: str, number: int, type_: str, record: bytes) -> Any:
         decode = _DECODERS.get(type_)
         return field_types.decode(type_, record) if decode is None else decode(record)
     except Exception as error:
-        what = f"is no {type_}: {reason(error)}"
+        what = f"cannot be decoded as {type_}: {reason(error)}"
         raise DamagedSourceError(path, what, number) from error
 
 
@@ -214,21 +222,21 @@ def _encoded(number: int, name: str, type_: str, value: Any) -> bytes:
         encode = _ENCODERS.get(type_)
         return field_types.encode(type_, value) if encode is None else encode(value)
     except Exception as error:
-        what = f"granular's {type_} cannot hold it: {reason(error)}"
+        what = f"granular's type {type_} cannot hold the value: {reason(error)}"
         raise ConversionError(f"row {number}, field {name!r}: {what}") from error
 
 
 def _decode_u64(record: bytes) -> int:
     if len(record) != 8:
-        raise ValueError(f"{len(record)} bytes are not 8")
+        raise ValueError(f"a u64 has 8 bytes, not {len(record)}")
     return int.from_bytes(record, "little")
 
 
 def _array(dtype: str, shape: list[int], data: bytes) -> Any:
-    """A copy, which may be written to."""
+    """Return the described array as a writable copy."""
     described = np.dtype(dtype)
     if described.hasobject:
-        raise ValueError("it holds Python objects, which are not read")
+        raise ValueError("the array holds Python objects, which are never read")
     return np.frombuffer(bytearray(data), described).reshape(shape)
 
 
@@ -248,13 +256,13 @@ def _decode_tree(record: bytes) -> Any:
 def _encode_int(value: int) -> bytes:
     encoded = encode_int(value)
     if len(encoded) > LONGEST_INT:
-        raise ValueError(f"{value} has more than {8 * LONGEST_INT} bits")
+        raise ValueError(f"{value} needs more than {8 * LONGEST_INT} bits")
     return encoded
 
 
 def _described(array: Any) -> tuple[str, tuple[int, ...], bytes]:
     if array.dtype.names is not None or array.dtype.hasobject:
-        raise TypeError(f"dtype {array.dtype} cannot be described in one word")
+        raise TypeError(f"granular has no arrays of the structured dtype {array.dtype}")
     return array.dtype.str, array.shape, array.tobytes()
 
 

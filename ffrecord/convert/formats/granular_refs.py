@@ -1,8 +1,9 @@
-"""`refs.bag` of granular before 0.22: which records of each field belong to a datapoint.
+"""`refs.bag` of granular before 0.22: the records of each field that belong to a datapoint.
 
-A record is MessagePack of one item for each field, in the order of the spec: the number of its
-record, or for a sequence the number of the first one and how many there are, `[]` if none. Records
-are written in this order, so that a field is read from front to back.
+A record is a MessagePack list with one item per field, in the order of the spec. The item is the
+number of the field's record. For a sequence it is the number of the first record and their count,
+or `[]` if the sequence is empty. Datapoints refer to records in increasing order, so that each
+field is read from front to back.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def path_in(folder: str) -> str:
 
 
 def is_there(folder: str, spec: Mapping[str, Any]) -> bool:
-    """Whether a dataset has refs; since 0.22 a field may have that name."""
+    """Return True if a dataset has refs. Since 0.22, `refs.bag` may be a field of that name."""
     return NAME not in spec and os.path.exists(path_in(folder))
 
 
@@ -36,7 +37,7 @@ def count(folder: str) -> int:
 
 
 def counts(folder: str, spec: Mapping[str, str]) -> Iterator[list[int]]:
-    """How many records each field has in each datapoint."""
+    """Yield the number of records of each field, for each datapoint."""
     path = path_in(folder)
     sequences = [type_.endswith(SEQUENCE) for type_ in spec.values()]
     due = [0] * len(spec)
@@ -45,11 +46,14 @@ def counts(folder: str, spec: Mapping[str, str]) -> Iterator[list[int]]:
             try:
                 spans = _spans(record, sequences)
             except Exception as error:
-                what = f"is no list of references: {reason(error)}"
+                what = f"not a list of references: {reason(error)}"
                 raise DamagedSourceError(path, what, number) from error
             for field, begin in enumerate(begin for begin, _ in spans):
                 if begin not in (due[field], None):
-                    what = f"field {list(spec)[field]!r} has record {begin}, {due[field]} is due"
+                    what = (
+                        f"field {list(spec)[field]!r} refers to record {begin}, but the next one "
+                        f"is {due[field]}"
+                    )
                     raise DamagedSourceError(path, what, number)
             taken = [length for _, length in spans]
             due = [sum(pair) for pair in zip(due, taken, strict=True)]
@@ -57,10 +61,10 @@ def counts(folder: str, spec: Mapping[str, str]) -> Iterator[list[int]]:
 
 
 def _spans(record: bytes, sequences: list[bool]) -> list[tuple[int | None, int]]:
-    """The first record of each field and how many there are; None and 0 for no elements."""
+    """Return the first record and the number of records of each field; None and 0 if empty."""
     refs = decode_msgpack(memoryview(record))
     if not isinstance(refs, list) or len(refs) != len(sequences):
-        raise ValueError(f"a list of {len(sequences)} is due")
+        raise ValueError(f"expected a list of {len(sequences)} items, one for each field")
     return [_span(*pair) for pair in zip(refs, sequences, strict=True)]
 
 
@@ -69,12 +73,12 @@ def _span(ref: Any, sequence: bool) -> tuple[int | None, int]:
         return None, 0
     begin, length = ref if sequence else (ref, 1)
     if type(begin) is not int or type(length) is not int or begin < 0 or length < 0:
-        raise ValueError(f"{str(ref)[:50]} refers to nothing")
+        raise ValueError(f"{str(ref)[:50]} is not a reference")
     return begin, length
 
 
 def encode(begins: Iterable[int], counts: Iterable[int | None]) -> bytes:
-    """A record: where each field's records begin, and how many a sequence has; None for one."""
+    """Return a record of `refs.bag`. `counts` has None for a field that is not a sequence."""
     refs: list[Any] = []
     for begin, length in zip(begins, counts, strict=True):
         refs.append(begin if length is None else [begin, length] if length else [])

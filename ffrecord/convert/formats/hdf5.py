@@ -1,8 +1,8 @@
 """HDF5 files with one row per sample: datasets that all have the same first dimension.
 
-A dataset of shape (n, …) is a field of arrays, strings of variable length are utf8 or, if they are
-not declared to be UTF-8, bytes. What is written here says in the attribute `ffrecord_type` what it
-was, so that it becomes that again. Nothing outside the file is read, whatever it refers to.
+A dataset of shape (n, …) is a field of arrays. Strings of variable length are utf8 or, if they are
+not declared as UTF-8, bytes. The writer stores the original type in the attribute `ffrecord_type`,
+so that reading restores it. Nothing outside the file is read, even if the file refers to it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ffrecord.dataset.optional import reason
 from ffrecord.dataset.spec import SEQUENCE, split_type
 from ffrecord.errors import ConversionError, DamagedSourceError, FFRecordError, ReadFailedError
 from ffrecord.records.opening import refuse_other_kinds
+from ffrecord.text import Advised
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 TYPE = "ffrecord_type"
@@ -33,10 +34,10 @@ BLOCK_BYTES = 4 << 20
 BLOCK_ROWS = 1024
 OBJECT_ROWS = 16
 CHUNK_BYTES = 64 << 10
-MOST_RATIO = 1100  # deflate makes 1032 bytes of one at the most
-MODEST = 1 << 30  # bytes that a file may claim without having them
+MOST_RATIO = 1100  # deflate unpacks one byte to at most 1032 bytes
+MODEST = 1 << 30  # bytes that a file may claim without a comparison with its size
 
-# In the text of an error: h5py has it in `errno` only for files that it opens.
+# errno and offset in the text of an error: h5py sets `errno` only if opening a file fails.
 _ERRNO = re.compile(r"\berrno = ([0-9]{1,4})\b")
 _OFFSET = re.compile(r"\boffset = ([0-9]{1,18})\b")
 _SCALARS = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "bool": np.dtype(bool)}
@@ -87,7 +88,7 @@ def count(path: str) -> int:
 @contextmanager
 def _opened(path: str) -> Iterator[Any]:
     refuse_other_kinds(path, "an HDF5 file")
-    os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))  # what the system refuses is no damage
+    os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))  # a refusal by the system is not damage
     with _damage_of(path):
         file = _file(path)
     with file:
@@ -95,7 +96,7 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 def _file(path: str) -> Any:
-    """HDF5 does not try again what was interrupted while it opens a file."""
+    """Open a file with h5py. Retries after EINTR, because the HDF5 library does not."""
     while True:
         try:
             return optional.load("h5py").File(path, "r")
@@ -106,17 +107,20 @@ def _file(path: str) -> Any:
 
 @contextmanager
 def _damage_of(path: str, record: int | None = None) -> Iterator[None]:
-    """h5py tells of damage with almost any exception, and with the same of a disk that fails."""
+    """Turn h5py's exceptions into ours.
+
+    h5py raises almost any exception for damage, and the same ones for a disk that fails.
+    """
     try:
         yield
     except FFRecordError:
         raise
     except (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
-        if isinstance(error, OSError) and error.filename is not None:  # which h5py does not say
+        if isinstance(error, OSError) and error.filename is not None:  # not h5py's: it sets none
             raise
         if code := _number(_ERRNO, error):
             raise ReadFailedError(path, code, _number(_OFFSET, error)) from error
-        what = f"HDF5 cannot read it: {reason(error)}"
+        what = f"the HDF5 library cannot read it: {reason(error)}"
         raise DamagedSourceError(path, what, record) from error
 
 
@@ -131,13 +135,16 @@ def _fields(path: str, file: Any, only: str | None) -> list[Field]:
         file.visititems(lambda name, item: _visit(path, found, name, item))
         if only is not None:
             if only not in found:
-                raise ConversionError(f"{path}: has no {only!r}; it has {', '.join(found)}")
+                raise ConversionError(
+                    f"{path}: there is no field {only!r}; the fields are {', '.join(found)}"
+                )
             found = {only: found[only]}
         if not found:
-            raise ConversionError(f"{path}: has no dataset of rows")
+            raise ConversionError(f"{path}: the file contains no HDF5 datasets")
         lengths = {name: len(each.dataset) for name, each in found.items()}
         if len(set(lengths.values())) > 1:
-            raise ConversionError(f"{path}: its datasets are not of one length: {lengths}")
+            message = f"{path}: its datasets have different numbers of rows: {lengths}; choose one "
+            raise ConversionError(Advised(f"{message}with ", "field", "--field"))
         for each in found.values():
             _refuse_claims(path, file, each)
         if any(each.dataset.dtype.hasobject for each in found.values()):
@@ -146,16 +153,23 @@ def _fields(path: str, file: Any, only: str | None) -> list[Field]:
 
 
 def _visit(path: str, found: dict[str, Field], name: str, item: Any) -> None:
-    """Take a dataset; groups are gone into, links that lead elsewhere are not followed."""
+    """Add a dataset to `found`. Links to other files are not followed."""
     if not isinstance(item, optional.load("h5py").Dataset):
         return
     if not item.shape:
-        raise ConversionError(f"{path}: {name} has no rows: its shape is {item.shape}")
+        raise ConversionError(
+            f"{path}: the dataset {name} has no rows: its shape is {item.shape}; remove it first"
+        )
     if item.is_virtual or item.external:
-        raise ConversionError(f"{path}: the data of {name} is in another file, which is not read")
+        raise ConversionError(
+            f"{path}: the data of {name} is in another file, and other files are never read; copy "
+            "the data into this file first, for example with h5repack"
+        )
     field = name.replace("/", ".")
     if field in found:
-        raise ConversionError(f"{path}: two datasets would be the field {field!r}")
+        raise ConversionError(
+            f"{path}: two datasets would become the field {field!r}; rename one of them"
+        )
     found[field] = Field(field, _type(path, name, item), item)
 
 
@@ -167,7 +181,7 @@ def _type(path: str, name: str, dataset: Any) -> str:
     each = _values_in_a_row(dataset)
     if each != 1 and dataset.dtype.hasobject:
         raise ConversionError(
-            f"{path}: {name} has {each} values of variable length in a row, not 1"
+            f"{path}: {name} has {each} values of variable length in a row; only one can be read"
         )
     if text is not None and text.length is None:
         return "utf8" if text.encoding == "utf-8" else "bytes"
@@ -178,15 +192,19 @@ def _type(path: str, name: str, dataset: Any) -> str:
             return said if split_type(said) == (said, False) else "array"
         return "array"
     if dataset.dtype.hasobject:
-        raise ConversionError(f"{path}: {name} has references, which lead nowhere elsewhere")
+        raise ConversionError(
+            f"{path}: {name} has references, which have no meaning outside of the file; remove it "
+            "first"
+        )
     scalar = said in _SCALARS and dataset.ndim == 1 and dataset.dtype == _SCALARS[said]
     return said if scalar else "array"
 
 
 def _said_type(dataset: Any) -> str:
-    """Return what the attribute says; nothing unless it is text of fixed length, as we write it.
+    """Return the type in the attribute, or "" unless it is text of fixed length, as we write it.
 
-    Text of variable length is on a heap: if that is damaged, the HDF5 library may loop for ever.
+    Text of variable length is on a heap. If the heap is damaged, the HDF5 library may loop for
+    ever.
     """
     if TYPE not in dataset.attrs:
         return ""
@@ -197,16 +215,21 @@ def _said_type(dataset: Any) -> str:
 
 
 def _refuse_claims(path: str, file: Any, field: Field) -> None:
-    """A few bytes of HDF5 may claim any shape: what was not written reads as zeros."""
+    """Raise an error if a dataset claims far more data than the file can hold.
+
+    A few bytes of HDF5 can claim any shape: data that was never written reads as zeros.
+    """
     dataset = field.dataset
     row = _row_bytes(dataset)
     chunk = int(np.prod(dataset.chunks, dtype=object)) if dataset.chunks else 0
     if max(row, chunk * dataset.dtype.itemsize) > LARGEST_RECORD:
-        raise DamagedSourceError(path, f"{field.name}: a row or chunk is larger than is read")
+        raise DamagedSourceError(
+            path, f"{field.name}: a row or chunk has more than {LARGEST_RECORD} bytes, the limit"
+        )
     claimed = row * len(dataset)
     if claimed > MODEST and claimed > MOST_RATIO * file.id.get_filesize():
         raise DamagedSourceError(
-            path, f"{field.name}: claims {claimed} bytes, far more than the file can have"
+            path, f"{field.name}: claims {claimed} bytes, far more than the file can hold"
         )
 
 
@@ -225,22 +248,22 @@ def _rows(path: str, fields: list[Field], rows: int) -> Iterator[Row]:
 
 
 def _values(path: str, field: Field, rows: int) -> Iterator[Any]:
-    """A field's values, some of them read at once."""
+    """Yield a field's values, reading several rows at once."""
     step = _step(field.dataset)
     for start in range(0, rows, step):
         with _damage_of(path, start):
             block = field.dataset[start : start + step]
-        if block.dtype.hasobject:  # one in each row, whatever the shape: H5Record's have (n, 1)
+        if block.dtype.hasobject:  # one value per row, in the shape (n,) or H5Record's (n, 1)
             block = block.reshape(-1)
         for number in range(len(block)):
-            # As a scalar a row would lose its byte order; objects are what they are.
+            # `[number, ...]` gives an array: a numpy scalar would lose the byte order.
             row = block[number] if block.dtype.hasobject else block[number, ...]
             yield _value(path, start + number, field, row)
 
 
 def _step(dataset: Any) -> int:
-    """Rows to read at once: whole chunks, since a part of one costs as much."""
-    if dataset.dtype.hasobject:  # each may be of any size
+    """Return the number of rows to read at once: whole chunks, because a part costs as much."""
+    if dataset.dtype.hasobject:  # each value may have any size
         return OBJECT_ROWS
     row = max(1, _row_bytes(dataset))
     if dataset.chunks and dataset.chunks[0] * row <= 16 * BLOCK_BYTES:
@@ -252,7 +275,7 @@ def _value(path: str, number: int, field: Field, stored: Any) -> Any:
     try:
         return field.value(stored)
     except Exception as error:
-        what = f"{field.name} is no {field.type}: {reason(error)}"
+        what = f"{field.name} cannot be decoded as {field.type}: {reason(error)}"
         raise DamagedSourceError(path, what, number) from error
 
 
@@ -281,17 +304,17 @@ def write(path: str, rows: Rows, options: ConvertOptions) -> Written:
 
 @contextmanager
 def _told_by_hdf5(path: str) -> Iterator[None]:
-    """A file that cannot be finished is a RuntimeError to h5py."""
+    """Turn h5py's RuntimeError, raised if a file cannot be finished, into a ConversionError."""
     try:
         yield
     except FFRecordError:
         raise
     except RuntimeError as error:
-        raise ConversionError(f"{path}: HDF5 cannot write it: {error}") from error
+        raise ConversionError(f"{path}: the HDF5 library cannot write it: {error}") from error
 
 
 class _Column:
-    """A dataset that grows by blocks of rows. It is made when the first row says of what shape."""
+    """Writer of an HDF5 dataset, in blocks of rows. The first row decides its shape and dtype."""
 
     def __init__(self, file: Any, name: str, text: str) -> None:
         self.name = name
@@ -301,7 +324,10 @@ class _Column:
             self._type += SEQUENCE
             if self._type not in _SEQUENCES:
                 known = ", ".join(_SEQUENCES)
-                raise ConversionError(f"field {name!r}: HDF5 has {known} here, but not {text}")
+                raise ConversionError(
+                    f"field {name!r}: sequences of type {text} cannot be written to HDF5, only "
+                    f"{known}; convert another field, or to another format"
+                )
         self._dataset: Any = None
         self._dtype: Any = None
         self._shape: tuple[int, ...] = ()
@@ -337,7 +363,7 @@ class _Column:
             return np.asarray(value)
         if self._type == "utf8":
             if "\0" in value:
-                raise ValueError("HDF5's text ends at the first NUL")
+                raise ValueError("the text contains a NUL, where HDF5's text ends")
             return value
         return np.frombuffer(field_types.encode(self._type, value), np.uint8)
 
@@ -355,7 +381,7 @@ class _Column:
         rows = max(1, min(BLOCK_ROWS, CHUNK_BYTES // row))
         self._dataset = self._file.create_dataset(
             self.name, (0, *self._shape), dtype=self._dtype,
-            # A side of 0 may grow, if only for HDF5, whose chunks are of 1 at least.
+            # A chunk's sides are at least 1 and at most maxshape's: a side of 0 needs no maximum.
             maxshape=(None, *(side or None for side in self._shape)),
             chunks=(rows, *(max(1, side) for side in self._shape)),
         )  # fmt: skip
@@ -364,8 +390,8 @@ class _Column:
     def _require_same(self, array: Any) -> None:
         if (array.dtype, array.shape) != (self._dtype, self._shape):
             raise self._cannot(
-                f"it is {array.dtype} of shape {array.shape}, the first one {self._dtype} of "
-                f"shape {self._shape}, and HDF5's rows are alike"
+                f"the array is {array.dtype} of shape {array.shape}, but the first row's is "
+                f"{self._dtype} of shape {self._shape}, and all rows must be alike"
             )
 
     def _write_out(self) -> None:
@@ -381,8 +407,11 @@ class _Column:
         self._length = end
 
     def _write_objects(self, begin: int, waiting: list[Any]) -> None:
-        """Values of variable length. By h5py's low-level interface: the other one, and numpy, make
-        a matrix of those that happen to be of one length."""
+        """Write values of variable length.
+
+        Uses h5py's low-level interface: the high-level one and numpy turn values that happen to
+        have the same length into a matrix.
+        """
         h5py = optional.load("h5py")
         block = np.empty(len(waiting), object)
         for row, stored in enumerate(waiting):
@@ -394,4 +423,4 @@ class _Column:
 
     def _cannot(self, why: object) -> ConversionError:
         row = self._length + len(self._waiting)
-        return ConversionError(f"row {row}, field {self.name!r}: HDF5 cannot hold it: {why}")
+        return ConversionError(f"row {row}, field {self.name!r}: HDF5 cannot hold the value: {why}")

@@ -1,13 +1,13 @@
-"""The heaps of an HDF5 file, which hold values of variable length: checked before they are used.
+"""Checks of the heaps of an HDF5 file, which hold values of variable length.
 
-The HDF5 library (2.0.0) believes the sizes in them, and in some that are damaged it loops for ever,
-where no Ctrl-C reaches it. A heap is found by its signature, whatever refers to it:
+The HDF5 library (2.0.0) trusts the sizes in a heap. In some damaged heaps it loops for ever, and
+Ctrl-C does not stop it. So all heaps are checked first. They are found by their signature:
 
     "GCOL" | version 1 | 3 zeros | size u64 | objects
 
     object: index u16 | references u16 | 4 zeros | size u64 | its bytes, to a multiple of 8
 
-The object with index 0 is what is free, its header included, and the last one.
+The object with index 0 is the free space, its header included. It is the last object.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OBJECT = struct.Struct("<HH4xQ")
 
 
 def check_heaps(path: str) -> None:
-    """An error for a heap that makes no sense."""
+    """Raise DamagedSourceError if the sizes in a heap do not fit together."""
     with SourceFile(path) as source:
         for begin in _heaps(source):
             if source.size - begin >= _HEADER.size:
@@ -31,7 +31,7 @@ def check_heaps(path: str) -> None:
 
 
 def _heaps(source: SourceFile) -> Iterator[int]:
-    """Where heaps begin; the signature may lie across two steps."""
+    """Yield the offset of each heap. Steps overlap, because a signature may lie across two."""
     overlap = len(SIGNATURE) - 1
     for start in range(0, source.size, STEP):
         source.seek(start)
@@ -46,7 +46,7 @@ def _check(source: SourceFile, begin: int) -> None:
     source.seek(begin)
     _, size = _HEADER.unpack(source.read(_HEADER.size))
     source.seek(begin)
-    source.require(size, what="a heap")
+    source.require(size, what="an HDF5 heap")
     heap = source.read(size)
     at = _HEADER.size
     while size - at >= _OBJECT.size:
@@ -54,6 +54,7 @@ def _check(source: SourceFile, begin: int) -> None:
         taken = length if index == 0 else _OBJECT.size + -(-length // 8) * 8
         if taken < _OBJECT.size or taken > size - at:
             raise source.damaged(
-                f"object {index} of a heap claims {length} bytes", offset=begin + at
+                f"object {index} of an HDF5 heap claims {length} bytes, which do not fit",
+                offset=begin + at,
             )
         at += taken

@@ -1,8 +1,8 @@
-"""A file for the HDF5 library to write to, which is never told that a write failed.
+"""A file object for the HDF5 library that hides failed writes from it.
 
-The library (2.0.0) crashes, with the process, after a write that failed. So the first error is kept
-from it, what it still writes until it has closed the file stays in memory, where it finds it again,
-and whoever has the file asks for the error.
+The library (2.0.0) crashes the process after a failed write. So `Target` keeps the first error, and
+pretends that all writes succeed. Later writes stay in memory, where the library can read them again
+until it closes the file. The owner of the file then asks for the error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ffrecord.atomic.file import writing
 
 
 class Target:
-    """A file object with as much as h5py needs. It is new, and its size is what HDF5 made it."""
+    """A new file with the methods that h5py needs."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -25,7 +25,7 @@ class Target:
         self._lost: list[tuple[int, bytes]] = []
 
     def raise_error(self) -> None:
-        """Raise the first error until now, if there was one."""
+        """Raise the first error so far, if there was one."""
         if self._error is not None:
             with writing(self._path):
                 raise self._error
@@ -51,13 +51,16 @@ class Target:
         return length
 
     def read(self, length: int) -> bytes:
-        """By which h5py knows a file object."""
+        """Return bytes from the current position. h5py recognises a file object by this method."""
         memory = bytearray(length)
         self.readinto(memory)
         return bytes(memory)
 
     def readinto(self, memory: Any) -> int:
-        """All of it, as a file that ends in a hole; with what could not be written."""
+        """Fill all of `memory`, with zeros after the end of the file.
+
+        Includes data that could not be written to disk.
+        """
         view = memoryview(memory).cast("B")
         got = self._read(view)
         view[got:] = bytes(len(view) - got)
@@ -87,11 +90,11 @@ class Target:
         return size
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: writes are not buffered."""
 
     def __enter__(self) -> Target:
         return self
 
     def __exit__(self, *exc: object) -> None:
         os.close(self._fd)
-        self.raise_error()  # whatever else HDF5 has said of it
+        self.raise_error()  # takes precedence over errors of the HDF5 library

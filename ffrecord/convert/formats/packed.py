@@ -1,8 +1,8 @@
-"""Packed folders as entries, and entries into a new archive.
+"""Packed folders: read as entries, and written from entries.
 
-Entries may come in any order in which a hard link follows its file. Contents become records as they
-come; the index, which is made at the end, says what they are called. So a tar is packed while it is
-read. Only names and attributes are kept in memory.
+Entries may come in any order, but a hard link must follow its file. Contents become records as they
+arrive, and the index with their names is written at the end. So a tar is packed while it is read.
+Only names and attributes are kept in memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def count(path: str) -> Counts:
 
 
 def _entries(archive: Archive) -> Iterator[FileEntry]:
-    """The top, then depth first, each folder before what is in it."""
+    """Yield the top folder, then everything depth first, each folder before its contents."""
     seen: dict[int, bytes] = {}  # inodes with several names
     yield _entry(archive, b"", ROOT, seen)
     for item in descend(archive.index, ROOT, recursive=True):
@@ -83,20 +83,20 @@ def write(path: str, files: NamedFiles, options: ConvertOptions) -> Written:
 
 
 class _Packing:
-    """The tree that the entries make, in columns and in the order in which they come.
+    """The tree of the entries, in columns, in the order of arrival.
 
-    Inodes that were replaced stay in it without a name, until the tree is put in order.
+    Inodes that were replaced stay without a name until `_in_order` drops them.
     """
 
     def __init__(self, path: str, writer: FileWriter) -> None:
-        self.names = 0  # of what is not a folder
+        self.names = 0  # entries that are not folders
         self.replaced = 0
         self._path = path
         self._writer = writer
         self._found = Tree()
         self._by_name = RowTable()  # entries by folder and name
         self._folder_xattrs: dict[int, Xattrs] = {}
-        self._last_folder = (b"", ROOT)  # where the entry before this one was
+        self._last_folder = (b"", ROOT)  # the folder of the previous entry
         self._sizes = array("q")
 
     def add(self, entry: FileEntry) -> None:
@@ -121,7 +121,7 @@ class _Packing:
             self._add_entry(folder, names[-1], inode)
 
     def write_index(self) -> None:
-        """The last record."""
+        """Write the index as the last record."""
         if not self._found:
             self._found.add_inode(_IMPLIED, 0, 0, 0)
         tree = _in_order(self._found, self._folder_xattrs)
@@ -133,7 +133,10 @@ class _Packing:
         found = self._found
         if entry.is_symlink:
             if not 0 < len(entry.target) <= LONGEST_TARGET or b"\0" in entry.target:
-                raise ConversionError(f"{to_text(entry.path)!r}: no symlink can say what it says")
+                raise ConversionError(
+                    f"{to_text(entry.path)!r}: the target of this symlink has {len(entry.target)} "
+                    f"bytes or contains a NUL; it must have 1 to {LONGEST_TARGET} bytes without NUL"
+                )
             inode = self._add_inode(entry, entry.mode, len(entry.target))
             found.targets[inode] = entry.target
         elif entry.is_file:
@@ -151,7 +154,7 @@ class _Packing:
         return self._found.add_inode(mode, uid, gid, mtime, length, record)
 
     def _set_xattrs(self, inode: int, entry: FileEntry) -> None:
-        """Those of folders, which may be set again, are kept apart."""
+        """Set an inode's attributes. Those of folders are kept apart, because they may change."""
         if self._found.is_folder(inode):
             self._folder_xattrs.pop(inode, None)
         if entry.xattrs:
@@ -159,7 +162,7 @@ class _Packing:
             of[inode] = tuple(sorted(entry.xattrs))
 
     def _linked(self, entry: FileEntry) -> int:
-        """The file that a hard link is another name for."""
+        """Return the inode that a hard link refers to."""
         inode = ROOT
         for name in split_path(entry.hard_link):
             place = self._place(inode, name)
@@ -169,12 +172,12 @@ class _Packing:
         if inode == MISSING or self._found.is_folder(inode):
             raise ConversionError(
                 f"{to_text(entry.path)!r}: a hard link to {to_text(entry.hard_link)!r}, which is "
-                "no file that came before it"
+                "not an earlier file of the source"
             )
         return inode
 
     def _store(self, entry: FileEntry) -> tuple[array[int], int]:
-        """A file's content as the next record: the checksums of its blocks, and its size."""
+        """Write a file's content as the next record; return its blocks' checksums and its size."""
         blocks = array("I")
         crc = filled = size = 0
         for piece in entry.content():
@@ -196,7 +199,7 @@ class _Packing:
         return blocks, size
 
     def _folder(self, names: list[bytes], entry: FileEntry) -> int:
-        """A folder, which is made if it has not come itself."""
+        """Return the inode of a folder, which is created if it had no entry yet."""
         path = b"/".join(names)
         if path == self._last_folder[0]:
             return self._last_folder[1]
@@ -215,7 +218,7 @@ class _Packing:
         return folder
 
     def _place(self, folder: int, name: bytes) -> int:
-        """The entry of a name in a folder, or MISSING."""
+        """Return the entry of a name in a folder, or MISSING."""
         found = self._found
         return self._by_name.find(
             hash((folder, name)),
@@ -227,7 +230,7 @@ class _Packing:
         self._found.add_entry(folder, name, inode)
 
     def _take_attributes(self, folder: int, entry: FileEntry) -> None:
-        """A folder's own entry may come after what is in it, and more than once."""
+        """Set a folder's attributes. Its entry may come after its contents, and more than once."""
         if entry.hard_link or not entry.is_folder:
             raise _contradiction(entry)
         _require_xattrs(entry)
@@ -238,15 +241,15 @@ class _Packing:
 
 
 def _in_order(found: Tree, folder_xattrs: Mapping[int, Xattrs]) -> Tree:
-    """The same tree breadth first, each folder's names sorted, without inodes that no name has."""
+    """Return the tree breadth first, with sorted names and without nameless inodes."""
     tree = Tree()
     parents = np.frombuffer(found.parent, np.uint32)
     by_folder = np.argsort(parents, kind="stable").astype(np.uint32)
     parents = parents[by_folder]
-    numbers = array("I", bytes(4 * len(found)))  # 0: the root, or without a number yet
+    numbers = array("I", bytes(4 * len(found)))  # 0: the root, or not numbered yet
     folders = array("I", [ROOT])
     _copy_inode(found, ROOT, tree)
-    for folder in folders:  # it grows while it is gone through
+    for folder in folders:  # the list grows during the loop
         begin, end = np.searchsorted(parents, np.array([folder, folder + 1], np.uint32))
         for place in sorted(by_folder[begin:end].tolist(), key=found.names.__getitem__):
             inode = found.inode[place]
@@ -271,18 +274,25 @@ def _copy_inode(found: Tree, inode: int, tree: Tree) -> int:
 
 
 def _contradiction(entry: FileEntry) -> ConversionError:
-    return ConversionError(f"{to_text(entry.path)!r}: is a folder and something else at once")
+    return ConversionError(
+        f"{to_text(entry.path)!r}: is a folder in one entry of the source and not in another"
+    )
 
 
 def _require_xattrs(entry: FileEntry) -> None:
     for name, value in entry.xattrs:
         if len(name) > LONGEST_NAME or len(value) > LARGEST_XATTR or b"\0" in name:
-            raise ConversionError(f"{to_text(entry.path)!r}: no file has such an attribute")
+            raise ConversionError(
+                f"{to_text(entry.path)!r}: the attribute {to_text(name)[:100]!r} has a name of "
+                f"{len(name)} and a value of {len(value)} bytes; the limits are {LONGEST_NAME} "
+                f"bytes without NUL and {LARGEST_XATTR}"
+            )
 
 
 def _owner_and_time(entry: FileEntry) -> tuple[int, int, int]:
     if not (0 <= entry.uid <= _MOST_ID and 0 <= entry.gid <= _MOST_ID):
         raise ConversionError(
-            f"{to_text(entry.path)!r}: no owner or group has the number {entry.uid} or {entry.gid}"
+            f"{to_text(entry.path)!r}: the owner {entry.uid} or the group {entry.gid} is out of "
+            f"range; both must be 0 to {_MOST_ID}"
         )
     return entry.uid, entry.gid, max(-LATEST_NS, min(LATEST_NS, entry.mtime_ns))

@@ -1,9 +1,9 @@
-"""RecordIO in its two dialects: chunks of records under one checksum, compressed or not.
+"""RecordIO in its two dialects: chunks of records, each with a checksum, compressed or not.
 
-Both begin a chunk with the same magic number, and then differ in everything: the order of the
-header's fields, the polynomial of the checksum, the numbers of the compressors, and which of
-snappy's two formats is meant. docs/converting.md has the bytes. Which dialect a file is in shows in
-its first chunk: in the other one the checksum does not hold.
+Chunks of both dialects begin with the same magic number. Everything else differs: the order of the
+header's fields, the polynomial of the checksum, the numbers of the codecs, and the variant of
+snappy. docs/converting.md specifies the bytes. The first chunk tells the dialect: its checksum only
+matches in the right one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAGIC = 0x01020304
 HEADER = struct.Struct("<5I")
 LENGTH = struct.Struct("<I")
 CHUNK_BYTES = 1 << 20
-"""Records of so many bytes make a chunk. Its readers hold a chunk in memory."""
+"""Bytes of records per chunk. Readers hold one chunk in memory."""
 CODECS = ("none", "snappy", "gzip")
 
 
@@ -36,17 +36,19 @@ class Chunk:
     """The header of a chunk."""
 
     crc: int
-    codec: int  # its number in the dialect
-    length: int  # of the chunk's data, compressed
+    codec: int  # the codec's number in the dialect
+    length: int  # bytes of the chunk's data, compressed
     records: int
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
+    """The layout and the algorithms of one dialect."""
+
     name: str
-    fields: tuple[str, ...]  # after the magic number
+    fields: tuple[str, ...]  # the order of the header's fields after the magic number
     first_codec: int  # the number of "none"; "snappy" and "gzip" follow
-    checksum: Callable[[Buffer, int], int]  # of some bytes, after others with that checksum
+    checksum: Callable[[Buffer, int], int]  # continues a checksum over some bytes
     pack_snappy: Callable[[bytes], bytes]
     unpack_snappy: Callable[[bytes], Iterator[bytes]]
 
@@ -91,7 +93,7 @@ def read(path: str, options: ConvertOptions) -> Iterator[Records]:
 
 
 def count(path: str) -> int:
-    """By the headers of the chunks alone."""
+    """Return the number of records, from the headers of the chunks."""
     with SourceFile(path) as source:
         total = 0
         dialect = find_dialect(source)
@@ -105,10 +107,10 @@ def count(path: str) -> int:
 def write(
     path: str, records: Records, options: ConvertOptions, *, dialect: Dialect = PYTHON
 ) -> Written:
-    """Write chunks that are full with the record that reaches `CHUNK_BYTES`."""
+    """Write chunks of at most `CHUNK_BYTES`, or of one larger record."""
     codec = options.codec or "snappy"
     if codec not in CODECS:
-        raise ConversionError(f"RecordIO has no codec {codec!r}: it has {', '.join(CODECS)}")
+        raise ConversionError(f"RecordIO has no codec {codec!r}; choose one of {', '.join(CODECS)}")
     number, size = 0, 0
     waiting: list[bytes] = []
     with open_new(path) as file:
@@ -116,7 +118,8 @@ def write(
             length = memoryview(record).nbytes
             if length > LARGEST_RECORD - (1 << 20):
                 raise ConversionError(
-                    f"record {number - 1} has {length} bytes, more than a RecordIO chunk may have"
+                    f"record {number - 1} has {length} bytes; a RecordIO chunk holds at most "
+                    f"{LARGEST_RECORD - (1 << 20)}"
                 )
             if waiting and size + length > CHUNK_BYTES:
                 file.write(_chunk(dialect, codec, waiting))
@@ -143,7 +146,7 @@ def _chunk(dialect: Dialect, codec: str, records: list[bytes]) -> bytes:
 
 
 def find_dialect(source: SourceFile) -> Dialect:
-    """The one in which the first chunk's checksum holds."""
+    """Return the dialect in which the first chunk's checksum matches."""
     if not source.left:
         return PYTHON
     header = _raw_header(source, 0)
@@ -158,12 +161,15 @@ def find_dialect(source: SourceFile) -> Dialect:
             source.seek(0)
             return dialect
     short = not possible and any(each.codec_name(each.parse(header)) for each in (PYTHON, GO))
-    what = "is cut off" if short else "has a checksum of neither dialect"
+    what = "is cut off" if short else "does not match its checksum in either dialect"
     raise source.damaged(f"the first chunk of this RecordIO file {what}", 0, 0)
 
 
 def _checksum(source: SourceFile, dialect: Dialect, chunk: Chunk) -> int:
-    """Return the first chunk's checksum, by parts: in the wrong dialect its length is noise."""
+    """Return the first chunk's checksum.
+
+    Reads in parts, because in the wrong dialect the length may be any number.
+    """
     source.seek(HEADER.size)
     crc, left = 0, chunk.length
     while left:
@@ -182,7 +188,8 @@ def _records(source: SourceFile) -> Iterator[bytes]:
         computed = dialect.checksum(data, 0)
         if computed != chunk.crc:
             raise source.damaged(
-                f"the checksum of its chunk is {computed:#010x}, the file says {chunk.crc:#010x}",
+                f"its chunk is damaged: the checksum is {computed:#010x}, the file says "
+                f"{chunk.crc:#010x}",
                 number, begin,
             )  # fmt: skip
         try:
@@ -191,11 +198,11 @@ def _records(source: SourceFile) -> Iterator[bytes]:
                 number += 1
         except _BAD_DATA as error:
             raise source.damaged(
-                f"its chunk is no {dialect.name}: {error}", number, begin
+                f"its chunk is not valid {dialect.name}: {error}", number, begin
             ) from None
 
 
-# What unpacking raises for bytes that it cannot make sense of.
+# Exceptions of unpacking if the data is invalid.
 _BAD_DATA = (ValueError, EOFError, zlib.error, gzip.BadGzipFile)
 
 
@@ -203,7 +210,7 @@ def _raw_header(source: SourceFile, number: int) -> bytes:
     begin = source.offset
     header = source.read(HEADER.size, number, "the header of its chunk")
     if not begins(header):
-        raise source.damaged("no chunk begins here", number, begin)
+        raise source.damaged("a RecordIO chunk should begin here, but does not", number, begin)
     return header
 
 
@@ -217,7 +224,7 @@ def _header(source: SourceFile, dialect: Dialect, number: int) -> Chunk:
 
 
 def _unpacked(dialect: Dialect, chunk: Chunk, data: bytes) -> PieceReader:
-    """A chunk's data, unpacked as far as it is read."""
+    """Return a chunk's data, which is unpacked while it is read."""
     codec = dialect.codec_name(chunk)
     if codec == "snappy":
         return PieceReader(dialect.unpack_snappy(data))
@@ -231,13 +238,13 @@ def _split(data: PieceReader, records: int) -> Iterator[bytes]:
     for _ in range(records):
         start = data.read(LENGTH.size)
         if len(start) < LENGTH.size:
-            raise ValueError("it has fewer records than its header says")
+            raise ValueError(f"it has fewer records than the {records} that its header says")
         (length,) = LENGTH.unpack(start)
         if length > LARGEST_RECORD:
-            raise ValueError(f"a record of {length} bytes is more than is read")
+            raise ValueError(f"a record claims {length} bytes; the limit is {LARGEST_RECORD}")
         record = data.read(length)
         if len(record) < length:
-            raise ValueError(f"a record of {length} bytes ends after {len(record)}")
+            raise ValueError(f"a record of {length} bytes is cut off after {len(record)}")
         yield record
     if data.read(1):
-        raise ValueError("it has more data than records")
+        raise ValueError(f"it has more data than its {records} records")

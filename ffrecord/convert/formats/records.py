@@ -1,4 +1,4 @@
-"""Record files as records."""
+"""Record files: read as records, and written from records."""
 
 from __future__ import annotations
 

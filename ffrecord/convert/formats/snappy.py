@@ -1,7 +1,7 @@
-"""Snappy: one block, or the framing format, unpacked without believing what it claims.
+"""Snappy: single blocks and the framing format, unpacked without trust in the sizes they claim.
 
-The block format has the length that it unpacks to in front; the framing format is a sequence of
-chunks of at most 64 KiB each, with a masked CRC-32C. Compression itself is the package cramjam's.
+A block begins with its unpacked length. The framing format is a sequence of chunks of at most
+64 KiB each, with a masked CRC-32C. The package cramjam compresses and decompresses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ffrecord.convert.shapes import Buffer
 from ffrecord.dataset import optional
 
 MOST_RATIO = 32
-"""A copy of up to 64 bytes takes at least 3: nothing unpacks to more than 22 times its size."""
+"""Limit of the compression ratio. A copy of up to 64 bytes takes at least 3, a ratio below 22."""
 CHUNK = 1 << 16
 STREAM_BEGIN = b"\xff\x06\x00\x00sNaPpY"
 _COMPRESSED, _PLAIN = 0x00, 0x01
@@ -30,7 +30,7 @@ def pack_block(data: Buffer) -> bytes:
 
 
 def unpack_block(data: Buffer) -> bytes:
-    """Raises ValueError for what is not a block."""
+    """Unpack a block; raise ValueError if it is not a valid one."""
     cramjam = optional.load("cramjam")
     try:
         length = cramjam.snappy.decompress_raw_len(data)
@@ -40,12 +40,12 @@ def unpack_block(data: Buffer) -> bytes:
     except cramjam.DecompressionError as error:
         raise ValueError(f"not a snappy block: {error}") from None
     if len(unpacked) != length:
-        raise ValueError(f"unpacks to {len(unpacked)} bytes instead of {length}")
+        raise ValueError(f"the snappy block unpacks to {len(unpacked)} bytes, but claims {length}")
     return unpacked
 
 
 def pack_frames(data: bytes) -> bytes:
-    """A whole stream in the framing format."""
+    """Return a whole stream in the framing format."""
     parts = [STREAM_BEGIN]
     for at in range(0, len(data), CHUNK):
         plain = data[at : at + CHUNK]
@@ -59,9 +59,9 @@ def pack_frames(data: bytes) -> bytes:
 
 
 def unpack_frames(data: bytes) -> Iterator[bytes]:
-    """The pieces of a stream in the framing format. Raises ValueError for what is none."""
+    """Yield the pieces of a stream in the framing format; raise ValueError if it is invalid."""
     if data and data[: len(STREAM_BEGIN)] != STREAM_BEGIN:
-        raise ValueError("does not begin as a snappy stream")
+        raise ValueError("its data does not begin like a snappy stream")
     at = 0
     while at < len(data):
         kind = data[at]
@@ -81,7 +81,9 @@ def _chunk(kind: int, content: bytes) -> bytes:
     stored, packed = int.from_bytes(content[:4], "little"), content[4:]
     plain = unpack_block(packed) if kind == _COMPRESSED else packed
     if len(plain) > CHUNK:
-        raise ValueError(f"its snappy stream has a chunk of {len(plain)} bytes")
+        raise ValueError(
+            f"its snappy stream has a chunk of {len(plain)} bytes; the limit is {CHUNK}"
+        )
     if masked_crc(plain) != stored:
-        raise ValueError("a chunk of its snappy stream does not have its checksum")
+        raise ValueError("a chunk of its snappy stream does not match its checksum")
     return plain

@@ -1,8 +1,8 @@
 """tar files: entries with modes, times, owners, links and user.* attributes, in PAX headers.
 
-Python's tarfile reads and writes them, but ends quietly at the first header that it does not
-understand; here that is an error. Members are forgotten once they were used: a tar of any number of
-files takes no more memory than one of its headers.
+Python's tarfile reads and writes them. It ends silently at the first invalid header; here that is
+an error. Members are dropped after use, so a tar with any number of files takes no more memory than
+one of its headers.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _LEFT_OUT = {
 }
 _BAD_DATA = (
     tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError, OverflowError,
-    LookupError,  # of a sparse file's header that is cut off
-    RecursionError,  # of headers that each announce another
+    LookupError,  # the header of a sparse file is cut off
+    RecursionError,  # a long chain of extended headers
 )  # fmt: skip
 
 
@@ -59,17 +59,17 @@ def begins(start: bytes) -> bool:
 
 @contextmanager
 def read(path: str, options: ConvertOptions) -> Iterator[NamedFiles]:
-    """One tar, or the tars of a folder, in the order of their names."""
+    """Read a tar, or all tars in a folder, in the order of their names."""
     yield NamedFiles(entry for each in _tars(path) for entry in _entries(each, options))
 
 
 def count(path: str) -> Counts:
-    """By the headers."""
+    """Return the number of entries of each kind, from the headers."""
     total = Counts()
     for each in _tars(path):
         with _opened(each, headers_only=True) as archive:
             for member in _members(each, archive):
-                if not member.isdir() or _below(member.name):  # which the top has not
+                if not member.isdir() or _below(member.name):  # the top folder does not count
                     kind = _KINDS.get(member.type, stat.S_IFREG)
                     count_name(total, kind, member.size, is_hard_link=member.islnk())
     return total
@@ -80,12 +80,17 @@ def _tars(path: str) -> list[str]:
         return [path]
     names = sorted(name for name in os.listdir(path) if name.endswith(SUFFIXES))
     if not names:
-        raise ConversionError(f"{path}: there is no tar in this folder")
+        raise ConversionError(
+            f"{path}: there is no tar in this folder; tars end in {', '.join(SUFFIXES)}"
+        )
     return [os.path.join(path, name) for name in names]
 
 
 class _StrictTarInfo(tarfile.TarInfo):
-    """A header that is damaged, or not there, is not taken for the end."""
+    """A header class that raises an error for a damaged or missing header.
+
+    tarfile takes such a header for the end of the tar.
+    """
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Any:
@@ -93,15 +98,18 @@ class _StrictTarInfo(tarfile.TarInfo):
         try:
             return super().fromtarfile(archive)
         except tarfile.HeaderError as error:
-            if type(error).__name__ == "EOFHeaderError":  # a block of zeros: as it should end
+            if type(error).__name__ == "EOFHeaderError":  # a block of zeros, the regular end
                 raise
-            what = f"the tar ends without its end, or is damaged: {error}"
+            what = f"the tar is damaged or cut off: {error}"
             raise DamagedSourceError(str(archive.name), what, offset=at) from None
 
 
 @contextmanager
 def _opened(path: str, *, headers_only: bool = False) -> Iterator[tarfile.TarFile]:
-    """For one walk through it. What was compressed has a checksum at its end, which is come to."""
+    """Open a tar for one pass.
+
+    A compressed tar is read to its end afterwards, because the checksum comes last.
+    """
     refuse_other_kinds(path, "a tar")
     with open_to_read(path) as raw:
         unpack = _unpacking(raw.read(6))
@@ -118,7 +126,10 @@ def _opened(path: str, *, headers_only: bool = False) -> Iterator[tarfile.TarFil
 
 
 def _unpacking(start: bytes) -> Callable[[Any], Any] | None:
-    """Return what unpacks a file with this start. tarfile's own way does not look at checksums."""
+    """Return a function that unpacks a file with this start, or None if it is not compressed.
+
+    tarfile's own unpacking does not verify checksums.
+    """
     if start.startswith(b"\x1f\x8b"):
         return lambda raw: gzip.GzipFile(fileobj=raw)
     if start.startswith(b"BZh"):
@@ -147,10 +158,12 @@ def _members(path: str, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             member = archive.next()
         if member is None:
             return
-        archive.members = []  # type: ignore[attr-defined]  # it would keep all of them
+        archive.members = []  # type: ignore[attr-defined]  # tarfile would keep all of them
         if member.size < 0 or member.issparse():
-            what = "a sparse file, which is not read" if member.issparse() else "a negative size"
-            raise DamagedSourceError(path, f"{member.name!r}: {what}", number, member.offset)
+            what = "has a negative size"
+            if member.issparse():
+                what = "is a sparse file, which is not supported; make the tar without --sparse"
+            raise DamagedSourceError(path, f"{member.name!r} {what}", number, member.offset)
         yield member
         number += 1
 
@@ -169,10 +182,10 @@ def _entries(path: str, options: ConvertOptions) -> Iterator[FileEntry]:
 def _entry(path: str, archive: tarfile.TarFile, member: tarfile.TarInfo, number: int) -> FileEntry:
     kind = _KINDS.get(member.type, stat.S_IFREG)
     if kind == stat.S_IFREG and not (member.isreg() or member.islnk()):
-        raise ValueError(f"{member.name!r} is of the unknown type {member.type!r}")
+        raise ValueError(f"{member.name!r} has the unknown type {member.type!r}")
     hard_link = _below(member.linkname) if member.islnk() else b""
     if member.islnk() and not hard_link:
-        raise ValueError(f"{member.name!r} is a hard link to the top")
+        raise ValueError(f"{member.name!r} is a hard link to the top folder")
     return FileEntry(
         _below(member.name), kind | stat.S_IMODE(member.mode), member.uid, member.gid,
         _mtime_ns(member),
@@ -185,7 +198,7 @@ def _entry(path: str, archive: tarfile.TarFile, member: tarfile.TarInfo, number:
 
 
 def _below(name: str) -> bytes:
-    """A member's path below the top: without the ./ and the slashes at the end that tars have."""
+    """Return a member's path below the top folder, without "./" and slashes at its end."""
     path = to_bytes(name).rstrip(b"/")
     while path.startswith(b"./"):
         path = path[2:].lstrip(b"/")
@@ -195,16 +208,16 @@ def _below(name: str) -> bytes:
 
 
 def _mtime_ns(member: tarfile.TarInfo) -> int:
-    """To the nanosecond, where the header has it; as a float it would be rounded."""
+    """Return the time in nanoseconds, from the header's text: a float would round it."""
     try:
         nanoseconds = Decimal(member.pax_headers.get("mtime", str(member.mtime))) * SECOND
         return int(min(max(nanoseconds, Decimal(-(2**63))), Decimal(2**63)))
     except (ArithmeticError, ValueError):
-        raise ValueError(f"{member.name!r} has a time that is none") from None
+        raise ValueError(f"{member.name!r} has an invalid time") from None
 
 
 def _xattrs(member: tarfile.TarInfo) -> tuple[tuple[bytes, bytes], ...]:
-    """Those of the user; others need rights that nobody should give a tar."""
+    """Return the user.* attributes. Others need privileges that no tar should get."""
     return tuple(
         (to_bytes(key.removeprefix(XATTR)), to_bytes(value))
         for key, value in sorted(member.pax_headers.items())
@@ -222,7 +235,7 @@ def _content(
         with _damage_of(path, number, member.offset):
             piece = file.read(min(left, STEP)) if file is not None else b""
             if not piece:
-                raise ValueError(f"{member.name!r} ends {left} bytes too early")
+                raise ValueError(f"{member.name!r} is cut off: {left} bytes are missing")
         left -= len(piece)
         yield piece
 
@@ -231,7 +244,10 @@ def _content(
 
 
 def write(path: str, files: NamedFiles, options: ConvertOptions) -> Written:
-    """One tar; with a shard size a folder of 000000.tar and so on, no sample in two of them."""
+    """Write one tar; with a shard size, a folder of 000000.tar, 000001.tar and so on.
+
+    The files of a sample stay in one shard.
+    """
     if options.shard_size is None:
         with _Tar(path) as tar:
             for entry in files.items:
@@ -257,7 +273,8 @@ def _write_shards(folder: str, files: NamedFiles, largest: int) -> int:
                     tar = _Tar(_shard(folder, shards))
                 if entry.hard_link and entry.hard_link not in inside:
                     raise ConversionError(
-                        f"{to_text(entry.path)!r}: a hard link to a file in another shard"
+                        f"{to_text(entry.path)!r}: a hard link to a file in another shard, which a "
+                        "tar cannot express; write one tar instead of shards"
                     )
                 inside.add(entry.path)
                 size += entry.size + tarfile.BLOCKSIZE
@@ -272,7 +289,7 @@ def _shard(folder: str, number: int) -> str:
 
 
 class _Tar(Closing):
-    """A tar that is being written."""
+    """Writer of one tar."""
 
     def __init__(self, path: str) -> None:
         self.names = 0
@@ -290,9 +307,11 @@ class _Tar(Closing):
         self.names += not entry.is_folder
         content = PieceReader(entry.content() if entry.is_file else ())
         self._tar.addfile(_member(entry), content)  # type: ignore[arg-type]
-        if content.read(1):  # also lets it come to its end, where it is checked
-            raise ConversionError(f"{to_text(entry.path)!r}: has more than {entry.size} bytes")
-        self._tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
+        if content.read(1):  # also exhausts the content, which is checked at its end
+            raise ConversionError(
+                f"{to_text(entry.path)!r}: has more bytes than the {entry.size} in its entry"
+            )
+        self._tar.members = []  # type: ignore[attr-defined]  # tarfile would keep all of them
 
     def close(self) -> None:
         self._opened.close()

@@ -1,4 +1,4 @@
-"""TFRecord: lengths, data, and a masked CRC-32C of each. docs/converting.md has the bytes."""
+"""TFRecord: lengths and data, each with a masked CRC-32C. docs/converting.md has the bytes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ HEADER = LENGTH.size + CRC.size
 
 
 def masked_crc(data: Buffer) -> int:
-    """CRC-32C, turned by 15 bits and shifted by a constant."""
+    """Return the CRC-32C, rotated by 15 bits, plus a constant."""
     crc: int = optional.load("crc32c").crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def begins(start: bytes) -> bool:
-    """Whether a file that starts like this is a TFRecord: the first length has its checksum."""
+    """Return True if a file begins like a TFRecord: the first length matches its checksum."""
     return len(start) >= HEADER and masked_crc(start[:8]) == CRC.unpack_from(start, 8)[0]
 
 
@@ -33,7 +33,7 @@ def read(path: str, options: ConvertOptions) -> Iterator[Records]:
 
 
 def count(path: str) -> int:
-    """By the lengths alone."""
+    """Return the number of records, from their lengths."""
     with SourceFile(path) as source:
         number = 0
         while source.left:
@@ -63,7 +63,8 @@ def _records(source: SourceFile) -> Iterator[bytes]:
         (stored,) = CRC.unpack(source.read(CRC.size, number, "its checksum"))
         if masked_crc(data) != stored:
             raise source.damaged(
-                f"its checksum is {masked_crc(data):#010x}, the file says {stored:#010x}",
+                f"its data is damaged: the checksum is {masked_crc(data):#010x}, the file says "
+                f"{stored:#010x}",
                 number, begin,
             )  # fmt: skip
         yield data
@@ -75,6 +76,6 @@ def _length(source: SourceFile, number: int) -> int:
     header = source.read(HEADER, number, "its length")
     (length,), (stored,) = LENGTH.unpack(header[:8]), CRC.unpack(header[8:])
     if masked_crc(header[:8]) != stored:
-        raise source.damaged("its length does not have its checksum", number, begin)
-    source.require(length + CRC.size, number, "its data with their checksum")
+        raise source.damaged("its length does not match the checksum", number, begin)
+    source.require(length + CRC.size, number, "its data with the checksum")
     return int(length)

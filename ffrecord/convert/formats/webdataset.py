@@ -1,8 +1,9 @@
-"""WebDataset's samples: files with one key are a row, and each one's extension names its field.
+"""WebDataset's samples: files with the same key are one row, and their extensions name the fields.
 
-The key is a path up to the first dot of its last name; a sample's files follow each other. The last
-part of an extension says of what type a file is, if it is in `TYPES`. In front of such a part there
-may be a name: `0007.left.png` is the field `left`, a png, of the sample `0007`. It goes both ways.
+The key is the path up to the first dot of the file's name. The files of a sample follow each other.
+The last part of an extension decides the type, if it is in `TYPES`. A name may come before that
+part: `0007.left.png` is the field `left`, of type png, of the sample `0007`. Rows become files by
+the same rules.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ffrecord.dataset.codecs import decode_msgpack
 from ffrecord.dataset.compression import LARGEST_VALUE
 from ffrecord.dataset.optional import reason
 from ffrecord.errors import ConversionError
+from ffrecord.text import Advised
 
 KEY = "__key__"
 TYPES = {
@@ -38,7 +40,7 @@ def extension_of(type_: str) -> str:
 
 
 def split_key(path: bytes) -> tuple[bytes, bytes]:
-    """Split a path at the first dot of its last name: a sample's key, and the extension."""
+    """Split a path at the first dot of the file's name into the sample's key and the extension."""
     folder, slash, name = path.rpartition(b"/")
     key, _, extension = name.partition(b".")
     return folder + slash + key, extension
@@ -62,7 +64,7 @@ class _Part:
 
 
 def to_rows(files: NamedFiles, options: ConvertOptions) -> Rows:
-    """The fields are those of the first sample; another one must have the same."""
+    """Return the samples as rows. All samples must have the fields of the first one."""
     samples = _samples(files, options)
     first = next(samples, None)
     if first is None:
@@ -73,13 +75,15 @@ def to_rows(files: NamedFiles, options: ConvertOptions) -> Rows:
 
 
 def content_of(entry: FileEntry, largest: int = LARGEST_VALUE) -> bytes:
-    """A file's content in memory, if it is not too large for that."""
+    """Return a file's content; raise ConversionError if it has more than `largest` bytes."""
     content = bytearray()
     for piece in entry.content():
-        data = memoryview(piece).cast("B")  # of an array, which bytes cannot be added to
+        data = memoryview(piece).cast("B")  # `+=` with a numpy array would not append its bytes
         if len(content) + len(data) > largest:
             name = to_text(entry.path)
-            raise ConversionError(f"{name!r}: more than {largest} bytes are too large for a value")
+            raise ConversionError(
+                f"{name!r}: the file has more than {largest} bytes, the limit for a value"
+            )
         content += data
     return bytes(content)
 
@@ -95,14 +99,17 @@ def _samples(files: NamedFiles, options: ConvertOptions) -> Iterator[_Sample]:
         key, extension = split_key(entry.path)
         if not extension or key.endswith(b"/") or not key:
             raise ConversionError(
-                f"{to_text(entry.path)!r}: a file of a sample is named KEY.EXTENSION; it is none"
+                f"{to_text(entry.path)!r}: not a file of a sample, because its name does not have "
+                "the form KEY.EXTENSION; rename or remove it"
             )
         if sample is None or sample.key != key:
             if sample is not None:
                 yield sample
             sample = _Sample(key, {})
         if to_text(extension) in sample.parts:
-            raise ConversionError(f"{to_text(entry.path)!r}: is there twice")
+            raise ConversionError(
+                f"{to_text(entry.path)!r}: occurs twice in the source; remove one of the two"
+            )
         sample.parts[to_text(extension)] = content_of(entry)
     if sample is not None:
         yield sample
@@ -119,7 +126,10 @@ def _parts(extensions: list[str], options: ConvertOptions) -> dict[str, _Part]:
             name = extension  # left.png and left.txt are two fields
         found[extension] = _Part(name, options.types.get(name, known or "bytes"))
     if KEY in (part.name for part in found.values()):
-        raise ConversionError(f"{KEY!r} is the name of the field for the key, and of a file")
+        raise ConversionError(
+            f"a file has the extension {KEY!r}, which is the name of the field for the key; rename "
+            "the file"
+        )
     return found
 
 
@@ -131,8 +141,8 @@ def _name(extension: str) -> str:
 def _row(sample: _Sample, parts: dict[str, _Part]) -> Row:
     if sample.parts.keys() != parts.keys():
         raise ConversionError(
-            f"the sample {to_text(sample.key)!r} has {', '.join(sample.parts)}; the first one has "
-            f"{', '.join(parts)}, and all must have the same"
+            f"the sample {to_text(sample.key)!r} has the files {', '.join(sample.parts)}, but the "
+            f"first sample has {', '.join(parts)}; all samples must have the same"
         )
     row: Row = {KEY: to_text(sample.key)}
     for extension, part in parts.items():
@@ -140,20 +150,26 @@ def _row(sample: _Sample, parts: dict[str, _Part]) -> Row:
             row[part.name] = _parsed(part.type, sample.parts[extension])
         except Exception as error:
             raise ConversionError(
-                f"{to_text(sample.key)}.{extension} is no {part.type}: "
-                f"{reason(error)}; the type {part.name}=bytes would take it"
+                Advised(
+                    f"{to_text(sample.key)}.{extension} cannot be read as {part.type}: "
+                    f"{reason(error)}; to take it as it is, pass ",
+                    f"types={{{part.name!r}: 'bytes'}}",
+                    f"--type {part.name}=bytes",
+                )
             ) from error
     return row
 
 
 def _parse_int(data: bytes) -> int:
     if not _INT.fullmatch(data):
-        raise ValueError("not a whole number")
+        raise ValueError("it is not a whole number in decimal digits")
     return int(data)
 
 
 def _parse_bool(data: bytes) -> bool:
-    return {b"true": True, b"false": False}[data.strip()]
+    if data.strip() not in (b"true", b"false"):
+        raise ValueError("it is neither true nor false")
+    return data.strip() == b"true"
 
 
 def _checked_json(data: bytes) -> bytes:
@@ -166,7 +182,7 @@ def _checked_msgpack(data: bytes) -> bytes:
     return data
 
 
-# Where a file's content is not just what a dataset stores.
+# For types whose files differ from the stored bytes, or whose content is checked.
 _PARSERS: dict[str, Callable[[bytes], Any]] = {
     "int": _parse_int,
     "float": float,
@@ -177,7 +193,7 @@ _PARSERS: dict[str, Callable[[bytes], Any]] = {
 
 
 def _parsed(type_: str, data: bytes) -> Any:
-    name = field_types.single_type("", type_, "a file is one value")
+    name = field_types.single_type("", type_, "a file holds one value")
     parser = _PARSERS.get(name)
     return field_types.decode(name, bytearray(data)) if parser is None else parser(data)
 
@@ -187,7 +203,7 @@ def _parsed(type_: str, data: bytes) -> Any:
 
 def to_files(rows: Rows, options: ConvertOptions) -> NamedFiles:
     types = {
-        field: field_types.single_type(field, text, "a file is one value")
+        field: field_types.single_type(field, text, "a file holds one value")
         for field, text in rows.spec.items()
     }
     keyed = types.get(KEY) == "utf8"
@@ -199,9 +215,9 @@ def to_files(rows: Rows, options: ConvertOptions) -> NamedFiles:
 
 
 def _suffix(field: str, type_: str) -> bytes:
-    """A field's name, and after it what tells its type if the name does not."""
+    """Return a field's name, plus the extension of its type if the name does not imply the type."""
     told = TYPES.get(field.rpartition(".")[2].lower(), "bytes")
-    known = type_ if type_ in _EXTENSIONS else "bytes"  # others are bytes to whoever reads them
+    known = type_ if type_ in _EXTENSIONS else "bytes"  # readers take unknown types as bytes
     return to_bytes(field if told == known else f"{field}.{_EXTENSIONS[known]}")
 
 
@@ -214,8 +230,8 @@ def _entries(
         key = to_bytes(row[KEY]) if keyed else numbered(number, rows.count)
         if split_key(key) != (key, b"") or not key or key == before:
             raise ConversionError(
-                f"row {number}: {to_text(key)[:100]!r} is no key: it has a dot in its last name, "
-                "is empty, or is that of the row before"
+                f"row {number}: {to_text(key)[:100]!r} cannot be a key: it is empty, has a dot in "
+                "its last name, or is the key of the previous row"
             )
         before = key
         for field, type_ in types.items():
@@ -224,13 +240,13 @@ def _entries(
 
 
 def made_file(path: bytes, data: Any, options: ConvertOptions) -> FileEntry:
-    """A file that is made of a record or a value."""
+    """Return a file with a record or a value as its content."""
     size = memoryview(data).nbytes
     return FileEntry(path, _FILE, mtime_ns=options.mtime_ns, size=size, content=lambda: (data,))
 
 
 def numbered(number: int, total: int | None) -> bytes:
-    """As wide as the largest, so that they sort; at least six digits."""
+    """Return a number as text, as wide as the largest so that names sort; at least six digits."""
     width = 6 if total is None else max(6, len(str(max(0, total - 1))))
     return f"{number:0{width}}".encode()
 
