@@ -264,7 +264,7 @@ def test_extract_refuses_to_overwrite_unless_told_so(
     dest = trees.plain_tree(tmp_path / "x", {"d/b": b"precious"})
     result = ffrecord("extract", archive, "-C", dest)
     assert result.code == SYSTEM
-    assert result.error == f"ffrecord: {dest}/d/b: is there already; --force replaces it"
+    assert result.error == f"ffrecord: {dest}/d/b: already exists; pass --force to replace it"
     assert (dest / "d/b").read_bytes() == b"precious"
     assert ffrecord("extract", archive, "-C", dest, "--overwrite").code == 0
     shutil.copystat(tree, dest)
@@ -281,7 +281,9 @@ def test_extract_without_room_says_so_and_exits_as_the_readme_has_it(
         full.setattr(os, "pwrite", refuse)
         result = ffrecord("extract", archive, "-C", tmp_path / "x")
     assert result.code == NoRoomError.exit_code
-    assert result.error.endswith("-rf: no room to write: No space left on device")
+    assert result.error.endswith(
+        "-rf: no room to write: No space left on device; free some space or write to another disk"
+    )
 
 
 def test_extract_leaves_damaged_files_out_and_says_which(
@@ -314,10 +316,8 @@ def test_verify_extract_and_cat_say_the_same_of_a_damaged_large_file(
     with pytest.raises(SampleChecksumError) as caught, PackedFolder(packed) as folder:
         folder.read("d/large")
     file, record = caught.value.path, caught.value.record
-    checksums = (
-        f"their checksum is {zlib.crc32(wrong):#010x}, the file says {zlib.crc32(right):#010x}"
-    )
-    part = f"bytes {3 * BLOCK} to {3 * BLOCK + 6} of it: {checksums}"
+    checksums = f"is {zlib.crc32(wrong):#010x}, the file says {zlib.crc32(right):#010x}"
+    part = f"the checksum of its bytes {3 * BLOCK} to {3 * BLOCK + 6} {checksums}"
     assert bad_lines(ffrecord("verify", packed)) == [
         f"BAD: {file}: record {record} is damaged: {part} (d/large)"
     ]

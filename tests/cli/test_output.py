@@ -67,7 +67,7 @@ def test_pack_replaces_a_file_only_when_told_so(run: Run, tree: Path, tmp_path: 
     out = tmp_path / "precious"
     out.write_bytes(b"precious")
     assert run("pack", tree, out) == (
-        13, "", f"ffrecord: {out}: is there already; --force replaces it\n"
+        13, "", f"ffrecord: {out}: already exists; pass --force to replace it\n"
     )  # fmt: skip
     assert out.read_bytes() == b"precious"
     assert run("pack", tree, out, "--force")[0] == 0
@@ -236,11 +236,11 @@ def test_pack_and_extract_count_alike(run: Run, tree: Path, tmp_path: Path) -> N
 
 def test_advice_is_in_the_words_of_the_reader(run: Run, archive: Path, tmp_path: Path) -> None:
     run("extract", archive, "-C", tmp_path / "x")
-    assert "; --force replaces it\n" in run("extract", archive, "-C", tmp_path / "x")[2]
+    assert "; pass --force to replace it\n" in run("extract", archive, "-C", tmp_path / "x")[2]
     with PackedFolder(archive) as folder, pytest.raises(FileExistsError, match="overwrite=True"):
         folder.extract(tmp_path / "x")
     (tmp_path / "x.tar").touch()
-    assert "; --force replaces it\n" in run("convert", archive, tmp_path / "x.tar")[2]
+    assert "; pass --force to replace it\n" in run("convert", archive, tmp_path / "x.tar")[2]
     with pytest.raises(FileExistsError, match="force=True"):
         convert(archive, tmp_path / "x.tar")
 

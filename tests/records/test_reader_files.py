@@ -472,7 +472,7 @@ def test_what_is_being_read_cannot_be_pickled_or_copied(
         pending = reader.read_async([1, 2, 3, 4])
         with pytest.raises((TypeError, ValueError), match="pickled"):  # ctypes' own if in flight
             make(pending)
-        with pytest.raises(TypeError, match=r"sample\.ffr: an open file is not pickled or copied"):
+        with pytest.raises(TypeError, match=r"sample\.ffr: an open file cannot be pickled"):
             make(table_of(reader).require_open().each)
         assert handmade.as_bytes(pending.result()) == sample_records[1:5]
         assert handmade.as_bytes(reader.read([5, 6, 7])) == sample_records[5:8]
