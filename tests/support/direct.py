@@ -127,7 +127,7 @@ def why_not(engine: str) -> str | None:
             params = ctypes.create_string_buffer(120)
             os.close(_call(_IO_URING_SETUP, ctypes.c_uint(1), params))
     except OSError as error:
-        return f"there is no {engine} here: {error.strerror}"
+        return f"{engine} is not available: {error.strerror}"
     return None
 
 

@@ -57,9 +57,9 @@ def requests() -> Target:
         try:
             found = request.parse(memoryview(data))
         except MalformedError as error:
-            _require(expected is None, "refused, and is right")
+            _require(expected is None, "a valid request is refused")
             unique = struct.unpack_from("=Q", data, 8)[0] if len(data) >= 40 else 0
-            _require(error.unique == unique, "another's answer")
+            _require(error.unique == unique, "the error has the number of another request")
             raise
         argument = found.argument
         plain = tuple(argument) if isinstance(argument, tuple) else argument
@@ -217,7 +217,7 @@ def handshakes() -> Target:
             agreed = handshake.agree(theirs.fileno(), "/mnt", seconds=0)
         except MountError as error:
             answered = error.errno == errno.ETIMEDOUT or "kernel speaks" in str(error)
-            _require(len(_received(ours)) == answered, "not answered, or twice")
+            _require(len(_received(ours)) == answered, "a request was not answered exactly once")
             return f"MountError {errno.errorcode[error.errno or 0]}"
         parsed = _parsed(data)
         assert parsed is not None
