@@ -131,7 +131,7 @@ def test_a_journal_with_an_impossible_begin_is_refused_and_left_alone(tmp_path: 
     partial, log = tmp_path / ".file.partial", tmp_path / ".file.partial.journal"
     partial.write_bytes(b"records")
     log.write_bytes(records.journal_bytes(0, None, 1 << 62, count=0))
-    with pytest.raises(StructureError, match="begin at byte 4611686018427387904"):
+    with pytest.raises(StructureError, match="first record at byte 4611686018427387904"):
         FileWriter(tmp_path / "file", resumable=True)
     assert partial.read_bytes() == b"records"
 
