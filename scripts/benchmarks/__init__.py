@@ -20,8 +20,8 @@
     headline     the table of README.md
 
 A benchmark is a module that defines `BENCHMARK`. Modules that serve only one benchmark begin with
-its name: `read_cases` loops in the parent process, `read_worker` measures in a fresh one. Benchmarks
-also use these modules:
+its name: `read_cases` loops in the parent process, `read_worker` measures in a fresh one.
+Benchmarks also use these modules:
 
     read         peers (one class per contestant: write a file, open it, read batches), fio (the
                  disk's limit)
