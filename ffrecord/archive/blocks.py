@@ -1,8 +1,8 @@
 """Plans of reads: the blocks that hold a range of a file, their places, and their checksums.
 
 A file of one block is verified against the CRC-32 of its record. A larger file is verified block
-by block, against checksums in the index. The index of the original FFRecord has no such checksums:
-its large files are read once from end to end to compute them.
+by block, against checksums in the index. Archives of the original FFRecord have no such checksums:
+their large files are read once from end to end to compute them.
 
 Every block with a stored checksum has a number. The block of a one-block file has the number of its
 record; the blocks of larger files are numbered after all records.

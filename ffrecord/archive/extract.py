@@ -359,7 +359,7 @@ class _Extraction:
                     raise
                 if not self._warned:
                     self._warned = True
-                    what = "this file system has no extended attributes; they are not restored"
+                    what = "extended attributes are not restored: this file system refuses them"
                     warnings.warn(f"{self._dest}: {what}", stacklevel=2)
 
     @contextlib.contextmanager

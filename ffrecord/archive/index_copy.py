@@ -131,7 +131,7 @@ class ImageCopy:
                 yield name, begin, end
 
     def _pieces_of(self, name: str) -> Iterator[tuple[float, str, int, int]]:
-        """Yield the pieces of one part, each with the share of the part that ends with it."""
+        """Yield the pieces of one part, each with the share of the part up to its end."""
         part = self._parts[name]
         for begin in range(part.begin, part.end, CHUNK):
             end = min(begin + CHUNK, part.end)

@@ -1,7 +1,8 @@
 """Conversion of names between bytes, as in an archive, and text, as users see them.
 
 Text is decoded as UTF-8. Other bytes are escaped in the way of Python's `os` (surrogateescape). The
-locale has no influence: the names of an archive are the same everywhere.
+locale has no influence: the names of an archive are the same everywhere. `absolute` is for paths on
+this machine.
 """
 
 from __future__ import annotations

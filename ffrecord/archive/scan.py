@@ -37,11 +37,8 @@ _SKIPPED_KINDS = {
 }  # fmt: skip
 _LEAVE_OUT = "ignore_changed=True", "--ignore-changed"
 _NO_XATTRS = (errno.ENOTSUP, errno.ENODATA, errno.EPERM)
-_NOWHERE = (
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.ELOOP,
-)  # errors of a broken symlink or a removed file
+# Errors of a broken symlink or a removed file.
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 LATEST_NS = (1 << 63) - 1  # in the year 2262; the earliest time is as far before 1970
 MOST_ROWS = 1024  # rows that wait to be moved into columns
@@ -159,9 +156,7 @@ class Scan:
             if depth > DEEPEST:
                 self._keep_rows()
                 path = self._folder_path(self._waiting[done])
-                what = (
-                    f"more than {DEEPEST} levels deep, too deep for an archive; exclude this folder"
-                )
+                what = f"more than {DEEPEST} levels deep, too deep to pack; exclude this folder"
                 raise OSError(errno.ENAMETOOLONG, what, path)
             level = range(done, len(self._waiting))
             for row in level:
@@ -200,7 +195,7 @@ class Scan:
     def _entry(self, folder: int, fd: int, name: bytes) -> None:
         """Add a name in an open folder, and its inode."""
         if len(name) > LONGEST_NAME:  # possible on some foreign file systems
-            what = f"the name has more than {LONGEST_NAME} bytes; rename the file"
+            what = f"the name has more than {LONGEST_NAME} bytes; shorten the name"
             raise OSError(errno.ENAMETOOLONG, what, name)
         try:
             now = os.stat(name, dir_fd=fd, follow_symlinks=self._dereference)

@@ -81,7 +81,7 @@ def walk(
 
 
 def _contents(index: Index, folder: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, inode and record of each entry. Only files have a record, others MISSING."""
+    """Yield name, inode and record of each entry. The record is MISSING for all but files."""
     entries = index.entries(folder)
     inodes = index.tables.entries["inode"][entries.start : entries.stop].astype(np.int64)
     records = index.records(inodes).tolist()

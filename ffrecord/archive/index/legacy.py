@@ -24,7 +24,7 @@ Raw: TypeAlias = "bytes | bytearray"
 FILE_MODE = stat.S_IFREG | 0o444
 FOLDER_MODE = stat.S_IFDIR | 0o555
 BATCH = 1000
-"""Number of items that `pickle` sets at once, so the most items of a dictionary on the stack."""
+"""Number of items that `pickle` sets at once. No more items of a dictionary are on the stack."""
 
 PIECE = 1 << 14
 """Number of byte strings that are joined and written at once; an item takes three or four."""

@@ -307,7 +307,7 @@ class Index:
         ]
 
     def records(self, inodes: Ints) -> Ints:
-        """Return the record of each inode; MISSING for MISSING, and for all but regular files."""
+        """Return the record of each inode; MISSING if it is MISSING, or not a regular file."""
         # "clip" turns MISSING into the root, which is not a regular file.
         rows = self._inode_rows.take(inodes, mode="clip").view("<i8")
         records = rows[::4]
