@@ -62,7 +62,7 @@ def compare(reader: FileReader, tables: index_layout.Image, wait_for: WaitFor) -
 
 
 def names_own_records(reader: FileReader, tree: Tree) -> bool:
-    """Return True if an index of the original FFRecord refers only to the records of its own file.
+    """Return True if an index of the original FFRecord refers only to records in the same file.
 
     The original's index does not list shards. If other files come before such an index, its record
     numbers would lead to their records instead.

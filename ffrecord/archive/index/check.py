@@ -337,7 +337,7 @@ class _Scratch:
 
 
 def _in_order(raw: bytearray, begin: Ints, length: Ints, siblings: Mask) -> bool:
-    """Return True if each name is less than the next one, where the two are siblings.
+    """Return True if each name is less than the next one, for names in the same folder.
 
     numpy compares runs of names of one length, such as numbered files, as arrays of strings. All
     other names are compared eight bytes at a time. `raw` has at least PADDING bytes of any
