@@ -299,7 +299,8 @@ class _Checks:
             large["zero"] == 0, "bytes in the table of large files that must be zero are not zero"
         )
         is_all = len(large) == len(due)
-        self._require(is_all, "the number of files with block checksums is wrong")
+        what = "the number of files with block checksums is not the number of large files"
+        self._require(is_all, what)
         self._require(large["inode"] == due, "block checksums belong to files that are not large")
         blocks = -(-inodes["length"][due].astype(np.int64) // BLOCK)
         until = np.cumsum(blocks)
