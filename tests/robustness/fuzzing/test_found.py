@@ -113,7 +113,7 @@ def test_an_index_in_a_hole_takes_no_memory(
     monkeypatch.setattr(os, "memfd_create", kept)
     with pytest.raises(IndexChecksumError):
         PackedFolder(path)
-    with pytest.raises(IndexStructureError, match="a mode is not one of a file"):
+    with pytest.raises(IndexStructureError, match="a mode belongs to no file"):
         PackedFolder(path, check_data=False)
     taken = [512 * os.fstat(fd).st_blocks for fd in memory]
     for fd in memory:
