@@ -49,7 +49,7 @@ class Format:
     read: Reads
     write: Callable[[str, Any, ConvertOptions], Written]
     count: Callable[[str], int | Counts]
-    """Return the number of items in a file of this format, or the number of files by kind."""
+    """Function that returns the number of items in a file, or the number of files by kind."""
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
 
@@ -165,7 +165,7 @@ def _folder_format(path: str) -> str:
 
 
 def _dataset_format(spec: str) -> str | None:
-    """Return the format that a `spec.json` belongs to, or None if it belongs to neither."""
+    """Return "dataset" or "granular", whichever wrote a `spec.json`, or None."""
     if not os.path.isfile(spec):
         return None
     text = read_start(spec, LARGEST_SPEC + 1)

@@ -2,7 +2,7 @@
 
 Each takes readers with `len` and `[]`, and has `len`, `[]` and `__getitems__` itself. Datapoint k
 depends only on k and on the constructor's arguments, not on the order of reading, on processes or
-threads. Therefore the state of a loop over `Mix` or `Interleave` is one number.
+threads. Therefore the state of a loop over `Mix` or `Interleave` is just its position.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A record then holds one whole frame of that format, which states the size of the value. A
 decompressor checks that size against a limit before it allocates memory, and against the value
-afterwards.
-Values beyond the limit are refused when they are written, so every stored value can be read.
+afterwards. Larger values are refused when they are written, so every stored value can be read.
 
 A `Compression` is a description. `compressor` and `decompressor` turn it into functions, which may
 be called from any thread.

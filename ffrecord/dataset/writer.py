@@ -205,7 +205,7 @@ class DatasetWriter(Finishing):
         if not self._whole:
             raise ClosedError(
                 f"{self.directory}: this writer failed in the middle of datapoint {self._length}, "
-                "so nothing of its work is kept; write it again"
+                "so its datapoints are not kept; write them again"
             )
 
     def _encode(self, field: _FieldWriter, value: Any) -> list[bytes]:
