@@ -15,6 +15,9 @@ from ffrecord.text import counted, human, parse_size
 SMALLEST_LIKELY_SHARD = 1_000_000
 """Smallest size, in bytes, that is accepted without a unit and without a warning."""
 
+READ_RECORDS = "`ffrecord cat --record N` writes one"
+"""Advice for plain records whose last record may be a damaged index of a packed folder."""
+
 
 def describe_counts(counts: Counts, shards: int = 0) -> str:
     """Return `3 files, 1 folder, 12.0 kB`. Kinds with a count of 0 are left out, except files."""

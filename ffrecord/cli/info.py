@@ -17,10 +17,11 @@ import numpy as np
 from ffrecord.aliases import Ints
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.counts import count_index, kinds_of
+from ffrecord.archive.detect import open_if_packed
 from ffrecord.archive.names import json_facts, to_text
 from ffrecord.cli import datasets
+from ffrecord.cli.common import READ_RECORDS
 from ffrecord.cli.quoting import quoted
-from ffrecord.errors import NotPackedFolderError
 from ffrecord.records.reader import FileReader, table_of
 from ffrecord.text import counted, human
 
@@ -53,10 +54,10 @@ def _describe(path: str, *, unfinished: bool) -> tuple[str, dict[str, Any]]:
     with FileReader(path, unfinished=unfinished) as reader:
         if reader.unfinished:
             return "record", describe(reader)
-        try:
-            return "file", describe_folder(Archive(reader))
-        except NotPackedFolderError:
+        archive = open_if_packed(reader, READ_RECORDS)
+        if archive is None:
             return "record", describe(reader)
+        return "file", describe_folder(archive)
 
 
 def _print(what: str, facts: dict[str, Any]) -> None:

@@ -22,10 +22,11 @@ import numpy as np
 from ffrecord.aliases import Ints
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.audit import audit, shown_path
+from ffrecord.archive.detect import open_if_packed
 from ffrecord.archive.names import json_facts, to_text
 from ffrecord.cli import datasets
-from ffrecord.cli.common import shows_progress
-from ffrecord.errors import FFRecordError, NotPackedFolderError, SampleChecksumError
+from ffrecord.cli.common import READ_RECORDS, shows_progress
+from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.progress import bar
 from ffrecord.records.reader import STEP_BYTES, STEP_RECORDS, FileReader
 from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable
@@ -146,11 +147,10 @@ class _Names:
         self.count: int | None = None
         self._archive: Archive | None = None
         try:
-            self._archive = archive = Archive(reader)
-            self.count = len(archive.index.tables.entries)
-            audit(archive)
-        except NotPackedFolderError:
-            pass
+            self._archive = archive = open_if_packed(reader, READ_RECORDS)
+            if archive is not None:
+                self.count = len(archive.index.tables.entries)
+                audit(archive)
         except FFRecordError as error:
             self.problem = error
 

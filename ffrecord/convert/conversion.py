@@ -1,8 +1,8 @@
 """`convert`: convert files from one format to another, item by item, and count the result.
 
-The target is written into a hidden folder beside its final place. There it is opened again and
-counted, and only then it gets its name. So the target appears complete or not at all, and an
-existing file stays until it is replaced.
+The target is written into a hidden folder beside its final place. There it is opened again, its
+items are counted, and only then is it moved to its final name. So the target appears complete or
+not at all, and an existing file stays until it is replaced.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def convert(
     if target.name == source.name and options.codec is None:
         _refuse_itself(os.fsdecode(dst), paths)
     path = _target_path(os.fsdecode(dst))
-    # Even if the target exists: the last run may have been killed after it was finished.
+    # Do this even if the target exists: an earlier run may have been killed after naming it.
     remove_abandoned(path, DOING)
     check = partial(_check_target, os.fsdecode(dst), path, target, paths, force)
     job = _Job(paths, source, path, target, options, force, verbose, check)
@@ -165,9 +165,9 @@ def _target_format(dst: str, source: Format, name: str | None, options: ConvertO
 
 
 def _refuse_itself(dst: str, sources: list[str]) -> None:
-    """Raise ConversionError if the target is a source. Called if both have the same format.
+    """Raise ConversionError if the target is a source. Called only if both have the same format.
 
-    A file may be replaced by its own conversion into another format.
+    With different formats, a file may be replaced by its own conversion.
     """
     for source in sources:
         if os.path.exists(dst) and os.path.samefile(dst, source):
@@ -279,7 +279,7 @@ class _Job:
         if total not in (None, self._read):
             raise CountError(
                 f"{self._path}: not written: {self._paths[0]} says it has {total} items, but "
-                f"{self._read} were read; it may have changed meanwhile: convert it again"
+                f"{self._read} were read; if the source changed meanwhile, convert it again"
             )
         if self._target.shape is not NamedFiles and given.count != written.items:
             raise CountError(

@@ -1,7 +1,7 @@
-"""Types of fields, as rows go from one format to another.
+"""Types of fields while rows are converted from one format to another.
 
 Most values travel decoded. Images, JSON, msgpack and types with the user's own codec travel as
-their stored bytes: decoding could lose something, and no conversion needs their content.
+their stored bytes: decoding could lose information, and no conversion needs their content.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Files of other formats: open, read from front to back, and write.
 
-Python's file objects have two flaws: an OSError of an open file does not name the file, and EAGAIN
-looks like the end of the file, or returns None instead of bytes. Here both raise our own errors,
-which name the file. A short count is not an error: the buffers above ask again.
+Python's file objects have two flaws. An OSError of an open file does not name the file. A read that
+fails with EAGAIN returns None, or looks like the end of the file. Here both raise our own errors,
+which name the file. A read or write of fewer bytes than requested is not an error: the buffered
+objects above continue it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class SourceFile(Closing):
         return data
 
     def require(self, length: int, record: int | None = None, what: str = "the next part") -> None:
-        """Raise an error if fewer bytes are left, or if a record may not be that long."""
+        """Raise an error if fewer bytes are left, or if `length` is more than a record may have."""
         if length > self.left:
             raise self.damaged(
                 f"{what} needs {length} bytes, but the file ends after {self.left} more",

@@ -20,7 +20,7 @@ from ffrecord.disk import libc
 
 
 def publish_folder(folder: str, name: str) -> None:
-    """Move the folder out of `folder` to `name`, where nothing or an empty folder is."""
+    """Move the finished folder in `folder` to `name`, which is free or an empty folder."""
     place = os.path.join(folder, os.path.basename(name))
     _make_durable(place)
     _move_folder(place, name)
@@ -28,10 +28,10 @@ def publish_folder(folder: str, name: str) -> None:
 
 
 def publish_files(folder: str, names: list[str], stale: list[str], *, force: bool) -> None:
-    """Move files out of `folder` to `names`.
+    """Move the finished files in `folder` to `names`.
 
-    With `force` they may replace others. Files in `stale` are moved away before the first new file
-    appears.
+    With `force`, they replace existing files, and the files in `stale` are moved away before the
+    first new file appears.
     """
     beside = os.path.dirname(names[0])
     staged = [os.path.join(folder, os.path.basename(name)) for name in names]
@@ -65,7 +65,9 @@ def _set_aside(folder: str, names: list[str], undo: ExitStack) -> list[str]:
 def _put_back(aside: str, name: str) -> None:
     try:
         os.rename(aside, name)
-    except OSError:  # rename may be the call that fails; the hidden folder is removed afterwards
+    except OSError:
+        # If rename is the call that fails, link may still work. The other name disappears with the
+        # hidden folder.
         os.link(aside, name)
 
 
@@ -78,7 +80,7 @@ def _name_anew(place: str, name: str) -> None:
 
 
 def _move_folder(place: str, name: str) -> None:
-    """Move a folder into another. Its own write permission is needed, because its `..` changes."""
+    """Move a folder, which must be writable for that, because its `..` changes."""
     mode = stat.S_IMODE(os.stat(place).st_mode)
     os.chmod(place, mode | stat.S_IWUSR)
     rename_to_new(place, name)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from ffrecord.archive.archive import Archive
 from ffrecord.archive.counts import Counts
-from ffrecord.archive.index import legacy
+from ffrecord.archive.detect import open_if_packed
 from ffrecord.convert.files import read_start
 from ffrecord.convert.formats import (
     bag,
@@ -29,20 +28,12 @@ from ffrecord.convert.formats import (
 from ffrecord.convert.shapes import ConvertOptions, NamedFiles, Records, Rows, Shape, Written
 from ffrecord.dataset.sharded import shards_among
 from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SPEC_NAME
-from ffrecord.errors import (
-    ConversionError,
-    FFRecordError,
-    IndexChecksumError,
-    IndexStructureError,
-    MissingPackageError,
-    NotPackedFolderError,
-    SampleChecksumError,
-)
-from ffrecord.format.index import INDEX_NAME, LEGACY_MAGIC, MAGIC
+from ffrecord.errors import ConversionError, FFRecordError, MissingPackageError
+from ffrecord.format.index import INDEX_NAME
 from ffrecord.format.records import PART_NAME
 from ffrecord.records.opening import refuse_other_kinds
 from ffrecord.records.reader import FileReader
-from ffrecord.text import Advised, for_shell
+from ffrecord.text import Advised
 
 Reads: TypeAlias = Callable[[str, ConvertOptions], AbstractContextManager[Shape]]
 
@@ -58,7 +49,7 @@ class Format:
     read: Reads
     write: Callable[[str, Any, ConvertOptions], Written]
     count: Callable[[str], int | Counts]
-    """Return the number of items in a file of this format, or the number of files by kind."""
+    """Function that returns the number of items in a file, or the number of files by kind."""
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
 
@@ -85,6 +76,7 @@ FORMATS = {
 }  # fmt: skip
 KNOWN = ", ".join([*FORMATS, "webdataset"])
 OURS = ".ffr"
+AS_RECORDS = Advised("pass ", 'source_format="records"', "--from records")
 
 
 def named(name: str) -> Format:
@@ -151,64 +143,9 @@ def _file_format(path: str) -> str | None:
 
 
 def _ours(path: str) -> str:
-    """Return "packed" if the last record is the index of a packed folder, otherwise "records".
-
-    Raises:
-        IndexStructureError: The last record is a damaged index, or may be one.
-        IndexChecksumError: The last record is a damaged index, or may be one.
-    """
+    """Return "packed" if the last record is the index of a packed folder, otherwise "records"."""
     with FileReader(path) as reader:
-        try:
-            Archive(reader)
-        except NotPackedFolderError:
-            return "records"
-        except (IndexStructureError, IndexChecksumError) as error:
-            if not _last_is_intact(reader):
-                raise
-            if _last_is_no_legacy_index(reader):
-                return "records"
-            raise type(error)(_with_advice(error)) from error
-    return "packed"
-
-
-def _last_is_intact(reader: FileReader) -> bool:
-    """Return True if the last record matches its checksum, so that it is as it was written."""
-    try:
-        for _ in reader.stream(reader.n - 1):
-            pass
-    except SampleChecksumError:
-        return False
-    return True
-
-
-def _last_is_no_legacy_index(reader: FileReader) -> bool:
-    """Return True if the last record begins like the original's index, but no index follows.
-
-    The caller has checked that the record is intact, so damage is not the reason. Two cases cannot
-    be decided and return False: a record that ends like our index, perhaps of a later version, and
-    a record that is too long to be parsed in memory.
-    """
-    number = reader.n - 1
-    if reader.record_size(number) > legacy.most_bytes(number):
-        return False
-    record = reader.read_one(number).tobytes()
-    if record.endswith(MAGIC):
-        return False
-    try:
-        legacy.parse(reader.fnames[-1], record, len(LEGACY_MAGIC), legacy.most_entries(number))
-    except IndexStructureError:
-        return True
-    return False
-
-
-def _with_advice(error: FFRecordError) -> Advised:
-    """Return an index error's message and the option that converts the file as records."""
-    before = "; if it is a file of plain records, pass "
-    return Advised(
-        "",
-        f'{error}{before}source_format="records"',
-        f"{for_shell(error)}{before}--from records",
-    )
+        return "records" if open_if_packed(reader, AS_RECORDS) is None else "packed"
 
 
 def _folder_format(path: str) -> str:
@@ -228,7 +165,7 @@ def _folder_format(path: str) -> str:
 
 
 def _dataset_format(spec: str) -> str | None:
-    """Return the format that a `spec.json` belongs to, or None if it belongs to neither."""
+    """Return "dataset" or "granular", whichever wrote a `spec.json`, or None."""
     if not os.path.isfile(spec):
         return None
     text = read_start(spec, LARGEST_SPEC + 1)

@@ -22,7 +22,7 @@ Buffer: TypeAlias = Any  # bytes, or anything else with the buffer protocol
 Row: TypeAlias = dict[str, Any]
 
 LARGEST_RECORD = (1 << 31) - 1
-"""Limit in bytes. A length in a file is not to be trusted: a file with holes may claim any size."""
+"""Limit in bytes. Lengths in a file cannot be trusted: a file with holes may claim any size."""
 
 
 @dataclass(slots=True)

@@ -1,11 +1,11 @@
-"""Arrays as records. Each record is a .npy file, which numpy and many other languages can read.
+"""Arrays as records. Each record is a .npy file, which libraries in many languages can read.
 
     magic "\\x93NUMPY" | version u8 u8 | header length u16 (version 1) or u32 (2, 3) | header | data
 
 The header is a Python literal, `{'descr': …, 'fortran_order': False, 'shape': (…), }`. Spaces and a
-newline pad it so that the data begins at a multiple of 64 bytes. `ast.literal_eval` parses it if it
-is short enough. Nothing is ever unpickled: encoder and decoder refuse dtypes that hold Python
-objects.
+newline pad it so that the data begins at a multiple of 64 bytes. `ast.literal_eval` parses headers
+of at most `LONGEST_HEADER` bytes. Nothing is ever unpickled: encoder and decoder refuse dtypes that
+hold Python objects.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ _ENCODINGS = {b"\x01\x00": "latin-1", b"\x02\x00": "latin-1", b"\x03\x00": "utf-
 
 @raising(EncodeError)
 def encode_array(value: Any) -> bytes:
-    """Return a value as a .npy file. Accepts what `np.asarray` accepts, except Python objects."""
+    """Return a value as a .npy file.
+
+    The value may be anything that `np.asarray` accepts, except Python objects.
+    """
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError("a masked array would lose its mask; store data and mask as two fields")
     array = np.asarray(value)
@@ -49,7 +52,9 @@ def decode_array(buffer: memoryview) -> Array:
     """Return the array: a view of the buffer if its data is aligned there, otherwise a copy."""
     begin = _data_begins(bytes(buffer[:12]))
     if begin > len(buffer):
-        raise ValueError(f"the .npy header ends at byte {begin}, but the value has {len(buffer)}")
+        raise ValueError(
+            f"the .npy header ends at byte {begin}, but the value has {len(buffer)} bytes"
+        )
     shape, dtype, order, due = parse_header(bytes(buffer[:begin]))
     if len(buffer) - begin != due:
         raise ValueError(
@@ -145,7 +150,7 @@ def parse_header(whole: bytes) -> Described:
     text = whole[10 if whole[6] == 1 else 12 :].decode(_ENCODINGS[whole[6:8]])
     try:
         found = ast.literal_eval(text.strip())
-    except (MemoryError, RecursionError):  # the parser's stack, not the machine's memory
+    except (MemoryError, RecursionError):  # of the parser's stack; memory did not run out
         raise ValueError("the .npy header is nested too deeply") from None
     if not isinstance(found, dict) or found.keys() != _KEYS:
         raise ValueError(

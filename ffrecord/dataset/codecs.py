@@ -1,13 +1,13 @@
 """`encoders` and `decoders`: the built-in types, by name.
 
 An encoder turns a value into bytes, a decoder turns bytes into a value. Decoders marked with
-`view_decoder` get a writable view of the record instead of a copy; all built-in ones but `bytes`
-are marked. Failures are raised as `EncodeError` or `DecodeError`; the writer and the reader add the
-field, the datapoint and the file. docs/datasets.md specifies the bytes of each type.
+`view_decoder` get a writable view of the record instead of a copy. All built-in decoders except
+`bytes` have that mark. Failures are raised as `EncodeError` or `DecodeError`; the writer and the
+reader add the field, the datapoint and the file. docs/datasets.md specifies the bytes of each type.
 
 Records may be damaged or hostile. No decoder runs code from a record: nothing is unpickled. No
-decoder allocates more memory than the record's length justifies, except for compressed data, which
-has limits.
+decoder allocates more memory than the record's length justifies, except for images and compressed
+data, whose sizes have limits.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def decode_utf8(buffer: memoryview) -> str:
 
 @raising(EncodeError)
 def encode_int(value: Any) -> bytes:
-    """Return the number in two's complement, little endian, in as few bytes as hold its sign."""
+    """Return the number in two's complement, little endian, in the fewest bytes with a sign bit."""
     number = operator.index(value)
     return number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
 
@@ -170,7 +170,7 @@ def decode_tree(buffer: memoryview) -> Any:
         if code == TREE_INT:
             return decode_int(memoryview(data))
         if code in (TREE_ARRAY, TREE_SCALAR):
-            # A copy, because msgpack's bytes are read-only.
+            # Copy the data: msgpack's bytes are read-only, and arrays must be writable.
             array = decode_array(memoryview(bytearray(data)))
             return array if code == TREE_ARRAY else array[()]
         raise ValueError(f"the tree has a leaf of the unknown msgpack extension type {code}")

@@ -1,8 +1,8 @@
 """The fields of a dataset as columns: the records of each datapoint, and their decoded values.
 
 A column's values are records in its file, or copies of them in memory. The elements of a sequence
-are neighbouring records. `Bounds` holds where each sequence begins: datapoint i has the elements
-from bound i up to, not including, bound i + 1.
+are neighbouring records. `Bounds` holds the first element of each sequence: datapoint i has the
+elements from bound i up to, not including, bound i + 1.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class StreamedBounds:
     def spans(self, indices: Ints) -> tuple[Ints, Ints]:
         pairs = self.files.words(self.file, self.record, indices * BOUND.itemsize)
         begin, end = pairs[:, 0], pairs[:, 1]
-        # The bounds were valid when the file was opened.
+        # The bounds were valid when the file was opened, so invalid ones mean that it changed.
         if ((begin < 0) | (end < begin) | (end > self.elements)).any():
             raise DatasetError(
                 f"{self.path}: the bounds of its sequences changed while it was open; reopen the "
@@ -135,7 +135,7 @@ class Column:
         decode = self.decode
         given: Callable[[Any], Any] = memoryview if takes_view(decode) else bytes
         values: list[Any] = []
-        try:  # one `try` around the loop is faster; len(values) tells the record that failed
+        try:  # one `try` around the loop is faster; len(values) is the record that failed
             for content in contents:
                 values.append(decode(given(content)))
         except Exception as error:
@@ -244,7 +244,7 @@ def _open_bounds(where: StreamedBounds, *, keep: bool) -> Bounds:
         last, count = int(bounds[-1]), count + whole
         if keep:
             kept.append(bounds)
-    # Complain only after the stream: it raises at its end if the record is damaged, and damage is
+    # Check only after the stream: at its end it raises an error if the record is damaged. Damage is
     # the better explanation.
     if not in_order:
         raise DatasetError(

@@ -1,8 +1,8 @@
 """Readers transformed and combined on the way to a loader: `Transform`, `Mix`, `Interleave`.
 
 Each takes readers with `len` and `[]`, and has `len`, `[]` and `__getitems__` itself. Datapoint k
-depends only on k and on the constructor's arguments. The order of reading, processes and threads do
-not change it. Therefore the state of a loop over `Mix` or `Interleave` is one number.
+depends only on k and on the constructor's arguments, not on the order of reading, on processes or
+threads. Therefore the state of a loop over `Mix` or `Interleave` is just its position.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Transform:
 
     Args:
         reader: The reader of the datapoints.
-        fn: The function. It should take its randomness from its argument `seed` only, which is
-            computed from `seed`, `epoch` and the datapoint's number.
-        seed: Changes the seeds that `fn` gets.
-        epoch: Changes the seeds too. Change it with `set_epoch` before a loader's workers start.
+        fn: The function. Each datapoint has its own seed, computed from `seed`, `epoch` and the
+            datapoint's number. `fn` should use no other source of randomness.
+        seed: A number that changes the seeds of all datapoints.
+        epoch: Another such number. Change it with `set_epoch` before a loader's workers start.
     """
 
     def __init__(

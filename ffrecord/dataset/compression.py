@@ -1,8 +1,8 @@
 """Compressed values: `TYPE+zstd`, `TYPE+gzip`, `TYPE+lz4`, with a level and options after colons.
 
-A record then holds one whole frame of that format, which states its unpacked size. A decompressor
-compares that size with a limit before it allocates memory, and afterwards with the unpacked size.
-Values beyond the limit are refused when they are written, so every stored value can be read.
+A record then holds one whole frame of that format, which states the size of the value. A
+decompressor checks that size against a limit before it allocates memory, and against the value
+afterwards. Larger values are refused when they are written, so every stored value can be read.
 
 A `Compression` is a description. `compressor` and `decompressor` turn it into functions, which may
 be called from any thread.
@@ -85,7 +85,7 @@ def train(samples: Sequence[bytes]) -> bytes:
 def refuse_large(value: bytes) -> None:
     if len(value) > LARGEST_VALUE:
         raise ValueError(
-            f"the value has {len(value)} bytes; a compressed value may have {LARGEST_VALUE}"
+            f"the value has {len(value)} bytes; a compressed value may have at most {LARGEST_VALUE}"
         )
 
 
@@ -102,7 +102,7 @@ def compressor(how: Compression, dictionary: bytes = b"") -> Compress:
 
 
 def decompressor(how: Compression, dictionary: bytes = b"") -> Decompress:
-    """Return a function that turns a record's bytes into a value's bytes, which are writable."""
+    """Return a function that turns a record's bytes into the writable bytes of a value."""
     unpack, claim = _UNPACKERS[how.name](dictionary)
 
     @raising(DecodeError)
@@ -171,7 +171,7 @@ def _gzip_unpacker(dictionary: bytes) -> Unpacker:
 
 def _lz4_packer(level: int, dictionary: bytes) -> Compress:
     frame = optional.load("lz4.frame")
-    # No checksum in the frame: the record has one, and this one took half of the unpacking time.
+    # No checksum in the frame: the record has one, and the frame's took half of the unpacking time.
     return lambda value: bytes(frame.compress(value, level))
 
 

@@ -1,6 +1,6 @@
 """Fields of an existing dataset, for a writer that appends datapoints to it.
 
-The values of a field are copied into a new file, or share their blocks with it
+The new file of a field begins with the old values: copied, or as disk blocks that both files share
 (`ffrecord.records.append`). The dictionary and the bounds come after the values: they are read from
 the old file and written again at the end of the new one.
 """
@@ -84,7 +84,7 @@ class _ContinuedWriter(FileWriter):
 def open_old(
     directory: str, spec: Mapping[str, str], known: Iterable[str]
 ) -> tuple[int, dict[str, OldField]]:
-    """Open a dataset, which checks it, and return its length and its fields."""
+    """Open and check a dataset; return its length and its fields."""
     with DatasetReader(directory, dict.fromkeys(known, bytes), mode="buffered") as reader:
         require_same(directory, reader.spec, spec)
         columns = reader._columns.values()

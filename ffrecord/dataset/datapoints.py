@@ -6,7 +6,7 @@ accept such an object as a dataset: it has `len`, `[]` and `__getitems__`.
 
 A mask selects the parts of a datapoint to read. It is a dict: `field: True` for a field, or
 `field: range(32, 42)` for a part of a sequence. Fields that are missing or `False` are not read. A
-list, tuple or set of names stands for `True` each, and None for all fields.
+list, tuple or set of names selects those fields, and None selects all fields.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Datapoints(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Hash that is the same for the same datapoints, written in the same way."""
+        """Hash of the data. Equal datapoints, written in the same way, have equal hashes."""
 
     @abstractmethod
     def available(self, index: SupportsIndex) -> dict[str, Part]:
-        """Return the largest mask of a datapoint: the range of each sequence, True for others."""
+        """Return a datapoint's largest mask: a range for each sequence, True for other fields."""
 
     @abstractmethod
     def _begin(

@@ -26,9 +26,9 @@ class RecordFiles:
         paths: The paths of the files.
         check_data: Verify checksums, as in `FileReader`.
         mode: The way to read, as in `FileReader`.
-        keep_headers: Keep checksums and offsets in memory, 12 bytes per record. Otherwise each
-            batch reads those that it needs first.
-        stacklevel: The caller that a warning about a file points at, counted from this one.
+        keep_headers: Keep checksums and offsets in memory, 12 bytes per record. Otherwise every
+            batch first reads the checksums and offsets of its records.
+        stacklevel: The stack frame that a warning about a file points at; 1 is the direct caller.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RecordFiles:
         With `ahead`, all reads are put in flight now.
         """
         records = self._table.first[file] + record
-        # A table reads one or two records with a plain read each; two neighbours need just one.
+        # `Table.read` would read each of two records by itself. Neighbours need only one read.
         is_pair = len(records) == 2 and file[0] == file[1] and records[1] == records[0] + 1
         if ahead or is_pair:
             return self._table.batch(records).begin_read(everything=True).result
@@ -64,7 +64,7 @@ class RecordFiles:
         return iteration.stream(lambda: self._table, self._number(file, record), CHUNK)
 
     def words(self, file: int, record: int, at: Ints) -> Ints:
-        """Return two 64-bit numbers from each of these offsets in a record, without a checksum."""
+        """Return two 64-bit numbers at each offset `at` of a record. No checksum is verified."""
         pieces = self._table.read_pieces(self._number(file, record), at, at + 16, None)
         raw = b"".join(piece.tobytes() for piece in pieces)
         return np.frombuffer(raw, OFFSET).reshape(-1, 2)

@@ -3,8 +3,8 @@
 One call reads all of its fields and datapoints as one batch. Neighbours in a file, such as the
 elements of a sequence, are one read. Every record's checksum is verified.
 
-Both may be used from any number of threads and after a fork. A `DatasetReader` pickles as its path
-and options; spawned processes can unpickle it if its decoders are importable functions. A
+Any number of threads may share them, and so may a forked process. A `DatasetReader` pickles as its
+path and options; spawned processes can unpickle it if its decoders are importable functions. A
 `MemoryDataset` pickles with its content.
 """
 
@@ -30,7 +30,7 @@ from ffrecord.records.fingerprints import combined
 from ffrecord.records.unchanged import changed, refuse_replaced
 
 SEQUENCE_BOUNDS = "refs"
-"""The name for sequence bounds in `cache_keys`, after the file that holds them in granular."""
+"""The name of the sequence bounds in `cache_keys`. granular's file of bounds has that name."""
 
 
 class _ColumnDatapoints(Datapoints):

@@ -30,15 +30,15 @@ from ffrecord.dataset.writer import DatasetWriter
 from ffrecord.errors import ClosedError, DatasetError, MissingShardWarning, SpecError
 from ffrecord.records.fingerprints import combined
 
-# Only the writer's spelling of a number: two spellings would be two shards with one number.
+# Numbers only as the writer spells them: otherwise two folders could be the same shard.
 SHARD_NAME = r"[0-9]{6}|[1-9][0-9]{6,18}"
 
 
 class ShardedDatasetWriter(Finishing):
     """Writer of a dataset in shards.
 
-    Without `append`, a shard that already exists is an error. For the first shard, the constructor
-    raises it.
+    Without `append`, a shard that already exists is an error. If the first shard exists, the
+    constructor raises the error.
 
     Args:
         directory: The folder of the shards. It is created if it is missing.
@@ -302,5 +302,5 @@ def _found(directory: str, numbers: range) -> dict[int, str]:
 
 
 def shards_among(names: Iterable[str]) -> list[str]:
-    """Return the names that are names of shards, in the order of the shards."""
+    """Return the names of shards among `names`, in the order of their numbers."""
     return sorted((name for name in names if re.fullmatch(SHARD_NAME, name)), key=int)

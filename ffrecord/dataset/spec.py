@@ -11,7 +11,7 @@ NAME is any key of the encoders and decoders in use. If the whole text before `[
      "checksums": {"foo": 2768625435, "bar": 1007132563}}
 
 `length` is the number of datapoints. `checksums` are the first four bytes of each field's file, the
-CRC-32 of its header. They reveal files of other datasets or of another version of this one.
+CRC-32 of its header. They reveal a file of another dataset, or of another version of this one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LARGEST_SPEC = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """A parsed type: its text, the codec's name, the compression, and True for a sequence."""
+    """A parsed type: its text, the codec's name, the compression, and if it is a sequence."""
 
     text: str
     name: str

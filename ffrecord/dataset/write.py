@@ -72,7 +72,7 @@ def infer_spec(datapoint: Mapping[str, Any]) -> dict[str, str]:
     """Return a spec that fits the values of a datapoint.
 
     Raises:
-        SpecError: A list is empty, or the datapoint is not a dict.
+        SpecError: A list or tuple is empty, or the datapoint is not a dict.
     """
     if not isinstance(datapoint, Mapping):
         raise SpecError(f"the datapoint has type {type(datapoint).__name__}; it must be a dict")

@@ -58,11 +58,11 @@ class DatasetWriter(Finishing):
         directory: The folder to create. An empty folder may exist already.
         spec: The type of each field, such as
             `{"image": "jpg", "words": "utf8[]", "notes": "json+zstd"}`. With `append` it may be
-            left out; otherwise it must equal the dataset's own.
+            left out; if it is given, it must equal the dataset's own.
         encoders: A function for each type name, from a value to bytes.
         append: Add to an existing dataset, or create it. The writer copies the files first. That is
             almost instant on file systems that share blocks between files (XFS, btrfs), and takes
-            as long as `cp` on others: for many small additions, write shards instead. A crash
+            as long as `cp` on others. For many small additions, write shards instead. A crash
             leaves the old dataset or the new one, and open readers keep the old one.
     """
 
@@ -149,7 +149,7 @@ class DatasetWriter(Finishing):
         return self._length - 1
 
     def close(self) -> None:
-        """Finish the dataset and give it its name. Until then the dataset does not exist."""
+        """Finish the dataset and give it its name. Before that, a new dataset does not exist."""
         if self._folder is None or not self._mine:
             return
         try:
@@ -205,7 +205,7 @@ class DatasetWriter(Finishing):
         if not self._whole:
             raise ClosedError(
                 f"{self.directory}: this writer failed in the middle of datapoint {self._length}, "
-                "so the dataset is not kept; write it again"
+                "so its datapoints are not kept; write them again"
             )
 
     def _encode(self, field: _FieldWriter, value: Any) -> list[bytes]:
@@ -223,7 +223,7 @@ class DatasetWriter(Finishing):
 class _FieldWriter:
     """Writer of one field's file: the values, then the dictionary and the bounds, if it has them.
 
-    With `old`, the file begins with the values of that field.
+    With `old`, the file begins with the values of that existing field.
     """
 
     def __init__(

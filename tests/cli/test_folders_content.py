@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pickle
 import re
@@ -587,3 +588,37 @@ def test_a_damaged_index_has_its_own_exit_code(ffrecord: Command, archive: Path)
         result = ffrecord(*words)
         assert (result.code, result.out) == (IndexStructureError.exit_code, b"")
         assert result.error.startswith(f"ffrecord: {archive}: ")
+
+
+# ---- records that resemble an index ------------------------------------------------------------
+
+
+def test_info_and_verify_take_a_record_that_only_begins_like_an_index_for_a_record(
+    ffrecord: Command, tmp_path: Path
+) -> None:
+    path = handmade.write_records(tmp_path / "plain.ffr", [b"first", b"piouhjgbr is how it begins"])
+    described = ffrecord("info", path, "--json")
+    assert (described.code, described.err) == (0, b"")
+    facts = json.loads(described.out)
+    assert (facts["kind"], facts["records"]) == ("records", 2)
+    verified = ffrecord("verify", path)
+    assert (verified.code, verified.err) == (0, b"")
+    assert verified.lines == [f"{path}: OK, 2 records"]
+
+
+def test_info_and_verify_treat_an_undecidable_record_as_a_damaged_index(
+    ffrecord: Command, tmp_path: Path
+) -> None:
+    path = handmade.write_records(tmp_path / "plain.ffr", [b"first", b"\xff" * 16 + b"FFRINDEX"])
+    due = (
+        "; the file is treated as a damaged packed folder; if it contains plain records, "
+        "`ffrecord cat --record N` writes one"
+    )
+    described = ffrecord("info", path)
+    assert described.code == IndexStructureError.exit_code
+    assert described.error.startswith(f"ffrecord: {path}: ")
+    assert described.error.endswith(due)
+    (line,) = bad_lines(ffrecord("verify", path))
+    assert line.startswith(f"BAD: {path}: ")
+    assert line.endswith(due)
+    assert ffrecord("cat", path, "--record", "0").out == b"first"

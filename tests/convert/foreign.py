@@ -215,7 +215,7 @@ Encoded = dict[str, "bytes | list[bytes]"]
 """A row, with its values as they are stored."""
 
 Ref = int | tuple[int, int] | None
-"""One record, or the first of so many; None for a sequence without elements."""
+"""Number of a record, or first record and count of a sequence; None for an empty sequence."""
 
 
 def refs_record(refs: Sequence[Ref]) -> bytes:

@@ -71,7 +71,7 @@ def test_the_summary_names_counts_and_formats(run: Command, ours: Path, tmp_path
     assert target.read_bytes() == foreign.tfrecord(RECORDS)
 
 
-def test_json_is_for_scripts(run: Command, ours: Path, tmp_path: Path) -> None:
+def test_json_has_the_formats_and_counts(run: Command, ours: Path, tmp_path: Path) -> None:
     result = run(ours, tmp_path / "x.tar", "--json")
     assert json.loads(result.out) == {
         "source_format": "records", "target_format": "tar", "read": 3, "written": 3,
@@ -94,7 +94,7 @@ def linked(tmp_path: Path) -> Path:
     return top
 
 
-def test_a_tree_is_counted_alike_whatever_it_becomes(
+def test_a_tree_is_counted_alike_in_every_format(
     run: Command, linked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = "3 files, 2 folders, 2 symlinks, 2 hard links, 1.0 kB"

@@ -188,7 +188,7 @@ def test_an_existing_folder_is_never_replaced(ours: Path, tmp_path: Path) -> Non
     assert len(os.listdir(tmp_path / "empty")) == 4
 
 
-def test_the_index_of_a_bag_is_not_overwritten_either(ours: Path, tmp_path: Path) -> None:
+def test_an_existing_index_of_a_bag_is_replaced_only_with_force(ours: Path, tmp_path: Path) -> None:
     (tmp_path / "x.idx").write_bytes(b"precious")
     for name in ("bag", "bag-single"):
         with pytest.raises(FileExistsError, match=r"x\.idx"):
@@ -260,7 +260,7 @@ def test_a_full_disk_raises_our_error_and_leaves_nothing(
     assert os.listdir(tmp_path) == ["ours.ffr"]
 
 
-@pytest.mark.parametrize("lost", ["by the writer", "on the way", "before"])
+@pytest.mark.parametrize("lost", ["before writing", "from the file", "from the report"])
 def test_different_counts_are_an_error_and_leave_nothing(
     lost: str, ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,13 +268,13 @@ def test_different_counts_are_an_error_and_leave_nothing(
     real = FORMATS["tfrecord"]
 
     def write(path: str, records: Records, options: ConvertOptions) -> Written:
-        if lost == "before":
+        if lost == "before writing":
             records.items = itertools.islice(records.items, 1, None)
             next(iter(records.items))
         written = real.write(path, records, options)
-        if lost == "by the writer":
+        if lost == "from the file":
             os.truncate(path, os.path.getsize(path) - 5016)
-        return Written(written.items - (lost == "on the way"))
+        return Written(written.items - (lost == "from the report"))
 
     broken = registry.Format("tfrecord", Records, real.read, write, real.count)
     monkeypatch.setitem(registry.FORMATS, "tfrecord", broken)
@@ -408,9 +408,7 @@ def tar_peaks(path: Path, count: int) -> tuple[int, int]:
 
 def test_memory_does_not_grow_with_the_members_of_a_tar(tmp_path: Path) -> None:
     """Python's tarfile by itself keeps about a kilobyte per member."""
-    tar_peaks(
-        tmp_path / "first.tar", 10
-    )  # a first run, so that later peaks have no imports in them
+    tar_peaks(tmp_path / "first.tar", 10)  # imports must not count in the peaks below
     few, many = tar_peaks(tmp_path / "few.tar", 10), tar_peaks(tmp_path / "many.tar", 3000)
     assert many[0] - few[0] < 300_000
     assert many[1] - few[1] < 300_000
@@ -500,6 +498,9 @@ def test_read_only_leftovers_of_a_killed_conversion_are_removed(ours: Path, tmp_
     left.chmod(0o500)
     convert(ours, tmp_path / "x")
     assert sorted(os.listdir(tmp_path)) == ["ours.ffr", "x"]
+
+
+# ---- other sources and targets ------------------------------------------------------------
 
 
 def test_sources_of_different_formats_are_refused(tmp_path: Path) -> None:

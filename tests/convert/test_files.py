@@ -60,7 +60,7 @@ def differences(rich: Path, other: Path) -> list[str]:
     return [line for line in trees.differences(rich, other) if "special/" not in line]
 
 
-# ---- there and back ------------------------------------------------------------------------
+# ---- round trips ---------------------------------------------------------------------------
 
 
 def test_a_folder_round_trips_through_a_tar_and_an_archive(

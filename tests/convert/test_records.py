@@ -117,7 +117,7 @@ def test_a_bag_of_the_published_package_is_read(granular: object, tmp_path: Path
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_bag_of_one_file_is_read(version: int, tmp_path: Path) -> None:
-    full = [each for each in MANY if each]  # version 2 cannot tell an empty first record
+    full = [each for each in MANY if each]  # version 2 cannot express an empty first record
     (tmp_path / "s.bag").write_bytes(foreign.single_bag(full, version))
     convert(tmp_path / "s.bag", tmp_path / "out.ffr")
     assert read_all(tmp_path / "out.ffr") == full
@@ -336,8 +336,11 @@ HOSTILE = {
     "a record of 2^60 bytes": ("tfrecord", foreign.tf_header(1 << 60) + b"x" * 100),
     "a record of 2^64-1 bytes": ("tfrecord", foreign.tf_header((1 << 64) - 1) + b"x" * 100),
     "a chunk of 4 GB": ("go", struct.pack("<5I", foreign.MAGIC, 0, 0, 0xFFFFFFFF, 1)),
-    "4 billion records in python's": ("python", foreign.python_chunk([b"x"], count=0xFFFFFFFF)),
-    "4 billion records in go's": ("go", foreign.go_chunk([b"x"], count=0xFFFFFFFF)),
+    "4 billion records in a python chunk": (
+        "python",
+        foreign.python_chunk([b"x"], count=0xFFFFFFFF),
+    ),
+    "4 billion records in a go chunk": ("go", foreign.go_chunk([b"x"], count=0xFFFFFFFF)),
     "fewer records than data": ("go", foreign.go_chunk([b"x", b"y"], count=1)),
     "no records but data": ("python", foreign.python_chunk([b"x"], count=0)),
 }
@@ -402,7 +405,7 @@ def test_a_hostile_file_is_an_error_and_allocates_no_memory(case: str, tmp_path:
 
 
 def test_a_snappy_block_that_claims_too_much_is_not_unpacked() -> None:
-    with pytest.raises(ValueError, match="7 bytes claim to unpack to 4294967295"):
+    with pytest.raises(ValueError, match="7 bytes claims to unpack to 4294967295"):
         snappy.unpack_block(foreign.varint(0xFFFFFFFF) + b"\0x")
 
 
@@ -415,7 +418,7 @@ def test_a_file_with_holes_cannot_claim_a_record_of_any_size(tmp_path: Path) -> 
 
 
 BAGS = {
-    "an index of an uneven size": (b"abc", foreign.limits([b"abc"]) + b"x"),
+    "an index of 9 bytes": (b"abc", foreign.limits([b"abc"]) + b"x"),
     "limits beyond the data": (b"abc", struct.pack("<2Q", 2, 1 << 60)),
     "limits that decrease": (b"abc", struct.pack("<2Q", 3, 2)),
     "limits of 2^64-1": (b"abc", struct.pack("<Q", (1 << 64) - 1)),
@@ -424,7 +427,7 @@ BAGS = {
 SINGLE_BAGS = {
     "too short": b"abc",
     "an index beyond the end": b"abc" + struct.pack("<Q", 1 << 60),
-    "an index of an uneven size": b"abcdefg" + struct.pack("<2Q", 3, 3),
+    "an index that begins between two limits": b"abcdefg" + struct.pack("<2Q", 3, 3),
     "limits that decrease": b"abc" + struct.pack("<3Q", 2, 1, 3),
     "limits beyond the data": b"abc" + struct.pack("<3Q", 0, 1 << 60, 3),
 }

@@ -105,7 +105,7 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-# ---- there and back ------------------------------------------------------------------------
+# ---- round trips ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -296,21 +296,21 @@ def test_shards_of_granular_with_sequences_are_read_as_one(tmp_path: Path) -> No
 
 
 BAD_REFS: dict[str, tuple[list[bytes], str]] = {
-    "no MessagePack": ([b"\xc1"], "refs.bag: record 0"),
-    "no list": ([b"\x01"], "refs.bag: record 0"),
+    "not MessagePack": ([b"\xc1"], "refs.bag: record 0"),
+    "not a list": ([b"\x01"], "refs.bag: record 0"),
     "too few fields": ([b"\x91\x00"], "refs.bag: record 0"),
     "a number for a sequence": ([b"\x92\x00\x00"], "refs.bag: record 0"),
     "a sequence for a number": ([b"\x92\x92\x00\x01\x90"], "refs.bag: record 0"),
-    "truth for a number": ([b"\x92\xc2\x90"], "refs.bag: record 0"),
+    "a bool for a number": ([b"\x92\xc2\x90"], "refs.bag: record 0"),
     "three numbers": ([b"\x92\x00\x93\x00\x01\x00"], "refs.bag: record 0"),
     "a negative count": ([b"\x92\x00\x92\x00\xff"], "refs.bag: record 0"),
     "another order": ([b"\x92\x00\x92\x01\x01", b"\x92\x01\x92\x00\x01"], "refs.bag: record 0"),
     "a gap": ([b"\x92\x00\x92\x00\x01", b"\x92\x01\x92\x03\x01"], "refs.bag: record 1"),
-    "more than there are": ([b"\x92\x00\x92\x00\x01", b"\x92\x01\x92\x01\x0f"], "s.bag"),
-    "2^62": ([b"\x92\x00\x92\x00\xcf\x40" + bytes(7), b"\x92\x01\x90"], "s.bag"),
-    "fewer than there are": ([b"\x92\x00\x92\x00\x01", b"\x92\x01\x90"], "s.bag"),
+    "more elements than the bag has": ([b"\x92\x00\x92\x00\x01", b"\x92\x01\x92\x01\x0f"], "s.bag"),
+    "2^62 elements": ([b"\x92\x00\x92\x00\xcf\x40" + bytes(7), b"\x92\x01\x90"], "s.bag"),
+    "fewer elements than the bag has": ([b"\x92\x00\x92\x00\x01", b"\x92\x01\x90"], "s.bag"),
     "fewer rows": ([b"\x92\x00\x92\x00\x02"], "different numbers of records"),
-    "none": ([], "different numbers of records"),
+    "no rows": ([], "different numbers of records"),
 }
 
 
@@ -550,27 +550,27 @@ def test_a_file_that_h5record_wrote_converts_value_by_value(tmp_path: Path) -> N
             assert same(found, from_h5record(k)), k
 
 
-def test_several_values_of_variable_length_in_a_row_are_an_error(tmp_path: Path) -> None:
+def test_several_values_of_variable_length_per_row_are_an_error(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("t", data=[["a", "b"]], dtype=h5py.string_dtype())
-    with pytest.raises(ConversionError, match=r"x\.h5: t has 2 values of variable length in a row"):
+    with pytest.raises(ConversionError, match=r"x\.h5: t has 2 values of variable length per row"):
         convert(tmp_path / "x.h5", tmp_path / "out")
 
 
 BAD_HDF5: dict[str, Callable[[Any], object]] = {
-    "nothing in it": lambda file: None,
+    "no datasets": lambda file: None,
     "a scalar": lambda file: file.create_dataset("s", data=3),
     "two lengths": lambda file: [file.create_dataset(n, data=[0] * len(n)) for n in ("a", "bb")],
     "a path in place of data": lambda file: file.create_dataset(
         "e", (10,), "u1", external=[("/etc/passwd", 0, 10)]
     ),
     "data of another file": virtual,
-    "only a link elsewhere": lambda file: file.__setitem__(
+    "only a link to another file": lambda file: file.__setitem__(
         "x", h5py.ExternalLink("other.h5", "/x")
     ),
     "references": lambda file: file.create_dataset("r", (2,), h5py.ref_dtype),
     "a row of 2^40 bytes": lambda file: file.create_dataset("r", (1, 1 << 40), "u1"),
-    "2^60 rows of nothing": lambda file: file.create_dataset(
+    "2^60 rows that were never written": lambda file: file.create_dataset(
         "r", (1 << 60,), "u1", chunks=(1 << 20,)
     ),
     "one name twice": lambda file: [file.create_dataset(n, data=[0]) for n in ("a.b", "a/b")],
@@ -745,7 +745,7 @@ def test_invalid_keys_are_refused(key: str, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["in"]
 
 
-def test_a_key_twice_in_a_row_is_an_error(tmp_path: Path) -> None:
+def test_the_key_of_the_previous_row_is_an_error(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "d", {"__key__": "utf8", "x": "bytes"}) as writer:
         for _ in range(2):
             writer.append({"__key__": "same", "x": b""})

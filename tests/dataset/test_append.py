@@ -1,6 +1,6 @@
 """`DatasetWriter(append=True)`: datapoints are added all together or not at all.
 
-`test_crash_points` and `test_power_cuts` add kills and power cuts at any moment, with `jobs`.
+`test_crash_points` and `test_power_cuts` in tests/robustness kill appending writers at any moment.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_appending_in_steps_gives_the_dataset_written_at_once(
 ) -> None:
     place = tmp_path_factory.mktemp("steps")
     with pytest.MonkeyPatch.context() as patch:
-        if small:  # so that there are more values than train a dictionary
+        if small:  # then only a part of the values trains the dictionary
             patch.setattr(writer_module, "SAMPLE_VALUES", 12)
         done = 0
         for count in steps:
@@ -150,7 +150,7 @@ def test_another_spec_is_an_error_that_names_the_differences(
     assert os.listdir(data.parent) == ["data"]
 
 
-def test_a_spec_in_another_order_is_the_same(data: Path) -> None:
+def test_a_spec_in_another_order_is_accepted(data: Path) -> None:
     write(data, [20], spec=dict(reversed(SPEC.items())), append=True)
     with DatasetReader(data) as reader:
         assert list(reader.spec) == list(SPEC)

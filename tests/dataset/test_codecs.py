@@ -221,12 +221,12 @@ OUT_OF_ORDER = np.dtype({"names": ["b", "a"], "formats": ["i1", "i4"], "offsets"
     ],
     ids=lambda value: handmade.label(value)[:30],
 )  # fmt: skip
-def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
+def test_a_value_that_its_type_cannot_hold_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ffrecord.EncodeError, match=r"."):
         encoders[name](value)
 
 
-def test_nesting_without_end_is_refused() -> None:
+def test_a_list_that_contains_itself_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
     for name in ("json", "msgpack", "tree"):
@@ -276,13 +276,13 @@ HOSTILE = {
     "float too short": ("float", b"1234567"),
     "float too long": ("float", b"123456789"),
     "bool without a byte": ("bool", b""),
-    "bool of two": ("bool", b"\x02"),
+    "bool with the value 2": ("bool", b"\x02"),
     "bool too long": ("bool", b"\x01\x01"),
     "json cut off": ("json", b'{"a": 1'),
     "json with more after it": ("json", b"{} {}"),
     "json not in utf-8": ("json", b'"\xff"'),
     "json nested deeply": ("json", b"[" * 1_000_000),
-    "json of a number without end": ("json", b"1" * 1_000_000),
+    "json of a very long number": ("json", b"1" * 1_000_000),
     "msgpack empty": ("msgpack", b""),
     "msgpack cut off": ("msgpack", b"\x92\x01"),
     "msgpack with more after it": ("msgpack", b"\x01\x01"),
@@ -296,22 +296,22 @@ HOSTILE = {
     "tree with an int of no bytes": ("tree", b"\xc7\x00\x02"),
     "tree of lists that claim too much": ("tree", HUGE_LISTS),
     "array empty": ("array", b""),
-    "array of another kind": ("array", b"PK\x03\x04" + bytes(100)),
+    "array that is a zip file": ("array", b"PK\x03\x04" + bytes(100)),
     "array with objects": ("array", npy(described("'|O'", "(1,)"), b"cos\nsystem\n(S'id'\ntR.")),
-    "array with objects in it": ("array", npy(described("[('a', '|O')]", "(1,)"), bytes(8))),
+    "array with objects in a field": ("array", npy(described("[('a', '|O')]", "(1,)"), bytes(8))),
     "array that runs code": ("array", npy("__import__('os').abort()")),
-    "array of a version to come": ("array", npy(described("'<i4'", "()"), bytes(4), version=9)),
+    "array of a future version": ("array", npy(described("'<i4'", "()"), bytes(4), version=9)),
     "array with too long a header": ("array", npy(b" " * 60_000, version=1)),
     "array with a header beyond its end": ("array", b"\x93NUMPY\x02\x00\xff\xff\xff\x7f"),
     "array cut off in its header": ("array", npy(described("'<i4'", "(3,)"))[:40]),
     "array with a nested header": ("array", npy("(" * 9_000)),
-    "array with a header of signs": ("array", npy("-" * 9_000 + "1")),
+    "array with a header of minus signs": ("array", npy("-" * 9_000 + "1")),
     "array with more keys": ("array", npy(described("'<i4'", "(), 'x': 1"), bytes(4))),
     "array of too little data": ("array", npy(described("'<i4'", "(3,)"), bytes(11))),
     "array of too much data": ("array", npy(described("'<i4'", "(3,)"), bytes(13))),
     "array of a huge shape": ("array", npy(described("'<i4'", "(1000000000,)"))),
     "array of a shape beyond 64 bits": ("array", npy(described("'<i4'", f"({1 << 62}, 4)"))),
-    "array of nothing, much of it": ("array", npy(described("'V0'", f"({1 << 62}, {1 << 62})"))),
+    "array of many items of 0 bytes": ("array", npy(described("'V0'", f"({1 << 62}, {1 << 62})"))),
     "array of a negative shape": ("array", npy(described("'<i4'", "(-1, -1)"), bytes(4))),
     "array of a shape of booleans": ("array", npy(described("'<i4'", "(True,)"), bytes(4))),
     "array of a shape of floats": ("array", npy(described("'<i4'", "(1.0,)"), bytes(4))),
@@ -319,7 +319,7 @@ HOSTILE = {
     "array of a dtype that is a number": ("array", npy(described("5", "(1,)"), bytes(4))),
     "array of unhashable keys": ("array", npy("{[]: 1}")),
     "array in an unknown order": ("array", npy(described("'<i4'", "()", "'yes'"), bytes(4))),
-    "array not in its encoding": ("array", npy(b"\xff\xfe", version=3)),
+    "array with a header that is not UTF-8": ("array", npy(b"\xff\xfe", version=3)),
     "jpg empty": ("jpg", b""),
     "jpg that is a png": ("jpg", png_of(2, 2)),
     "jpg cut off": ("jpg", encoders["jpg"](np.zeros((64, 64), np.uint8))[:-60]),
@@ -346,7 +346,7 @@ def test_hostile_bytes_raise_an_error_and_allocate_no_memory(what: str) -> None:
 
 
 def test_hostile_bytes_in_a_dataset_raise_a_decode_error(tmp_path: Path) -> None:
-    """Write each hostile record as it is, into a field of its type."""
+    """Write each hostile record unchanged into a field of its type."""
     fields = {f"{k} {what}": pair for k, (what, pair) in enumerate(HOSTILE.items())}
     raw = dict.fromkeys(decoders, bytes)
     spec = {field: name for field, (name, _) in fields.items()}
@@ -432,6 +432,6 @@ def test_an_installed_package_is_loaded() -> None:
     assert optional.load("msgpack") is msgpack
 
 
-def test_json_stays_json() -> None:
+def test_encoded_json_is_valid_json() -> None:
     value = {"a": [1, {"b": None}], "ü": "\ud800"}
     assert json.loads(encoders["json"](value)) == value

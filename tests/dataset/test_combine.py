@@ -84,7 +84,7 @@ def test_a_mix_keeps_its_proportions_throughout_and_each_readers_order(
             # Evenly spread, apart from the rounding of weights to parts of 10,000.
             assert abs(seen[chr(ord("A") + reader)] - due) < len(weights) + 1 + k / 5000
     assert [mix[k] for k in range(len(mix))] == mixed
-    # It ends exactly where the next datapoint would come after the last one of a reader.
+    # The mix ends exactly where it would need a datapoint after the last one of a reader.
     longer = Mix(letters(*[max(1, n) for n in counts]), weights, length=len(mix) + 1)
     last = str(longer[len(mix)])
     assert int(last[1:]) == 0 or int(last[1:]) < counts[ord(last[0]) - ord("A")]

@@ -78,7 +78,7 @@ def frames(text: str) -> dict[str, bytes]:
         "without its last byte": whole[:-1],
         "with one byte more": whole + b"\x00",
         "twice": whole + whole,
-        "of another kind": b"\x00" * 40,
+        "of zeros": b"\x00" * 40,
     }
 
 

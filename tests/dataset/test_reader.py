@@ -77,7 +77,7 @@ def own(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["kept", "streamed", "memory", "cached", "pickled"])
 def reader(request: pytest.FixtureRequest, shared: Path) -> Iterator[Any]:
-    """Return a reader of the dataset, of each kind."""
+    """Yield a reader of the dataset, one of each kind in turn."""
     keys = ("label", "video") if request.param == "cached" else ()
     opened = DatasetReader(shared, cache_index=request.param != "streamed", cache_keys=keys)
     if request.param == "memory":
@@ -371,7 +371,7 @@ def test_a_field_named_refs_is_cached_instead_of_bounds(tmp_path: Path, requests
 
 
 def test_without_an_index_in_memory_no_header_is_kept(tmp_path: Path, requests: Requests) -> None:
-    """Each batch reads the header entries that it needs first."""
+    """Each batch first reads the header entries that it needs."""
     count = 20_000
     with DatasetWriter(tmp_path / "many", {"n": "int", "s": "bytes[]"}) as writer:
         for k in range(count):
@@ -438,10 +438,10 @@ def with_bounds(own: Path, records: list[bytes], bounds: list[int]) -> None:
 
 BOUNDS = {
     "not from 0": [1, 1, 2, 2, 2, 2, 2, 2],
-    "going back": [0, 2, 1, 2, 2, 2, 2, 2],
+    "decreasing": [0, 2, 1, 2, 2, 2, 2, 2],
     "negative": [0, -1, 2, 2, 2, 2, 2, 2],
     "beyond the elements": [0, 0, 0, 3, 3, 3, 3, 3],
-    "not to the last element": [0, 0, 0, 1, 1, 1, 1, 1],
+    "ending before the last element": [0, 0, 0, 1, 1, 1, 1, 1],
     "too few": [0, 1, 2],
     "too many": [0, 1, 2, 2, 2, 2, 2, 2, 2],
     "none": [],
@@ -471,7 +471,7 @@ def test_a_file_of_another_dataset_is_refused(keep: bool, own: Path, tmp_path: P
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_file_without_a_header_checksum_is_read_with_a_warning(keep: bool, own: Path) -> None:
-    """With and without headers in memory: only the records prove that such a file is intact."""
+    """The header may be damaged, so the records' checksums must reveal all damage."""
     with (own / "label.ffr").open("r+b") as file:
         file.write(bytes(4))
     with (

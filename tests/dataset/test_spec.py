@@ -95,7 +95,7 @@ def changed(**changes: Any) -> Callable[[dict[str, Any]], Any]:
 
 
 def field(name: str, type_: str) -> Callable[[dict[str, Any]], Any]:
-    """Return a spec.json with one more field, or with another type for a field."""
+    """Return a change of spec.json: one more field, or another type for a field."""
 
     def change(content: dict[str, Any]) -> Any:
         content["spec"][name] = type_
@@ -109,18 +109,18 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a list": lambda content: [content],
     "null": lambda content: None,
     "another format": changed(format="granular"),
-    "a version to come": changed(version=2),
-    "a version of another kind": changed(version=[1]),
+    "a future version": changed(version=2),
+    "a version that is a list": changed(version=[1]),
     "a negative length": changed(length=-1),
     "a huge length": changed(length=1 << 80),
     "a longer length": changed(length=4),
     "a shorter length": changed(length=2),
-    "a length of true": changed(length=True),
+    "a length that is true": changed(length=True),
     "a length in floating point": changed(length=3.0),
     "a length in text": changed(length="3"),
     "no spec": changed(spec={}),
     "a spec that is a list": changed(spec=[["a", "int"]]),
-    "checksums of others": changed(checksums={"a": 1}),
+    "checksums of other fields": changed(checksums={"a": 1}),
     "checksums in text": changed(checksums=dict.fromkeys("ab", "1")),
     "checksums beyond 32 bits": changed(checksums=dict.fromkeys("ab", 1 << 32)),
     "wrong checksums": changed(checksums=dict.fromkeys("ab", 1)),
@@ -134,7 +134,7 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a value instead of a sequence": field("b", "utf8"),
     "a type with a dictionary": field("a", "int+zstd:dict"),
     "a type with a dictionary and bounds": field("b", "utf8+zstd:dict[]"),
-    "a type nested without end": field("a", "int" + "[]" * 100_000),
+    "a type with many brackets": field("a", "int" + "[]" * 100_000),
 }  # fmt: skip
 
 

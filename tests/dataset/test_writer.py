@@ -1,4 +1,4 @@
-"""Writing a dataset: all of it appears or nothing."""
+"""Writing a dataset: it appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_dropped_writer_warns_and_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_an_interrupt_between_two_fields_ends_the_dataset(
+def test_an_interrupt_between_two_fields_discards_the_dataset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The files would have different numbers of datapoints, so the dataset is not kept."""

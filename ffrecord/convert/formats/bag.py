@@ -1,7 +1,7 @@
-"""Granular bags: records end to end, and the end of each record in `.idx` or behind the records.
+"""Granular bags: records end to end, and the end of each record in `.idx` or after the records.
 
-docs/converting.md specifies the bytes; the ends are called limits here. Bags have no checksums: a
-reader can only check that the limits increase and cover the data exactly.
+docs/converting.md specifies the bytes. The ends are called limits. Bags have no checksums: a reader
+can only check that the limits increase and cover the data exactly.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ class BagFile(Closing):
     def _find_index(self) -> int:
         """Seek to the index at the end of the file, and return the number of records.
 
-        The last limit is the end of the data, and so the beginning of the index. Version 1 has a
-        zero in front of the limits.
+        The last limit is the end of the data, so it is also where the index begins. Version 1 has a
+        zero before the limits.
         """
         index, width = self._index, LIMIT.itemsize
         self._index_start = 0
@@ -164,7 +164,7 @@ class BagFile(Closing):
         if start > index.size - width or (index.size - start) % width:
             raise index.damaged(
                 f"the last 8 bytes say that the index begins at byte {start} of {index.size}, "
-                "which cannot be",
+                "which is impossible",
                 offset=index.size - width,
             )
         self._index_start = start

@@ -104,7 +104,7 @@ def load_spec(path: str) -> dict[str, str]:
     text = read_start(name, LARGEST_SPEC + 1)
     try:
         if len(text) > LARGEST_SPEC:
-            raise ValueError(f"it has more than the {LARGEST_SPEC} bytes that are read")
+            raise ValueError(f"it has more than {LARGEST_SPEC} bytes, the limit")
         spec = check_spec(json.loads(text))
         has_refs = granular_refs.is_there(path, spec)
         for type_ in spec.values():

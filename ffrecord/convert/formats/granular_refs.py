@@ -1,9 +1,9 @@
 """`refs.bag` of granular before 0.22: the records of each field that belong to a datapoint.
 
 A record is a MessagePack list with one item per field, in the order of the spec. The item is the
-number of the field's record. For a sequence it is the number of the first record and their count,
-or `[]` if the sequence is empty. Datapoints refer to records in increasing order, so that each
-field is read from front to back.
+number of the field's record. For a sequence it is `[first, count]`: the number of its first record
+and the number of its records, or `[]` if the sequence is empty. Datapoints refer to records in
+increasing order, so that each field is read from front to back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def path_in(folder: str) -> str:
 
 
 def is_there(folder: str, spec: Mapping[str, Any]) -> bool:
-    """Return True if a dataset has refs. Since 0.22, `refs.bag` may be a field of that name."""
+    """Return True if a dataset has refs. Since 0.22, `refs.bag` may hold a field named refs."""
     return NAME not in spec and os.path.exists(path_in(folder))
 
 

@@ -88,7 +88,9 @@ def count(path: str) -> int:
 @contextmanager
 def _opened(path: str) -> Iterator[Any]:
     refuse_other_kinds(path, "an HDF5 file")
-    os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))  # a refusal by the system is not damage
+    os.close(
+        os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    )  # fail here if the system refuses: that is no damage
     with _damage_of(path):
         file = _file(path)
     with file:
@@ -116,7 +118,9 @@ def _damage_of(path: str, record: int | None = None) -> Iterator[None]:
     except FFRecordError:
         raise
     except (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
-        if isinstance(error, OSError) and error.filename is not None:  # not h5py's: it sets none
+        if (
+            isinstance(error, OSError) and error.filename is not None
+        ):  # not from h5py, which sets no filename
             raise
         if code := _number(_ERRNO, error):
             raise ReadFailedError(path, code, _number(_OFFSET, error)) from error
@@ -181,7 +185,8 @@ def _type(path: str, name: str, dataset: Any) -> str:
     each = _values_in_a_row(dataset)
     if each != 1 and dataset.dtype.hasobject:
         raise ConversionError(
-            f"{path}: {name} has {each} values of variable length in a row; only one can be read"
+            f"{path}: {name} has {each} values of variable length per row; only one per row can be "
+            "read"
         )
     if text is not None and text.length is None:
         return "utf8" if text.encoding == "utf-8" else "bytes"
@@ -201,7 +206,7 @@ def _type(path: str, name: str, dataset: Any) -> str:
 
 
 def _said_type(dataset: Any) -> str:
-    """Return the type in the attribute, or "" unless it is text of fixed length, as we write it.
+    """Return the type in the attribute; "" unless that is text of fixed length, as we write it.
 
     Text of variable length is on a heap. If the heap is damaged, the HDF5 library may loop for
     ever.
@@ -262,7 +267,7 @@ def _values(path: str, field: Field, rows: int) -> Iterator[Any]:
 
 
 def _step(dataset: Any) -> int:
-    """Return the number of rows to read at once: whole chunks, because a part costs as much."""
+    """Return the number of rows to read at once: whole chunks, because a part costs the same."""
     if dataset.dtype.hasobject:  # each value may have any size
         return OBJECT_ROWS
     row = max(1, _row_bytes(dataset))
@@ -363,7 +368,7 @@ class _Column:
             return np.asarray(value)
         if self._type == "utf8":
             if "\0" in value:
-                raise ValueError("the text contains a NUL, where HDF5's text ends")
+                raise ValueError("the text contains a NUL, which ends a text in HDF5")
             return value
         return np.frombuffer(field_types.encode(self._type, value), np.uint8)
 
@@ -381,7 +386,7 @@ class _Column:
         rows = max(1, min(BLOCK_ROWS, CHUNK_BYTES // row))
         self._dataset = self._file.create_dataset(
             self.name, (0, *self._shape), dtype=self._dtype,
-            # A chunk's sides are at least 1 and at most maxshape's: a side of 0 needs no maximum.
+            # A chunk's side must be at least 1 and at most the maximum: a side of 0 gets none.
             maxshape=(None, *(side or None for side in self._shape)),
             chunks=(rows, *(max(1, side) for side in self._shape)),
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 The library (2.0.0) crashes the process after a failed write. So `Target` keeps the first error, and
 pretends that all writes succeed. Later writes stay in memory, where the library can read them again
-until it closes the file. The owner of the file then asks for the error.
+until it closes the file. The owner of the file gets the error from `raise_error`.
 """
 
 from __future__ import annotations

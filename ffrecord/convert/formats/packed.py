@@ -49,7 +49,7 @@ def count(path: str) -> Counts:
 
 def _entries(archive: Archive) -> Iterator[FileEntry]:
     """Yield the top folder, then everything depth first, each folder before its contents."""
-    seen: dict[int, bytes] = {}  # inodes with several names
+    seen: dict[int, bytes] = {}  # the first path of an inode with several names
     yield _entry(archive, b"", ROOT, seen)
     for item in descend(archive.index, ROOT, recursive=True):
         yield _entry(archive, to_bytes(item.path), item.inode, seen)
@@ -154,7 +154,7 @@ class _Packing:
         return self._found.add_inode(mode, uid, gid, mtime, length, record)
 
     def _set_xattrs(self, inode: int, entry: FileEntry) -> None:
-        """Set an inode's attributes. Those of folders are kept apart, because they may change."""
+        """Set extended attributes. Folders' are kept apart: a later entry may change them."""
         if self._found.is_folder(inode):
             self._folder_xattrs.pop(inode, None)
         if entry.xattrs:

@@ -2,8 +2,8 @@
 
 Chunks of both dialects begin with the same magic number. Everything else differs: the order of the
 header's fields, the polynomial of the checksum, the numbers of the codecs, and the variant of
-snappy. docs/converting.md specifies the bytes. The first chunk tells the dialect: its checksum only
-matches in the right one.
+snappy. docs/converting.md specifies the bytes. The first chunk reveals the dialect: its checksum
+matches only in the right one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Snappy: single blocks and the framing format, unpacked without trust in the sizes they claim.
+"""Snappy: single blocks and the framing format. The sizes that they claim are not trusted.
 
 A block begins with its unpacked length. The framing format is a sequence of chunks of at most
 64 KiB each, with a masked CRC-32C. The package cramjam compresses and decompresses.
@@ -14,7 +14,7 @@ from ffrecord.convert.shapes import Buffer
 from ffrecord.dataset import optional
 
 MOST_RATIO = 32
-"""Limit of the compression ratio. A copy of up to 64 bytes takes at least 3, a ratio below 22."""
+"""Limit of the compression ratio. The best possible ratio is below 22: 3 bytes that copy 64."""
 CHUNK = 1 << 16
 STREAM_BEGIN = b"\xff\x06\x00\x00sNaPpY"
 _COMPRESSED, _PLAIN = 0x00, 0x01
@@ -30,12 +30,12 @@ def pack_block(data: Buffer) -> bytes:
 
 
 def unpack_block(data: Buffer) -> bytes:
-    """Unpack a block; raise ValueError if it is not a valid one."""
+    """Unpack a block; raise ValueError if it is invalid."""
     cramjam = optional.load("cramjam")
     try:
         length = cramjam.snappy.decompress_raw_len(data)
         if length > MOST_RATIO * len(data):
-            raise ValueError(f"{len(data)} bytes claim to unpack to {length}")
+            raise ValueError(f"a block of {len(data)} bytes claims to unpack to {length} bytes")
         unpacked = bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
         raise ValueError(f"not a snappy block: {error}") from None

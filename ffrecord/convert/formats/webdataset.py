@@ -142,7 +142,7 @@ def _row(sample: _Sample, parts: dict[str, _Part]) -> Row:
     if sample.parts.keys() != parts.keys():
         raise ConversionError(
             f"the sample {to_text(sample.key)!r} has the files {', '.join(sample.parts)}, but the "
-            f"first sample has {', '.join(parts)}; all samples must have the same"
+            f"first sample has {', '.join(parts)}; all samples must have the same extensions"
         )
     row: Row = {KEY: to_text(sample.key)}
     for extension, part in parts.items():
@@ -152,7 +152,7 @@ def _row(sample: _Sample, parts: dict[str, _Part]) -> Row:
             raise ConversionError(
                 Advised(
                     f"{to_text(sample.key)}.{extension} cannot be read as {part.type}: "
-                    f"{reason(error)}; to take it as it is, pass ",
+                    f"{reason(error)}; to keep its bytes unchanged, pass ",
                     f"types={{{part.name!r}: 'bytes'}}",
                     f"--type {part.name}=bytes",
                 )
@@ -182,7 +182,7 @@ def _checked_msgpack(data: bytes) -> bytes:
     return data
 
 
-# For types whose files differ from the stored bytes, or whose content is checked.
+# Parsers for types whose files differ from the stored bytes, or whose content is checked.
 _PARSERS: dict[str, Callable[[bytes], Any]] = {
     "int": _parse_int,
     "float": float,
