@@ -153,8 +153,8 @@ def test_a_stream_continues_after_any_batch(kind: str, workers: int, stays: bool
         rest = epochs[epoch][stop:] or epochs[epoch + 1]
         found = batches(second)
         if kind == "plain" and (not workers or (stays and epoch)):
-            # The process of the stream is not new, and its earlier draws are not saved: compare only
-            # the samples.
+            # The process of the stream is not new, and its earlier draws are not saved. So compare
+            # only the samples.
             assert [[sample for sample, _ in batch] for batch in found] == [
                 [sample for sample, _ in batch] for batch in rest
             ]
