@@ -24,7 +24,7 @@ BATCHING = {"self", "dataset", "batch_size", "shuffle", "sampler", "batch_sample
 
 
 def _keywords(loader: type[TorchDataLoader[Any]]) -> set[str]:
-    """Return the names of a loader's options, without those that choose the batches."""
+    """Return the names of a loader's options, except the ones in `BATCHING`."""
     parameters = inspect.signature(loader.__init__).parameters.values()
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {each.name for each in parameters if each.kind in named} - BATCHING

@@ -36,7 +36,7 @@ SamplerState: TypeAlias = dict[str, Any]
 END = object()
 SEEKABLE = (ShuffleSampler, DistributedShuffleSampler)
 # Samplers that fix the order of an epoch when it begins, so batches may be asked for early. Any
-# other sampler may choose a batch only when it is asked, for example by the last batch's losses.
+# other sampler may choose a batch when it is asked, for example from the losses of the last batch.
 SETTLED = (
     *SEEKABLE, SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler,
     DistributedSampler, list, tuple, range, torch.Tensor, np.ndarray,
@@ -202,7 +202,7 @@ class _Iteration(Iterator[Any]):
     def __init__(self, steps: Steps, start: Start, waits: bool = False) -> None:
         self.steps = steps
         self.start = start
-        # True until the first batch: then the position of our sampler belongs to this epoch.
+        # True until the first batch is asked for. Until then, our sampler's position is of this epoch.
         self.waits = waits
         self.origin = start.origin  # the random state that the order is drawn from
         self._states: deque[tuple[int, SamplerState | None]] = deque(maxlen=steps.kept)
