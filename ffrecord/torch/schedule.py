@@ -202,7 +202,8 @@ class _Iteration(Iterator[Any]):
     def __init__(self, steps: Steps, start: Start, waits: bool = False) -> None:
         self.steps = steps
         self.start = start
-        # True until the first batch is asked for. Until then, our sampler's position is of this epoch.
+        # True until the first batch is asked for. The position of our sampler is for this epoch
+        # until then, and for the next epoch afterwards.
         self.waits = waits
         self.origin = start.origin  # the random state that the order is drawn from
         self._states: deque[tuple[int, SamplerState | None]] = deque(maxlen=steps.kept)
