@@ -1,6 +1,6 @@
 """Datasets, samplers and a loader that train PyTorch models from record files and packed folders.
 
-Importing it without PyTorch raises `MissingPackageError`.
+Importing this package without PyTorch raises `MissingPackageError`.
 """
 
 from __future__ import annotations

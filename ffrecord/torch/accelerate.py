@@ -1,10 +1,10 @@
 """`prepare_loader`: a replacement for `Accelerator.prepare` that keeps our loader's features.
 
-Accelerate builds a torch loader from the attributes of ours, and loses `on_error`, batch seeds,
-read-ahead and the state. The rest of its work is needed: it splits the batches over the processes,
-moves them to the device, synchronizes random numbers and knows the last batch of an epoch. So
-Accelerate prepares the loader here too. Then the torch loader inside the prepared one is replaced
-by one of ours with the same batches.
+`Accelerator.prepare` builds a torch loader from the attributes of our loader. The torch loader has
+no `on_error`, batch seeds, read-ahead or state. The rest of Accelerate's work is needed: Accelerate
+splits the batches over the processes, moves them to the device, synchronises random numbers and
+knows the last batch of an epoch. So `prepare_loader` lets Accelerate prepare the loader, and then
+replaces the torch loader inside the prepared one by one of ours with the same batches.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ffrecord.errors import StateError
 from ffrecord.torch.dataloader import DataLoader
 
 BATCHING = {"self", "dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"}
-"""Options that choose the batches. Accelerate decides these."""
+"""Options that choose the batches. The new loader gets its batches from Accelerate instead."""
 
 
 def _keywords(loader: type[TorchDataLoader[Any]]) -> set[str]:
-    """Return the names of a loader's options, without those that choose the batches."""
+    """Return the names of a loader's options, except the ones in `BATCHING`."""
     parameters = inspect.signature(loader.__init__).parameters.values()
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {each.name for each in parameters if each.kind in named} - BATCHING
@@ -35,7 +35,7 @@ OURS = _keywords(DataLoader)
 
 
 def prepare_loader(accelerator: Any, loader: DataLoader[Any]) -> Any:
-    """Prepare a loader for Accelerate. Use it in place of `accelerator.prepare(loader)`.
+    """Prepare a loader for Accelerate. Call this in place of `accelerator.prepare(loader)`.
 
     `accelerator.save_state` and `load_state` include the loader's state, so do not call
     `skip_first_batches`. With `dispatch_batches=True`, only the main process reads, and the state
@@ -46,8 +46,8 @@ def prepare_loader(accelerator: Any, loader: DataLoader[Any]) -> Any:
         loader: the loader.
 
     Returns:
-        The loader that Accelerate makes, so that its other functions know it, with all options of
-        `loader`.
+        The loader that Accelerate makes, with all options of `loader`. Accelerate's other functions
+        accept it.
 
     Raises:
         ValueError: there are several processes, and the sampler is a `DistributedSampler`.
@@ -58,12 +58,13 @@ def prepare_loader(accelerator: Any, loader: DataLoader[Any]) -> Any:
     prepared = accelerator.prepare_data_loader(loader)
     sampler = getattr(getattr(prepared.batch_sampler, "batch_sampler", None), "sampler", None)
     if sampler is not None:
-        prepared.set_sampler(sampler)  # Accelerate's batch sampler shard needs it too
+        # Accelerate's BatchSamplerShard has no `sampler`, and our loader looks for one there.
+        prepared.set_sampler(sampler)
     inside = _Inside(loader, prepared)
     inside.processes = accelerator.num_processes
     prepared.base_dataloader = inside
     dispatched = bool(accelerator.dispatch_batches)
-    prepared.use_stateful_dataloader = not dispatched  # True: save_state saves the loader's state
+    prepared.use_stateful_dataloader = not dispatched  # if True, save_state includes our state
     prepared.dl_state_dict = inside.state_dict()
     return prepared
 
@@ -94,7 +95,8 @@ class _Inside(DataLoader[Any]):
         self.prepared = prepared
 
     def state_dict(self) -> dict[str, Any]:
-        # Accelerate calls the sampler's set_epoch(iteration) whenever an epoch begins.
+        # Accelerate calls the sampler's set_epoch(iteration) whenever an epoch begins. After the
+        # last batch, the state is for the next epoch.
         following = self.prepared.iteration + self.prepared.end_of_dataloader
         return super().state_dict() | {"iteration": following, "processes": self.processes}
 

@@ -1,14 +1,15 @@
 """Requests and deliveries between a loader and its workers, and a worker's work for one batch.
 
-A batch of indices goes to a worker as a `BatchRequest`. It also carries a seed, and the indices
-that the same worker gets next, so that their reads run while this batch is decoded. Our datasets
-answer with a `Promise`. torch passes the promise to its collate function, which is our `Assembler`,
-and the assembler reads the batch. So a loader's options reach a worker once, with the collate
-function, and torch's classes need no change.
+A batch of indices goes to a worker as a `BatchRequest`. The request also carries a seed, and the
+indices that the same worker gets next, so that their reads run while this batch is decoded. Our
+datasets answer with a `Promise`. torch passes the promise to its collate function, which is our
+`Assembler`, and the assembler reads the batch. So a loader's options reach a worker once, with the
+collate function, and torch's classes need no change.
 
-The assembler announces the next indices to the dataset, and the dataset to its readers. There the
-announced batch waits for a read of the same records (`ffrecord.records.ahead`). The reader matches
-record numbers, because the user's `__getitem__` in between cannot pass a handle on.
+The assembler announces the next indices to the dataset, and the dataset announces them to its
+readers. A reader starts to read the announced batch and keeps it until the same records are asked
+for (`ffrecord.records.ahead`). It compares record numbers, because the user's `__getitem__` lies in
+between and cannot pass a handle on.
 
 An `FFRecordError` travels in the `Delivery` and is raised in the main process with its own type.
 """
@@ -30,9 +31,9 @@ from ffrecord.torch.stateful import is_stateful, own_state, state_or_reason
 
 REPLACED = (
     "batches are read without the loader's on_error, batch seeds, read-ahead and state: another "
-    "package made a torch DataLoader from it, or the dataset defines __getitems__; with Accelerate "
-    "call ffrecord.torch.accelerate.prepare_loader(accelerator, loader), otherwise pass on_error "
-    "to the dataset"
+    "package made a torch DataLoader from this loader, or the dataset defines __getitems__; with "
+    "Accelerate call ffrecord.torch.accelerate.prepare_loader(accelerator, loader), otherwise pass "
+    "on_error to the dataset"
 )
 
 OnError: TypeAlias = "str | Callable[[int, Exception], Any]"
@@ -40,15 +41,16 @@ Skipped: TypeAlias = list[tuple[int, str]]
 
 
 class BatchRequest(list[Any]):
-    """The indices of one batch, with the facts that the worker needs for it.
+    """The indices of one batch, and everything else that the worker needs for it.
 
     Args:
         indices: the indices.
         following: the indices that the same worker gets next.
         seed: the seed for random transforms.
         single: True for one index from a loader that makes no batches.
-        number: the batch's number in the epoch. An empty batch without a number is ignored.
-        restored: a state that the dataset loads before the batch.
+        number: the batch's number in the epoch. None: the batch is empty, and only takes the
+            worker's turn.
+        restored: a state that the dataset loads before it reads the batch.
     """
 
     __slots__ = ("following", "number", "restored", "seed", "single")
@@ -116,7 +118,7 @@ class Assembler:
             self._warn_of_replacement()
             return self.collate_fn(fetched)
         dataset, batch = fetched
-        if batch.number is None and not batch:  # the resumed epoch begins at another worker
+        if batch.number is None and not batch:  # a resumed epoch begins with another worker
             return Delivery((), [], None)
         if self._announced is not None and self._announced != batch:
             dataset.drop_prefetched()  # the program left an epoch early
@@ -155,7 +157,7 @@ def _state_in_worker(dataset: Any) -> tuple[int | None, Opaque | None]:
 
 
 def check_on_error(on_error: OnError) -> OnError:
-    """Return `on_error` if it is valid; otherwise raise ValueError."""
+    """Return `on_error`, or raise ValueError if it is not valid."""
     if on_error not in ("raise", "skip") and not callable(on_error):
         raise ValueError(
             f'on_error={on_error!r} is not valid; pass "raise", "skip" or a function of the index '
@@ -165,11 +167,11 @@ def check_on_error(on_error: OnError) -> OnError:
 
 
 def samples_of(dataset: Loadable, indices: list[int], on_error: OnError) -> tuple[Any, Skipped]:
-    """Return the samples at `indices`, and a list of those that were left out.
+    """Return the samples at `indices`, and a list of the samples that were left out.
 
-    If a batch fails, its samples are read one by one, and those that fail again are bad. If
-    `on_error` is a function, it is called with the index and the error, and returns a sample to
-    use instead, or None.
+    If a batch fails, its samples are read one by one, and each sample that fails again is bad. If
+    `on_error` is a function, it is called with the index and the error. It returns a sample to
+    use instead, or None to leave the sample out.
     """
     try:
         return dataset[indices], []
@@ -194,7 +196,8 @@ def samples_of(dataset: Loadable, indices: list[int], on_error: OnError) -> tupl
 def _seeded(seed: int | None) -> Iterator[None]:
     """Seed the random numbers of Python, numpy and torch for the block.
 
-    In the main process the generators are restored afterwards. A worker does not need that.
+    In the main process, the generators are restored afterwards. A worker seeds them again for its
+    next batch.
     """
     if seed is None:
         yield
@@ -204,7 +207,8 @@ def _seeded(seed: int | None) -> Iterator[None]:
     random.seed(seed)
     # Python and numpy use the same algorithm: without the 1 they would draw the same numbers.
     np.random.seed([seed & 0xFFFFFFFF, seed >> 32, 1])
-    # torch uses 32 bits of it. Clear the highest bit, so that `torch.initial_seed()` fits a tensor.
+    # torch's numbers depend only on the lowest 32 bits. Clear the highest bit, so that
+    # `torch.initial_seed()` fits into a tensor.
     torch.default_generator.manual_seed(seed & (1 << 63) - 1)
     try:
         yield

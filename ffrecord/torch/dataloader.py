@@ -52,15 +52,16 @@ class DataLoader(ResumableLoader[T_co]):
     Args:
         dataset: a dataset of `ffrecord.torch`, or any other.
         batch_size: samples in a batch. None: no batches.
-        skippable: allow `set_step`. There is no need to turn it off; the original FFRecord needed
-            that for Lightning.
-        on_error: how bad samples are treated. It takes precedence over the dataset's `on_error`.
+        skippable: allow `set_step`. Only the original FFRecord needed False, for Lightning.
+        on_error: how bad samples are treated, as for `Dataset`. None: as the dataset's `on_error`
+            says.
         read_ahead: read the next batch while the present one is decoded.
         batch_seeds: seed the random numbers of Python, numpy and torch for each batch. Turn it
             off to keep the seeds that a `worker_init_fn` sets.
         snapshot_every_n_steps: the number of batches after which a worker asks an
-            `IterableDataset` for its state. Loading a state reads and drops the samples since
-            then. None: only after the first batch and at the end.
+            `IterableDataset` for its state again. A resumed loader reads and drops the samples
+            that came after the dataset's last state. None: a worker asks only after its first
+            batch and at the end.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class DataLoader(ResumableLoader[T_co]):
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.skipped: Skipped = []  # index and reason for every sample that was left out
         if self._ours:
-            inner = self.collate_fn  # already wrapped if this loader was made from another
+            inner = self.collate_fn  # already an Assembler if this loader was made from another
             inner = inner.collate_fn if isinstance(inner, Assembler) else inner
             policy = dataset.on_error if on_error is None else on_error  # type: ignore[attr-defined]
             self.collate_fn = Assembler(inner, policy)
@@ -105,7 +106,7 @@ class DataLoader(ResumableLoader[T_co]):
             kept=(self.prefetch_factor or 0) * self.num_workers + max(self.num_workers, 1) + 2,
         )
         self._steps.ahead = self._ahead()
-        self._steps.start = Start(self._step, self._step)  # a shared SkipableSampler may be set
+        self._steps.start = Start(self._step, self._step)  # the user's SkipableSampler has a step
         self._epoch = 0
         self._seed = self._base = self._progress = None
         self._place = Place()
@@ -117,7 +118,7 @@ class DataLoader(ResumableLoader[T_co]):
         return super()._index_sampler if self._iterable else self._steps
 
     def _ahead(self) -> int:
-        """Return how many batches later the same worker gets its next one; 0: no read-ahead."""
+        """Return how many batches later a worker gets its next batch, or 0 for no read-ahead."""
         if not self._ours or not self.read_ahead:
             return 0
         if not self.num_workers:
@@ -158,7 +159,7 @@ class DataLoader(ResumableLoader[T_co]):
         )
 
     def _renewed(self, progress: Progress, told: int | None) -> Epoch | None:
-        """Start the epoch again if `set_epoch` was called since; otherwise return None."""
+        """Start the epoch again if `set_epoch` was called after `iter()`; otherwise return None."""
         if self._progress is not progress or self._steps.epoch == told:
             return None
         self._epoch -= 1
@@ -185,7 +186,7 @@ class DataLoader(ResumableLoader[T_co]):
 
     @contextlib.contextmanager
     def _numbers_for_torch(self, resumed: State | None) -> Iterator[None]:
-        """Let torch draw its first random numbers, for a resumed epoch the same as before."""
+        """Let torch draw the epoch's first random numbers. A resumed epoch draws the same again."""
         begun = resumed is not None and resumed["begun"]
         base = None if resumed is None else resumed["base_rng"]
         program = random_state(None)
@@ -195,15 +196,18 @@ class DataLoader(ResumableLoader[T_co]):
             yield
         if resumed is None or not begun:
             return
-        # A resumed epoch drew its random numbers before it was saved: do not use up new ones.
+        # The resumed epoch drew these numbers before it was saved, so they must not count twice.
         set_random_state(None, program)
         if self._steps.draws.generator is not self.generator:
             self._restore(self.generator, resumed["generator"])
 
 
 def _in_torchs_order(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Insert torch's `multiprocessing_context` where the original's arguments do not have it."""
-    place = 9  # of the generator in the original, counted after dataset and batch size
+    """Insert None for torch's `multiprocessing_context` if the arguments have the original's order.
+
+    The original has a generator in its place.
+    """
+    place = 9  # counted after the dataset and the batch size
     if len(args) > place and isinstance(args[place], torch.Generator):
         return (*args[:place], None, *args[place:])
     return args

@@ -46,7 +46,7 @@ T_co = TypeVar("T_co", covariant=True)
 # Stop reading ahead for a reader after this many announced batches if none of them was read.
 MOST_UNREAD = 3
 _read_otherwise: WeakSet[FileReader] = WeakSet()
-"""Readers that are read with other indices than the announced ones. They get no read-ahead."""
+"""Readers whose datasets read other records than the announced ones. They get no read-ahead."""
 
 GetItem: TypeAlias = Callable[[Any, Any], Any]
 
@@ -161,10 +161,10 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
     def prefetch(self, indices: list[int]) -> None:
         """Start to read the records that `self[indices]` will read.
 
-        This assumes that each reader with a record for every sample is read with the same indices.
-        If a sampler gives tuples, the first item of each is the index. Read-ahead stops for a
-        reader if its first three announced batches are not read. Override this method if the
-        dataset reads other records.
+        This assumes that `self[indices]` reads the records `indices` from each reader that has at
+        least as many records as there are samples. If a sampler gives tuples, the first item of
+        each tuple is the index. Read-ahead stops for a reader if its first three announced batches
+        are not read. Override this method if the dataset reads other records.
         """
         length = len(self)
         indices = [index[0] if isinstance(index, tuple) and index else index for index in indices]
@@ -187,7 +187,7 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
         """The dataset's fingerprint: equal for the same data in the same order.
 
         It is computed from the length, the fingerprints of the readers, and the fingerprints of
-        other attributes, such as a `DatasetReader` or a torch dataset around one.
+        other attributes, such as a `DatasetReader` or a torch dataset that contains one.
         """
         return self.fingerprint_by(fingerprint_of)
 
@@ -200,7 +200,7 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
     def __repr__(self) -> str:
         """Return text with the length and the fingerprint.
 
-        It is the same in every process, because Grain compares it when it loads a state.
+        The text is the same in every process: Grain compares it when it loads a state.
         """
         try:
             return f"<{type(self).__name__}: {len(self)} samples, {fingerprint_of(self)[:16]}>"
@@ -222,7 +222,7 @@ class Subset(Dataset[T_co]):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, indices: Any) -> Any:  # a list here, for callers any key
+    def __getitem__(self, indices: Any) -> Any:  # always a list: `_takes_any_key` wraps this
         return fetch(self.dataset, self._inner(indices))
 
     def prefetch(self, indices: list[int]) -> None:
@@ -238,7 +238,8 @@ class Subset(Dataset[T_co]):
 class ConcatDataset(Dataset[T_co]):
     """Several datasets one after the other, read in batches. `a + b` makes one too.
 
-    If all datasets have the same `on_error`, it applies here too. Otherwise it is `"raise"`.
+    If all datasets have the same `on_error`, this dataset has it too. Otherwise its `on_error` is
+    `"raise"`.
     """
 
     def __init__(self, datasets: Iterable[TorchDataset[T_co]]) -> None:
@@ -257,7 +258,7 @@ class ConcatDataset(Dataset[T_co]):
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]
 
-    def __getitem__(self, indices: Any) -> Any:  # a list here, for callers any key
+    def __getitem__(self, indices: Any) -> Any:  # always a list: `_takes_any_key` wraps this
         parts = self._parts(indices)
         if len(parts) > 1:  # start all reads before waiting for the first
             for dataset, inner, _ in parts:
@@ -291,10 +292,10 @@ class ConcatDataset(Dataset[T_co]):
 
 
 def _is_one_each(samples: Any, count: int) -> bool:
-    """Return False if `samples` surely does not have one sample for each of `count` records.
+    """Return False if `samples` cannot be one sample for each of `count` records.
 
-    `process` may return a collated batch: a dictionary, a tensor, a tuple of parts or a list of
-    tensors.
+    `process` may also return a collated batch: a dictionary, a tensor, a tuple of parts or a list
+    of tensors.
     """
     if not isinstance(samples, (list, tuple)) or len(samples) == count:
         return True

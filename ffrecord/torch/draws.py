@@ -1,8 +1,8 @@
 """The random numbers that foreign samplers draw an epoch's order from.
 
 torch's samplers draw when the first index of an epoch is asked for. They draw from their own
-generator or from torch's global one. `RandomSampler` without a generator makes a new one, and seeds
-it from the global one.
+generator or from torch's global generator. A `RandomSampler` without a generator makes a new one
+for each epoch, with a seed that it draws from the global generator.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Draws:
     """The random numbers of one sampler.
 
     Args:
-        sampler: the sampler, or the sampler inside it if that one has the `generator`.
+        sampler: the sampler, or the sampler inside it if only the inner one has a `generator`.
     """
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
         self.touched = False  # True if an unknown kind of sampler used torch's global generator
-        self._seen = False  # True if an unknown kind of sampler was watched giving an item
+        self._seen = False  # True after an unknown kind of sampler was watched
 
     @property
     def generator(self) -> torch.Generator | None:
@@ -57,17 +57,17 @@ class Draws:
 
     @property
     def matter(self) -> bool:
-        """True if the order depends on random numbers, as far as was seen."""
+        """True if the order depends on random numbers, as far as is known."""
         return not self.never if self.known else self.touched
 
     @property
     def may_matter(self) -> bool:
-        """True if the order depends on random numbers, or nothing is known about it yet."""
+        """True if the order depends on random numbers, or if that is not known yet."""
         return self.matter or not (self.known or self._seen)
 
     @property
     def _seeds_its_own(self) -> bool:
-        """True if the sampler draws one seed from the global generator, and then uses only that."""
+        """True if the sampler draws only a seed for a new generator from the global generator."""
         return getattr(type(self._sampler), "__iter__", None) is RandomSampler.__iter__
 
     def origin(self, state: torch.Tensor | None = None) -> torch.Tensor:
@@ -85,9 +85,10 @@ class Draws:
 
     @contextlib.contextmanager
     def coming_from(self, origin: torch.Tensor | None) -> Iterator[None]:
-        """Make the sampler draw from `origin` in the block; None: change nothing.
+        """Make the sampler draw from the random state `origin` in the block; None: change nothing.
 
-        torch's global generator is restored, unless it would give the same order by itself.
+        If torch's global generator would give the same order anyway, it is used and not restored.
+        Otherwise it is left as it was before the block.
         """
         if origin is None:
             yield

@@ -1,6 +1,6 @@
-"""One pass over a loader: it counts the returned batches and keeps the states of the workers.
+"""Iteration over one epoch of a loader. It counts the returned batches and keeps workers' states.
 
-Workers run ahead of the main process, so only this count says where a loader is.
+Workers run ahead of the main process, so only this count says which batch is next.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Epoch(Iterator[Any]):
         report: a function that is called with the samples that were left out.
         length: a function that returns the number of batches left, or raises TypeError if it is
             not known.
-        in_order: True if batches come in their order.
+        in_order: True if batches come in the sampler's order.
         discarded: the number of batches to drop first.
         following: a function that makes the next epoch, for a resumed epoch that may have no
             batches left.
-        renewed: a function that makes this epoch again if `set_epoch` was called since, or returns
-            None. Lightning calls `set_epoch` after `iter()`, when workers already have their first
-            batches.
+        renewed: a function that makes this epoch again if `set_epoch` was called after `iter()`,
+            and otherwise returns None. Lightning calls `set_epoch` then, when workers already have
+            their first batches.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Epoch(Iterator[Any]):
         return got
 
     def _continue_as(self, other: Epoch) -> None:
-        """Continue as another epoch."""
+        """Take over all attributes of another epoch."""
         vars(self).update(vars(other))
 
     def __len__(self) -> int:

@@ -101,7 +101,7 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
     def __len__(self) -> int:
         return len(self._records)
 
-    def __getitem__(self, indices: Any) -> Any:  # a list here, for callers any key
+    def __getitem__(self, indices: Any) -> Any:  # always a list: `_takes_any_key` wraps this
         records = self._records[indices]
         for missing in (records == NOWHERE).nonzero()[0].tolist():
             self.folder.record(self._paths[indices[missing]])  # raises the error of opening it

@@ -1,11 +1,11 @@
 """A shuffle of 0 … n-1 that is computed in O(1) memory, for any positions in any order.
 
-It is a Feistel network over the smallest power of two that holds n. Each round XORs one half of an
-index's bits with a keyed hash of the other half. A round can be undone whatever the hash, so the
-network is a permutation. A result of n or more goes through the network again until it is below n
-(cycle walking), which leaves a permutation of 0 … n-1. The power of two is less than 2n, so this
-takes fewer than two passes on average. The keys are a hash of the seed and the epoch that is the
-same on every machine.
+The shuffle is a Feistel network over the smallest power of two that is at least n and 2. Each round
+XORs one half of an index's bits with a keyed hash of the other half. Such a round can be undone
+with any hash, so the network is a permutation. A result of n or more goes through the network again
+until it is below n (cycle walking). This gives a permutation of 0 … n-1. For n above 1, the power
+of two is less than 2n, so an index takes fewer than two passes on average. The keys are a hash of
+the seed and the epoch, so they are the same on every machine.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _Words: TypeAlias = npt.NDArray[np.uint32]
 _Indices: TypeAlias = npt.NDArray[np.uint64]
 
 # Four rounds make a Feistel network pseudo-random if its halves are wide. With halves of one or two
-# bits, many more are needed before all orders are equally likely: over 100,000 seeds, the 120
-# orders of five numbers showed a bias after 16 rounds and none after 32.
+# bits, many more rounds are needed before all orders are equally likely: over 100,000 seeds, the
+# 120 orders of five numbers showed a bias after 16 rounds and no bias after 32.
 ROUNDS = 16
 SMALL_BITS = 12
 SMALL_ROUNDS = 48
@@ -34,8 +34,8 @@ LARGEST = 1 << 62
 class Permutation:
     """The order of the numbers below n for a seed and an epoch.
 
-    `permutation(positions)` returns the numbers at these positions. It is immutable, so any thread
-    may use it.
+    `permutation(positions)` returns the numbers at these positions. A permutation is immutable, so
+    any thread may use it.
     """
 
     __slots__ = ("_high", "_keys", "_low", "n")
@@ -71,7 +71,7 @@ class Permutation:
         return images.view(np.int64).reshape(asked.shape)
 
     def _encrypt(self, indices: _Indices) -> _Indices:
-        """Send indices through the network once: a permutation of the power of two."""
+        """Send indices through the network once. The results may be n or more."""
         low_mask, high_mask = _mask(self._low), _mask(self._high)
         high = (indices >> np.uint64(self._low)).astype(np.uint32)
         low = indices.astype(np.uint32) & low_mask
@@ -90,7 +90,7 @@ def _mask(bits: int) -> np.uint32:
 
 
 def _round_keys(seed: int, epoch: int, rounds: int) -> list[tuple[np.uint32, np.uint32]]:
-    """Return the keys of each round. Seed and epoch may be any integers, large or negative too."""
+    """Return a pair of keys for every two rounds. Seed and epoch may be any integers."""
     digest = hashlib.shake_128(f"ffrecord permutation 1:{seed}:{epoch}".encode())
     words = [np.uint32(word) for word in struct.unpack(f"<{rounds}I", digest.digest(4 * rounds))]
     return list(zip(words[::2], words[1::2], strict=True))

@@ -43,7 +43,7 @@ def set_random_state(generator: torch.Generator | None, state: torch.Tensor) -> 
 
 
 def generator_at(state: torch.Tensor) -> torch.Generator:
-    """Return a new generator in a state."""
+    """Return a new generator with the given state."""
     generator = torch.Generator()
     generator.set_state(state)
     return generator
@@ -83,13 +83,15 @@ def encoded(state: torch.Tensor) -> Encoded:
     if torch.equal(torch.Generator().manual_seed(seed).get_state(), state):
         return seed
     words = np.frombuffer(state.numpy().tobytes(), np.uint32)
-    # Every second word is zero: put side by side, the zeros compress to almost nothing.
+    # Every second word is zero. Moved to the end, the zeros compress to almost nothing.
     packed = zlib.compress(words.reshape(-1, 2).T.tobytes(), 9)
     return base64.b85encode(packed).decode()
 
 
 def decoded(value: Any) -> torch.Tensor:
-    """Return the state that `encoded` turned into this value. It may also be a tensor (version 1).
+    """Return the state that `encoded` turned into this value.
+
+    The value may also be a tensor, as in states of version 1.
 
     Raises:
         ValueError: the value is not a generator's state.

@@ -9,20 +9,21 @@ from ffrecord.archive.folder import PackedFolder
 from ffrecord.records.fingerprints import has_fingerprint
 from ffrecord.records.reader import FileReader
 
-# Longer lists are not searched for every batch, unless they begin with a reader: they usually hold
-# names or numbers.
+# Longer lists are searched only if they begin with a reader. They usually hold names or numbers,
+# and a search for every batch would be slow.
 MANY = 1000
 
 
 class ReaderRegistry:
     """Base class of objects that list their readers.
 
-    It finds every `FileReader` and `PackedFolder` in the object's attributes, and in attributes
-    that are a list, a tuple or a dictionary. It also searches the registries among them.
+    `ffreaders` finds every `FileReader` and `PackedFolder` among the object's attributes, and in
+    attributes that are a list, a tuple or a dictionary. If it finds another `ReaderRegistry`, it
+    searches that one too.
     """
 
     def ffreaders(self) -> list[FileReader]:
-        """Return all readers once: first this object's, then the readers of its registries."""
+        """Return each reader once: first this object's readers, then the readers of registries."""
         found: dict[int, FileReader] = {}
         for value in self._everything():
             if isinstance(value, PackedFolder):
@@ -44,7 +45,7 @@ class ReaderRegistry:
         return list(found.values())
 
     def _everything(self) -> Iterator[Any]:
-        """Yield the attributes of this object and of the registries in it, with list items."""
+        """Yield the attributes of this object and of registries in it. Lists yield their items."""
         seen: set[int] = set()
         waiting: list[ReaderRegistry] = [self]
         for registry in waiting:  # the list grows during the loop

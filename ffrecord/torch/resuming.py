@@ -1,7 +1,7 @@
 """`ResumableLoader`: the part of `DataLoader` that saves and loads the loader's state.
 
-`DataLoader` itself iterates. It asks this class for the states in which an epoch and its workers
-begin. Use a loader from one thread. A state that does not fit raises `StateError`.
+`DataLoader` iterates. This class gives it the states in which an epoch and its workers begin. Use a
+loader from one thread. A state that does not fit raises `StateError`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
     _base: torch.Tensor | None  # the random state that torch draws its workers' seeds from
     _progress: Progress | None  # of the present epoch
     _place: Place  # the position in an IterableDataset
-    _loaded: State | None  # a loaded state that no epoch has begun with yet, as it was passed in
-    _resumed: State | None  # the same state, checked
+    _loaded: State | None  # a loaded state, unchanged; None after an epoch has begun with it
+    _resumed: State | None  # the same state after `checked`
 
     # ---- kinds of datasets ---------------------------------------------------------------
 
@@ -94,10 +94,11 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         return self.persistent_workers and self._iterator is not None
 
     def _epoch_seed(self) -> int | None:
-        """Return the seed for the random transforms of the epoch that begins.
+        """Return the seed for the random transforms of the next epoch.
 
-        It is computed from the seed that torch is about to draw for its workers in the first epoch,
-        from the epoch's number and from the rank. Later draws by the program do not change it.
+        It is computed from a base seed, the epoch's number and the rank. The base seed is the seed
+        that torch is about to draw for its workers when the first epoch begins. Later draws by the
+        program do not change it.
         """
         if not self.batch_seeds or not self._ours:
             return None
@@ -110,7 +111,7 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
     # ---- datasets that save their own state ----------------------------------------------
 
     def _workers_at_the_beginning(self, resumed: State | None) -> WorkerStates:
-        """Return the states in which the workers, or this process, begin; None: a fresh start."""
+        """Return the state in which each worker, or this process, begins; None: a fresh start."""
         count = max(self.num_workers, 1)
         if resumed is not None and resumed["workers"]:
             return list(resumed["workers"])
@@ -181,10 +182,10 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         steps.start = Start(step, step, origin=steps.start.origin)
 
     def state_dict(self) -> State:
-        """Return the loader's position: after the last batch that it returned.
+        """Return the loader's position, which is after the last batch that it returned.
 
-        This never raises. If the position is not known, it warns, and loading the state raises a
-        `StateError` that says why.
+        This never raises. If the position is not known, this method warns, and loading the returned
+        state raises a `StateError` that says why.
         """
         if self._loaded is not None:
             return dict(self._loaded)
@@ -258,7 +259,10 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         return None, draws.origin(ahead.get_state())
 
     def _base_state(self, begun: bool) -> Any:
-        """Return the random state of the workers' seeds, if the datasets' states depend on it."""
+        """Return the random state that torch draws its workers' seeds from, or None.
+
+        It is saved only if the workers' states of the dataset may depend on these seeds.
+        """
         if not self.num_workers or not (self._stateful or self._iterable):
             return None
         if begun or self._pool_stays:
@@ -266,11 +270,11 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         return encoded(random_state(None)) if self.generator is None else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state: the next iteration begins with the first batch not seen.
+        """Continue from a saved state: the next iteration begins after the last returned batch.
 
-        After the last batch of an epoch, that is the first batch of the next epoch. A `generator`
-        that was passed to the loader or its sampler is restored too. torch's global generator is
-        not: restore it yourself.
+        If that was the last batch of an epoch, the next epoch begins. A `generator` that was passed
+        to the loader or its sampler is restored too. torch's global generator is not restored:
+        restore it yourself.
 
         Raises:
             StateError: the state belongs to a loader with other data or other settings.
@@ -310,7 +314,7 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
         skip = 0 if steps.seekable or own is not None else step
         steps.start = Start(skip, step, self._epoch_seed(), origin, own, frozenset(saved["given"]))
         if steps.count is not None and len(steps) == 0:
-            # The state is after the last batch. Let the sampler make the draws of that epoch, so
+            # The saved epoch has no batches left. Let the sampler make all draws of that epoch, so
             # that the next epoch has the right order.
             steps.pass_over()
             steps.start = Start()

@@ -1,9 +1,9 @@
 """Samplers that shuffle in O(1) memory. They can seek and resume.
 
 The order of an epoch is a `Permutation` of the dataset's indices. The same seed gives the same
-order on every machine. Rank r takes the positions r, r + ranks, r + 2 * ranks, … of the order.
-So the ranks together have always seen the beginning of the order, and its length is the position
-in the state. Any other number of ranks can continue from there.
+order on every machine. Rank r takes the positions r, r + ranks, r + 2 * ranks, … of the order. So
+all ranks together have always seen the beginning of the order, without gaps. The state holds the
+length of this beginning as `position`, and any other number of ranks can continue from there.
 
 A sampler's state is the position of its latest iteration. A state that does not fit raises
 `StateError`.
@@ -73,7 +73,7 @@ class _Shuffle:
         return self._begin
 
     def count_from(self, begin: int, skip: int = 0) -> int:
-        """Return the number of indices from position `begin` on, less `skip` of them."""
+        """Return the number of this rank's indices from position `begin` on, minus `skip`."""
         return max(self._count(begin) - skip, 0)
 
     def _indices(self) -> Iterator[int]:
@@ -97,7 +97,8 @@ class _Shuffle:
     def set_epoch(self, epoch: int) -> None:
         """Use the order of `epoch` from the next iteration on.
 
-        It starts at the beginning, unless a loaded state is in the middle of the same epoch.
+        The next iteration starts at the beginning of the order, unless a loaded state is in the
+        middle of the same epoch.
         """
         if epoch != self.epoch:
             self._begin = 0
@@ -175,8 +176,8 @@ class _Shuffle:
 class ShuffleSampler(_Shuffle, Sampler[int]):
     """A sampler that gives all indices in random order, in O(1) memory.
 
-    Each iteration is the next epoch, with another order. `set_epoch` or a loaded state choose
-    the epoch instead.
+    Each iteration is the next epoch, with another order. `set_epoch` or a loaded state chooses
+    another epoch.
 
     Args:
         data_source: the dataset, or its length.
@@ -191,7 +192,8 @@ class ShuffleSampler(_Shuffle, Sampler[int]):
         self._prepare(data_source)
 
     def __iter__(self) -> Iterator[int]:
-        # A generator, because torch makes an iterator that it does not use: it begins no epoch.
+        # A generator function: an iterator that is never used must not begin an epoch, and torch
+        # makes such iterators.
         if self._begun:
             self.epoch += 1
         self._begun = True
@@ -213,15 +215,16 @@ class ShuffleSampler(_Shuffle, Sampler[int]):
 class DistributedShuffleSampler(_Shuffle, DistributedSampler[int]):
     """A `ShuffleSampler` for one of several ranks, in place of torch's `DistributedSampler`.
 
-    As in torch, the order changes only after `set_epoch`. All ranks get equally many indices:
-    some indices are repeated from the beginning of the order, or left out with `drop_last`. The
-    state holds for all ranks, and assumes that all have yielded equally many indices.
+    As in torch, the order changes only after `set_epoch`. All ranks get equally many indices. If
+    the length does not divide equally, indices from the beginning of the order are repeated, or
+    with `drop_last` the last ones are left out. One state fits all ranks. It assumes that all ranks
+    have yielded equally many indices.
 
     Args:
         dataset: the dataset.
         num_replicas: the number of ranks; by default from `torch.distributed`.
         rank: the rank of this process; by default from `torch.distributed`.
-        shuffle: False: keep the order of the dataset.
+        shuffle: True to shuffle, False to keep the order of the dataset.
         seed: an integer. It must be the same on all ranks.
         drop_last: leave out indices that do not divide equally, instead of repeating some.
     """

@@ -1,7 +1,7 @@
 """The batches of an epoch as a loader sends them to its workers.
 
 An epoch can begin at any batch. Each request also names the batch that the same worker gets next.
-A loader uses its `Steps` from one thread.
+Use `Steps` from one thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SamplerState: TypeAlias = dict[str, Any]
 END = object()
 SEEKABLE = (ShuffleSampler, DistributedShuffleSampler)
 # Samplers that fix the order of an epoch when it begins, so batches may be asked for early. Any
-# other sampler may choose a batch only when it is asked, for example by the last batch's losses.
+# other sampler may choose a batch when it is asked, for example from the losses of the last batch.
 SETTLED = (
     *SEEKABLE, SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler,
     DistributedSampler, list, tuple, range, torch.Tensor, np.ndarray,
@@ -48,13 +48,13 @@ class Start:
     """The point at which an epoch begins."""
 
     skip: int = 0  # the number of the sampler's batches to leave out
-    number: int = 0  # the number in the epoch of the first batch after them
+    number: int = 0  # the number of the first batch after the skipped ones, in the epoch
     seed: int | None = None  # for the random transforms of the batches
     origin: torch.Tensor | None = None  # the random state that the order is drawn from
     sampler: SamplerState | None = None  # the sampler's state, if it has a state_dict
     given: frozenset[int] = frozenset()  # batches after `number` that were returned already
-    passing: int = 0  # the number of workers that get an empty batch before the next one's turn
-    restored: tuple[Any, ...] = ()  # states of the dataset for the workers, from that turn on
+    passing: int = 0  # the number of workers that get an empty batch first, to pass their turn
+    restored: tuple[Any, ...] = ()  # the dataset's state for each worker, in the order of turns
 
 
 class Steps(Sampler[Any]):
@@ -67,11 +67,12 @@ class Steps(Sampler[Any]):
     Args:
         source: the batch sampler or the sampler.
         batched: True if `source` gives batches.
-        ahead: how many batches later the same worker gets its next one; 0: no read-ahead.
+        ahead: how many batches later a worker gets its next batch; 0: no read-ahead.
         promises: True if the dataset takes `BatchRequest`s: it is ours, or wrapped.
-        ours: True if the dataset is ours. A list is then several indices, not one key.
-        kept: how many states of a sampler with a `state_dict` are kept. It must cover all batches
-            that can be under way.
+        ours: True if the dataset is ours. Then a list from the sampler is several indices. For
+            other datasets it is one key.
+        kept: how many states of a sampler with a `state_dict` are kept. It must be at least the
+            number of batches that workers can have at a time.
     """
 
     def __init__(
@@ -177,7 +178,8 @@ class Steps(Sampler[Any]):
         return max(count - len(start.given), 0)
 
     def __iter__(self) -> Iterator[Any]:
-        # A torch loader with workers makes two iterators and uses one: do not draw or seek yet.
+        # A torch loader with workers makes two iterators and uses one. So do not draw or seek
+        # before the first batch is asked for.
         self.present = _Iteration(self, self.start, waits=True)
         return self.present
 
@@ -189,7 +191,7 @@ class Steps(Sampler[Any]):
         return _own_state(self)
 
     def pass_over(self) -> None:
-        """Iterate the rest of an epoch, so that the sampler makes its draws."""
+        """Iterate over the rest of an epoch and drop it, so that the sampler makes its draws."""
         for _ in _Iteration(self, self.start).numbered():
             pass
 
@@ -200,7 +202,9 @@ class _Iteration(Iterator[Any]):
     def __init__(self, steps: Steps, start: Start, waits: bool = False) -> None:
         self.steps = steps
         self.start = start
-        self.waits = waits  # True until the first batch; our sampler's position is for this epoch
+        # True until the first batch is asked for. The position of our sampler is for this epoch
+        # until then, and for the next epoch afterwards.
+        self.waits = waits
         self.origin = start.origin  # the random state that the order is drawn from
         self._states: deque[tuple[int, SamplerState | None]] = deque(maxlen=steps.kept)
         self._batches: Iterator[Any] | None = None
@@ -222,8 +226,8 @@ class _Iteration(Iterator[Any]):
     def pin(self) -> None:
         """Fix the random state that the order will be drawn from, if it was not drawn yet.
 
-        This is called when a state is saved. The order must be the same after resuming, even if the
-        program draws random numbers in between.
+        Saving a state calls this. The order must be the same after resuming, even if the program
+        draws random numbers before the first batch.
         """
         if not self.drawn and self.origin is None and not self.steps.draws.never:
             self.origin = self.steps.draws.origin()
@@ -290,15 +294,16 @@ class _Iteration(Iterator[Any]):
         return _Once(indices)
 
     def _items(self, indices: _Once) -> Iterator[Any]:
-        """Return an iterator over the indices, in batches if the loader makes batches."""
+        """Return an iterator over the indices, or over batches if the loader makes batches."""
         steps = self.steps
-        once: Any = indices.inner if steps.settled else indices  # torch's iterators need no guard
+        # Iterators of known samplers return themselves from `iter()`, so they need no `_Once`.
+        once: Any = indices.inner if steps.settled else indices
         if steps.source is steps.sampler:
             return once  # type: ignore[no-any-return]
         return iter(BatchSampler(once, steps.source.batch_size, steps.source.drop_last))
 
     def _with_more(self, keys: Iterator[tuple[int, Any]]) -> Iterator[BatchRequest]:
-        """Yield a request for each batch: its number, its seed and the worker's next indices."""
+        """Yield a request for each batch, with its number, seed and the worker's next indices."""
         steps, start = self.steps, self.start
         restored = deque(start.restored)
         for _ in range(start.passing):
@@ -320,7 +325,7 @@ class _Iteration(Iterator[Any]):
 
 
 def _own_state(steps: Steps, indices: _Once | None = None) -> SamplerState | None:
-    """Return the states of the sampler and its iterator; None if both do not save one."""
+    """Return the states of the sampler and its iterator; None if neither saves one."""
     sampler = own_state(steps.sampler)
     iterator = None if indices is None else own_state(indices.inner)
     if sampler is None and iterator is None:

@@ -1,9 +1,9 @@
 """`SkipableSampler`: a batch sampler whose first batches can be skipped.
 
-Loaders of the original FFRecord have one as `loader.batch_sampler`, and programs set its step. Our
-loaders skip steps themselves, but have this object for such programs. It is a subclass of torch's
-`BatchSampler`, because Lightning and Accelerate make new loaders from a batch sampler's `sampler`,
-`batch_size` and `drop_last`.
+In the original FFRecord, `loader.batch_sampler` is a `SkipableSampler`, and programs set its step.
+Our loaders skip steps themselves, but keep this object for such programs. It is a subclass of
+torch's `BatchSampler`, because Lightning and Accelerate make new loaders from a batch sampler's
+`sampler`, `batch_size` and `drop_last`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class SkipableSampler(BatchSampler):
     """A batch sampler that skips the first batches, as many as `set_step` says.
 
     Args:
-        sampler: gives indices if `batch_size` is set, otherwise batches.
+        sampler: a sampler of indices if `batch_size` is set, otherwise a sampler of batches.
         batch_size: indices in a batch, as in torch's `BatchSampler`.
         drop_last: leave out a last batch that is smaller, as in torch's `BatchSampler`.
 
@@ -44,7 +44,7 @@ class SkipableSampler(BatchSampler):
             self.batches = BatchSampler(sampler, batch_size, drop_last)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Change `batches` too: some programs set a loader's sampler or batch size this way."""
+        """Change `batches` too, because some programs set `sampler` or `batch_size` here."""
         super().__setattr__(name, value)
         makes_batches = getattr(self, "batches", None) is not getattr(self, "sampler", None)
         if makes_batches and name in ("sampler", "batch_size", "drop_last"):
@@ -84,7 +84,7 @@ class Skipping:
         self._skipable.step = step
 
     def _take_batch_sampler(self: Any, *, skippable: bool) -> Any:
-        """Replace the batch sampler that torch made by a `SkipableSampler`.
+        """Replace the batch sampler that torch made with a `SkipableSampler`.
 
         A batch sampler from the user stays. If it is a `SkipableSampler`, it is shared.
 

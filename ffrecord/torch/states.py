@@ -1,7 +1,7 @@
 """The fields of a loader's state, and checks of a state that is loaded.
 
 A state consists of JSON values, unless a dataset or a sampler puts other values into its own part.
-States of version 1, which has generators' states as tensors, can be loaded too. A malformed state
+States of version 1 can be loaded too. They contain generators' states as tensors. A malformed state
 raises `StateError`.
 """
 

@@ -23,11 +23,11 @@ from ffrecord.torch.wrapping import Wrapper, inner_of
 WorkerState: TypeAlias = dict[str, Any]
 
 FIELDS = {"given", "batches", "at", "ended", "over", "dataset", "iterator"}
-PASS = object()  # a placeholder for samples of a worker whose turn has passed
+PASS = object()  # a placeholder sample, for an empty batch of a worker that passes its turn
 
 
 def after_the_epoch(state: WorkerState | None) -> WorkerState | None:
-    """Return a worker's state changed from the end of an epoch to the beginning of the next."""
+    """Turn a worker's state at the end of an epoch into one at the beginning of the next."""
     return None if state is None else {**state, "over": True, "given": 0, "batches": 0}
 
 
@@ -37,8 +37,8 @@ class Place:
     Args:
         states: the state of each worker, or of this process if there are no workers. None: from
             the beginning.
-        turn: the worker that gives the first batch. torch asks the workers before it first; they
-            return an empty batch.
+        turn: the worker that gives the first batch. torch asks workers with lower numbers earlier,
+            so these return an empty batch first.
     """
 
     def __init__(self, states: Sequence[WorkerState | None] = (), turn: int = 0) -> None:
@@ -76,8 +76,8 @@ class Stream(Wrapper):
 class Samples(Iterator[Any]):
     """The samples of one worker, from a state on.
 
-    The state is loaded when the first sample is asked for, not earlier. Loading it may set torch's
-    random numbers, and a loader restores those at the end of `iter()`.
+    The state is loaded when the first sample is asked for, not earlier. Loading a state may set
+    torch's random numbers, and a loader resets these at the end of `iter()`.
     """
 
     def __init__(self, dataset: Any, state: WorkerState | None, passing: bool) -> None:
@@ -106,7 +106,7 @@ class Samples(Iterator[Any]):
         return sample
 
     def _restore(self, state: WorkerState) -> None:
-        """Load the states of the dataset and its iterator, then drop the samples given since."""
+        """Load the states of dataset and iterator, then drop samples that were given after them."""
         dataset = self._dataset
         own, iterators = copy.deepcopy((state["dataset"], state["iterator"]))
         known, ended, over = state["at"], state["ended"], state["over"]
@@ -118,7 +118,7 @@ class Samples(Iterator[Any]):
         if iterators is not None:
             iterator.load_state_dict(iterators)
         if over and iterator is not None and not ended:
-            _pass_over(iterator)  # to the end, because that may change the dataset
+            _pass_over(iterator)  # reaching the end may change the dataset
         if over or (own is None and iterators is None):
             iterator, known = iter(dataset), 0
         self._given, self._batches, self._ended = state["given"], state["batches"], False
@@ -129,7 +129,11 @@ class Samples(Iterator[Any]):
         self._iterator = iterator
 
     def after_batch(self, every: int) -> WorkerState:
-        """Return the state after a batch: complete after each `every` batches, otherwise counts."""
+        """Count a batch and return the state after it.
+
+        The state is complete for the first batch, for every `every`-th batch, and after the end of
+        the samples. For other batches it has only the counts.
+        """
         self._batches += 1
         if self._ended or self._batches == 1 or self._batches % every == 0:
             return self.state()
@@ -152,9 +156,9 @@ class Samples(Iterator[Any]):
 
 
 def _pass_over(iterator: Any, count: int | None = None) -> None:
-    """Read and drop `count` samples, or all.
+    """Read and drop `count` samples, or all samples.
 
-    This calls only `next`: some iterators start again when `iter` is called on them.
+    This calls only `next`, because some iterators start again when `iter` is called on them.
     """
     end = object()
     numbers = itertools.count() if count is None else range(count)
@@ -168,8 +172,8 @@ class Stamping:
 
     Args:
         collate_fn: the loader's collate function.
-        place: the stream's `Place`. Stream and collate function are pickled together, so that they
-            share it in a worker too.
+        place: the stream's `Place`. A worker gets the stream and this function in one pickle, so
+            they share the place there too.
         every: the number of batches after which the dataset is asked for its state.
     """
 

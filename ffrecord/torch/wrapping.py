@@ -1,4 +1,4 @@
-"""Wrappers around foreign datasets, which workers get in their place.
+"""Wrappers around foreign datasets. Workers get the wrapper in place of the dataset.
 
 A wrapper passes all attributes on to the dataset inside. So a `worker_init_fn` can read and change
 `get_worker_info().dataset` as if it were the dataset itself.

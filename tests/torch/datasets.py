@@ -51,7 +51,7 @@ def number_of(data: Bytes) -> int:
 
 
 class Processed(Dataset[int]):
-    """A dataset in the original's older style: the base class opens the files; `process`."""
+    """A dataset in the original's older style: the base class opens files, `process` decodes."""
 
     def process(self, indices: list[int], data: list[Bytes]) -> list[int]:
         assert len(indices) == len(data)
@@ -73,7 +73,7 @@ class Reading(Dataset[int]):
 
 
 class Both(Dataset[tuple[int, int]]):
-    """A dataset of pairs: one sample in each style."""
+    """A dataset of pairs: the same sample read in each style."""
 
     def __init__(self, fname: Path) -> None:
         self.parts = [Processed(fname), Reading(fname)]

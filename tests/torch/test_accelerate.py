@@ -1,4 +1,4 @@
-"""Accelerate with our loader inside: Accelerate's shares of the batches, our options and states."""
+"""Accelerate with our loader inside: Accelerate splits the batches; our options and states work."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def made(numbers: Path, kind: str, workers: int = 0, seed: int = 3) -> DataLoade
 def test_a_prepared_loader_gives_the_same_batches(
     kind: str, accelerator: Any, numbers: Path
 ) -> None:
-    """Check random transforms too."""
+    """The compared batches include random transforms."""
     loader, prepared = made(numbers, kind), prepare_loader(accelerator, made(numbers, kind))
     for _ in range(2):
         assert batches(prepared) == batches(loader)
@@ -186,7 +186,7 @@ def test_two_processes_get_accelerates_shares(numbers: Path, tmp_path: Path) -> 
         assert [[batch[0] for batch in epoch] for epoch in epochs] == theirs
         for epoch in (gathered[: len(gathered) // 2], gathered[len(gathered) // 2 :]):
             assert sorted(n for batch in epoch for n in batch) == list(range(N))
-    # Each process draws other random transforms.
+    # The random transforms differ between the processes.
     assert ranks[0][0][0][0][1] != ranks[1][0][0][0][1]
 
 

@@ -55,7 +55,7 @@ def expected(dataset: Any, epochs: int = 1, **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize("workers", [0, 2, 4])
 @pytest.mark.parametrize("make", STYLES)
-def test_batches_equal_those_of_torch(make: Any, workers: int, numbers: Path) -> None:
+def test_batches_are_the_same_as_in_torch(make: Any, workers: int, numbers: Path) -> None:
     options: dict[str, Any] = {"multiprocessing_context": "fork"} if workers else {}
     dataset = make(numbers)
     loader = DataLoader(
@@ -70,7 +70,7 @@ def test_batches_equal_those_of_torch(make: Any, workers: int, numbers: Path) ->
 
 @pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_batches_of_spawned_workers_equal_those_of_torch(
+def test_batches_of_spawned_workers_are_the_same_as_in_torch(
     method: str, workers: int, numbers: Path
 ) -> None:
     """Test both styles at once, because such workers take seconds to start."""
@@ -120,7 +120,7 @@ def test_persistent_workers_equal_torch_over_three_epochs(numbers: Path) -> None
 def test_the_order_of_a_shuffle_sampler_does_not_depend_on_workers(
     workers: int, numbers: Path
 ) -> None:
-    """torch's loaders with workers call `iter()` on a sampler twice."""
+    """torch's loaders with workers call `iter()` on a sampler twice. Only one call counts."""
     dataset = Processed(numbers)
     loader = DataLoader(dataset, SIZE, sampler=ShuffleSampler(dataset, seed=3), num_workers=workers)
     alone = ShuffleSampler(N, seed=3)
@@ -464,7 +464,7 @@ class Seeds(Processed):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_seeds_fit_into_a_tensor(workers: int, numbers: Path) -> None:
-    """default_collate makes a tensor of seeds, for example for another library."""
+    """A dataset may return its seed, for example for another library. It becomes a tensor."""
     dataset = Seeds(numbers)
     found = []
     for seed in range(8):
@@ -476,8 +476,8 @@ def test_seeds_fit_into_a_tensor(workers: int, numbers: Path) -> None:
     assert len(set(found)) == len(found)
 
 
-def test_random_numbers_are_those_of_the_whole_64_bit_seed(numbers: Path) -> None:
-    """torch gets 63 bits of the seed, but its numbers are the same as for all 64."""
+def test_random_numbers_are_the_same_as_with_the_whole_64_bit_seed(numbers: Path) -> None:
+    """torch gets 63 bits of the seed, but its random numbers are the same as with all 64 bits."""
     batch = BatchRequest([0], seed=(1 << 63) + 12345, number=0)
     delivery = Assembler(as_list, "raise")(Noisy(numbers).__getitems__(batch))
     (sample,) = delivery.batch[0]
@@ -489,7 +489,7 @@ def test_random_numbers_are_those_of_the_whole_64_bit_seed(numbers: Path) -> Non
 def test_an_archive_replaced_between_epochs_is_an_error_for_new_workers(
     folder: bool, tmp_path: Path
 ) -> None:
-    """Spawned workers open it by name. This process keeps reading the file that it has open."""
+    """Spawned workers open the archive by name. Forked workers read the file that is open."""
     path, other = tmp_path / "a.ffr", tmp_path / "b.ffr"
     dataset: Any
     if folder:
@@ -513,10 +513,10 @@ def test_an_archive_replaced_between_epochs_is_an_error_for_new_workers(
 
 
 def made_again(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
-    """Make a copy of a loader with another sampler, by Lightning's rules.
+    """Make a copy of a loader with another sampler, in the same way as Lightning.
 
-    The arguments are the instance's attributes that have the names of parameters, unless they equal
-    the defaults. Parameters of torch's class count too, because this class takes `**options`.
+    The arguments are the loader's attributes that have the names of parameters, unless they equal
+    the defaults. Parameters of torch's class count too, because our class takes `**options`.
     """
     attributes = {k: v for k, v in vars(loader).items() if k[0] != "_"}
     attributes["multiprocessing_context"] = loader.multiprocessing_context
@@ -575,7 +575,7 @@ def test_workers_find_relative_paths_after_a_change_of_folder(
     assert plain(pickle.loads(pickle.dumps(dataset))[[3, 1]]) == plain(dataset[[3, 1]])
 
 
-def test_the_length_of_an_iterator_is_right_also_when_resumed(numbers: Path) -> None:
+def test_the_length_of_a_resumed_iterator_is_the_number_of_batches_left(numbers: Path) -> None:
     loader = DataLoader(Processed(numbers), SIZE)
     begun = iter(loader)
     next(begun)

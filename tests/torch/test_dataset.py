@@ -87,7 +87,7 @@ def test_one_index_gives_one_sample(make: Make, key: Any, numbers: Path) -> None
         st.none() | st.integers(-5, 5).filter(bool),
     )
 )
-def test_a_slice_of_samples_equals_that_of_a_list(make: Make, numbers: Path, key: slice) -> None:
+def test_a_slice_works_as_for_a_list(make: Make, numbers: Path, key: slice) -> None:
     assert make(numbers)[key] == list(range(N))[key]
 
 
@@ -170,7 +170,7 @@ class Returning(Processed):
     ids=[
         "fewer",
         "more",
-        "none",
+        "an empty list",
         "a tuple",
         "an empty tuple",
         "arrays as long as the batch",
@@ -374,7 +374,7 @@ def test_a_subset_equals_a_subset_of_a_list(
 
 @given(st.data())
 def test_a_sum_equals_a_sum_of_lists(numbers: Path, data: st.DataObject) -> None:
-    """Parts may be empty, the same, subsets, sums, or torch datasets."""
+    """Parts may be empty, repeated, subsets, sums, or torch datasets."""
     dataset = Reading(numbers)
     tensors = TensorDataset(torch.arange(100, 105))
     pieces = [
@@ -415,5 +415,5 @@ def test_plus_makes_a_sum(numbers: Path) -> None:
     assert (dataset + TensorDataset(torch.arange(3)))[-1] == (torch.tensor(2),)
 
 
-def test_records_equal_those_that_were_written(numbers: Path) -> None:
+def test_records_are_read_as_written(numbers: Path) -> None:
     assert number_of(FileReader(numbers).read_one(5)) == 5

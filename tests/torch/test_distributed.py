@@ -1,4 +1,4 @@
-"""Ranks in processes, with gloo: every sample comes once; another number of ranks can resume."""
+"""Ranks in separate processes, with gloo: samples come once, and fewer ranks can resume."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_ranks_cover_every_sample_once_and_fewer_ranks_continue(folder: Path) ->
         range(COUNT)
     )
     assert all(len(rank[0][0]) == COUNT // 4 // SIZE for rank in four)
-    # Each rank draws other random transforms.
+    # The random transforms differ between the ranks.
     assert len({rank[0][0][0][1][0] for rank in four}) == 4
     before = [number for rank in four for number in numbers_of(rank[1])]
     assert len(set(before)) == len(before) == 4 * 2 * SIZE

@@ -1,4 +1,4 @@
-"""States are refused for other data: with all our readers, also inside torch's datasets."""
+"""A state of other data is refused: for all our readers, also inside torch's datasets."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def images(folder: Path, version: int) -> PackedFolderDataset:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes([number, version]))
     for path in [folder / "images", *(folder / "images").rglob("*")]:
-        os.utime(path, (1, 1))  # an archive keeps times
+        os.utime(path, (1, 1))  # an archive stores times, which change its fingerprint
     pack_folder(folder / "images", folder / "images.ffr")
     return PackedFolderDataset(folder / "images.ffr", bytes, extensions=None)
 
@@ -99,7 +99,8 @@ def same(datapoint: Any, seed: int) -> Any:
     return datapoint
 
 
-# Functions that make a dataset from a folder and a version of its data. All have one length.
+# Functions that make a dataset in a folder, with a version of its data. All versions have the same
+# length.
 MAKERS: dict[str, Callable[[Path, int], Any]] = {
     "Dataset": numbers,
     "DatasetReader": fields,
@@ -190,7 +191,7 @@ def sha256(data: bytes) -> str:
     "kind", ["DatasetReader", "random_split", "Subset of a reader", "attribute"]
 )
 def test_a_state_of_version_1_with_a_shorter_fingerprint_loads(kind: str, tmp_path: Path) -> None:
-    """Version 1 knew only the length of these, alone or as a part of a fingerprint."""
+    """Version 1 used only the length of these datasets, alone or as a part of a fingerprint."""
     data = MAKERS[kind](tmp_path, 0)
     loader = DataLoader(data, 2, sampler=ShuffleSampler(data))
     iterator = iter(loader)

@@ -1,8 +1,9 @@
 """Packed folders as datasets, compared with a model of torchvision's ImageFolder.
 
 The model is written with os.walk and follows ImageFolder's documentation. The classes are the top
-folders, sorted. The samples are all files below them with a known extension in any case: folder by
-folder in the order of their paths, and sorted by name within each.
+folders, sorted. The samples are all files below them with a known extension, in upper or lower
+case. They come folder by folder in the order of the folders' paths, and sorted by name within a
+folder.
 """
 
 from __future__ import annotations
@@ -104,14 +105,14 @@ def assert_like(dataset: PackedFolderDataset, root: Path, prefix: str = "") -> N
 # ---- same as ImageFolder -----------------------------------------------------------------
 
 
-def test_classes_and_samples_equal_those_of_image_folder(folder: Path, archive: Path) -> None:
+def test_classes_and_samples_are_the_same_as_in_image_folder(folder: Path, archive: Path) -> None:
     dataset = PackedFolderDataset(archive, text)
     assert_like(dataset, folder)
     assert dataset.classes == ["Dog", "cat", "cat-b", "zebra.png", "été"]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_random_names_come_in_the_order_of_image_folder(seed: int, tmp_path: Path) -> None:
+def test_random_names_have_the_same_order_as_in_image_folder(seed: int, tmp_path: Path) -> None:
     generator = random.Random(seed)
     letters = "ab-. Aäß~0"
     names = set()
@@ -163,7 +164,7 @@ def test_a_link_to_a_parent_folder_is_followed_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [(lambda data: b"no image", "cannot identify"), (lambda data: data[:-200], "truncated")],
-    ids=["none", "truncated"],
+    ids=["not an image", "truncated"],
 )
 def test_an_undecodable_image_is_named(
     spoil: Callable[[bytes], bytes], said: str, workers: int, tmp_path: Path

@@ -104,7 +104,7 @@ def test_the_trainers_own_loader_reads_our_dataset_a_batch_at_a_time(
         assert dataset.calls == EPOCHS * [*((N // SIZE) * [SIZE]), N % SIZE]
 
 
-def test_predictions_are_of_every_sample_in_order(numbers: Path, tmp_path: Path) -> None:
+def test_predictions_cover_every_sample_in_order(numbers: Path, tmp_path: Path) -> None:
     training = trainer(transformers.Trainer, tmp_path, None)
     _, given = training.predict(Samples(numbers)).predictions  # loss and numbers
     assert given.tolist() == list(range(N))
@@ -145,7 +145,7 @@ def test_the_options_of_our_loader_are_kept(numbers: Path, tmp_path: Path) -> No
     assert sorted(given) == sorted(EPOCHS * [n for n in range(N) if n != 7])
 
 
-def test_a_resumed_epoch_of_the_trainer_warns_that_torchs_loader_reads(
+def test_a_resumed_epoch_warns_that_a_torch_loader_replaces_ours(
     numbers: Path, tmp_path: Path
 ) -> None:
     """To skip batches, the Trainer makes a torch loader from ours."""

@@ -1,4 +1,4 @@
-"""Lightning's Trainer with our loader: every batch comes once, also after any checkpoint."""
+"""Lightning's Trainer with our loader: every batch comes once, also after resuming."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def fit_with_checkpoints(loader: DataLoader[Any], folder: Path) -> Recorder:
 def test_fit_continues_after_any_batch(
     kind: str, workers: int, numbers: Path, tmp_path: Path
 ) -> None:
-    """Check random transforms too, and the last batch of an epoch."""
+    """The compared batches include random transforms. Some steps are the last of an epoch."""
     whole = fit_with_checkpoints(made(numbers, kind, workers), tmp_path)
     wrong = {}
     for step in (1, STEPS - 1, STEPS, STEPS + 1, 2 * STEPS, EPOCHS * STEPS):
@@ -137,10 +137,10 @@ def test_fit_continues_after_any_batch(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_fit_continues_after_an_epochs_end_with_the_next_order(
+def test_fit_from_a_checkpoint_at_the_end_of_an_epoch_uses_the_next_order(
     workers: int, numbers: Path, tmp_path: Path
 ) -> None:
-    """Lightning loads no state then. It calls `set_epoch` after `iter(loader)`."""
+    """From such a checkpoint Lightning loads no state. It calls `set_epoch` after `iter()`."""
     whole = fit_with_checkpoints(made(numbers, "ShuffleSampler", workers), tmp_path)
     for epoch in range(EPOCHS - 1):
         step = (epoch + 1) * STEPS
@@ -212,7 +212,7 @@ def test_several_processes_share_every_epoch_and_keep_the_options(
     for epoch in range(EPOCHS):
         given = [n for trained, _ in ranks for e, batch in trained if e == epoch for n in batch]
         assert set(given) == set(range(N)) - {7}
-        assert len(given) <= N  # the equal shares repeat one sample, and one is left out
+        assert len(given) <= N  # equal shares repeat one sample, and the bad sample is left out
 
 
 # ---- validate, test, predict -----------------------------------------------------------------
@@ -231,10 +231,10 @@ def test_evaluation_sees_every_sample_once_in_order(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_predictions_are_of_every_sample_in_order(
+def test_predictions_cover_every_sample_in_order(
     drop_last: bool, workers: int, numbers: Path, tmp_path: Path
 ) -> None:
-    """Lightning makes a new loader to predict. Its batch sampler is its own iterator."""
+    """To predict, Lightning makes a new loader whose batch sampler is its own iterator."""
     loader = DataLoader(Processed(numbers), SIZE, num_workers=workers, drop_last=drop_last)
     predictions = trainer(tmp_path).predict(Recorder(), loader)
     assert [len(batch) for batch in predictions] == (N // SIZE) * [SIZE] + [N % SIZE]
@@ -280,7 +280,7 @@ LOADERS: dict[str, Callable[[Path], DataLoader[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_every_epoch_is_whole_after_a_checkpoint(kind: str, numbers: Path, tmp_path: Path) -> None:
+def test_every_epoch_is_complete_after_resuming(kind: str, numbers: Path, tmp_path: Path) -> None:
     whole, resumed = Recorder(), Recorder()
     training = trainer(tmp_path, enable_checkpointing=True, callbacks=every_checkpoint(tmp_path))
     training.fit(whole, LOADERS[kind](numbers))

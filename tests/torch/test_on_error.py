@@ -143,7 +143,7 @@ def test_a_sum_has_the_on_error_of_its_parts_if_they_agree(damaged: Path) -> Non
 def test_an_empty_batch_is_dropped_and_still_counts(
     workers: int, first_bad: int, numbers: Path, tmp_path: Path
 ) -> None:
-    """It counts, so that a state saved after it continues with the next batch."""
+    """A dropped batch counts, so that a state saved after it continues with the next batch."""
     bad = list(range(first_bad, min(first_bad + SIZE, N)))
     dataset = Processed(spoiled(numbers, tmp_path, bad), on_error="skip")
     expected = without(bad)
@@ -156,7 +156,7 @@ def test_an_empty_batch_is_dropped_and_still_counts(
             second = DataLoader(dataset, SIZE)
             second.load_state_dict(first.state_dict())
             found += [plain(batch) for batch in second]
-        # After the last batch that is not empty, the next epoch follows.
+        # A state saved after the last batch that is not empty continues with the next epoch.
         assert found == expected * (2 if stop == len(expected) else 1)
 
 

@@ -1,7 +1,7 @@
 """The computed shuffle is always a permutation, is fair, and is the same in every version.
 
-The chi-square tests use fixed seeds, so each always passes or always fails. A fair shuffle exceeds
-their limit once in 10,000 choices of seeds.
+The chi-square tests use fixed seeds, so a test always passes or always fails. With random seeds, a
+fair shuffle would exceed the limit of a test once in 10,000 runs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ SIGNIFICANCE = 1e-4
 # Making a small permutation takes half a millisecond, so sweeps over many seeds are long tests.
 SEEDS = [600, pytest.param(6000, marks=pytest.mark.long)]
 
-# The first numbers of some orders, as the first version gave them. Saved states of loaders rely on
-# them, so no version may change them.
+# The first numbers of some orders, as the first version computed them. Saved states of loaders rely
+# on these orders, so no version may change them.
 STORED = [
     (1, 0, 0, [0]),
     (2, 1, 0, [0, 1]),
@@ -49,7 +49,7 @@ STORED = [
 
 
 def chi_square_limit(freedom: int) -> float:
-    """Return the limit that is exceeded with probability SIGNIFICANCE (Wilson and Hilferty)."""
+    """Return the limit that chance exceeds with probability SIGNIFICANCE (Wilson and Hilferty)."""
     z = NormalDist().inv_cdf(1 - SIGNIFICANCE)
     spread = 2 / (9 * freedom)
     return float(freedom * (1 - spread + z * spread**0.5) ** 3)
@@ -58,7 +58,7 @@ def chi_square_limit(freedom: int) -> float:
 def assert_uniform(counts: npt.ArrayLike, freedom: int | None = None) -> None:
     observed = np.asarray(counts, float).ravel()
     expected = observed.sum() / observed.size
-    assert expected >= 5, "too few for a chi-square test"
+    assert expected >= 5, "a chi-square test needs at least 5 expected counts in each cell"
     statistic = float(((observed - expected) ** 2 / expected).sum())
     assert statistic < chi_square_limit(freedom or observed.size - 1)
 
@@ -101,7 +101,7 @@ def test_huge_ranges_give_distinct_indices_in_range(n: int) -> None:
 
 
 @given(st.integers(1, 10**6), st.integers(), st.integers(0, 10**6), st.data())
-def test_any_part_equals_that_part_of_the_whole(
+def test_some_positions_give_the_same_numbers_as_the_whole_order(
     n: int, seed: int, epoch: int, data: st.DataObject
 ) -> None:
     n = min(n, 3000)
@@ -150,7 +150,7 @@ def test_lengths_that_are_too_small_or_too_large_are_refused(n: int) -> None:
 
 @pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
-def test_all_orders_of_a_few_are_equally_likely(n: int, seeds: int) -> None:
+def test_all_orders_of_a_few_numbers_are_equally_likely(n: int, seeds: int) -> None:
     counts = Counter(map(tuple, orders(n, seeds * (3 if n == 5 else 1)).tolist()))
     assert_uniform([counts[order] for order in itertools.permutations(range(n))])
 
@@ -166,7 +166,7 @@ def test_every_index_is_equally_likely_at_every_position(n: int, seeds: int) -> 
 
 @pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("n", [4096, 100_003])
-def test_every_part_of_a_long_range_is_equally_likely_at_some_positions(n: int, seeds: int) -> None:
+def test_numbers_at_first_middle_and_last_positions_are_uniform(n: int, seeds: int) -> None:
     positions = [0, 1, n // 2, n - 1]
     found = np.array([Permutation(n, seed)(positions) for seed in range(seeds)])
     for column in found.T:
@@ -227,7 +227,7 @@ def test_seeds_and_epochs_each_give_another_order() -> None:
         for epoch in [0, 1, 2, 11, 2**40]
     }
     assert len(seen) == 8 * 5
-    # If seed and epoch were joined without a separator, both pairs would have the same digits.
+    # Without a separator between seed and epoch, both pairs would have the same digits.
     assert Permutation(n, 1, 11)(range(n)).tolist() != Permutation(n, 11, 1)(range(n)).tolist()
 
 

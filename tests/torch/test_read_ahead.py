@@ -1,4 +1,4 @@
-"""Read-ahead: the next batch is being read if the dataset will use it, otherwise not."""
+"""Read-ahead: the next batch is read early if the dataset will use it, and only then."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = -(-N // SIZE)
 
 
 class Watch:
-    """Counts prefetches, and reads that were announced (hits) or not (misses)."""
+    """A record of prefetches, and counts of reads that were announced (hits) or not (misses)."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[int, ...]] = []
@@ -90,7 +90,7 @@ def test_every_batch_but_the_first_is_read_ahead(
 
 
 def test_both_parts_of_a_sum_are_read_ahead(numbers: Path, watch: Watch) -> None:
-    """If both parts share a batch, both reads start before the first is waited for."""
+    """If a batch has samples of both parts, both reads start before the loader waits for one."""
     whole = Processed(numbers) + Reading(numbers)
     order = [index for pair in zip(range(N), range(N, 2 * N), strict=True) for index in pair]
     loader = DataLoader(whole, SIZE, sampler=order)
@@ -99,9 +99,7 @@ def test_both_parts_of_a_sum_are_read_ahead(numbers: Path, watch: Watch) -> None
     assert watch.hits == 2 * len(loader)
 
 
-def test_a_sum_in_order_and_with_a_dataset_of_torchs_reads_ahead(
-    numbers: Path, watch: Watch
-) -> None:
+def test_a_sum_that_includes_a_torch_dataset_reads_ahead(numbers: Path, watch: Watch) -> None:
     whole: ConcatDataset[Any] = ConcatDataset(
         [Processed(numbers), TensorDataset(torch.arange(6)), Reading(numbers)]
     )
@@ -162,7 +160,7 @@ def test_read_ahead_starts_again_for_a_new_reader(numbers: Path, watch: Watch) -
 
 
 class Fewer(Dataset[int]):
-    """A dataset with fewer records than samples, so its reader is not read with the indices."""
+    """A dataset with fewer records than samples. An index of a sample is not a record number."""
 
     def __init__(self, fname: Path) -> None:
         self.table = FileReader(fname)
@@ -218,7 +216,7 @@ class CountedList(list[Any]):
 def test_a_long_list_among_a_datasets_attributes_is_not_searched_for_every_batch(
     numbers: Path, watch: Watch
 ) -> None:
-    """A dataset may have a list of a million names."""
+    """A dataset may have a list of a million names, and searching it would be slow."""
     dataset = Reading(numbers)
     dataset.names = CountedList(map(str, range(5000)))  # type: ignore[attr-defined]
     CountedList.looks = 0
@@ -252,7 +250,7 @@ def test_a_reader_may_be_closed_during_read_ahead(numbers: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["Reading", "folder"])
 def test_workers_may_be_forked_during_read_ahead(kind: str, numbers: Path, archive: Path) -> None:
-    """The workers inherit a read that never completes for them, so they read again."""
+    """The workers inherit an unfinished read that never completes in them, so they read again."""
     dataset = made(kind, numbers, archive)
     samples = [plain(sample) for sample in dataset[:]]
     dataset.ffreaders()[0].close()

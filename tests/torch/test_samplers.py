@@ -1,4 +1,4 @@
-"""Samplers: every index comes once, padding is torch's, and states fit any number of ranks."""
+"""Samplers: every index comes once, ranks share as in torch, states fit any number of ranks."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_shuffle_continues_from_its_state(n: int, epoch: int, data: st.DataObj
     assert all(isinstance(value, (int, str)) for value in state.values())
     second = ShuffleSampler(n, seed=1)
     second.load_state_dict(state)
-    second.set_epoch(epoch)  # the same epoch, as in a loop over epochs: the position stays
+    second.set_epoch(epoch)  # the same epoch, as in a loop over epochs, keeps the position
     assert len(second) == n - given_out
     assert seen + list(second) == whole_order(n, 9, epoch)
     assert list(second) == whole_order(n, 9, epoch + 1)
@@ -115,10 +115,10 @@ def test_set_epoch_to_another_epoch_forgets_the_position() -> None:
 @given(
     st.integers(1, 40), st.integers(1, 7), st.booleans(), st.booleans(), st.integers(0, 3)
 )  # fmt: skip
-def test_shares_and_padding_equal_those_of_torch(
+def test_shares_and_padding_are_the_same_as_in_torch(
     n: int, ranks: int, drop_last: bool, shuffle: bool, epoch: int
 ) -> None:
-    """torch pads an order with its own beginning and deals it out in turn. So does our sampler."""
+    """Both samplers pad the order with its own beginning, and give indices to the ranks in turn."""
     for rank, ours in enumerate(samplers(n, ranks, drop_last=drop_last, shuffle=shuffle)):
         theirs: DistributedSampler[int] = DistributedSampler(
             range(n), ranks, rank, shuffle=False, drop_last=drop_last  # type: ignore[arg-type]
@@ -155,10 +155,10 @@ def test_a_rank_out_of_range_is_torchs_error() -> None:
     st.integers(1, 5),
     st.integers(0, 2),
 )
-def test_any_numbers_of_ranks_one_after_the_other_lose_and_repeat_nothing(
+def test_runs_with_changing_numbers_of_ranks_lose_and_repeat_nothing(
     n: int, stops: list[tuple[int, int]], last_ranks: int, epoch: int
 ) -> None:
-    """Each run of (ranks, indices per rank) resumes the previous one; the last reads to the end."""
+    """Each run has (ranks, indices per rank) and resumes the one before. The last run ends it."""
     order = whole_order(n, 6, epoch)
     seen: list[int] = []
     state = None
@@ -224,7 +224,7 @@ def test_a_state_of_other_data_is_refused(numbers: Path, tmp_path: Path) -> None
         ShuffleSampler(24).load_state_dict(ShuffleSampler(23).state_dict())
 
 
-def test_a_state_of_a_sampler_that_shuffles_is_refused_by_one_that_does_not() -> None:
+def test_a_shuffled_state_is_refused_by_a_sampler_that_does_not_shuffle() -> None:
     state = DistributedShuffleSampler(range(9), 1, 0).state_dict()
     with pytest.raises(StateError, match="shuffle"):
         DistributedShuffleSampler(range(9), 1, 0, shuffle=False).load_state_dict(state)

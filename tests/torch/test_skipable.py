@@ -165,7 +165,7 @@ def test_a_skipable_sampler_can_be_made_again_as_lightning_does(numbers: Path) -
     assert batches(loader) == due[3:]
 
 
-def test_a_sampler_or_batch_size_set_on_it_applies_to_the_loader(numbers: Path) -> None:
+def test_changes_of_a_skipable_sampler_apply_to_the_loader(numbers: Path) -> None:
     loader = DataLoader(Processed(numbers), batch_size=4)
     sampler: Any = loader.batch_sampler
     sampler.sampler = range(10)
@@ -206,7 +206,7 @@ def test_a_kept_sampler_does_not_keep_its_loader_alive(numbers: Path) -> None:
 # ---- without a loader ----------------------------------------------------------------------------
 
 
-def test_without_a_loader_it_skips_batches_of_any_batch_sampler() -> None:
+def test_a_skipable_sampler_without_a_loader_skips_batches() -> None:
     inner: Any = BatchSampler(SequentialSampler(range(23)), 4, False)
     sampler = SkipableSampler(inner)
     assert sampler.sampler is inner
@@ -224,7 +224,9 @@ def test_without_a_loader_it_skips_batches_of_any_batch_sampler() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_twelve_arguments_by_position_end_in_a_generator(workers: int, numbers: Path) -> None:
+def test_the_generator_may_be_the_twelfth_argument_as_in_the_original(
+    workers: int, numbers: Path
+) -> None:
     generator = torch.Generator().manual_seed(5)
     loader: Any = DataLoader(
         Processed(numbers), 4, True, None, None, workers, None, False, True, 0, None, generator

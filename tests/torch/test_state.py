@@ -81,7 +81,7 @@ BATCHED: dict[str, Kind] = {
     "a batch sampler of another kind": lambda data, seed: {
         "batch_sampler": Pairs(RandomSampler(data, generator=seeded(seed)), 4, False)
     },
-    "one with a shuffle in it": lambda data, seed: {
+    "a batch sampler with a ShuffleSampler": lambda data, seed: {
         "batch_sampler": Pairs(ShuffleSampler(data, seed=7), 4, False)
     },
 }
@@ -97,12 +97,12 @@ def take(iterator: Iterator[Any], count: int) -> list[Any]:
     return [plain(next(iterator)) for _ in range(count)]
 
 
-# ---- in mid-epoch ------------------------------------------------------------------------
+# ---- in the middle of an epoch -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *BATCHED])
 def test_a_loader_stopped_after_any_batch_continues_with_the_next(kind: str, numbers: Path) -> None:
-    """Check random transforms too. The stopped epoch is the second."""
+    """The compared batches include random transforms. The stopped epoch is the second."""
     dataset = Noisy(numbers)
     torch.manual_seed(11)
     unbroken = made(dataset, kind, seed=3)
@@ -144,7 +144,7 @@ def test_the_number_of_workers_may_change(
 
 @pytest.mark.parametrize("kind", [kind for kind in [*KINDS, *BATCHED] if "generator" in kind])
 def test_the_epochs_after_a_resumed_one_are_the_same_too(kind: str, numbers: Path) -> None:
-    """This holds if the loader has its own generator, or its order needs none."""
+    """This holds if the loader has its own generator, or its order needs no generator."""
     dataset = Noisy(numbers)
     torch.manual_seed(1)
     unbroken = made(dataset, kind, seed=3)
@@ -206,7 +206,7 @@ def test_persistent_workers_resume_and_may_be_saved_in_a_later_epoch(numbers: Pa
     assert batches(second) == epochs[1][3:]
 
 
-def test_steps_that_were_set_are_part_of_the_state(numbers: Path) -> None:
+def test_a_state_includes_the_steps_skipped_by_set_step(numbers: Path) -> None:
     for sampler in (None, ShuffleSampler(N)):
         dataset = Processed(numbers)
         whole = batches(DataLoader(dataset, SIZE, sampler=sampler and ShuffleSampler(N)))
@@ -283,7 +283,7 @@ def test_a_state_before_the_first_epoch_is_at_the_first_epoch(numbers: Path) -> 
 def test_a_state_after_the_last_batch_continues_with_the_next_epoch(
     kind: str, workers: int, numbers: Path
 ) -> None:
-    """Lightning saves then, before it finds out that there are no more batches."""
+    """Lightning saves at this point, before it finds out that there are no more batches."""
     dataset = Noisy(numbers)
     torch.manual_seed(4)
     first = made(dataset, kind, 3, workers)
@@ -351,7 +351,7 @@ def test_a_sampler_without_a_length_is_resumed_up_to_its_end(workers: int, numbe
 
 
 def test_an_infinite_sampler_is_resumed(numbers: Path) -> None:
-    """detectron2's training sampler is one."""
+    """The training sampler of detectron2 is infinite."""
     dataset = Noisy(numbers)
     torch.manual_seed(2)
     whole = take(iter(DataLoader(dataset, SIZE, sampler=Countless(None, seeded(3)))), 20)
@@ -387,7 +387,7 @@ def test_a_dataset_without_a_length_has_a_state() -> None:
 
 
 def test_set_epoch_after_iter_takes_effect(numbers: Path) -> None:
-    """Lightning calls it then when it resumes, and torch's loader without workers allows it."""
+    """Lightning resumes this way, and torch's loader without workers allows it."""
     dataset = Processed(numbers)
     samplers: list[Any] = [
         DistributedSampler(dataset, 2, 1), DistributedShuffleSampler(dataset, 2, 1),
@@ -406,7 +406,7 @@ def test_set_epoch_after_iter_takes_effect(numbers: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["shuffle", "weighted", "shuffle with a generator"])
 def test_a_state_before_the_first_batch_fixes_the_order(kind: str, numbers: Path) -> None:
-    """The program may draw random numbers before it asks for that batch."""
+    """The program may draw random numbers between the state and the first batch."""
     dataset = Noisy(numbers)
     torch.manual_seed(4)
     first = made(dataset, kind, 3)
@@ -511,7 +511,8 @@ def test_a_state_is_a_snapshot(numbers: Path) -> None:
 def stored_states() -> list[Any]:
     """Return states of version 1, each with the SHA-256 of the batches that followed.
 
-    The loaders were in their second epoch. Generators' states were tensors; here they are packed.
+    The loaders were in their second epoch. Version 1 had generators' states as tensors. The file
+    has them in packed form.
     """
 
     def unpacked(value: Any) -> Any:
@@ -549,7 +550,7 @@ def test_a_state_is_json_and_small_without_a_generator(
         take(iterator, taken)
     state = loader.state_dict()
     text = json.dumps(state)
-    # The default shuffle is drawn from a seed. Other draws need a generator's whole state.
+    # The default shuffle needs only a seed. Other random orders need a generator's whole state.
     drawn = kind.startswith("weighted") or "another kind" in kind or kind == "replacement"
     most = 7500 if "a generator" in kind else 4500 if drawn else 1000
     assert len(text) < most, len(text)

@@ -21,7 +21,7 @@ from ffrecord.errors import StateError
 from ffrecord.torch import DataLoader
 from tests.torch.datasets import Processed, as_list, batches, plain, seeded, shut_down
 
-COUNTS = (0, 11, 5)  # samples of each worker; without workers, this process has all
+COUNTS = (0, 11, 5)  # samples of each worker; without workers, the main process has all
 
 
 def mine(counts: tuple[int, ...]) -> range:
@@ -42,7 +42,7 @@ class Plain(IterableDataset[Any]):
 
 
 class Counting(IterableDataset[Any]):
-    """A stream with a state. It counts its epochs, and after one it is ready for the next."""
+    """A stream with a state: its position and the number of its epoch."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -127,7 +127,7 @@ def take(iterator: Any, count: int) -> list[Any]:
 @pytest.mark.parametrize(("workers", "stays"), WORKERS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_continues_after_any_batch(kind: str, workers: int, stays: bool) -> None:
-    """Check the second epoch too, the order of the workers, and the random numbers."""
+    """The test covers two epochs, the order of the workers, and random numbers."""
     torch.manual_seed(3)
     unbroken = made(kind, workers, stays)
     epochs = [batches(unbroken) for _ in range(3)]
@@ -153,7 +153,8 @@ def test_a_stream_continues_after_any_batch(kind: str, workers: int, stays: bool
         rest = epochs[epoch][stop:] or epochs[epoch + 1]
         found = batches(second)
         if kind == "plain" and (not workers or (stays and epoch)):
-            # Earlier draws of a plain stream in one process are not saved: compare samples only.
+            # The process of the stream is not new, and its earlier draws are not saved. So compare
+            # only the samples.
             assert [[sample for sample, _ in batch] for batch in found] == [
                 [sample for sample, _ in batch] for batch in rest
             ]
@@ -227,8 +228,8 @@ def test_streams_resume_with_drop_last_and_without_batches(workers: int) -> None
             second.load_state_dict(loader.state_dict())
             shut_down(iterator)
             rest = batches(second)
-            # At the end the next epoch follows. For the same object that is its second epoch;
-            # new workers begin with their first.
+            # After the last batch, the next epoch follows. Without workers it is the stream's
+            # second epoch, but new workers begin with their first. So compare only sizes there.
             assert [len(batch) for batch in rest] == [len(b) for b in whole[stop:] or whole]
             if stop < len(whole):
                 assert rest == whole[stop:]
@@ -285,7 +286,7 @@ def test_a_state_of_another_kind_of_dataset_is_refused() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_worker_init_fn_sees_the_dataset_itself(workers: int) -> None:
-    """It may read and change the dataset, as torch's documentation shows."""
+    """The function may read and change the dataset, as torch's documentation shows."""
     loader = DataLoader(
         Configured(), None, num_workers=workers,
         worker_init_fn=configure if workers else None,
@@ -554,7 +555,7 @@ class Broken(Counting):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_unknown_state_warns_and_says_why_when_it_is_loaded(workers: int) -> None:
-    """So the program's checkpoint is saved all the same."""
+    """`state_dict` must not raise, so that the program can still save its checkpoint."""
     loader = DataLoader(Broken(), 2, num_workers=workers, collate_fn=as_list)
     iterator = iter(loader)
     take(iterator, 1)

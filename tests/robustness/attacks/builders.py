@@ -1,8 +1,8 @@
 """Packed folders built by hand with `struct` and `zlib`, which attacks then change.
 
 Nothing here may use the package. A `Draft` begins as a valid index according to docs/format.md, and
-an attack changes one number. All checksums are computed last, after the change. So they are right,
-and the later checks are reached.
+an attack changes one number. All checksums are computed last, after the change. So the checksums
+are right, and a reader goes on to its other checks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Entry:
     name: bytes
     inode: int
     parent: int
-    end: int | None = None  # the end of its name; None: the right one
+    end: int | None = None  # the end of its name; None: the right end
 
     def pack(self, end: int) -> bytes:
         return struct.pack("<QII", end if self.end is None else self.end, self.inode, self.parent)
@@ -155,7 +155,7 @@ class Draft:
     # ---- finding and changing rows ---------------------------------------------------------
 
     def find(self, path: bytes) -> int:
-        """Return the inode of a path, found by a search through all entries."""
+        """Search all entries for a path, and return its inode."""
         inode = 0
         for name in path.split(b"/"):
             (inode,) = (
@@ -300,7 +300,7 @@ def sample() -> Draft:
 
 
 def large_files() -> Draft:
-    """Return a draft of two files with checksums of blocks, and one without between them."""
+    """Return a draft of two large files, with checksums of blocks, and a small one in between."""
     return plant(LARGE_FILES)
 
 
@@ -317,7 +317,7 @@ def chain(levels: int, name: bytes = b"d") -> Draft:
 
 
 def sharded(draft: Draft, spoil: Mapping[str, int] | None = None) -> dict[str, bytes]:
-    """Return the files of an archive of two shards. `spoil` changes the second row of shards."""
+    """Return the files of an archive of two shards. `spoil` changes the row of the second shard."""
     middle = len(draft.files) // 2
     parts = [record_bytes(draft.files[:middle]), record_bytes(draft.files[middle:])]
     counts = [middle, len(draft.files) - middle]

@@ -23,8 +23,8 @@ U32 = (1 << 32) - 1
 class Case:
     """One attack.
 
-    Opening its archives must raise `error`, with `says` in the message. If the case has `use`,
-    opening must succeed, and `use` must raise the error. If `error` is None, the attack is
+    Without `use`, opening the case's archives must raise `error`, with `says` in the message. With
+    `use`, opening must succeed, and `use` must raise the error. If `error` is None, the attack is
     harmless, and `use` must succeed.
     """
 

@@ -47,7 +47,7 @@ def a_pickled_name_occurs_twice() -> list[Archive]:
 
 @attack(IndexStructureError)
 def two_pickled_names_are_the_same_bytes() -> list[Archive]:
-    """The escaped bytes of one name are the UTF-8 bytes of the other."""
+    """The escaped bytes of the second name are the UTF-8 bytes of the first."""
     names = "é", "\udcc3\udca9"
     found: list[Archive] = []
     for values in ((b"K\0", b"K\1"), (b"}", b"}"), (b"K\0", b"}"), (b"}", b"K\1")):
@@ -299,7 +299,7 @@ def a_pickle_has_more_names_than_its_files_can_need() -> Archive:
 
 @attack(IndexStructureError)
 def a_pickle_is_30_000_levels_deep() -> list[Archive]:
-    """Use SETITEMS, SETITEM, both in turn, and OrderedDicts, also with just one level too many."""
+    """Use SETITEMS, SETITEM, both in turn, and OrderedDicts, each also with one level too many."""
     found: list[Archive] = []
     for levels in (30_000, 4_097):
         name = text("d")
@@ -394,7 +394,7 @@ def reading_the_pickled_file(packed: PackedFolder) -> None:
 
 @attack(None, use=reading_the_pickled_file)
 def a_pickle_is_followed_by_garbage() -> list[Archive]:
-    """`pickle.loads` ignores it too. Our own index lies there."""
+    """`pickle.loads` ignores it too. In archives for both libraries, our index lies there."""
     whole = pickle.dumps(OrderedDict(a=0, b=1))
     return [
         legacy(whole + garbage)

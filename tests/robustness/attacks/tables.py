@@ -162,7 +162,7 @@ def a_table_has_more_rows_than_the_others_can_use() -> list[Archive]:
 
 @attack(IndexStructureError, "zero")
 def bytes_between_tables_are_not_zero() -> list[Archive]:
-    """Change each padding byte, one at a time, after tables whose length is no multiple of 8."""
+    """Change each byte of padding, one at a time. Padding fills a table up to a multiple of 8."""
     draft = plant({b"large": bytes(2 * BLOCK + 1), b"some": b"", b"text": Symlink(b"some")})
     image, padding = draft.image(), draft.padding()
     assert len(padding) == 4 + 4 + 4 + 4 + 3  # hashes, hashed, blocks, texts, names
@@ -224,7 +224,7 @@ def names_are_not_sorted() -> list[Archive]:
         renamed(b"alpha", b"c"),
         renamed(b"beta", b"alp"),  # must come before "alpha", which begins with it
         renamed(b"folder/other", b"inne"),
-        renamed(b"alpha", b"\xff"),  # in order only if bytes were signed
+        renamed(b"alpha", b"\xff"),  # would be in order if bytes were signed
     ]
 
 
@@ -374,7 +374,7 @@ def a_count_of_links_is_wrong() -> list[Archive]:
             draft.attributes_of(path).links = links
             if links != right:
                 found.append(draft.archive())
-    # A file with one name more than it states, and two files with each other's number of names.
+    # Add files with more names than they state, and two files with each other's number of names.
     return [*found, hard_links([2], [1]), hard_links([1, 2], [1, 1]), hard_links([2, 3], [3, 2])]
 
 

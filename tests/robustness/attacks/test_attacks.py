@@ -60,7 +60,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
 
 
 def test_the_archives_are_valid_before_the_attacks_change_them(tmp_path: Path) -> None:
-    """Otherwise they would be refused for another reason than the tested one."""
+    """Otherwise an archive could be refused for another reason than its attack."""
     archives: list[Archive] = [sample().archive(), sharded(sample())]
     for number, archive in enumerate(archives):
         with PackedFolder(write(archive, tmp_path / f"{number}.ffr")) as packed:
@@ -77,7 +77,7 @@ def test_the_archives_are_valid_before_the_attacks_change_them(tmp_path: Path) -
 def test_the_pickles_run_code_when_they_are_unpickled(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the missing canary file in the other tests would prove nothing."""
+    """Otherwise a missing canary file in the other tests would prove nothing."""
     monkeypatch.chdir(tmp_path)
     assert pickle.loads(folder(text("a") + CALLS[name])) == {"a": 0}
     assert (tmp_path / CANARY).exists()

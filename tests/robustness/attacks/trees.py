@@ -66,7 +66,7 @@ def a_folder_is_its_own_child() -> Archive:
 def a_ring() -> Draft:
     """Return a draft with two folders inside each other, outside the root.
 
-    All other numbers are right: only the order of inodes shows the ring.
+    All other numbers are right. Only the order of the inodes reveals the ring.
     """
     draft = plant({b"file": b""})
     one, two = (draft.add_inode(stat.S_IFDIR | 0o755) for _ in range(2))
@@ -234,7 +234,10 @@ def the_names_of_a_file_are_in_deep_folders_far_apart() -> Archive:
 
 
 def reading_all_of_the_sample(packed: PackedFolder) -> None:
-    """Read by batch, by name, and name by name (`./`). Missing names must be missing."""
+    """Read files as a batch, and one by one with `./`, which is resolved name by name.
+
+    Missing names must be reported as missing.
+    """
     names = ["alpha", "beta", "folder/gamma", "folder/inner/delta"]
     contents = [b"the first file", b"", b"a third one", b"deep down"]
     assert [array.tobytes() for array in packed.read(names)] == contents
@@ -378,7 +381,7 @@ def a_symlink_leads_out_of_the_archive() -> list[Archive]:
 
 
 def writing_nothing_outside(packed: PackedFolder) -> None:
-    """Extract over an existing link and with a link from the archive. Both lead outside."""
+    """Extract over an existing symlink, and extract a symlink. Both lead outside."""
     with tempfile.TemporaryDirectory() as top:
         outside, dest = Path(top, "outside"), Path(top, "dest")
         outside.mkdir()

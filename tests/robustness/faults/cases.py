@@ -2,8 +2,8 @@
 
 A case is good if all of these hold:
 
-- The operation gives the right result, or an error that names the file. It leaves behind only the
-  files that it promises.
+- The operation gives the right result, or an error that names the file. It leaves behind only
+  files that it may leave (`check_left`).
 - The same operation then succeeds in the same process.
 - No descriptor, thread or exception is left over.
 
@@ -34,7 +34,7 @@ from tests.robustness.faults.shim import Fault
 from tests.support import handmade
 
 SECONDS = 300.0
-"""A case that takes longer is considered to hang. A case takes some milliseconds."""
+"""A case that takes longer is considered to hang. Most cases take a few milliseconds."""
 
 NOT_REACHED = "not reached"
 RIGHT = "right"
@@ -45,7 +45,7 @@ DISPENSABLE = (
 )  # fmt: skip
 TRIED_AGAIN = ("open", "read", "write", "fsync", "truncate", "sendfile", "copy", "lock")
 ALLOWED = (ReadFailedError, WriteFailedError, NoRoomError)
-# Calls whose failure must be reported: otherwise lost data would count as written.
+# Calls whose failure must be reported: otherwise lost data would be taken for written data.
 VITAL = ("write", "fsync")
 
 
@@ -100,7 +100,7 @@ class Tally:
 
 @dataclass
 class Series:
-    """One kind of fault at a range of calls, one after the other."""
+    """One kind of fault, tried at each of several calls in turn."""
 
     call: str
     kind: str
@@ -112,8 +112,8 @@ class Series:
 class Queue:
     """The cases that are left to run.
 
-    The rest of a series is dropped when the operation no longer reaches the call. Threads and the
-    page cache can change the number of calls.
+    With `every`, a series continues beyond the counted number of calls, because threads and the
+    page cache can change this number. It ends at the first such call that is not reached.
     """
 
     def __init__(self, operation: Operation, calls: dict[str, int], *, every: bool) -> None:

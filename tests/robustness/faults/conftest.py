@@ -104,7 +104,7 @@ def server(
 
 @pytest.fixture
 def every(pytestconfig: pytest.Config) -> bool:
-    """Return True if every call is tried with every fault, False for a few of each."""
+    """Return True to try every call with every fault, False to try a few of each."""
     return bool(pytestconfig.getoption("--long"))
 
 

@@ -37,7 +37,8 @@ SAMPLES = {
 class Convert(Writing):
     """A conversion of one source to one target. `right` checks the target."""
 
-    # EAGAIN from flock means a held lock (BusyError). We also use it for a replaced file.
+    # EAGAIN from flock means that the lock is held (BusyError). EAGAIN from a source file is taken
+    # as a sign that the file was replaced (ChangedError).
     allowed = (BusyError, ChangedError)
 
     def __init__(
@@ -226,7 +227,7 @@ def _is_rows(path: Path) -> bool:
 
 
 def _comes_back(path: Path) -> bool:
-    """Return True if converting back gives the same rows. Other readers: tests/convert."""
+    """Return True if converting back gives the same rows. tests/convert uses other readers."""
     with tempfile.TemporaryDirectory() as place:
         convert(path, Path(place, "again"), target_format="dataset")
         return _is_rows(Path(place, "again"))

@@ -95,7 +95,7 @@ class ReadAhead(Reading):
 
 
 class ReadUnfinished(Reading):
-    """Read the flushed records of a killed writer, some flushed after the reader was opened."""
+    """Read the flushed records of a killed writer. Some are flushed after the reader is opened."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "long.ffr"
@@ -221,7 +221,7 @@ MAKERS: dict[str, Callable[[Path], Reading]] = {
     "read unfinished": ReadUnfinished,
     "folder": lambda folder: ReadFolder(folder, "file"),
     "folder of shards": lambda folder: ReadFolder(folder, "shards"),
-    "folder of the original's": lambda folder: ReadFolder(folder, "original"),
+    "folder of the original": lambda folder: ReadFolder(folder, "original"),
     "verify": Verify,
     "dataset": lambda folder: ReadDataset(folder, cache_index=True),
     "dataset, no index": lambda folder: ReadDataset(folder, cache_index=False),

@@ -1,8 +1,8 @@
 """`python -m tests.robustness.faults.server FOLDER`, run with the library preloaded.
 
-Each input line has an operation's name and `every` or `some`. The server runs its cases and prints
-the tally as a line of JSON. It is one process that forks children, because starting Python takes
-longer than a hundred cases.
+Each input line has an operation's name and `every` or `some`. The server runs the operation's cases
+and prints the tally as a line of JSON. One server process forks a child for the cases, because
+starting Python takes longer than a hundred cases.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class RefusedError(Exception):
 
 
 class EndedError(Exception):
-    """The worker ended with an error, after which a supervisor starts another worker."""
+    """The worker ended with an error. In a mount, the supervisor then starts another worker."""
 
 
 class Serve(Operation):
@@ -113,7 +113,7 @@ def _node(filesystem: Filesystem, name: str) -> int:
 
 
 class ServeBadly(Serve):
-    """Serve while the calls fail that receive requests and send replies.
+    """Serve while calls that receive requests or send replies fail.
 
     /dev/fuse transfers whole messages, so there are no short counts. A blocking read does not
     return EAGAIN.
@@ -143,6 +143,6 @@ class ServeBadly(Serve):
 MAKERS: dict[str, Callable[[Path], Operation]] = {
     "serve, cold": lambda folder: Serve(folder, cold=True),
     "serve, cached": lambda folder: Serve(folder, cold=False),
-    "serve the original's": lambda folder: Serve(folder, cold=True, original=True),
+    "serve an archive of the original": lambda folder: Serve(folder, cold=True, original=True),
     "serve a failing kernel": lambda folder: ServeBadly(folder, cold=True),
 }

@@ -1,12 +1,13 @@
 /* System calls that fail on demand. tests/robustness/faults preloads this library into Python.
 
    Between faults_arm and faults_disarm it counts calls in all threads and forked children: calls on
-   files below one folder, on our memory files and on one given descriptor. The calls of one kind
-   with the numbers first to last fail with an errno, or transfer less than was asked for (SHORT),
-   or return nothing (NONE, for io_submit and io_getevents). Memory is filled with a pattern before a
-   read, so that bytes that were never read do not look right by chance.
+   files below one folder, on our memory files, on /dev/fuse and on one given descriptor. The calls
+   of one kind with the numbers first to last fail with an errno, or transfer less than was asked
+   for (SHORT), or return nothing (NONE, for io_submit and io_getevents). Memory is filled with a
+   pattern before a read, so that bytes that were never read do not look right by chance.
 
-   The library also replaces libaio and has its name. Those functions are plain system calls. */
+   The library also replaces libaio, and has libaio's name (soname). libaio's functions are only
+   wrappers of system calls. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -40,7 +41,7 @@ static volatile int chosen, kind;
 static volatile long first, last;
 static struct counts {
     long seen[CALLS], made;
-} *counts; /* shared by forked processes, so that a fault happens in only one of them */
+} *counts; /* shared with forked processes, so that a single fault happens in only one of them */
 static char base[PATH_MAX];
 static volatile int watched = -1;
 static volatile int skips_syncing;
@@ -98,7 +99,7 @@ void faults_watch(int fd)
     watched = fd;
 }
 
-/* Start to count. call < 0: no call fails. */
+/* Start to count. If call is negative, no call fails. */
 void faults_arm(int call, int with, long from, long to)
 {
     memset(counts, 0, sizeof *counts);
@@ -162,7 +163,7 @@ static int is_our_path(int folder, const char *path)
     return begins_with(with_slash, base) || !strcmp(path, "/dev/fuse");
 }
 
-/* Return the fault for this call. A failing disk (DISK) fails for every kind of read. */
+/* Count this call and return its fault. DISK stands for every kind of read. */
 static int turn(enum call call)
 {
     long number = __sync_fetch_and_add(&counts->seen[call], 1);
@@ -459,7 +460,7 @@ int io_submit(aio_context_t context, long count, struct iocb **iocbs)
     return aio_result(real_syscall(SYS_io_submit, context, count, iocbs));
 }
 
-/* Change the result of a completed read, and its memory, as if it had read less. */
+/* Make a completed read look as if it had failed or read less: change its result and memory. */
 static void spoil(struct io_event *event)
 {
     int fault = turn(COMPLETION);
@@ -493,7 +494,7 @@ int io_getevents(
     return count;
 }
 
-/* The Python package libaio looks these up when it is loaded, but nobody calls them. */
+/* The Python package libaio looks these up when it is loaded. Nothing calls them. */
 int io_queue_init(int count, aio_context_t *context) { return io_setup(count, context); }
 int io_queue_release(aio_context_t context) { return io_destroy(context); }
 int io_queue_run(aio_context_t context) { (void)context; return -ENOSYS; }

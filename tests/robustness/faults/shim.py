@@ -35,7 +35,7 @@ SHORT, NONE = "short", "none"
 _CODES = {SHORT: -1, NONE: -2}
 
 STORM = 100
-"""The number of interrupts, or of empty event lists, in a row. Endless ones would never end."""
+"""The number of interrupts, or of empty event lists, in a row. With endless ones, retries hang."""
 
 FOR_EVER = 1 << 60
 COUNT_ONLY = -1
@@ -44,7 +44,7 @@ TIME_LIMIT = PATIENCE
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of fault at one call, counted from 0, or at all calls from there on (`lasting`)."""
+    """One kind of fault at call `number`, counted from 0. `lasting`: at all later calls too."""
 
     call: str
     kind: str
@@ -65,7 +65,7 @@ class Fault:
 
 
 def kinds(call: str) -> Iterator[str]:
-    """Yield all kinds of faults for a call. A disk (any kind of read) fails only with EIO."""
+    """Yield all kinds of faults for a call. `disk` is any kind of read, and fails only with EIO."""
     if call == "disk":
         yield "EIO"
         return

@@ -1,7 +1,7 @@
 """The mount command and its daemon while system calls fail.
 
-Either it reports the error in one line and leaves nothing behind, or it mounts and serves the right
-files.
+Either the command reports the error in one line and leaves nothing behind, or it mounts the archive
+and serves the right files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.patience import PATIENCE
 
 SECONDS = PATIENCE
 STARTING = {"read": 2, "write": 0}
-"""The number of the last such call before a worker starts."""
+"""The number of the last call of each kind that belongs to mounting, before files are served."""
 
 SOME = [
     Fault("open", "EIO", 0, lasting=False),  # the archive
@@ -41,7 +41,7 @@ ALL = [
     for kind in ("EIO", "EAGAIN", "EINTR", "ENOSPC")
     for number in range(count)
     for lasting in (False, True)
-    # If requests or replies fail for ever, a worker cannot serve.
+    # Leave out faults that last while files are served: no worker could serve then.
     if not lasting or number <= STARTING.get(call, number)
 ] + [
     Fault(call, kind, 0, lasting)

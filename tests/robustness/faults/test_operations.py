@@ -1,4 +1,4 @@
-"""Run every operation while system calls fail, one at a time. `cases` lists the requirements."""
+"""Run every operation with one failing system call at a time. `cases` lists the requirements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.robustness.faults import converting
 from tests.robustness.faults.conftest import Server
 from tests.robustness.faults.server import MAKERS
 
-# Calls that an operation must make; otherwise its test would not test its purpose.
+# Calls that an operation must make. Otherwise its test would miss its purpose.
 CALLS = {
     "read aio, unchecked": {"io_setup", "io_submit", "io_getevents", "completion"},
     "read buffered": {"read"},

@@ -1,4 +1,4 @@
-"""Writes while system calls fail: afterwards the whole new file exists, or still the old one."""
+"""Writes while system calls fail: the new file is complete, or the old one is unchanged."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class WriteResumably(Writing):
 
 
 class WritingFolder(Writing):
-    """A write of a folder, which is filled under another name and never replaced."""
+    """A write of a folder. It is filled under a hidden name, and never replaces another folder."""
 
     allowed: tuple[type[Exception], ...] = (BusyError,)  # raised for EAGAIN from flock
 
@@ -167,7 +167,7 @@ class WritingFolder(Writing):
 class Pack(WritingFolder):
     """Pack a folder into an archive or shards. The same folder gives the same bytes."""
 
-    # We also use EAGAIN for a file that was replaced.
+    # EAGAIN from a source file is taken as a sign that the file was replaced.
     allowed = (*WritingFolder.allowed, ChangedError)
 
     def __init__(self, folder: Path, files: dict[str, bytes], shard_size: int | None) -> None:
@@ -291,7 +291,8 @@ class WriteDataset(WritingFolder):
         _write_dataset(self._target)
 
     def check_content(self) -> None:
-        assert _records(self._target) == self._due  # a file may have a gap before its first record
+        # Compare records, not bytes: a file may have a gap before its first record.
+        assert _records(self._target) == self._due
         with DatasetReader(self._target) as reader:
             assert reader.read(range(len(reader))) == POINTS
 
