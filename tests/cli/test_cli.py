@@ -218,7 +218,7 @@ def test_every_error_has_its_own_exit_code() -> None:
     ("content", "code"),
     [(b"", 4), (b"short", 4), (b"text " * 10, 3), (bytes(12), 8), (b"abcd" + bytes(8), 6)],
 )
-def test_a_bad_file_is_one_line_and_its_exit_code(
+def test_a_bad_file_gives_one_line_and_its_exit_code(
     tmp_path: Path, content: bytes, code: int
 ) -> None:
     path = tmp_path / "bad.ffr"
@@ -229,7 +229,7 @@ def test_a_bad_file_is_one_line_and_its_exit_code(
     assert result.stderr.count(b"\n") == 1
 
 
-def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_file_gives_one_line(tmp_path: Path) -> None:
     result = run("info", tmp_path / "nope.ffr")
     assert result.returncode == 13
     assert result.stderr.decode() == f"ffrecord: {tmp_path}/nope.ffr: No such file or directory\n"
@@ -260,7 +260,7 @@ def test_any_name_and_any_encoding_can_be_printed(
     assert run("verify", odd).stdout.count(b"\n") == 1
 
 
-def test_a_sparse_header_that_claims_more_than_memory_is_one_line(tmp_path: Path) -> None:
+def test_a_sparse_header_that_claims_more_than_memory_gives_one_line(tmp_path: Path) -> None:
     path = tmp_path / "sparse.ffr"
     with open(path, "wb") as handle:
         handle.write(b"crc!" + (1 << 38).to_bytes(8, "little"))
@@ -270,7 +270,7 @@ def test_a_sparse_header_that_claims_more_than_memory_is_one_line(tmp_path: Path
     assert result.stderr.count(b"\n") == 1
 
 
-def test_a_reader_of_the_output_may_leave_early(file: Path) -> None:
+def test_the_program_that_reads_a_record_may_end_early(file: Path) -> None:
     command = f"{sys.executable} -m ffrecord cat {file} --record 2 | head -c 1"
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=600, check=False

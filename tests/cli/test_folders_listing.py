@@ -176,7 +176,7 @@ def test_ls_l_of_symlinks_shows_where_they_point(ffrecord: Command, archive: Pat
         assert any(line.startswith("l") and line.endswith("link -> d") for line in lines)
 
 
-def test_ls_json_has_what_stat_has(ffrecord: Command, rich_archive: Path, rich: Path) -> None:
+def test_ls_json_agrees_with_stat(ffrecord: Command, rich_archive: Path, rich: Path) -> None:
     result = ffrecord("ls", "--json", "-R", rich_archive)
     facts = {each["path"]: each for each in map(json.loads, result.lines)}
     found = {os.fsdecode(path): each for path, each in trees.snapshot(rich).items()}
@@ -302,7 +302,7 @@ def test_names_are_the_same_text_in_any_locale(tmp_path: Path) -> None:
     assert rb"(\xfc/gr\xf6\xdfe)" in in_a_process("verify", path, env=plain).stdout
 
 
-def test_the_reader_of_a_listing_may_leave_early(rich_archive: Path) -> None:
+def test_the_program_that_reads_a_listing_may_end_early(rich_archive: Path) -> None:
     result = in_a_shell('f ls -lR "$1" | head -n 1', rich_archive)
     assert result.stderr == b""
     assert result.stdout == b".:\n"

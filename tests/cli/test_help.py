@@ -107,9 +107,8 @@ def test_every_command_and_every_option_is_explained(capsys: pytest.CaptureFixtu
         (ROOT / f"ffrecord/cli/{name}.py").stat()
         explained = shown(capsys, name)
         for option in re.findall(r"^  (-.*)", explained, re.MULTILINE):
-            assert "  " in option or len(option) > 20, (
-                option
-            )  # otherwise the help is on the next line
+            # The help of a long option is on the next line.
+            assert "  " in option or len(option) > 20, option
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -162,7 +161,7 @@ def imported_for(*words: str | Path) -> set[str]:
 
 
 @pytest.mark.parametrize("words", ["--help", "--version", "pack --help", "nonsense"])
-def test_only_commands_about_mounts_import_the_mount(words: str) -> None:
+def test_commands_that_do_not_mount_do_not_import_the_mount(words: str) -> None:
     assert {"ffrecord_fuse", "subprocess", "socket"} & imported_for(*words.split()) == set()
 
 

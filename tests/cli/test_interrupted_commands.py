@@ -46,7 +46,7 @@ def interrupted_at(moment):
                 os.write(tell, b"!")
                 signal.raise_signal(signal.SIGINT)
     def counted(options):
-        os.register_at_fork(after_in_child=lambda: sys.setprofile(None))  # it has no terminal
+        os.register_at_fork(after_in_child=lambda: sys.setprofile(None))  # children get no Ctrl-C
         sys.setprofile(count)
         try:
             return run(options)
@@ -72,7 +72,7 @@ while True:
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             os.dup2(given, 2)
-            os.close(given)  # a daemon forgets the other, and would keep this one
+            os.close(given)  # a daemon replaces descriptor 2, but would keep this one open
             code = interrupted_at(moment)
         finally:
             sys.stderr.flush()
@@ -84,7 +84,7 @@ while True:
     results.append([moment, code, said, tree()])
     try:
         os.read(told, 1)
-    except BlockingIOError:  # it was done before
+    except BlockingIOError:  # the command ended before this moment
         break
     for name in os.listdir(place):
         path = os.path.join(place, name)
@@ -214,7 +214,7 @@ def mountpoint(tmp_path: Path) -> Iterator[Path]:
         yield point
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="as root a mount makes no other process")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: others mount in a second process")
 def test_an_interrupted_mount_leaves_nothing_mounted(
     sample: Path, mountpoint: Path, tmp_path: Path, growth: float
 ) -> None:
@@ -248,7 +248,7 @@ sys.exit(command())
 
 
 @pytest.mark.parametrize("module", ["ffrecord.cli", "ffrecord.terminal", "numpy", "numpy.linalg"])
-def test_an_interrupt_while_modules_are_imported_is_one_line(module: str, sample: Path) -> None:
+def test_an_interrupt_while_modules_are_imported_gives_one_line(module: str, sample: Path) -> None:
     words = [sys.executable, "-c", INTERRUPT_AN_IMPORT, module, "verify", str(sample / "tree.ffr")]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "ffrecord: interrupted\n")

@@ -113,7 +113,7 @@ def test_each_tree_is_measured_with_its_own_code(other: Path) -> None:
 
 
 def test_each_tree_is_mounted_by_its_own_command(other: Path) -> None:
-    # `mounters` starts it in this tree. It must not import the code of this tree.
+    # `mounters` starts the command in this tree, whose code the command must not import.
     command = compare_worker.command(str(other))
     run = subprocess.run(command, cwd=harness.ROOT, capture_output=True, text=True, check=True)
     assert Path(run.stdout.strip()) == other / "ffrecord" / "__init__.py"
@@ -166,7 +166,7 @@ def complaint(before: str, capsys: pytest.CaptureFixture[str]) -> str:
     return message
 
 
-def test_a_folder_that_is_not_a_checkout_is_one_line(
+def test_a_folder_that_is_not_a_checkout_gives_one_line(
     other: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (other / "ffrecord_fuse" / "__init__.py").unlink()
@@ -176,7 +176,7 @@ def test_a_folder_that_is_not_a_checkout_is_one_line(
 
 
 @pytest.mark.parametrize("before", ["no-such-revision", "no/such/folder"])
-def test_an_unknown_folder_or_revision_is_one_line(
+def test_an_unknown_folder_or_revision_gives_one_line(
     before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert f"{before}: neither a folder nor a git revision" in complaint(before, capsys)
@@ -211,7 +211,7 @@ def test_a_revision_is_checked_out_only_during_the_run(repository: Path) -> None
 
 
 def test_both_trees_are_compiled_before_the_measurement(other: Path) -> None:
-    # With PYTHONDONTWRITEBYTECODE, Python itself would write no bytecode.
+    # Otherwise, with PYTHONDONTWRITEBYTECODE, each measured process would compile the modules.
     compile_packages(other)
     found = {path.name.partition(".")[0] for path in other.glob("*/__pycache__/*.pyc")}
     assert found == {"__init__", "__main__"}

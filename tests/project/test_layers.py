@@ -61,7 +61,7 @@ def room_of(module: str) -> str:
     if room in HEIGHT:
         return room
     top = module.partition(".")[0]
-    assert module in (top, f"{top}.__main__"), f"{module} is in no room: which layer is it?"
+    assert module in (top, f"{top}.__main__"), f"{module} is in no room; add it to LAYERS"
     return top
 
 
@@ -71,7 +71,7 @@ def imports_of(source: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports hide who imports whom"
+            assert node.level == 0, "relative import: write the whole name"
             assert node.module is not None
             for alias in node.names:  # a module of the package, or a name in the module
                 inner = f"{node.module}.{alias.name}"

@@ -51,9 +51,7 @@ def hostile(tmp_path: Path) -> Path:
 
 
 def run_in(place: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
-    found = os.pathsep.join(
-        filter(None, sys.path)
-    )  # the tests' own path, which may be a worktree's
+    found = os.pathsep.join(filter(None, sys.path))  # the same code as in this process
     return subprocess.run(
         list(map(str, command)), cwd=place, env={**os.environ, "PYTHONPATH": found},
         capture_output=True, text=True, check=False, timeout=600,
