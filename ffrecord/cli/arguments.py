@@ -36,9 +36,9 @@ class Command(NamedTuple):
 
 
 def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
-    """Return a parser of all commands, whose result has the command's name in `command`.
+    """Return a parser of all commands. It stores the name of the command in `command`.
 
-    If `words` (the command line) is given, only the commands among them get their arguments:
+    If `words` (the command line) is given, only the commands that occur in it get their arguments:
     adding the arguments of every command takes longer than some commands take to run.
     """
     parser = Parser(
@@ -56,7 +56,7 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
         )  # fmt: skip
         if words is None or name in words:
             command.add_arguments(added)
-        added.set_defaults(parser=added)  # commands report wrong combinations of arguments with it
+        added.set_defaults(parser=added)  # for `options.parser.error` in the command
     return parser
 
 

@@ -104,7 +104,7 @@ def _number(path: Path) -> int | None:
 def _has_aio_context() -> bool:
     """Return True if the kernel creates an AIO context.
 
-    Sandboxes forbid it, and other programs may have used up the limit.
+    A sandbox may forbid it, or other programs may have used up the limit.
     """
     try:
         aio.Context(aio.CAPACITIES[0]).close()
@@ -161,7 +161,7 @@ def _probed_file(path: str) -> tuple[int, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A feature that this machine lacks, what its absence costs, and how to get it."""
+    """Feature that this machine lacks, with the cost of its absence and the way to get it."""
 
     what: str
     cost: str

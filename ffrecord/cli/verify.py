@@ -33,7 +33,7 @@ from ffrecord.text import counted, for_shell
 
 Damage: TypeAlias = "tuple[int, FFRecordError]"
 
-SHOWN_PATHS = 3  # of one record: thousands of files can share it
+SHOWN_PATHS = 3  # paths printed for one damaged record, which thousands of files can share
 
 
 @dataclass(frozen=True, slots=True)

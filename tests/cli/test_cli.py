@@ -95,14 +95,14 @@ def test_info_and_cat_show_the_flushed_records_of_an_unfinished_file(unfinished:
     assert (result.returncode, result.stdout) == (0, RECORDS[-1])
 
 
-def test_unfinished_changes_nothing_for_a_finished_file(file: Path) -> None:
+def test_the_option_unfinished_changes_nothing_for_a_finished_file(file: Path) -> None:
     for command, *more in (["info"], ["cat", "--record", "2"]):
         due = run(command, file, *more).stdout
         assert run(command, file, *more, "--unfinished").stdout == due != b""
 
 
 @pytest.mark.parametrize("command", [["info"], ["cat", "--record", "0"], ["verify"], ["ls"]])
-def test_an_unfinished_file_is_not_found_and_the_error_recommends_unfinished(
+def test_an_unfinished_file_is_not_found_without_the_option_that_the_error_names(
     command: list[str], unfinished: Path
 ) -> None:
     result = run(command[0], unfinished, *command[1:])
@@ -112,7 +112,9 @@ def test_an_unfinished_file_is_not_found_and_the_error_recommends_unfinished(
     assert all(each in line for each in said)
 
 
-def test_unfinished_needs_a_file_and_in_cat_a_record_number(unfinished: Path, file: Path) -> None:
+def test_the_option_unfinished_needs_a_file_and_for_cat_a_record_number(
+    unfinished: Path, file: Path
+) -> None:
     folder = unfinished.parent
     for command, path, more, code, said in (
         ("info", folder, [], 3, "a folder"),

@@ -123,7 +123,7 @@ def test_pack_of_a_changing_file_gives_one_line(
     assert (tmp_path / "o.ffr").exists()
 
 
-def test_an_interrupted_pack_reports_it(
+def test_an_interrupted_pack_reports_the_interrupt(
     ffrecord: Command, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_args: object) -> int:
@@ -544,7 +544,7 @@ def test_verify_finds_an_index_for_the_original_that_disagrees(
     assert any(re.search(said, line) for line in lines), lines
 
 
-def test_verify_finds_that_a_folder_is_a_file_for_the_original(
+def test_verify_finds_a_folder_that_the_original_would_read_as_a_file(
     ffrecord: Command, archive: Path
 ) -> None:
     """Whatever record number the original reads for that name."""

@@ -95,7 +95,9 @@ def test_ls_r_lists_all_folders(ffrecord: Command, archive: Path) -> None:
     assert ffrecord("ls", archive, "d", "-R").lines == due[8:16]
 
 
-def test_ls_shows_the_names_that_ls_shows(ffrecord: Command, archive: Path, tree: Path) -> None:
+def test_ls_prints_the_same_names_as_the_system_ls(
+    ffrecord: Command, archive: Path, tree: Path
+) -> None:
     real = subprocess.run(
         ["ls", "-A1"], cwd=tree, capture_output=True, env={**os.environ, "LC_ALL": "C"}, check=True
     )
@@ -118,7 +120,7 @@ TIMES = {
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
-def test_ls_l_has_the_columns_of_ls(zone: str, tmp_path: Path) -> None:
+def test_ls_l_prints_the_same_columns_as_the_system_ls(zone: str, tmp_path: Path) -> None:
     tree = tmp_path / "t"
     for name, when in TIMES.items():
         trees.plain_tree(tree, {name: b"x" * (abs(when) % 5000)})

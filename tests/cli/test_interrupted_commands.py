@@ -1,8 +1,8 @@
-"""Ctrl-C at any moment of a command: exit code 130, one line, and nothing left behind.
+"""Ctrl-C at any moment of a command: exit code 130, one line, and no incomplete file left behind.
 
-A moment is a call of a Python function. A command is interrupted at its 1st, 2nd, 5th, … call,
-until it ends before that call. So timing does not matter, and every part of the command is
-interrupted.
+A moment is a call of a Python function. A command is run again and again, and interrupted at its
+1st, 2nd, 4th, 8th, … call (with --long at more calls), until it ends before that call. So timing
+does not matter, and every part of the command is interrupted.
 """
 
 from __future__ import annotations
@@ -193,7 +193,9 @@ def test_an_interrupted_extract_leaves_whole_files_only(
     assert any(0 < len(left) < len(every) for _, _, _, left in results)
 
 
-def test_an_interrupted_verify_reports_it(sample: Path, tmp_path: Path, growth: float) -> None:
+def test_an_interrupted_verify_reports_the_interrupt(
+    sample: Path, tmp_path: Path, growth: float
+) -> None:
     for moment, _, _, left in interrupt_often(
         tmp_path / "p", growth, "verify", sample / "tree.ffr"
     ):

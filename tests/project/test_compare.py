@@ -44,7 +44,7 @@ def other(tmp_path: Path) -> Path:
         (0.5, None, 0.0, "not measured"),
     ],
 )
-def test_a_line_is_slower_only_beyond_five_percent_and_its_spread(
+def test_a_line_counts_as_slower_only_beyond_five_percent_and_its_spread(
     ratio: float | None, before: float | None, after: float | None, verdict: str
 ) -> None:
     assert compare.verdict(ratio, [before, after]) == verdict
@@ -119,7 +119,7 @@ def test_each_tree_is_mounted_by_its_own_command(other: Path) -> None:
     assert Path(run.stdout.strip()) == other / "ffrecord" / "__init__.py"
 
 
-def test_the_code_of_another_tree_is_an_error(other: Path) -> None:
+def test_importing_the_code_of_another_tree_is_an_error(other: Path) -> None:
     (other / "ffrecord" / "__init__.py").write_text("__file__ = '/elsewhere/ffrecord'\n")
     with pytest.raises(harness.ChildError, match="imported from /elsewhere/ffrecord, not from"):
         harness.call_fresh(compare_worker.use, 60.0, tree=str(other))
@@ -184,7 +184,7 @@ def test_an_unknown_folder_or_revision_gives_one_line(
 
 @pytest.fixture
 def repository(other: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make the other tree a repository with one commit, and use it as the project's."""
+    """Make the other tree a repository with one commit, and use it as this project's."""
     git("init", "--quiet", folder=other)
     git("add", ".", folder=other)
     who = ["-c", "user.name=Test", "-c", "user.email=test@localhost"]

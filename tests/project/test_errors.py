@@ -342,7 +342,7 @@ def test_busy_error_names_the_file_of_the_other_writer(small_file: Path) -> None
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_errors_pickle(error: FFRecordError) -> None:
+def test_errors_can_be_pickled(error: FFRecordError) -> None:
     """Errors in worker processes are pickled."""
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)

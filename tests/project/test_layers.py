@@ -116,7 +116,7 @@ def test_every_room_of_the_rule_exists() -> None:
         ("ffrecord_fuse.serve.session", "from ffrecord.cli import common"),
     ],
 )
-def test_a_breach_is_found(importer: str, line: str) -> None:
+def test_a_forbidden_import_is_found(importer: str, line: str) -> None:
     assert breaches(importer, line)
 
 
@@ -131,5 +131,5 @@ def test_a_breach_is_found(importer: str, line: str) -> None:
         ("ffrecord.torch.dataset", "import torch"),
     ],
 )
-def test_an_allowed_import_is_not_a_breach(importer: str, line: str) -> None:
+def test_an_allowed_import_is_not_reported(importer: str, line: str) -> None:
     assert breaches(importer, line) == []

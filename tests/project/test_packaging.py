@@ -76,7 +76,7 @@ def test_a_source_distribution_has_the_tests_and_docs_too(built: Path) -> None:
     assert due | {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"} <= names
 
 
-def test_the_metadata_has_the_fields_that_an_index_shows(built: Path) -> None:
+def test_the_metadata_has_the_fields_that_a_package_index_shows(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
         text = opened.read(f"ffrecord-{__version__}.dist-info/METADATA").decode()

@@ -89,7 +89,7 @@ def test_mounting_from_python_imports_nothing_from_the_current_folder(
     assert not (tmp_path / CANARY).exists()
 
 
-def test_python_itself_would_have_imported_it(hostile: Path, tmp_path: Path) -> None:
+def test_python_itself_would_import_from_the_current_folder(hostile: Path, tmp_path: Path) -> None:
     """Control: the trap works. This is also why no command above is started with -m."""
     run_in(hostile, sys.executable, "-m", "ffrecord", "ls", "a.ffr")
     assert (tmp_path / CANARY).exists()

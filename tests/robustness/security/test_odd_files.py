@@ -133,7 +133,7 @@ def due(path: str, command: str) -> int:
     code = READ[path]
     if command in READERS:
         return code
-    if command == "verify":  # damaged files are its normal result
+    if command == "verify":  # reports a bad file as damaged, with code 1
         return SYSTEM if code == SYSTEM else 1
     if command == "umount":
         return MOUNT
