@@ -23,7 +23,7 @@ CONFIG = ROOT / "scripts" / "site" / "mkdocs.yml"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site as `scripts/docs` does; a warning is a failure."""
     folder = tmp_path_factory.mktemp("site")
-    command = [
+    command: list[str | Path] = [
         sys.executable, "-m", "mkdocs", "build", "--strict",
         "--config-file", CONFIG, "--site-dir", folder,
     ]  # fmt: skip
