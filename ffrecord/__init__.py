@@ -50,8 +50,8 @@ __all__ = [
     "salvage_file", "view_decoder", "write_dataset",
 ]  # fmt: skip
 
-# Loaded when they are first asked for: a command that needs one part, or a worker process that is
-# started for it, does not wait for the others and what they import (numpy takes 0.1 s).
+# These names are loaded on first use. A command or a worker process that needs one part does not
+# wait for the imports of the others (numpy takes 0.1 s).
 _NAMES = {
     "archive.folder": ("PackedFolder",),
     "archive.pack": ("PackReport", "pack_folder", "packing_bar"),
@@ -67,8 +67,8 @@ _NAMES = {
 }  # fmt: skip
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
-# The original loads these three modules with the package: `ffrecord.utils.dump` works there after
-# `import ffrecord`.
+# The original FFRecord loads these three modules with the package, so `ffrecord.utils.dump` must
+# work after `import ffrecord`.
 _MODULES = ("fileio", "package", "utils")
 
 
@@ -85,9 +85,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _torch() -> Any:
-    """Load `ffrecord.torch`, which the examples of the original use without importing it.
+    """Load `ffrecord.torch`, which the original's examples use without importing it.
 
-    `hasattr` must be able to answer False, so a missing PyTorch is an AttributeError here.
+    Raises `AttributeError` if PyTorch is missing, so that `hasattr` returns False.
     """
     try:
         return importlib.import_module("ffrecord.torch")
@@ -96,5 +96,5 @@ def _torch() -> Any:
 
 
 def __dir__() -> list[str]:
-    # Without `torch`: help() and inspect.getmembers() would load PyTorch.
+    # `torch` is left out: with it, help() and inspect.getmembers() would load PyTorch.
     return sorted({*globals(), *_WHERE, *_MODULES})

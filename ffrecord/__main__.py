@@ -1,7 +1,7 @@
-"""The `ffrecord` command, which `python -m ffrecord` is too.
+"""Entry point of the `ffrecord` command and of `python -m ffrecord`.
 
-A Ctrl-C waits until everything is imported: before that it would end in a traceback, or in numpy
-saying that it is not installed properly. `ffrecord.cli` lets it through.
+Ctrl-C is blocked until all imports are done: an interrupted import ends in a traceback, or in a
+message of numpy that it is not installed properly. `ffrecord.cli` unblocks it.
 """
 
 import signal

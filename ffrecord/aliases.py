@@ -1,4 +1,4 @@
-"""Types that many modules share: aliases, and the base of all that is closed."""
+"""Types that many modules share: type aliases, and base classes of objects with `close`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# Strings: a command that reads no records need not import numpy (0.1 s).
+# Quoted, so that a command that reads no records need not import numpy (0.1 s).
 Path: TypeAlias = "str | os.PathLike[str]"
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
-Self = TypeVar("Self", bound="Closing")  # typing has it from Python 3.11 on
+Self = TypeVar("Self", bound="Closing")  # in `typing` since Python 3.11
 
 
 class Closing:
-    """Base of what is closed at the end of a `with` block."""
+    """Base of objects that a `with` block closes when it ends."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -33,7 +33,7 @@ class Closing:
 
 
 class Finishing(Closing):
-    """Base of writers: closing one finishes its work, unless the `with` block fails."""
+    """Base of writers: a `with` block that succeeds calls `close`, one that fails `_give_up`."""
 
     def _give_up(self) -> None:
         raise NotImplementedError

@@ -1,9 +1,9 @@
-"""How a command runs: standard streams that are safe to use, and an exit code in the end.
+"""Run a command: make the standard streams safe to use, report errors, return an exit code.
 
-Whatever goes wrong is one line on standard error and the exit code of docs/commands.md. That holds
-for output that cannot be written, too: a write to standard output that fails raises one of our
-errors, and everything after it is dropped, so that Python's flush at exit has nothing to add. A
-write to standard error that fails is passed over: nobody is left to tell.
+Every error becomes one line on standard error and an exit code of docs/commands.md. This includes
+output that cannot be written: a failed write to standard output raises one of our errors. Later
+output is then dropped, so that Python's flush at exit does not fail again. A failed write to
+standard error is ignored, because no place is left to report it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from ffrecord.text import for_shell
 def run_command(
     work: Callable[[], int], program: str, told: Callable[[object], str] = for_shell
 ) -> int:
-    """Do the work of a command, and return its exit code. `told` makes the text of an error."""
+    """Call `work`, and return the command's exit code. `told` turns an error into text."""
     try:
         prepare_output(program)
         try:
             return _outcome(work, program, told)
         finally:
-            with contextlib.suppress(OSError):  # after another error, which is the one to tell
+            with contextlib.suppress(OSError):  # an earlier error was reported, and matters more
                 sys.stdout.flush()
     except (KeyboardInterrupt, RuntimeError) as error:
-        # Interrupted half-way, Python's own locks raise RuntimeError in the interrupt's place.
+        # Python's own locks, interrupted half-way, raise RuntimeError instead of the interrupt.
         if KeyboardInterrupt not in (type(error), type(error.__context__)):
             raise
         complain("interrupted", program=program)
@@ -53,7 +53,7 @@ def _outcome(work: Callable[[], int], program: str, told: Callable[[object], str
         with _delivered():
             return work()
     except BrokenPipeError:
-        return EXIT_BROKEN_PIPE  # the reader of our output has gone, as `head` does
+        return EXIT_BROKEN_PIPE  # the reader of our output has ended, as `head` does
     except FFRecordError as error:
         what, code = told(error), error.exit_code
     except IndexError as error:
@@ -69,8 +69,10 @@ def _outcome(work: Callable[[], int], program: str, told: Callable[[object], str
 
 @contextlib.contextmanager
 def _delivered() -> Iterator[None]:
-    """Raise if not all that was printed could be written. argparse leaves with SystemExit after
-    its help, and passes over writes that fail."""
+    """Raise an error if some output could not be written.
+
+    SystemExit is checked too: argparse exits after its help, and ignores failed writes.
+    """
     try:
         yield
     except SystemExit:
@@ -87,8 +89,7 @@ def _deliver() -> None:
 
 
 def prepare_output(program: str) -> None:
-    """Have standard streams that can be written to, whatever the shell has made of them; and a
-    warning is one line, under the program's name."""
+    """Make the standard streams writable in any shell, and print each warning as one line."""
     _open_closed()
     for name, number, kind in (("stdout", 1, _Output), ("stderr", 2, _Errors)):
         stream = getattr(sys, name)
@@ -108,15 +109,18 @@ def prepare_output(program: str) -> None:
 
 
 def _number(stream: io.TextIOWrapper) -> int | None:
-    """The descriptor of a stream; None for one in memory, which a program may have put there."""
+    """Return the descriptor of a stream, or None for a stream in memory (`io.StringIO`)."""
     with contextlib.suppress(io.UnsupportedOperation):
         return stream.fileno()
     return None
 
 
 def _open_closed() -> None:
-    """Open what the shell has closed (`>&-`): its number would go to the next file that is opened,
-    and what is printed into that file. Writing to standard output fails then, as it should."""
+    """Open /dev/null for each standard stream that the shell has closed (`>&-`).
+
+    Otherwise the next opened file would get the stream's number, and output would go into that
+    file. /dev/null is opened read-only for standard output, so that writing to it still fails.
+    """
     with contextlib.suppress(OSError):
         if sys.stdin is None:
             sys.stdin = open(_null(os.O_RDONLY))  # noqa: SIM115 - for as long as the process lives
@@ -127,22 +131,24 @@ def _open_closed() -> None:
 
 
 def _null(flags: int) -> int:
-    """Open /dev/null with the lowest number that is free: the one of the stream that is closed."""
+    """Open /dev/null. It gets the lowest free number, which is the closed stream's number."""
     fd = os.open(os.devnull, flags)
     os.set_inheritable(fd, True)
     return fd
 
 
 def _text(raw: io.FileIO, encoding: str | None, line_buffering: bool) -> io.TextIOWrapper:
-    """A text stream. It has a buffer even if Python was told to have none: only that one writes
-    the rest of what the operating system takes a part of."""
+    """Return a buffered text stream over `raw`, even under `python -u`.
+
+    Only a buffered stream writes the rest after the operating system took a part of the data.
+    """
     return io.TextIOWrapper(
         io.BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=line_buffering
     )
 
 
 class _Output(io.FileIO):
-    """Standard output. It keeps the error of the first write that fails, and takes none after."""
+    """Standard output. Keeps the error of the first failed write, and drops all later data."""
 
     failure: OSError | None = None
 
@@ -151,7 +157,7 @@ class _Output(io.FileIO):
             return memoryview(data).nbytes
         try:
             written: int | None = super().write(data)
-            if written is None:  # it must not wait, and would have to
+            if written is None:  # a non-blocking stream that is full
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         except OSError as error:
             self.failure = _named(error)
@@ -160,7 +166,7 @@ class _Output(io.FileIO):
 
 
 def _named(error: OSError) -> OSError:
-    """A broken pipe stays one: it has an exit code of its own."""
+    """Return our error for a failed write, except for a broken pipe, which has its own code."""
     if isinstance(error, BrokenPipeError):
         return error
     kind = NoRoomError if error.errno in NoRoomError.ERRNOS else WriteFailedError
@@ -168,7 +174,7 @@ def _named(error: OSError) -> OSError:
 
 
 class _Errors(io.FileIO):
-    """Standard error."""
+    """Standard error. Ignores failed writes."""
 
     def write(self, data: Any, /) -> int:
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""Every way a record file, a packed folder or a dataset can be wrong, one class each.
+"""Errors and warnings of the library: one class for each way that a file or its use can be wrong.
 
-All are `FFRecordError`, which is a `RuntimeError` because that is what the original FFRecord
-raised. A message names the file and, where there is one, the record and both checksums.
-`exit_code` is what the command line exits with; docs/commands.md lists them.
+Every error is an `FFRecordError`, which is a `RuntimeError` because the original FFRecord raised
+that. A message names the file and, if known, the record and both checksums. `exit_code` is the
+exit code of the command line; docs/commands.md lists all of them.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from typing import Any
 
 
 class FFRecordError(RuntimeError):
-    """Something is wrong with a record file, or with how it is used."""
+    """A record file is wrong, or is used in a wrong way. Base class of all errors."""
 
     exit_code = 1
 
 
 class NotFFRecordError(FFRecordError):
-    """The file is something else: a folder, a device, text, a picture."""
+    """The file is not a record file, but for example a folder, a device, text or a picture."""
 
     exit_code = 3
 
 
 class TruncatedError(FFRecordError):
-    """The file ends before its header says it may."""
+    """The file is shorter than its header says: its end is missing."""
 
     exit_code = 4
 
 
 class StructureError(FFRecordError):
-    """The header's checksum holds, but its offsets make no sense."""
+    """The offsets in the header, or the entries in the journal, contradict each other."""
 
     exit_code = 5
 
 
 class HeaderChecksumError(FFRecordError):
-    """The header's bytes are not the ones that were written."""
+    """The header is damaged: its checksum does not match its bytes."""
 
     exit_code = 6
 
 
 class SampleChecksumError(FFRecordError):
-    """A record's bytes are not the ones that were written."""
+    """A record is damaged: its checksum does not match its bytes."""
 
     exit_code = 7
     name: str | None = None
-    """In a packed folder, the file's name as it was asked for."""
+    """Name of the file in a packed folder, as the caller gave it; None for other records."""
 
     def __init__(
         self, path: str, record: int, stored: int, computed: int,
@@ -59,14 +59,14 @@ class SampleChecksumError(FFRecordError):
         self.stored = stored
         self.computed = computed
         self.part = part
-        """The bytes of the record, from and up to, that the checksums are of; None: all of it."""
+        """Range of the record's bytes that the checksums cover: begin and end; None for all."""
 
     def __str__(self) -> str:
         name = "" if self.name is None else f" ({self.name})"
         whose = "its checksum"
         if self.part is not None:
             begin, end = self.part
-            whose = f"bytes {begin} to {end - 1} of it: their checksum"
+            whose = f"the checksum of its bytes {begin} to {end - 1}"
         return (
             f"{self.path}: record {self.record} is damaged{name}: {whose} is "
             f"{self.computed:#010x}, the file says {self.stored:#010x}"
@@ -74,7 +74,7 @@ class SampleChecksumError(FFRecordError):
 
 
 class UnfinishedError(FFRecordError):
-    """The writer never closed this file: its header is still zeros, or it has no journal."""
+    """The file was never finished: its header is still zeros, or its journal is missing."""
 
     exit_code = 8
 
@@ -86,15 +86,16 @@ class ClosedError(FFRecordError):
 
 
 class CountError(FFRecordError):
-    """More or fewer records than a writer was opened for, or samples than records."""
+    """The number of records or samples differs from the number that was announced."""
 
     exit_code = 10
 
 
 class _SystemCallError(OSError):
-    """Base of the errors that are the operating system's too, with errno, strerror and filename.
+    """Base of the errors that come from the operating system: errno, strerror and filename.
 
-    It comes before `FFRecordError` among the bases: OSError's `__init__` sets those three.
+    It must precede `FFRecordError` in the list of bases, because OSError's `__init__` sets these
+    three attributes.
     """
 
     def __init__(self, path: str, code: int, why: str | None = None) -> None:
@@ -109,27 +110,28 @@ class _SystemCallError(OSError):
 
 
 def _unpickled(kind: type[_SystemCallError], *arguments: Any) -> _SystemCallError:
-    error = kind.__new__(kind)  # not its __init__, which takes other arguments in each class
+    error = kind.__new__(kind)  # without __init__, whose arguments differ from class to class
     OSError.__init__(error, *arguments)
     return error
 
 
 class NoRoomError(_SystemCallError, FFRecordError):
-    """The disk, the quota or the file system's largest file size is used up."""
+    """The disk is full, a quota is used up, or the file is too large for the file system."""
 
     exit_code = 11
     ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
     def __str__(self) -> str:
-        return f"{self.filename}: no room to write: {self.strerror}"
+        advice = "free some space or write to another disk"
+        return f"{self.filename}: no room to write: {self.strerror}; {advice}"
 
 
 class ReadFailedError(_SystemCallError, FFRecordError):
-    """The operating system could not read what the header says is there."""
+    """The operating system could not read a part of the file."""
 
     exit_code = 12
     name: str | None = None
-    """In a packed folder, the file's name as it was asked for."""
+    """Name of the file in a packed folder, as the caller gave it; None for other records."""
 
     def __init__(self, path: str, code: int, offset: int) -> None:
         super().__init__(path, code)
@@ -141,7 +143,7 @@ class ReadFailedError(_SystemCallError, FFRecordError):
 
 
 class WriteFailedError(_SystemCallError, FFRecordError):
-    """The operating system could not write a file, or not say that it is on the disk."""
+    """The operating system could not write the file, or could not confirm that it is on disk."""
 
     exit_code = 22
 
@@ -150,7 +152,7 @@ class WriteFailedError(_SystemCallError, FFRecordError):
 
 
 class MissingFolderError(_SystemCallError, FileNotFoundError, FFRecordError):
-    """There is no folder to put a new file or folder into."""
+    """The folder that a new file or folder is to be created in does not exist."""
 
     exit_code = 23
 
@@ -159,54 +161,57 @@ class MissingFolderError(_SystemCallError, FileNotFoundError, FFRecordError):
         self.path = path
 
     def __str__(self) -> str:
-        return f"{self.path}: cannot be made: there is no folder {self.filename}; make it first"
+        missing = f"the folder {self.filename} does not exist; create it first"
+        return f"{self.path}: cannot be created: {missing}"
 
 
 class NotPackedFolderError(FFRecordError, ValueError):
-    """The records are not a packed folder: there is no index among them."""
+    """The file is not a packed folder: its last record is not an index."""
 
     exit_code = 14
 
 
 class IndexChecksumError(FFRecordError):
-    """The index of a packed folder is not the one that was written."""
+    """The index of a packed folder is damaged: its checksum does not match its bytes."""
 
     exit_code = 15
 
 
 class IndexStructureError(FFRecordError):
-    """The index of a packed folder contradicts itself, or asks for what no folder has."""
+    """The index of a packed folder contradicts itself, or contains impossible values."""
 
     exit_code = 16
 
 
 class ChangedError(FFRecordError):
-    """A file changed, or went away: while it was packed, appended to, or read before its end, or
-    after it was opened and before another process was to open it."""
+    """A file changed or disappeared while it was packed, appended to, read or passed on.
+
+    A file is passed on when another process opens it again, for example a spawned worker.
+    """
 
     exit_code = 17
 
 
 class StateError(FFRecordError, ValueError):
-    """A saved state of a loader or a sampler does not fit what it is loaded into."""
+    """A saved state does not fit the loader or sampler that it is loaded into."""
 
     exit_code = 19
 
 
 class AppendError(FFRecordError):
-    """Records cannot be added to this file without making something else of it."""
+    """Records cannot be added to this file, or datapoints to this dataset."""
 
     exit_code = 20
 
 
 class BusyError(FFRecordError):
-    """Another writer is at work on this file or folder."""
+    """Another writer is using this file or folder."""
 
     exit_code = 21
 
 
 class TimedOutError(_SystemCallError, TimeoutError, FFRecordError):
-    """Within the time limit no record was added to a file that is followed."""
+    """No record was added to a followed file within the time limit."""
 
     exit_code = 24
 
@@ -215,7 +220,7 @@ class TimedOutError(_SystemCallError, TimeoutError, FFRecordError):
 
 
 class DamagedSourceError(FFRecordError):
-    """A file of another format is damaged, ends too early, or was made to harm."""
+    """A file of another format is damaged, truncated or malicious."""
 
     exit_code = 35
 
@@ -236,60 +241,60 @@ class DamagedSourceError(FFRecordError):
 
 
 class ConversionError(FFRecordError, ValueError):
-    """A conversion would lose something, or the other format cannot hold it."""
+    """The data cannot be converted: the other format cannot hold it, or would lose a part."""
 
     exit_code = 36
 
 
 class BadRecordWarning(UserWarning):
-    """A record could not be read or decoded, and was left out as asked."""
+    """A record could not be read or decoded, and was skipped as requested."""
 
 
 class ReplacedLoaderWarning(UserWarning):
-    """Another package made a torch DataLoader from one of ours, without its options."""
+    """Another package replaced our loader by a torch DataLoader without our options."""
 
 
 class DatasetError(FFRecordError, ValueError):
-    """A folder is not a dataset, or its files do not belong together."""
+    """The folder is not a dataset, or its files do not belong together."""
 
     exit_code = 25
 
 
 class SpecError(FFRecordError, ValueError):
-    """A spec names a field that cannot be one, or a type without an encoder or decoder."""
+    """A spec has an invalid field name, or a type without an encoder or decoder."""
 
     exit_code = 26
 
 
 class EncodeError(FFRecordError, ValueError):
-    """A value is not what its field's type can hold."""
+    """A value does not fit the type of its field."""
 
     exit_code = 27
 
 
 class DecodeError(FFRecordError, ValueError):
-    """A record's bytes are not what its field's type makes of a value."""
+    """A record's bytes are not a valid value of its field's type."""
 
     exit_code = 28
 
 
 class MissingPackageError(FFRecordError, ImportError):
-    """A type or a compression needs a package that is not installed."""
+    """A feature needs a Python package that is not installed."""
 
     exit_code = 29
 
 
 class MissingShardWarning(UserWarning):
-    """Shard numbers have a gap: one is missing, or its writer had fewer than others."""
+    """The shard numbers have a gap: a shard is missing, or one writer wrote fewer shards."""
 
 
 class ChangedWarning(UserWarning):
-    """As `ChangedError`, where such files were to be packed as they were found."""
+    """A file changed while it was packed, and was packed as found because the caller allowed it."""
 
 
 class SkippedWarning(UserWarning):
-    """A packed folder holds sockets, fifos or devices, which an archive does not keep."""
+    """The folder contains sockets, fifos or devices, which an archive cannot keep."""
 
 
 class LegacyFileWarning(UserWarning):
-    """The file is from before header checksums: its header cannot be verified."""
+    """The file was written before header checksums existed: its header cannot be verified."""

@@ -1,4 +1,4 @@
-"""The module by which users of the original FFRecord import its classes, and `checkFsAlign`."""
+"""Names that programs for the original FFRecord import from `ffrecord.fileio`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _IOC_CHECK_FS_ALIGN = 2147772004  # an ioctl of the file system that FFRecord wa
 
 
 def checkFsAlign(fd: int) -> bool:  # noqa: N802 - the original's name
-    """Whether the file system behind `fd` aligns unaligned O_DIRECT requests by itself.
+    """Return True if the file system of `fd` aligns unaligned O_DIRECT requests by itself.
 
-    False nearly everywhere. This library aligns its requests and does not need to know.
+    The answer is False on nearly every file system. This library aligns its requests and does not
+    need the answer.
     """
     answer = bytearray(4)
     try:

@@ -1,7 +1,7 @@
-"""The module by which users of the original FFRecord import its packed folders.
+"""Names that programs for the original FFRecord import from `ffrecord.package`.
 
 `dump_structure` and `dump_files` are the original's two steps of packing. A program that calls them
-writes the index itself:
+must write the index itself:
 
     structure = OrderedDict()
     n = dump_structure(folder, structure, 0)
@@ -9,7 +9,7 @@ writes the index itself:
         dump_files(writer, folder, structure, 0, False, n)
         writer.write_one(MAGIC_BYTES + pickle.dumps(structure))
 
-`pack_folder` does more: symlinks, hard links, permissions, times, checksums of blocks.
+`pack_folder` also keeps symlinks, hard links, permissions, times and checksums of blocks.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = [
 def dump_structure(folder: Path, structure: OrderedDict[str, Any], counter: int) -> int:
     """Fill `structure` with the names in a folder, and number its files from `counter` on.
 
-    A file's name gets its number, a folder's name an OrderedDict of what is in it. Symlinks are
-    followed. Return the number that the next file would get.
+    Each file name maps to the file's number, each folder name to an `OrderedDict` of the names in
+    that folder. Symlinks are followed. Return the number that the next file would get.
     """
     unfinished = [(structure, _sorted_entries(folder))]
     while unfinished:
@@ -64,13 +64,16 @@ def dump_files(
 ) -> int:
     """Write the files that `dump_structure` has numbered, each as one record.
 
-    `prefix` is the folder, `counter` the number of its first file and `n` how many files there are
-    in all. With `verbose`, print each file's number and path. Return the number that the next
+    `prefix` is the folder, `counter` is the number of its first file, and `n` is the number of
+    all files. With `verbose`, print each file's number and path. Return the number that the next
     file would get.
     """
     for path, number in _numbered(os.fspath(prefix), structure):
         if number != counter:
-            raise ValueError(f"{path}: number {number} in the structure, but comes as {counter}")
+            raise ValueError(
+                f"{path}: has number {number} in the structure, but number {counter} comes next; "
+                "pass the structure and the first number of dump_structure unchanged"
+            )
         with open(path, "rb") as file:
             writer.write_one(file)
         if verbose:
@@ -85,7 +88,7 @@ def _sorted_entries(folder: str | os.PathLike[str]) -> Iterator[os.DirEntry[str]
 
 
 def _numbered(prefix: str, structure: OrderedDict[str, Any]) -> Iterator[tuple[str, int]]:
-    """The paths and numbers of all files, depth first."""
+    """Yield the paths and numbers of all files, depth first."""
     unfinished = [(prefix, iter(structure.items()))]
     while unfinished:
         folder, items = unfinished[-1]

@@ -1,8 +1,8 @@
-"""Progress bars: tqdm's, where one is drawn, and nothing at all where none is.
+"""Progress bars: a tqdm bar if one is shown, otherwise an object that does nothing.
 
-A tqdm that is disabled takes tqdm's lock all the same, a semaphore that forked processes share: if
-one is killed while it has it, all the others wait for ever. And the import takes 25 ms, which is
-much for a command that has little to do.
+A disabled tqdm is not used instead, for two reasons. It still takes tqdm's lock, a semaphore that
+forked processes share: if one of them is killed while it holds the lock, the others wait for ever.
+And importing tqdm takes 25 ms, which is much for a short command.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 
 def bar(*, shown: bool | None, **options: Any) -> Any:
-    """A `tqdm` with these options, or what takes its calls and does nothing.
+    """Return a `tqdm` bar with these options, or an object with its methods that does nothing.
 
-    `shown` is None for "if standard error is a terminal".
+    `shown` None means: show the bar if standard error is a terminal.
     """
     if not (sys.stderr.isatty() if shown is None else shown):
         return _Nothing()
@@ -24,7 +24,7 @@ def bar(*, shown: bool | None, **options: Any) -> Any:
 
 
 class _Nothing:
-    """As much of a tqdm as is used here."""
+    """Stand-in for a tqdm bar: the methods that this project calls, without effect."""
 
     n = 0
     total = 0

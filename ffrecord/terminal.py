@@ -1,6 +1,6 @@
-"""Exit codes, complaints, and a parser whose errors are one line, for both command lines.
+"""Exit codes, one-line error messages and an argument parser, for both command lines.
 
-Colours are for people: in a pipe, a file or a CI's log there are none.
+Colours are used only on a terminal, not in a pipe, a file or a CI log.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ EXIT_DAMAGED = 1
 EXIT_USAGE = 2
 EXIT_SYSTEM = 13
 EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141  # as a tool that dies of SIGPIPE
+EXIT_BROKEN_PIPE = 141  # the code of a tool that SIGPIPE kills
 
 RED, YELLOW = "31", "33"
 PROGRAM = "ffrecord"
-_ALIKE = 0.75  # of two words: a letter or two left out, added or changed
+_ALIKE = 0.75  # words this similar differ by a letter or two
 
 
 def complain(what: object, *, warning: bool = False, program: str = PROGRAM) -> None:
@@ -33,7 +33,7 @@ def complain(what: object, *, warning: bool = False, program: str = PROGRAM) -> 
 
 
 def has_colours(stream: TextIO, when: str = "auto") -> bool:
-    """Return whether to colour what is written there; `when` may also be `always` or `never`."""
+    """Return True if text for `stream` is to be coloured; `when` is auto, always or never."""
     if when != "auto":
         return when == "always"
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
@@ -45,20 +45,23 @@ def coloured(text: str, colour: str) -> str:
 
 
 def printable(shown: object) -> str:
-    """File names may hold anything; a terminal should see one line and no control characters."""
+    """Return text as one line without control characters, which file names may contain."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(shown)
     )
 
 
 class Parser(argparse.ArgumentParser):
-    """A wrong command line is one line, like any other error. What it complains of are names too,
-    if a shell's `*` has put them there."""
+    """Argument parser that reports a wrong command line in one line, with a hint.
+
+    A shell's `*` may expand to file names that look like options, so the hint covers those too.
+    """
 
     _given: Sequence[str] = ()
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)  # a misspelled option is none
+        # No abbreviations: a misspelled option is an error, not another option.
+        super().__init__(allow_abbrev=False, **options)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -72,16 +75,15 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE)
 
     def _hint(self) -> str:
-        """Return what to do about a word that looks like an option, or stands where a command
-        does, and is none."""
+        """Return advice on an unknown command or an unknown option; "" if neither was given."""
         if hint := self._command_hint():
             return hint
         word = next(self._unknown_options(), None)
         if word is None:
             return ""
         if word.startswith("--") and (meant := _nearest(word, self._option_string_actions)):
-            return f"; is {meant} meant?"
-        return "; a name that begins with - goes behind --"
+            return f"; did you mean {meant}?"
+        return "; put names that begin with - after --"
 
     def _command_hint(self) -> str:
         commands = next(
@@ -91,8 +93,8 @@ class Parser(argparse.ArgumentParser):
         if commands is None or word is None or word in commands:
             return ""
         meant = _nearest(word, commands)
-        # Who asks to unpack does not want to pack.
-        return f"; is {meant} meant?" if meant and word != f"un{meant}" else ""
+        # `unpack` is not a misspelled `pack`: the user wants the opposite.
+        return f"; did you mean {meant}?" if meant and word != f"un{meant}" else ""
 
     def _unknown_options(self) -> Iterator[str]:
         known = self._option_string_actions
@@ -104,6 +106,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def _nearest(word: str, known: Iterable[str]) -> str | None:
-    from difflib import get_close_matches  # only now: commands start fast
+    from difflib import get_close_matches  # imported here, so that commands start fast
 
     return next(iter(get_close_matches(word, known, 1, _ALIKE)), None)

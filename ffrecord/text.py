@@ -1,4 +1,4 @@
-"""Words and numbers for people: counts, sizes, and advice for Python and for a command line."""
+"""Text for users: counts, sizes, and messages whose advice differs in Python and in a shell."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Mapping
 
 
 def counted(count: int, what: str) -> str:
-    """`1 file`, `2,000 files`."""
+    """Return a count with its noun: `1 file`, `2,000 files`."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def listed(counts: Mapping[str, int]) -> str:
-    """`1 fifo, 2 sockets`: by kind, in alphabetical order."""
+    """Return counts by kind, in alphabetical order: `1 fifo, 2 sockets`."""
     return ", ".join(counted(count, kind) for kind, count in sorted(counts.items()))
 
 
 class Advised(str):
-    """A message with advice in it: as a str for Python, and in `shell` for a command line.
+    """Message with advice: the string itself is for Python, `shell` is for a command line.
 
-    An error keeps it among its arguments, so that it survives pickling, and wrapping of an
-    OSError by another one. `for_shell` finds it there.
+    An error keeps the message in its arguments, where `for_shell` finds it. There it survives
+    pickling, and the wrapping of one OSError by another.
     """
 
     shell: str
@@ -34,7 +34,7 @@ class Advised(str):
 
 
 def for_shell(said: object) -> str:
-    """Return an error or its message with the advice for a command line instead of Python's."""
+    """Return the text of an error or message, with the advice for a command line."""
     if isinstance(said, Advised):
         return said.shell
     text = str(said)
@@ -45,19 +45,20 @@ def for_shell(said: object) -> str:
 
 
 def there_already(name: str | None = None, *, argument: str = "overwrite") -> FileExistsError:
-    """Return the error for a file that is in the way, and may be replaced with `argument`."""
-    what = Advised("is there already; ", f"{argument}=True", "--force", " replaces it")
+    """Return the error for a file that already exists and that `argument` would replace."""
+    what = Advised("already exists; pass ", f"{argument}=True", "--force", " to replace it")
     return FileExistsError(errno.EEXIST, what, *([] if name is None else [name]))
 
 
 def parse_size(size: int | str) -> int:
-    """10, "10", "10kB", "1.5 GiB" in bytes."""
+    """Return the bytes of a size such as 10, "10", "10kB" or "1.5 GiB"."""
     if isinstance(size, str):
-        from fractions import Fraction  # and decimal with it: every reader imports this module
+        # Imported here: every reader imports this module, and Fraction also loads decimal.
+        from fractions import Fraction
 
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?\s*", size, re.IGNORECASE)
         if match is None:
-            raise ValueError(f"not a size: {size!r}; write 500MB or 10GB")
+            raise ValueError(f"not a size: {size!r}; write it like 500MB or 10GB")
         number, prefix, binary = match.groups()
         step = 1024 if binary else 1000
         size = int(Fraction(number) * step ** " kmgt".index(prefix.lower() or " "))
@@ -67,7 +68,7 @@ def parse_size(size: int | str) -> int:
 
 
 def human(size: int) -> str:
-    """1234567 as `1.2 MB`."""
+    """Return a number of bytes as short text: `1.2 MB` for 1234567."""
     value = float(size)
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if value < 1000 or unit == "TB":

@@ -1,4 +1,4 @@
-"""The module by which users of the original FFRecord import `dump`."""
+"""Names that programs for the original FFRecord import from `ffrecord.utils`."""
 
 from __future__ import annotations
 

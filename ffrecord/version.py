@@ -1,3 +1,3 @@
-"""The version, where both the build and the command line can read it without importing numpy."""
+"""Version of the package, in a module that the build and the CLI read without importing numpy."""
 
 __version__ = "0.1.0"

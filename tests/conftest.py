@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import handmade
 
-# Timing never decides a test, and nothing is kept between runs.
+# Timing never decides a test, and hypothesis keeps nothing between runs.
 for name, examples in (("short", 40), ("long", 200)):
     settings.register_profile(
         name, max_examples=examples, deadline=None, database=None,
@@ -25,8 +25,8 @@ for name, examples in (("short", 40), ("long", 200)):
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("long" if config.getoption("--long") else "short")
-    # A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP: processes that
-    # tests interrupt would inherit that.
+    # A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP. The processes
+    # that tests interrupt would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -40,20 +40,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     for item in items:
         if item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes: --long runs it"))
+            item.add_marker(pytest.mark.skip(reason="takes minutes; pass --long to run it"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_objects_to_look_through() -> None:
-    """Whatever is there by now stays out of the garbage collector's sight: with torch and a few
-    thousand tests loaded, it would take half a second each time that a test asks for it."""
+    """Hide all existing objects from the garbage collector.
+
+    With torch and a few thousand tests loaded, each collection that a test runs would take half a
+    second.
+    """
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _logs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where there is no syslog, mounts log to a file in this folder."""
+    """Set a folder of this test run for the logs that mounts write if there is no syslog."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
@@ -61,7 +64,7 @@ def _logs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 @pytest.fixture(scope="session", autouse=True)
 def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Hundreds of commands are started: where no byte code is kept, each would compile it all."""
+    """Keep compiled byte code for the commands that tests start, which are hundreds."""
     if not sys.dont_write_bytecode:
         yield
         return
@@ -72,16 +75,16 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 MEMORY = Path("/dev/shm")
-"""Files here are never waited for."""
-ROOM = 1 << 30
+"""Folder in memory, so that writes to it never wait for a disk."""
+ROOM = 1 << 30  # free bytes that the folder in memory must have
 
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A folder of one test; with the mark `in_memory` on no disk, where there is room for that.
+    """Return a folder for one test; in memory if the test has the mark `in_memory` and it has room.
 
-    Every file that a writer makes is on the disk before it is there, which is tested elsewhere: a
-    test of what is in it need not wait for a disk that others keep busy.
+    A writer syncs every file to disk before it gets its name. Other tests check that. A test that
+    only checks content need not wait for a busy disk.
     """
     marked = request.node.get_closest_marker("in_memory") is not None
     if not marked or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:

@@ -1,1 +1,1 @@
-"""Files and folders that appear whole or not at all, and the locks of those who write them."""
+"""Write files and folders that appear whole or not at all, and lock them against other writers."""

@@ -1,8 +1,8 @@
-"""The content of one file in another, which shares its blocks where the file system can.
+"""Copy the content of one file into another, sharing blocks if the file system can.
 
-XFS and btrfs can: a gigabyte takes milliseconds there and no room. Elsewhere it is read and written
-here and not by copy_file_range, which goes through the page cache: for 1 GB on ext4 that took 1.0
-to 4.1 s, this 0.6 to 1.2 s, fsync included.
+On XFS and btrfs, sharing a gigabyte takes milliseconds and no space. On other file systems the
+content is read and written here. copy_file_range is not used, because it goes through the page
+cache: 1 GB on ext4 took 1.0 to 4.1 s with it, and 0.6 to 1.2 s here, fsync included.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from ffrecord.disk.source import Source
 
 CHUNK = 8 << 20
 _FICLONERANGE = 0x4020940D
-_CLONE = struct.Struct("qQQQ")  # descriptor, where from, how much, where to
+_CLONE = struct.Struct("qQQQ")  # source descriptor, source offset, length, target offset
 
 
 def whole_blocks(size: int) -> int:
-    """The least number of bytes in whole blocks that is not less than `size`: content that moves by
-    so much can share its blocks."""
+    """Return `size` rounded up to whole blocks. Content that moves by so much can share blocks."""
     return -(-size // ALIGN) * ALIGN
 
 
 def take_over(source: Source, begin: int, end: int, file: NewFile, to: int) -> None:
-    """Put the bytes from `begin` up to `end` of one file at `to` of a new one, whose next write
-    goes behind them."""
+    """Copy the bytes from `begin` up to `end` of a file to offset `to` of a new file.
+
+    The next write to the new file follows these bytes.
+    """
     moved = to - begin
     first = min(whole_blocks(begin), end)
     last = first + (end - first) // ALIGN * ALIGN
@@ -42,7 +43,7 @@ def take_over(source: Source, begin: int, end: int, file: NewFile, to: int) -> N
 
 
 def _share(source: Source, begin: int, end: int, file: NewFile, to: int) -> bool:
-    with contextlib.suppress(OSError):  # another file system, or one that cannot
+    with contextlib.suppress(OSError):  # two file systems, or one that cannot share blocks
         fcntl.ioctl(file.fd, _FICLONERANGE, _CLONE.pack(source.fd, begin, end - begin, to))
         return True
     return False
@@ -59,19 +60,19 @@ def _copy(source: Source, begin: int, end: int, file: NewFile, to: int) -> None:
 
 
 def inherit(fd: int, old: int, path: str) -> None:
-    """Take over owner, group, mode and attributes, access control lists among them, from the old
-    file or folder."""
+    """Copy owner, group, mode and extended attributes (with access control lists) from `old`."""
     status, ours = os.fstat(old), os.fstat(fd)
     if (status.st_uid, status.st_gid) != (ours.st_uid, ours.st_gid):
         try:
             os.fchown(fd, status.st_uid, status.st_gid)
         except PermissionError as error:
             what = (
-                "appending replaces the file or folder, whose owner or group you cannot give away"
+                "appending replaces the file or folder, and you may not give the new one its owner "
+                f"and group ({status.st_uid}:{status.st_gid}); append as that user or as root"
             )
             raise PermissionError(error.errno, what, path) from error
     os.fchmod(fd, stat.S_IMODE(status.st_mode))
-    with contextlib.suppress(OSError):  # a file system without attributes
+    with contextlib.suppress(OSError):  # a file system without extended attributes
         for name in os.listxattr(old):
-            with contextlib.suppress(OSError):  # one that only the system sets
+            with contextlib.suppress(OSError):  # an attribute that only the system may set
                 os.setxattr(fd, name, os.getxattr(old, name))

@@ -1,4 +1,4 @@
-"""Writing large buffers with O_DIRECT, past the page cache."""
+"""Write large buffers with O_DIRECT, bypassing the page cache."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class DirectWriter:
-    """Writes whole buffers with O_DIRECT, each while the next one is filled.
+    """Writes each buffer with O_DIRECT while the caller fills the next one.
 
-    In a thread: Linux AIO waits when a write makes a file longer, so it is no help here.
+    The writes run in a thread. Linux AIO would not help: it blocks when a write extends a file.
     """
 
     def __init__(self, fd: int, buffered_fd: int, memory: Callable[[], memoryview]) -> None:
@@ -24,7 +24,10 @@ class DirectWriter:
 
     @classmethod
     def over(cls, fd: int, memory: Callable[[], memoryview]) -> DirectWriter | None:
-        """For the file behind `fd`, with buffers from `memory`; None where O_DIRECT cannot be."""
+        """Return a writer for the file of `fd`; None if O_DIRECT is not supported.
+
+        `memory` returns a new buffer.
+        """
         try:
             again = f"/proc/self/fd/{fd}"
             return cls(os.open(again, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC), fd, memory)
@@ -32,7 +35,7 @@ class DirectWriter:
             return None
 
     def swap(self, full: memoryview, offset: int) -> memoryview:
-        """Begin to write a buffer, and return another one that may be filled."""
+        """Begin to write a full buffer at `offset`, and return another one to fill."""
         self.wait()
         other, self.spare = self.spare, full
         if other is full:  # the first time
@@ -44,7 +47,10 @@ class DirectWriter:
         return other
 
     def _write(self, full: memoryview, offset: int) -> None:
-        """Where O_DIRECT opens but does not write, or stops at an odd byte: through the cache."""
+        """Write a buffer with O_DIRECT, or through the page cache if that fails with EINVAL.
+
+        Some file systems open with O_DIRECT but do not write, or stop at an unaligned byte.
+        """
         try:
             write_all(self._fd, full, offset)
         except OSError as error:
@@ -53,17 +59,20 @@ class DirectWriter:
             write_all(self._buffered_fd, full, offset)
 
     def wait(self) -> None:
-        """Until the last buffer is written; raises what went wrong."""
+        """Wait until the last buffer is written. Raises the error of that write."""
         writing = self._writing
         if writing is not None:
             try:
                 writing.result()
             finally:
-                if writing.done():  # else it was this wait that was interrupted
+                if writing.done():  # otherwise a signal interrupted this wait, not the write
                     self._writing = None
 
     def close(self) -> None:
-        """Not before the last write has ended: the descriptor's number may go to another file."""
+        """Wait for the last write, then close the descriptor.
+
+        The thread must not write after that: another file may get the descriptor's number.
+        """
         if self._writing is not None:
             self._writing.exception()
             self._writing = None
@@ -74,8 +83,8 @@ class DirectWriter:
             os.close(fd)
 
     def __del__(self) -> None:
-        # Of a forked child, which has no such thread: nothing is written here, so nothing to wait
-        # for. In the parent `close` was called.
+        # Only a forked child gets here with an open descriptor; the parent has called `close`. The
+        # child has no thread, so no write is pending.
         if self._fd >= 0:
             os.close(self._fd)
 

@@ -1,7 +1,7 @@
-"""A file that appears under its name when it is whole and on disk, or not at all.
+"""New files that get their name when they are whole and on disk, or not at all.
 
-See `ffrecord.records.writer` for what that means to users. A `NewFile` belongs to one thread and
-to the process that made it.
+`ffrecord.records.writer` says what this means for users. A `NewFile` belongs to one thread and to
+the process that made it.
 """
 
 from __future__ import annotations
@@ -32,70 +32,71 @@ ALIGN = 4096
 SMALL_BUFFER = 1 << 20
 DIRECT_BUFFER = 8 << 20
 DIRECT_FROM = 64 << 20
-"""Smaller files stay in the page cache: they are often read right after."""
+"""Size from which a file is written with O_DIRECT. Smaller files are often read right after they
+are written, so they stay in the page cache."""
 
-LARGE_COPY = 256 << 10
+LARGE_COPY = 256 << 10  # copies of at least this size let other threads run
 COPY_CHUNK = 1 << 20
 _slabs = SlabPool(idle_limit=4 * DIRECT_BUFFER)
 
 
 class Naming:
-    """How a new file gets the name `target`: whatever has that name then is replaced.
+    """Rules by which a new file gets the name `target`. This class replaces an existing file.
 
-    Subclasses take attributes over from an old file, refuse to replace one, or find an unfinished
-    file again. A naming is for one file, and for the copies that take that file's place.
+    Subclasses copy attributes of an old file, refuse to replace one, or reopen an unfinished file.
+    A naming belongs to one file, and to the copies that take that file's place.
     """
 
     finds_again = False
-    """Whether a file that is not finished keeps its passing name, for another time."""
+    """True if an unfinished file keeps its temporary name, so that a later writer can resume it."""
 
     def __init__(self, target: str) -> None:
         self.target = target
 
     def open(self) -> tuple[int, str | None]:
-        """Open a file to write to; its name until it has the other, if it has one."""
+        """Open a file to write to; return its descriptor and temporary name (None: unnamed)."""
         folder, name = os.path.split(self.target)
         try:
             return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666), None
         except OSError as error:
             if isinstance(error, PermissionError):
-                what = f"{error.strerror}: {name} cannot be made in it"
+                what = f"{error.strerror}: cannot create {name} in this folder; choose another one"
                 raise PermissionError(error.errno, what, folder) from error
             if error.errno not in tempnames.NO_UNNAMED_FILES:
                 raise
             return tempnames.create(self.target, mode_for(self.target))
 
     def prepare(self, fd: int) -> None:
-        """Give a file that was just opened the owner and attributes that it is to have."""
+        """Set the owner and attributes of a file that was just opened."""
 
     def with_room(self, file: NewFile, begin: int, room: int) -> tuple[NewFile, int]:
-        """As `NewFile.with_room`."""
+        """Implement `NewFile.with_room`."""
         return file.shifted(room - begin) if room > begin else (file, 0)
 
     def check(self) -> None:
-        """Raise if the file may not get its name any more."""
+        """Raise an error if the file may no longer get its name."""
 
     def end(self, *, kept: bool) -> None:
-        """Let go of all else when the file is closed; `kept`: it may be found again."""
+        """Release everything else when the file is closed. `kept`: a later writer may resume it."""
 
 
 class NewFile:
-    """A file beside its target, without a name for as long as its naming allows.
+    """A file in the folder of its target, unnamed for as long as its naming allows.
 
-    Writes are gathered here and not in a buffered file object, for two reasons: those flush when
-    a forked child drops its copy, at an offset shared with the parent, and what such an object
-    has on disk after a failed write is not known. Every write says where it goes.
+    Writes are gathered here, not in a buffered file object, for two reasons. A file object flushes
+    when a forked child drops its copy, at an offset that is shared with the parent. And after a
+    failed write, the state of its data on disk is unknown. Every write here has its own offset.
 
-    Large files are written with O_DIRECT, from huge pages: they would push everything else out of
-    the page cache, and getting pages for it costs more than the disk does (2 GB by hand on this
+    Large files are written with O_DIRECT, from huge pages. Through the page cache they would evict
+    everything else, and getting pages for them costs more than the disk does (2 GB by hand on this
     project's machines: 3.0 to 3.5 GB/s, against 0.25 to 1.2 through the cache, fsync included).
     """
 
     def __init__(self, naming: Naming) -> None:
         self._naming = naming
         self._target = naming.target
-        # Bytes `lead` to `fill` of the memory wait to be written; its byte 0 is the file's byte
-        # `base`, a multiple of the alignment.
+        # Bytes `lead` to `fill` of the memory are not written yet. Byte 0 of the memory is byte
+        # `base` of the file, a multiple of the alignment.
         self._memory = _slabs.take(SMALL_BUFFER).data
         self._base = self._lead = self._fill = 0
         self._direct: DirectWriter | None = None
@@ -113,7 +114,7 @@ class NewFile:
 
     @property
     def position(self) -> int:
-        """Where the next write goes."""
+        """Offset of the next write."""
         return self._base + self._fill
 
     def write(self, buffer: Bytes) -> None:
@@ -124,14 +125,14 @@ class NewFile:
             target = self._memory[self._fill : self._fill + len(part)]
             if len(part) < LARGE_COPY:
                 target[:] = part
-            else:  # numpy lets other threads run meanwhile
+            else:  # numpy releases the GIL while it copies
                 np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(part, np.uint8))
             self._fill += len(part)
             if len(part) == room:
                 self._write_out()
 
     def rewind(self, position: int) -> None:
-        """Go on writing from there; what is beyond is overwritten, or cut off at the end."""
+        """Continue writing at `position`. Later bytes are overwritten, or cut off at the end."""
         if self._base + self._lead <= position <= self._base + self._fill:
             self._fill = position - self._base
         else:
@@ -139,7 +140,7 @@ class NewFile:
             self._lead = self._fill = position - self._base
 
     def flush(self) -> None:
-        """Write what waits; the part of a block at the end through the page cache."""
+        """Write all gathered bytes. A partial block at the end goes through the page cache."""
         if self._direct is not None:
             self._direct.wait()
         self.write_at(self._base + self._lead, self._memory[self._lead : self._fill])
@@ -149,7 +150,7 @@ class NewFile:
         write_all(self.fd, data, offset)
 
     def _write_out(self) -> None:
-        """Write the memory, which is full, and begin it anew."""
+        """Write the full memory, and start to fill it again."""
         if self._direct is None or self._lead:
             self.flush()
         else:
@@ -157,30 +158,33 @@ class NewFile:
         self._base += self._fill
         self._lead = self._fill = 0
         if self._direct is None and self._may_be_direct and self._base >= DIRECT_FROM:
-            self._may_be_direct = False  # if it cannot be now, it will not be later
+            self._may_be_direct = False  # try only once: if it fails now, it fails later
             self._direct = DirectWriter.over(self.fd, lambda: _slabs.take(DIRECT_BUFFER).data)
             if self._direct is not None:
                 self._memory = self._direct.spare
 
     def sync(self) -> None:
-        """Have all of it on disk."""
+        """Write everything, and wait until it is on disk."""
         self.flush()
         os.fsync(self.fd)
 
     def with_room(self, begin: int, room: int) -> tuple[NewFile, int]:
-        """Have `room` bytes in front of the content from `begin` on: the file that has them, and
-        by how much the content moved. If it is another file, it goes on in this one's place."""
+        """Make `room` bytes available in front of the content that starts at `begin`.
+
+        Return the file that has the room, and the bytes by which its content moved. If that is
+        another file, it replaces this one.
+        """
         return self._naming.with_room(self, begin, room)
 
     def shifted(self, least: int) -> tuple[NewFile, int]:
-        """Shift the content back by at least so many bytes: as `with_room`."""
+        """Move the content towards the end by at least `least` bytes; return as `with_room`."""
         self.flush()
         size = self.position
         os.ftruncate(self.fd, size)
         block = os.fstat(self.fd).st_blksize
         shift = -(-least // block) * block
         if size:
-            with contextlib.suppress(OSError):  # a file system that cannot: the content is copied
+            with contextlib.suppress(OSError):  # if the file system cannot, the content is copied
                 insert_range(self.fd, 0, shift)
                 self.rewind(size + shift)
                 return self, shift
@@ -195,21 +199,24 @@ class NewFile:
         return copy, least
 
     def publish(self) -> None:
-        """Make the content durable and give it the target's name."""
+        """Make the content durable, and give the file the target's name."""
         if self._name is None and is_at(self.fd, self._target):
-            return  # whoever closes it was interrupted after this, and closes it once more
+            return  # published before: the caller was interrupted after that, and closes again
         self._naming.check()
         self.flush()
         os.ftruncate(self.fd, self.position)
-        with contextlib.suppress(FileNotFoundError):  # a file that is replaced keeps its mode
+        with contextlib.suppress(FileNotFoundError):  # keep the mode of a replaced file
             os.fchmod(self.fd, stat.S_IMODE(os.stat(self._target).st_mode))
         os.fsync(self.fd)
         if self._name is None:
             self._link()
         assert self._name is not None
-        if not is_at(self.fd, self._name):  # where locks do not reach another machine's writer
+        if not is_at(self.fd, self._name):  # a writer on another machine that sees no locks
             self._name = None
-            raise ChangedError(f"{self._target}: another writer took its temporary file away")
+            raise ChangedError(
+                f"{self._target}: another writer removed its temporary file; write it again when "
+                "no other program writes it"
+            )
         try:
             os.rename(self._name, self._target)
         except OSError as error:
@@ -219,10 +226,10 @@ class NewFile:
         sync_folder(os.path.dirname(self._target))
 
     def close(self) -> None:
-        """Close it, and remove it unless it was published."""
+        """Close the file, and remove it unless it was published."""
         if self._direct is not None:
             self._direct.close()
-        self._memory.release()  # not when the exception that led here is forgotten
+        self._memory.release()  # now: an exception that led here may keep this object for long
         name, self._name = self._name, None
         if name is not None:
             with contextlib.suppress(FileNotFoundError):
@@ -233,27 +240,27 @@ class NewFile:
             os.close(fd)
 
     def discard(self) -> None:
-        """Close it for good: nothing of it is left unless it was published."""
+        """Close the file, and remove all traces of it unless it was published."""
         self.close()
         self._naming.end(kept=False)
 
     def abandon(self) -> None:
-        """Close it after a failure. It stays if its naming finds it again."""
+        """Close the file after a failure. Keep it if a later writer can resume it."""
         if self._naming.finds_again:
             self._name = None
         self.close()
         self._naming.end(kept=True)
 
     def __del__(self) -> None:
-        # Only the descriptor: in a forked child the name is the parent's.
+        # Only close the descriptor: in a forked child the name belongs to the parent.
         if getattr(self, "fd", -1) >= 0:
             os.close(self.fd)
 
     def _link(self) -> None:
-        """Give the unnamed file a name that nothing reads."""
+        """Give the unnamed file a temporary name."""
         try:
             self._name = tempnames.link(self.fd, self._target)
-        except OSError:  # no /proc, or a file system that does not link unnamed files: copy it
+        except OSError:  # no /proc, or no links to unnamed files on this file system: copy it
             unnamed = self.fd
             mode = stat.S_IMODE(os.fstat(unnamed).st_mode)
             self.fd, self._name = tempnames.create(self._target, mode)
@@ -268,7 +275,7 @@ class NewFile:
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Name `path` in errors of the operating system, which do not name an open file."""
+    """Add `path` to errors of the operating system, which do not name an open file."""
     try:
         yield
     except FFRecordError:
@@ -276,7 +283,7 @@ def writing(path: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in NoRoomError.ERRNOS:
             raise NoRoomError(path, error.errno) from error
-        if error.filename is not None or error.errno is None:  # named, or not the system's
+        if error.filename is not None or error.errno is None:  # has a name, or is not the system's
             raise
         if isinstance(error, PermissionError):
             raise PermissionError(error.errno, error.strerror, path) from error
@@ -284,18 +291,20 @@ def writing(path: str) -> Iterator[None]:
 
 
 def check_target(path: str) -> None:
-    """Say at once, not after hours of writing, that the file could not get its name."""
+    """Raise an error if a file cannot get this name: at once, not after hours of writing."""
     require_folder(os.path.realpath(path))
-    with contextlib.suppress(FileNotFoundError):  # a name that is too long is an error here
+    with contextlib.suppress(FileNotFoundError):  # a name that is too long raises another error
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, "a folder is in the way", path)
+            what = "a folder of this name already exists; choose another name"
+            raise IsADirectoryError(errno.EISDIR, what, path)
         if not stat.S_ISREG(mode):  # a rename would replace the device, not write to it
-            raise OSError(errno.EINVAL, "not a regular file, and will not be replaced", path)
+            what = "not a regular file, and is not replaced; choose another name"
+            raise OSError(errno.EINVAL, what, path)
 
 
 def require_folder(target: str) -> None:
-    """An error if there is no folder for a file or folder of this name."""
+    """Raise `MissingFolderError` if the folder of `target` does not exist."""
     try:
         os.stat(os.path.dirname(target))
     except FileNotFoundError as error:
@@ -303,8 +312,10 @@ def require_folder(target: str) -> None:
 
 
 def mode_for(target: str) -> int:
-    """To make a file with that gets this name: whoever may not read what it replaces may not read
-    it under a passing name either. Less the umask, as always."""
+    """Return the mode, before the umask, of a temporary file that will be renamed to `target`.
+
+    A user who may not read the replaced file must not read the temporary one either.
+    """
     try:
         return stat.S_IMODE(os.stat(target).st_mode) & 0o777
     except FileNotFoundError:
@@ -312,7 +323,10 @@ def mode_for(target: str) -> int:
 
 
 def _copy(source: int, target: int, size: int, to: int) -> None:
-    """Copy `size` bytes from the start of one file to offset `to` of another, in the kernel."""
+    """Copy the first `size` bytes of one file to offset `to` of another.
+
+    The kernel copies if the file system supports that.
+    """
     done = 0
     while done < size:
         count = 0
@@ -321,25 +335,25 @@ def _copy(source: int, target: int, size: int, to: int) -> None:
         except OSError as error:
             if error.errno in NoRoomError.ERRNOS:
                 raise
-        if not count:  # some file systems cannot, and some of those say so by copying nothing
+        if not count:  # not supported: some file systems report that by copying nothing
             chunk = os.pread(source, COPY_CHUNK, done)
             if not chunk:
-                raise OSError(errno.EIO, "a temporary file became shorter while it was copied")
+                raise OSError(errno.EIO, "the temporary file became shorter while it was copied")
             count = os.pwrite(target, chunk, to + done)
         done += count
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable, where that can be done."""
+    """Make the names in a folder durable, if the file system supports it."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except PermissionError:  # a folder that may be written to but not read
+    except PermissionError:  # the user may write to the folder but not read it
         return
     try:
         with writing(folder):
             os.fsync(fd)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not supported by the file system
             raise
     finally:
         os.close(fd)

@@ -1,14 +1,15 @@
-"""A folder that appears under its name when it is whole, or not at all.
+"""New folders that get their name when they are whole, or not at all.
 
-It is filled beside its target, under a hidden name, and renamed at the end. A lock tells a folder
-that is being filled from what a killed process has left, which is removed. Nothing is replaced: the
-target must not be there yet, or be an empty folder. Until then it is for its owner only, whatever
-the modes of what is in it.
+A new folder is filled beside its target, under a hidden name, and renamed at the end. The folder is
+locked while it is filled. A hidden folder without a lock was left by a killed process: its content
+is removed. Nothing is replaced: the target must not exist, or be an empty folder. Until the rename,
+only the owner has access to the folder.
 
-Of two writers of one target, the second gets a `BusyError` when it begins. The target is looked for
-before the lock is taken and again under it: another writer may have made it in between.
+If two writers have the same target, the second gets a `BusyError` when it begins. The target is
+checked before the lock is taken and again after that, because another writer may have made it in
+between.
 
-A `NewFolder` belongs to the process that made it; in a forked child it does nothing.
+A `NewFolder` belongs to the process that made it. In a forked child it does nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ _IN_THE_WAY = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
 class NewFolder:
-    """The folder `path`, which `publish` renames to `target`; `doing` is a part of its name.
+    """A folder at the hidden path `path`, which `publish` renames to `target`.
 
-    `check` raises if the target is not to be made. It is called before anything is made, and again
-    when no other writer can make the target any more.
+    Args:
+        target: the final path.
+        doing: ending of the hidden name, such as "packing".
+        check: raises an error if the target must not be made. It is called before anything is made,
+            and again when the lock keeps other writers out.
     """
 
     def __init__(self, target: str, doing: str, check: Callable[[], None] = lambda: None) -> None:
@@ -62,8 +66,10 @@ class NewFolder:
         raise busy(self.target)
 
     def _take(self) -> bool:
-        """Make the hidden folder, or take over what a killed process has left, and lock it. False
-        if its last writer has renamed or removed it meanwhile."""
+        """Make the hidden folder, or take over one that a killed process left, and lock it.
+
+        Return False if another writer renamed or removed it meanwhile.
+        """
         made = _make(self.path, self.target)
         try:
             try:
@@ -72,7 +78,7 @@ class NewFolder:
                 return False
             refuse_planted(self._lock, self.path)
             if not take(self._lock, self.path):
-                made = False  # somebody has taken it over
+                made = False  # another writer has taken it over
                 raise busy(self.target)
             if is_at(self._lock, self.path):
                 return True
@@ -86,7 +92,7 @@ class NewFolder:
             raise
 
     def publish(self) -> None:
-        """Give it the target's name, durably. What is in it must be on disk already."""
+        """Rename the folder to the target, durably. Its content must be on disk already."""
         os.fchmod(self._lock, self._mode)
         sync_folder(self.path)
         rename_to_new(self.path, self.target)
@@ -94,7 +100,7 @@ class NewFolder:
         sync_folder(os.path.dirname(self.target))
 
     def discard(self) -> None:
-        """Remove it, unless it was published."""
+        """Remove the folder, unless it was published."""
         if self._lock >= 0 and self._pid == os.getpid():
             with contextlib.suppress(OSError):
                 _remove(self.path)
@@ -106,31 +112,33 @@ class NewFolder:
             os.close(lock)
 
     def __del__(self) -> None:
-        # Only the descriptor: in a forked child the folder is the parent's.
+        # Only close the descriptor: in a forked child the folder belongs to the parent.
         if hasattr(self, "_lock"):
             self._unlock()
 
 
 def _make(path: str, target: str) -> bool:
-    """Whether it was not there yet. It is its owner's alone until it is whole."""
+    """Make the hidden folder, for its owner only; return False if it exists already."""
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
         return False
-    except OSError as error:  # of a name that whoever asked for the target has never heard of
+    except OSError as error:  # name the target: the user does not know the hidden name
         raise OSError(error.errno, error.strerror, target) from error
     return True
 
 
 def _remove(path: str) -> None:
-    """A folder and all that is in it, also in folders that are not for writing to. One that is
-    empty can go without being opened, which may fail."""
+    """Remove a folder and its content, read-only folders included.
+
+    An empty folder is removed without opening it, because opening may fail.
+    """
     with contextlib.suppress(OSError):
         os.rmdir(path)
         return
     os.chmod(path, 0o700)
     for top, folders, _ in os.walk(path):
-        for name in folders:  # before they are gone into
+        for name in folders:  # before os.walk enters them
             inside = os.path.join(top, name)
             if not os.path.islink(inside):
                 os.chmod(inside, 0o700)
@@ -138,9 +146,9 @@ def _remove(path: str) -> None:
 
 
 def remove_abandoned(target: str, doing: str) -> None:
-    """Remove the hidden folder that a killed process has left, if there is one."""
+    """Remove the hidden folder that a killed process left, if it exists."""
     if os.path.lexists(hidden_name(target, doing)):
-        with contextlib.suppress(OSError, BusyError):  # in use, or not ours to remove
+        with contextlib.suppress(OSError, BusyError):  # in use, or removing it is not allowed
             NewFolder(target, doing).discard()
 
 
@@ -150,16 +158,20 @@ def hidden_name(target: str, doing: str) -> str:
 
 
 def check_new_folder(target: str, what: str) -> None:
-    """An error if there is no folder to put it in, or if what is there will not be replaced."""
+    """Raise an error if `target` cannot be a new folder.
+
+    The parent folder must exist. The target must not exist, or be an empty folder. `what` begins
+    the advice, for example "dump wants a".
+    """
     require_folder(target)
-    os.stat(os.path.join(os.path.dirname(target), ""))  # ends in a slash: must be a folder
+    os.stat(os.path.join(os.path.dirname(target), ""))  # the slash requires that it is a folder
     if os.path.lexists(target) and (os.path.islink(target) or not _is_empty_folder(target)):
-        message = f"is there already; {what} new folder"
+        message = f"already exists; {what} new folder, so choose another name"
         raise FileExistsError(errno.EEXIST, message, target)
 
 
 def rename_to_new(folder: str, target: str) -> None:
-    """Give a folder its name. An empty folder of that name is replaced, and nothing else."""
+    """Rename a folder to `target`. Only an empty folder of that name is replaced."""
     try:
         os.rename(folder, target)
     except OSError as error:
@@ -169,13 +181,16 @@ def rename_to_new(folder: str, target: str) -> None:
 
 
 def appeared(target: str) -> FileExistsError:
-    """Return the error for a target that was not there when its writer began."""
-    message = "is there already: something else has made it meanwhile, and it is not replaced"
+    """Return the error for a target that another program made while its writer was running."""
+    message = (
+        "already exists: another program created it meanwhile, and it is not replaced; "
+        "choose another name"
+    )
     return FileExistsError(errno.EEXIST, message, target)
 
 
 def _usual_mode(folder: str) -> int:
-    """Return the mode of a new folder, as the umask and default access control lists make it."""
+    """Return the mode that the umask and default access control lists give a new folder."""
     probe = os.path.join(folder, ".mode")
     os.mkdir(probe)
     mode = stat.S_IMODE(os.stat(probe).st_mode)

@@ -1,11 +1,11 @@
-"""A new folder that takes an old one's place in one step, as `append` does it for one file.
+"""New folders that replace an old one in one step, as `append` does for a single file.
 
-Linux exchanges two names at once (renameat2 with RENAME_EXCHANGE), so that at every moment the old
-or the new folder has the target's name. The old one is removed afterwards, or by the next writer if
-this one is killed in between. Readers that have opened the old files keep them.
+Linux can exchange two names in one step (renameat2 with RENAME_EXCHANGE). So at every moment either
+the old or the new folder has the target's name. The old folder is removed afterwards, or by the
+next writer if this one is killed in between. Readers keep the old files that they have open.
 
-Files of the old folder that the new one does not replace are linked into it. A folder in it cannot
-be linked, and is refused.
+Files of the old folder that the new folder does not replace are linked into the new one. A folder
+inside the old folder cannot be linked, and is an error.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class GrownFolder(NewFolder):
-    """The folder `path`, which `publish` exchanges with `target`.
+    """A folder at the hidden path `path`, which `publish` exchanges with `target`.
 
-    The old folder is locked until then: a second writer gets a `BusyError`. `replaced` names the
-    files in it that the new folder has its own of.
+    The old folder is locked until then, so a second writer gets a `BusyError`. `replaced` names the
+    old files that the new folder replaces.
     """
 
     def __init__(self, target: str, doing: str, replaced: Collection[str]) -> None:
         self._replaced = replaced
         self._published = False
         if os.path.ismount(target):
-            raise AppendError(f"{target}: a mount point cannot be replaced; append to a copy")
+            raise AppendError(
+                f"{target}: is a mountpoint, which appending cannot replace; append to a copy"
+            )
         self._old = open_locked_folder(target)
         try:
             super().__init__(target, doing)
-            # Now, not after hours of writing: what may fail in `publish`.
+            # Try now the steps that may fail in `publish`, not after hours of writing.
             self._require_exchange()
             self._link_others()
             inherit(self._lock, self._old, target)
@@ -50,7 +52,7 @@ class GrownFolder(NewFolder):
             raise
 
     def publish(self) -> None:
-        """Put it in the old folder's place, durably. Its content must be on disk already."""
+        """Replace the old folder, durably. The new folder's content must be on disk already."""
         self._link_others()
         for name in self._replaced:
             self._inherit_file(name)
@@ -58,24 +60,25 @@ class GrownFolder(NewFolder):
         sync_folder(self.path)
         if not is_at(self._old, self.target):
             raise ChangedError(
-                f"{self.target}: was replaced while it was appended to; nothing was added"
+                f"{self.target}: was replaced while it was appended to; nothing was added, so "
+                "append again"
             )
         libc.exchange(self.path, self.target)
         self._published = True
-        # Only when the new name is on disk: a power cut may bring the old folder back.
+        # The new name must be on disk first: a power cut may bring the old folder back.
         sync_folder(os.path.dirname(self.target))
         self._remove_old()
         self.discard()
 
     def discard(self) -> None:
-        """Remove it, unless it was published, and give the locks back."""
+        """Remove the new folder, unless it was published, and release the locks."""
         if self._pid != os.getpid():
             return
         if not self._published:
             super().discard()
         for fd in (self._lock, self._old):
             if fd >= 0:
-                unlock(fd)  # children that were forked meanwhile would keep it
+                unlock(fd)  # closing is not enough: forked children have the file open too
         self._unlock()
         self._close_old()
 
@@ -90,22 +93,22 @@ class GrownFolder(NewFolder):
                 raise OSError(error.errno, error.strerror, self.target) from error
             raise AppendError(
                 f"{self.target}: this file system cannot exchange two folders "
-                f"({error.strerror}), which appending needs; ext4, XFS, btrfs and tmpfs can: copy "
-                "the dataset there, or write a further shard"
+                f"({error.strerror}), which appending needs; copy the dataset to ext4, XFS, btrfs "
+                "or tmpfs, or write another shard"
             ) from error
         finally:
             for name in pair:
                 os.rmdir(name)
 
     def _link_others(self) -> None:
-        """Give the new folder the old one's other files, as they are now."""
+        """Link the old folder's other files, as they are now, into the new folder."""
         with os.scandir(self.target) as entries:
             others = [entry for entry in entries if entry.name not in self._replaced]
         for entry in others:
             if entry.is_dir(follow_symlinks=False):
                 raise AppendError(
                     f"{self.target}: holds the folder {entry.name!r}, which is not part of the "
-                    "dataset; appending replaces the dataset's folder: move it elsewhere first"
+                    "dataset and would be lost by appending; move that folder elsewhere first"
                 )
             place = os.path.join(self.path, entry.name)
             with contextlib.suppress(FileNotFoundError):
@@ -123,8 +126,8 @@ class GrownFolder(NewFolder):
                 os.fsync(new.fileno())
 
     def _remove_old(self) -> None:
-        """Remove the old folder, which has the hidden name now. If that fails, the next writer
-        does it."""
+        """Remove the old folder, which now has the hidden name. If this fails, the next writer
+        removes it."""
         with contextlib.suppress(OSError):
             os.fchmod(self._old, 0o700)
             for name in os.listdir(self.path):
@@ -137,6 +140,6 @@ class GrownFolder(NewFolder):
             os.close(old)
 
     def __del__(self) -> None:
-        if hasattr(self, "_old"):  # only the descriptor: in a forked child the lock is the parent's
+        if hasattr(self, "_old"):  # no unlock: in a forked child the lock belongs to the parent
             self._close_old()
         super().__del__()

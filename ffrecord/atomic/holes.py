@@ -1,4 +1,4 @@
-"""Files with holes: blocks of zeros that take no room on the disk."""
+"""Write files with holes: blocks of zeros that take no space on disk."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ffrecord.aliases import Bytes
 from ffrecord.atomic.direct import write_all
 
 HOLE = 4096
-"""The smallest hole: a block of nearly every file system."""
+"""Bytes of the smallest hole: the block size of nearly every file system."""
 
 
 def write_with_holes(fd: int, data: Bytes, offset: int) -> None:
-    """Write data, except for its blocks of zeros, into a part of a file that is a hole so far.
+    """Write data, without its blocks of zeros, into a part of a file that is still a hole.
 
-    The file may end up too short: one that ends with a hole has to be made as long as it is.
+    If the data ends with zeros, the file is too short afterwards: the caller sets its length.
     """
     for begin, end in data_runs(data):
         write_all(fd, data[begin:end].data, offset + begin)
 
 
 def data_runs(data: Bytes) -> Iterator[tuple[int, int]]:
-    """Where data begins and ends that is not blocks of zeros, counted from its beginning on."""
+    """Yield the begin and end of each run of blocks that are not all zeros."""
     whole = len(data) // HOLE * HOLE
     filled = np.append(_or(data[:whole].reshape(-1, HOLE)), _or(data[whole:])) != 0
     edges = np.flatnonzero(np.diff(filled, prepend=False, append=False)) * HOLE
@@ -32,6 +32,9 @@ def data_runs(data: Bytes) -> Iterator[tuple[int, int]]:
 
 
 def _or(data: Bytes) -> Bytes:
-    """The bits that any byte of a row has. Of all ways to find zeros this is among the fastest."""
+    """Combine all bytes of each row by OR: the result is 0 for a row of zeros.
+
+    This is among the fastest ways to find zeros.
+    """
     bits: Bytes = np.bitwise_or.reduce(data, axis=-1)
     return bits

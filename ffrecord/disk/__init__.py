@@ -1,1 +1,1 @@
-"""Local bytes, fast: open files, planned reads, Linux AIO, the page cache, memory for batches."""
+"""Fast reads of local files: open files, planned reads, Linux AIO, page cache, batch memory."""

@@ -1,9 +1,10 @@
-"""The kernel's AIO calls: contexts, submit, reap, and a pool of idle contexts.
+"""Linux AIO system calls: contexts, submit, reap, and a pool of idle contexts.
 
-The libaio package supplies the shared library; its Python objects are not used (each costs some
-10 µs). Requests are handed to the kernel by address; `aio_queue` makes and finishes them.
+The libaio package supplies the shared library. Its Python objects are not used: each costs some
+10 µs. Requests are passed to the kernel by address; `aio_queue` makes and finishes them.
 
-io_submit may take fewer requests than asked and io_getevents may be interrupted: both are loops.
+Both calls need a loop: io_submit may accept fewer requests than it is given, and a signal may
+interrupt either call.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from typing import Any
 
 import numpy as np
 
-# struct iocb and struct io_event are 64-bit words. Words are filled faster than a structured
-# array's named fields: 64 iocbs were made in 21 µs instead of 27.
+# struct iocb and struct io_event as 64-bit words. Filling words is faster than filling the named
+# fields of a structured array: 64 iocbs took 21 µs instead of 27.
 #   iocb   0 data | 1 key u32, rw_flags i32 | 2 opcode u16, reqprio i16, fd u32
 #          3 buf  | 4 nbytes | 5 offset | 6 reserved | 7 flags u32, resfd u32
 #   event  0 data | 1 address of the iocb | 2 result | 3 0
-# Words that are not set are 0, and so is the opcode of a read.
+# Unset words are 0. The opcode of a read is 0 too.
 IOCB_WORDS = 8
 EVENT_WORDS = 4
 DATA, RW_FLAGS, FD, BUF, NBYTES, OFFSET = range(6)
 UPPER_HALF = 1 << 32  # little endian: the second u32 of a word
 NOTIFY = 1  # IOCB_FLAG_RESFD: the completion is announced on an eventfd
 
-# fs.aio-max-nr (65536 by default) is shared by the whole machine: take what a batch needs, not
-# more, and make do with less when it is used up.
+# The whole machine shares fs.aio-max-nr requests (65536 by default). So a batch gets a context of
+# the size that it needs, or a smaller one when the machine has no more.
 CAPACITIES = (32, 64, 128, 256, 512, 1024)
-IDLE_EACH = 2
+IDLE_EACH = 2  # idle contexts that are kept of each capacity
 
 
 def _load() -> Any:
-    """The shared library that the libaio package finds, or None where there is none."""
+    """Return the shared library that the libaio package loads; None if it is not installed."""
     try:
         from libaio import libaio
     except (ImportError, OSError):
@@ -55,16 +56,19 @@ if _lib is not None:
 
 
 def is_available() -> bool:
-    """Whether there is a libaio. The kernel may refuse a context all the same."""
+    """Return True if libaio is installed. The kernel may still refuse a context."""
     return _lib is not None
 
 
 class Context:
-    """One kernel AIO context. Belongs to one queue at a time, and to the process that made it."""
+    """One AIO context of the kernel.
+
+    It belongs to one queue at a time, and to the process that created it.
+    """
 
     def __init__(self, capacity: int) -> None:
         if _lib is None:
-            raise OSError(errno.ENOSYS, "libaio is not installed")
+            raise OSError(errno.ENOSYS, "libaio is not installed; run `pip install libaio`")
         handle = ctypes.c_void_p()
         code = _io_setup(capacity, ctypes.addressof(handle))
         if code < 0:
@@ -77,17 +81,18 @@ class Context:
         self._events_at = events.ctypes.data
 
     def submit(self, iocbs_at: int, count: int) -> int:
-        """How many of `count` iocb pointers the kernel took, or a negative errno for none."""
+        """Submit `count` iocb pointers; return how many the kernel took, or a negative errno."""
         code = -errno.EINTR
         while code == -errno.EINTR:
             code = _io_submit(self._handle, min(count, self.capacity), iocbs_at)
         return int(code)
 
     def reap(self, at_least: int) -> tuple[list[int], list[int]]:
-        """Return data and results of completions: at least that many, or `capacity` if that is
-        less. (More may be in flight: the kernel rounds a context's size up.)
+        """Wait for completions; return their data words and their results.
 
-        With `at_least` 0 it does not wait, and is a look into memory, not a system call.
+        Waits for `at_least` completions, or for `capacity` if that is less. (More requests may be
+        in flight, because the kernel rounds a context's size up.) With `at_least` 0 it does not
+        wait, and libaio looks into shared memory without a system call.
         """
         code = -errno.EINTR
         most = self.capacity
@@ -98,12 +103,12 @@ class Context:
             return [], []
         if code < 0:
             raise OSError(-code, f"io_getevents: {os.strerror(-code)}")
-        # Strides of a memoryview: as fast as an array for many, and faster for a few.
+        # A memoryview with strides is as fast as an array for many events, and faster for a few.
         end = code * EVENT_WORDS
         return self._events[:end:EVENT_WORDS].tolist(), self._events[2:end:EVENT_WORDS].tolist()
 
     def close(self) -> None:
-        """Wait for everything in flight and destroy it. In a forked child there is nothing to."""
+        """Wait for everything in flight, and destroy the context; a no-op in a forked child."""
         if self._handle is not None and self._pid == os.getpid():
             _io_destroy(self._handle)
         self._handle = None
@@ -114,13 +119,13 @@ class Context:
 
 
 class ContextPool:
-    """Idle contexts of this process. io_destroy waits for an RCU period: reuse is worth it."""
+    """Idle contexts of this process, for reuse: io_destroy is slow (it waits for RCU)."""
 
     def __init__(self) -> None:
         self._idle: dict[int, deque[Context]] = {c: deque() for c in CAPACITIES}
 
     def borrow(self, wanted: int) -> Context | None:
-        """A context, for `wanted` requests if possible; None when the machine has none left."""
+        """Return a context for `wanted` requests, or a smaller one; None if none is available."""
         fitting = next((c for c in CAPACITIES if c >= wanted), CAPACITIES[-1])
         for capacity in reversed(CAPACITIES[: CAPACITIES.index(fitting) + 1]):
             try:
@@ -129,7 +134,7 @@ class ContextPool:
                 pass
             try:
                 return Context(capacity)
-            except OSError:  # EAGAIN: used up; ENOSYS: a sandbox, or no libaio
+            except OSError:  # EAGAIN: fs.aio-max-nr is used up; ENOSYS: a sandbox, or no libaio
                 continue
         return None
 
@@ -146,5 +151,5 @@ class ContextPool:
 
 
 contexts = ContextPool()
-# A context does not survive a fork: the child forgets its parent's.
+# Contexts do not survive a fork, so the child forgets those that its parent had.
 os.register_at_fork(after_in_child=contexts.clear)

@@ -1,17 +1,16 @@
-"""Reads by AIO: made, submitted, reaped, and told of with the bytes that they got.
+"""Queue of AIO reads: makes, submits and reaps them, and reports the result of each.
 
-The library's fetches and the mount's cold reads both go through `AioQueue`: `fill` makes the
-requests of a whole batch, `put` makes one. `land` reports every read once, with the bytes it got
-or an error, also a read that the kernel has refused or does not tell of. The owner of the queue
-finishes such reads with plain reads (`Source.read_into`), from the byte on that `bytes_got` says.
+The library's fetches and the mount's cold reads both use `AioQueue`. `fill` makes the requests of
+a whole batch, `put` makes one. `land` reports every read exactly once, with the number of bytes or
+an error. This includes reads that the kernel refused or never reported. The owner of the queue
+finishes such reads with plain reads (`Source.read_into`); `bytes_got` says from which byte on.
 
-The queue keeps memory and context together: `close` waits until the kernel has let go of the
-memory, whatever happened before. That includes a signal handler that raises, Ctrl-C for one: it
-may do so between a system call and the line that notes its result, so that nobody knows what is in
-flight. Such a context is destroyed, not reused; io_destroy waits for everything, and no signal cuts
-it short.
+The queue keeps its memory until the kernel no longer writes to it: `close` always waits for that.
+A signal handler may raise (Ctrl-C does) between a system call and the line that stores its result.
+Then the number of reads in flight is unknown, so the context is destroyed and not reused.
+io_destroy waits for all reads, and no signal interrupts it.
 
-AIO pays only on O_DIRECT descriptors: io_submit is synchronous on buffered ones. That in turn
+AIO is asynchronous only on O_DIRECT descriptors. On buffered ones io_submit is synchronous, which
 makes it a way to copy a whole batch out of the page cache in one system call.
 """
 
@@ -32,24 +31,26 @@ _IOCB = struct.Struct(f"<{aio.IOCB_WORDS}q")
 
 
 class AioQueue:
-    """Reads in rows, submitted in order and landing in any. Belongs to one thread at a time.
+    """Reads that are submitted in order and complete ("land") in any order.
+
+    Each read has a row number. A queue belongs to one thread at a time.
 
     Args:
-        context: for the requests; the queue gives it back when it is closed.
-        rows: how many reads there may be at a time.
+        context: AIO context for the requests; the queue returns it to the pool when it is closed.
+        rows: most reads that may be pending at a time.
     """
 
     def __init__(self, context: aio.Context, rows: int) -> None:
         self._context: aio.Context | None = context
         self._pid = os.getpid()
-        self._settled = True  # what is in flight is known
-        self._queued = self._sent = 0  # pointers, and those of them that the kernel has seen
+        self._settled = True  # False while `flying` may be wrong: during a system call
+        self._queued = self._sent = 0  # pointers that were made, and that the kernel has seen
         self.flying = 0
         self._refused: list[tuple[int, int]] = []
-        # Which reads `land` has reported, so that the others are known if the kernel fails to tell:
-        # of a batch those that it has, by wave, and of single ones those that it has not. (A dict
-        # of a batch's rows cost 4 % of 512 cached records.) The kernel writes into the memory,
-        # which must live that long.
+        # If the kernel fails to report, the reads that `land` has not reported must be known. For
+        # a batch, `_told` has the reported rows by wave; for single reads, `_single` has those not
+        # reported. (A dict of a batch's rows cost 4 % of the time of 512 cached records.)
+        # `_filled` and `_single` also keep the memory alive that the kernel writes into.
         self._untold = 0
         self._told: list[list[int]] = []
         self._filled: Bytes | None = None
@@ -65,7 +66,7 @@ class AioQueue:
         self, memory: Bytes, fds: Ints | int, place: Ints, offset: Ints, length: Ints,
         rw_flags: int = 0,
     ) -> None:  # fmt: skip
-        """Make a read for every row, each to its place in `memory`: fast for many."""
+        """Make one read for every row, each into its place in `memory`. Fast for many reads."""
         iocbs, rows = self._iocbs, len(self._iocbs)
         numbers = np.arange(rows)
         iocbs[:, DATA] = numbers
@@ -81,8 +82,8 @@ class AioQueue:
     def put(
         self, row: int, fd: int, memory: Bytes, address: int, offset: int, length: int, eventfd: int
     ) -> None:
-        """Make one read, into `memory` at `address`, whose end is announced: fast for one."""
-        if self._queued == len(self._pointers):  # make room: those in front were taken
+        """Make one read into `memory` at `address`. Its completion is announced on `eventfd`."""
+        if self._queued == len(self._pointers):  # move the unsent pointers to the front
             unsent = self._pointers[self._sent :].copy()
             self._sent, self._queued = 0, len(unsent)
             self._pointers[: self._queued] = unsent
@@ -102,17 +103,17 @@ class AioQueue:
 
     @property
     def done(self) -> bool:
-        """Whether `land` has reported every read."""
+        """True when `land` has reported every read."""
         return not self._untold
 
     @property
     def is_usable(self) -> bool:
-        """Whether further reads can be made: not after the kernel failed to tell of one."""
+        """True while reads can be added; False after the kernel failed to report one."""
         return self._context is not None
 
     @property
     def mine(self) -> bool:
-        """False in a child process: its parent's reads will never land there."""
+        """True in the process that made the queue. Its reads never land in a forked child."""
         return self._pid == os.getpid()
 
     def launch(self, up_to: int) -> None:
@@ -128,17 +129,18 @@ class AioQueue:
                 self.flying += took
             elif took in (0, -errno.EAGAIN) and self.flying:
                 break
-            else:  # this one request is refused: its owner reads it another way
+            else:  # the kernel refuses this request: the owner reads it another way
                 row = (int(self._pointers[self._sent]) - self._iocbs_at) // _IOCB.size
                 self._refused.append((row, took or -errno.EAGAIN))
                 self._sent += 1
         self._settled = True
 
     def land(self, at_least: int) -> tuple[list[int], list[int]]:
-        """Return rows and results (bytes read, or a negative errno) of reads that have landed.
+        """Return the rows and results (bytes read, or a negative errno) of reads that have landed.
 
-        Waits for so many, or for all that are in flight; `at_least` 0 does not wait. Refused reads
-        are reported with those that have landed by then: an eventfd tells of these only once.
+        Waits for `at_least` reads, or for all in flight if those are fewer; 0 does not wait.
+        Refused reads are reported together with the reads that have landed by then, because the
+        eventfd announces landed reads only once.
         """
         rows, results = [row for row, _ in self._refused], [code for _, code in self._refused]
         if self.flying:
@@ -162,8 +164,10 @@ class AioQueue:
         return rows, results
 
     def _give_up(self, context: aio.Context) -> tuple[list[int], list[int]]:
-        """The kernel does not tell what has landed: wait for all of it, use it no more, and have
-        every read that was not reported done another way."""
+        """Give up AIO after io_getevents has failed: report all unreported reads as failed.
+
+        Closing the context waits for all reads. The queue takes no further reads.
+        """
         context.close()
         self._context = None
         self.flying, self._sent = 0, self._queued
@@ -172,7 +176,7 @@ class AioQueue:
         return rows, [-errno.EIO] * len(rows)
 
     def close(self) -> None:
-        """Wait for everything that was submitted, and give the context back if it can be."""
+        """Wait for everything that was submitted. Return the context to the pool if possible."""
         if self._context is None or not self.mine:
             return
         while self._settled and self.flying:
@@ -192,7 +196,10 @@ class AioQueue:
 
 
 def bytes_got(sources: SourceSet, result: int) -> int:
-    """Return how many bytes a read of `sources` got that was refused, failed or came back short."""
+    """Return the number of bytes that an incomplete read of `sources` got.
+
+    EINVAL means that the file system opens but does not read with O_DIRECT, which ends its use.
+    """
     if result == -errno.EINVAL:
         sources.give_up_direct()
     return max(result, 0)

@@ -1,9 +1,9 @@
-"""From the records of a batch to the reads that fetch them: aligned, sorted, coalesced. Pure.
+"""Plan the reads that fetch the records of a batch: aligned, sorted, joined. No I/O.
 
-Reads are laid out one after the other in one slab of memory. Records that share a block or lie
-close together share a read. A record asked for twice is read twice, since the caller may write
-into its results and each must be its own. Long stretches are cut into several reads, so that
-the disk works on them in parallel and checksums can begin before the last byte has arrived.
+Reads are placed one after the other in one slab of memory. Records that share a block or lie close
+together share a read. A record that is requested twice is read twice, because the caller may write
+into the results. Long extents are cut into several reads, so that the disk works on them in
+parallel and checksums can begin before the last byte has arrived.
 """
 
 from __future__ import annotations
@@ -14,23 +14,26 @@ import numpy as np
 
 from ffrecord.aliases import Ints
 
-# An estimate, from some 5 µs a request and 4 GB/s: one more costs as much as 16 to 32 KiB more.
+# Records closer than this share a read. An estimate: with some 5 µs per request and 4 GB/s, one
+# more request costs as much as 16 to 32 KiB more data.
 GAP = 16 << 10
-# Longer reads gain nothing; shorter ones cost requests.
+# Longer reads are not faster; shorter reads need more requests.
 LONGEST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which reads to issue, and where in the slab each record will be.
+    """Reads to issue, and the place of each record in the slab.
 
-    One row per read: `file`, `offset` and `length` (aligned), `need` (how many of its bytes hold
-    records; the rest is padding and may lie beyond the end of the file) and `place` in the slab.
-    One row per record, in the order of `order` (file order, as indices into the batch): `start`
-    and `stop` in the slab, and the `first` and `last` read that it needs.
+    One row per read: `file`, `offset` and `length` (aligned), `need` and `place` in the slab. Only
+    the first `need` bytes of a read hold records; the rest is padding, and may lie beyond the end
+    of the file.
+
+    One row per record, in file order; `order` has the indices into the batch. `start` and `stop`
+    are positions in the slab. `first` and `last` are the first and last read of the record.
     """
 
-    file: Ints | None  # None: all of one file
+    file: Ints | None  # None: all reads are of one file
     offset: Ints
     length: Ints
     need: Ints
@@ -39,14 +42,15 @@ class Plan:
     order: Ints
     start: Ints
     stop: Ints
-    first: Ints | None  # None: record k needs read k and nothing else, as with records
-    last: Ints | None  # picked at random
+    first: Ints | None  # None: record k needs only read k, as with records picked at random
+    last: Ints | None
 
 
 def plan(file: Ints | None, begin: Ints, end: Ints, align: int) -> Plan:
-    """The reads for records [begin, end) of the given files (None: all of one file).
+    """Return the plan that reads the records [begin, end) of the given files.
 
-    None of the records may be empty. Written for speed: the disk idles while this runs.
+    `file` is None if all records are in one file. No record may be empty. Written for speed,
+    because the disk idles while this runs.
     """
     order = begin.argsort(kind="stable") if file is None else np.lexsort((begin, file))
     begin, end = begin[order], end[order]
@@ -76,9 +80,9 @@ def _cut(
     file: Ints | None, low: Ints, high: Ints, data_end: Ints, order: Ints, begin: Ints, end: Ints,
     extent: Ints | None,
 ) -> Plan:  # fmt: skip
-    """Lay extents [low, high) out in a slab, and cut the long ones into several reads.
+    """Place the extents [low, high) in a slab, and cut long ones into several reads.
 
-    `extent` is the number of each record's extent; None: record k has extent k to itself.
+    `extent` has the number of each record's extent. None: extent k has only record k.
     """
     length = high - low
     until = length.cumsum()

@@ -1,11 +1,11 @@
-"""Fetching a plan's reads by the best way there is, and by another way when that one fails.
+"""Do the reads of a plan in the fastest way, and in another way if that fails.
 
-What the page cache has is copied out of it in one io_submit; the rest is read with O_DIRECT AIO,
-which does not go through the cache. Reads that the kernel refuses, ends short or fails are read
-once more with a plain `preadv`, and only what that cannot read is an error. When no AIO context
-is to be had, everything is read that way, with `posix_fadvise` to let the disk work ahead.
+Cached reads are copied out of the page cache with one io_submit. Other reads use AIO with O_DIRECT,
+which bypasses the cache. If the kernel refuses a read, ends it short or fails it, the rest is read
+with a plain `preadv`; only a failure of that is an error. Without an AIO context all reads are
+plain, after `posix_fadvise` has let the disk start on them.
 
-A `Fetch` belongs to one thread at a time. `Source`s are shared by all.
+A `Fetch` belongs to one thread at a time. `Source`s are shared by all threads.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from ffrecord.disk.aio_queue import AioQueue, bytes_got
 from ffrecord.disk.extents import Plan
 from ffrecord.disk.source import Source, SourceSet
 
-# How much a plain read keeps in flight. A virtual disk reports completions when its queue runs
-# empty: with everything submitted at once no checksum overlaps with the disk, with little in
-# flight it idles often. If each wave costs a fixed pause and leaves its checksums over at the end,
-# the best number of waves grows as the root of the batch: 3 for 7 MB. (A model; 2 to 4 measure
-# alike.) On a disk that takes long to answer the window grows.
+# The window: how much a plain read keeps in flight. A virtual disk reports completions when its
+# queue runs empty. With everything submitted at once, no checksum overlaps with the disk; with
+# little in flight, the disk often idles. Suppose each wave costs a fixed pause, and the last wave's
+# checksums are computed at the end. Then the best number of waves grows with the square root of
+# the batch size: 3 for 7 MB. (This is a model; 2 to 4 waves measure alike.) The window doubles when
+# a disk needs longer than SLOW_WINDOW seconds to answer.
 WINDOW_UNIT = 3 << 18
 WINDOW_READS = 256
-SLOW_WINDOW = 0.004  # seconds
+SLOW_WINDOW = 0.004
 
-BLOCKING_WAVE = 16
+BLOCKING_WAVE = 16  # reads of a wave without AIO
 
 
 class Fetch:
-    """One plan's reads, into `memory`: `start`, then the `waves` as they arrive, then `close`.
+    """Reads of one plan, into `memory`. Call `start`, iterate over `waves`, then call `close`.
 
-    The disk idles until `start` has submitted, and again between waves: both do little, and what
-    can wait (lists for the waves) is made after the first submission.
+    The disk idles until `start` has submitted, and again between waves. So `start` does little, and
+    the lists for the waves are made after the first submission.
     """
 
     def __init__(self, sources: SourceSet, plan: Plan, memory: Bytes, mode: str) -> None:
@@ -49,12 +50,12 @@ class Fetch:
         self._plan = plan
         self._memory = memory
         self._mode = mode
-        self._arrived: list[int] = []  # before the queue set out
+        self._arrived: list[int] = []  # reads that were copied from the page cache
         self._queue: AioQueue | None = None
-        self._left: Ints | None = None  # the queue's reads, or without one those still to do
+        self._left: Ints | None = None  # all other reads: the queue's, or the plain ones
 
     def start(self, *, everything: bool) -> None:
-        """Begin: take what is cached, put the rest on its way (all of it, or one window)."""
+        """Copy the cached reads and submit the others: everything at once, or one window."""
         reads: Ints | None = None  # all of them
         cached_fds = self._descriptors(self._sources.fds)
         if self._mode == "auto":
@@ -74,7 +75,7 @@ class Fetch:
             self._queue.launch(self._queue.unsent if everything else self._window())
 
     def waves(self) -> Iterator[list[int]]:
-        """Read numbers, in groups as they become complete."""
+        """Yield the numbers of complete reads, in groups as they arrive."""
         if self._arrived:
             yield self._arrived
         left = range(len(self._plan.offset)) if self._left is None else self._left.tolist()
@@ -101,16 +102,16 @@ class Fetch:
 
     @property
     def mine(self) -> bool:
-        """False in a forked child, where reads begun in the parent never arrive."""
+        """True unless AIO reads were begun in a parent process, from where they never arrive."""
         return self._queue is None or self._queue.mine
 
     def close(self) -> None:
-        """Wait until the kernel has let go of the memory."""
+        """Wait until the kernel no longer writes into the memory."""
         if self._queue is not None:
             self._queue.close()
 
     def _copy_cached(self, fds: Ints | int, hot: npt.NDArray[np.bool_]) -> Ints:
-        """Copy the hot reads out of the page cache; the reads that are left to do."""
+        """Copy the hot reads out of the page cache, and return the reads that remain."""
         reads = hot.nonzero()[0]
         queue = self._queue_for(fds, reads, self._sources.cache.rw_flags)
         left = np.ones(len(hot), bool)
@@ -127,7 +128,7 @@ class Fetch:
         return left.nonzero()[0]
 
     def _queue_for(self, fds: Ints | int, reads: Ints | None, rw_flags: int) -> AioQueue | None:
-        """Return a queue of these reads (None: all), or None when there is no context for it."""
+        """Return a queue with these reads (None: all reads); None if no context is available."""
         plan = self._plan
         place, offset, length = plan.place, plan.offset, plan.length
         if reads is not None:
@@ -141,19 +142,19 @@ class Fetch:
         return queue
 
     def _descriptors(self, each: Ints) -> Ints | int:
-        """The descriptor of every read, or the one of all."""
+        """Return the descriptor of every read, or one number if all reads share it."""
         return int(each[0]) if self._plan.file is None else each[self._plan.file]
 
     def _source_of(self, read: int) -> Source:
         return self._sources[0 if self._plan.file is None else int(self._plan.file[read])]
 
     def _window(self) -> int:
-        """How many reads a plain read keeps in flight."""
+        """Return the number of reads that a plain read keeps in flight."""
         waves = max(1, round(math.sqrt(self._plan.size / WINDOW_UNIT)))
         return min(WINDOW_READS, -(-len(self._plan.offset) // waves))
 
     def _advise(self, reads: Ints | None) -> None:
-        """Let the disk begin on reads that will go through the page cache one after the other."""
+        """Let the disk begin with reads that will go through the page cache one by one."""
         offset, length = self._plan.offset.tolist(), self._plan.length.tolist()
         for read in range(len(offset)) if reads is None else reads.tolist():
             with contextlib.suppress(OSError):

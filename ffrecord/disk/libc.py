@@ -1,7 +1,8 @@
-"""System calls that Python has no function for, through the C library.
+"""System calls that Python has no function for, made through the C library.
 
-Each raises OSError as a function of `os` would; ENOSYS where the C library is too old. `syscall`
-is the exception: it is called for every read, so it takes addresses and returns -1.
+Each function raises OSError as a function of `os` does, with ENOSYS if the C library is too old.
+`syscall` is the exception: because it is called for every read, it takes addresses and returns -1
+after a failure.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _AT_EMPTY_PATH = 0x1000
 _FALLOC_FL_INSERT_RANGE = 0x20
 _PR_SET_PDEATHSIG = 1
 _RENAME_EXCHANGE = 2
-_SIGSET_BYTES = 128  # of glibc; musl has as many
+_SIGSET_BYTES = 128  # in glibc and musl
 _STATX_DIOALIGN = 0x2000
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -34,7 +35,7 @@ syscall = ctypes.CFUNCTYPE(
 
 
 def direct_alignment(fd: int) -> tuple[int, int] | None:
-    """Return the alignments of O_DIRECT for memory and offsets; None if the kernel tells none."""
+    """Return the O_DIRECT alignments of memory and of offsets; None if the kernel has no answer."""
     buffer = (ctypes.c_uint32 * 64)()  # struct statx has 256 bytes
     try:
         _call("statx", fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, ctypes.byref(buffer))
@@ -44,7 +45,7 @@ def direct_alignment(fd: int) -> tuple[int, int] | None:
 
 
 def file_system(fd: int) -> int:
-    """The magic number of the file system that an open file is in; 0 where nobody says."""
+    """Return the magic number of the file system of an open file; 0 if it is unknown."""
     buffer = (ctypes.c_long * 32)()  # struct statfs has 120 bytes
     try:
         _call("fstatfs", fd, ctypes.byref(buffer))
@@ -54,30 +55,30 @@ def file_system(fd: int) -> int:
 
 
 def insert_range(fd: int, offset: int, length: int) -> None:
-    """Put a hole into a file, in front of what is at `offset`. All are multiples of a block."""
+    """Insert a hole at `offset` of a file. `offset` and `length` are multiples of a block."""
     where = ctypes.c_int64(offset), ctypes.c_int64(length)
     name = "fallocate64" if hasattr(_libc, "fallocate64") else "fallocate"
     _call(name, fd, _FALLOC_FL_INSERT_RANGE, *where)
 
 
 def exchange(one: str, other: str) -> None:
-    """Let each of two names have what the other has, in one step."""
+    """Exchange two names in one step: each then names what the other named."""
     names = _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other)
     _call("renameat2", *names, _RENAME_EXCHANGE, paths=(one, None, other))
 
 
 def syncfs(fd: int) -> None:
-    """Have all of the file system on disk that an open file or folder is in."""
+    """Write all unwritten data of an open file's or folder's file system to disk."""
     while True:
         try:
             _call("syncfs", fd)
             return
-        except InterruptedError:  # Python's own calls are tried again, too
+        except InterruptedError:  # retried, as Python retries its own calls
             pass
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends; a no-op in sandboxes that refuse."""
+    """Tell the kernel to kill this process when its parent ends; a no-op if a sandbox refuses."""
     with contextlib.suppress(OSError):
         _call("prctl", _PR_SET_PDEATHSIG, *map(ctypes.c_ulong, (signal.SIGKILL, 0, 0, 0)))
 
@@ -92,7 +93,7 @@ def umount(folder: str, flags: int) -> None:
 
 
 def signalfd(signals: Iterable[signal.Signals]) -> int:
-    """Open a descriptor that is readable while one of these signals, all blocked, is pending."""
+    """Open a descriptor that is readable while one of these (blocked) signals is pending."""
     wanted = ctypes.create_string_buffer(_SIGSET_BYTES)
     _call("sigemptyset", wanted)
     for signo in signals:
@@ -101,7 +102,7 @@ def signalfd(signals: Iterable[signal.Signals]) -> int:
 
 
 def _call(name: str, *arguments: Any, paths: tuple[str | None, ...] = ()) -> int:
-    """Call a function that returns a C int, -1 after a failure; an error names the `paths`."""
+    """Call a C function that returns an int, and raise OSError with `paths` if that is negative."""
     function = getattr(_libc, name, None)
     if function is None:
         raise OSError(errno.ENOSYS, f"the C library has no {name}", *paths)

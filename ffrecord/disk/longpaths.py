@@ -1,7 +1,8 @@
-"""Opening files and folders however long their paths are.
+"""Open files and folders with paths of any length.
 
-Linux takes at most 4095 bytes of path at once (PATH_MAX). A longer path is opened in pieces, each
-from the folder that the piece before it has led to. One descriptor is held meanwhile.
+A system call takes at most 4095 bytes of path (PATH_MAX). A longer path is opened in pieces: each
+piece starts from the folder that the previous piece opened. At most two descriptors are open at a
+time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ _ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_path(path: str | bytes, flags: int) -> int:
-    """Open a path as `os.open` does, of any length. Errors name the whole path."""
+    """Open a path of any length, as `os.open` does. Errors name the whole path."""
     raw = os.fsencode(path)
     if len(raw) <= LONGEST:
         return os.open(path, flags)
@@ -33,8 +34,10 @@ def open_path(path: str | bytes, flags: int) -> int:
 
 
 def _pieces(path: bytes) -> list[bytes]:
-    """A path cut at slashes. A name that is too long for any piece is left for the system to
-    refuse."""
+    """Cut a path at slashes into pieces that a system call accepts.
+
+    A single name that is too long for a piece stays whole: the system call then refuses it.
+    """
     pieces = []
     while len(path) > LONGEST:
         cut = path.rfind(b"/", 1, LONGEST + 1)

@@ -1,18 +1,18 @@
-"""Which reads the page cache can answer: one policy for batches, packing and the mount.
+"""Find the reads that the page cache can answer: one policy for batches, packing and the mount.
 
-`preadv2` with RWF_NOWAIT is not the way to ask: since Linux 5.10 or so a miss starts a buffered
-read of the missing pages before it says EAGAIN, so each cold record would be read twice (seen on
-6.18 in the disk's own counters). `cachestat` (Linux 6.5) asks without touching anything.
+`preadv2` with RWF_NOWAIT is the wrong question. Since about Linux 5.10, a miss starts a buffered
+read of the missing pages before it returns EAGAIN, so each cold record would be read twice (seen on
+6.18 in the disk's own counters). `cachestat` (Linux 6.5) only asks.
 
-Data sets are mostly either cached or not, so a few reads spread over the batch are asked about
-first, and the rest only if those differ. Where `cachestat` is missing, blind (overlayfs) or not
-allowed (a file that is neither ours nor writable), a one-byte NOWAIT read of those few decides for
-all of them: the few pages it may fetch are the price.
+Most datasets are either cached or not. So a few reads spread over the batch are checked first, and
+the others only if the answers differ. `cachestat` may be missing, blind (overlayfs) or forbidden (a
+file that the user neither owns nor may write). Then one-byte NOWAIT reads of those few decide for
+the whole batch. Their cost is that each may fetch a few pages.
 
-A file of tmpfs has no other place than the page cache (and swap, as this process has): all of it is
-taken for cached, and read by plain reads. tmpfs knows no RWF_NOWAIT.
+A file on tmpfs exists only in the page cache (or in swap). It counts as cached, and is read with
+plain reads, because tmpfs does not support RWF_NOWAIT.
 
-An answer is a hint: pages come and go. Every caller is right whatever is said here.
+An answer is a hint: pages come and go. Every caller must work with a wrong answer.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ import numpy as np
 from ffrecord.aliases import Ints, Mask
 from ffrecord.disk.libc import SYS_CACHESTAT, file_system, syscall
 
-SAMPLE = 4
-HITS_TO_BE_WARM = 8
+SAMPLE = 4  # reads of a batch that are checked first
+HITS_TO_BE_WARM = 8  # hits in a row after a miss, before `read` stops asking first
 _IN_MEMORY = {0x01021994, 0x858458F6}  # tmpfs, ramfs
 _Two, _Five = ctypes.c_uint64 * 2, ctypes.c_uint64 * 5
 
 
 def tells(fd: int) -> bool:
-    """Whether `cachestat` sees this file's pages; its first bytes must just have been read.
+    """Return True if `cachestat` sees the pages of a file whose first bytes were just read.
 
-    On overlayfs it sees none: they belong to the file below.
+    On overlayfs it sees no pages, because they belong to the file below.
     """
     first = np.array([0]), np.array([1])
     return _cachestat(fd, *first) == [True]
 
 
 def is_memory(fd: int) -> bool:
-    """Whether an open file is in memory and on no disk."""
+    """Return True if an open file is on a file system in memory (tmpfs or ramfs)."""
     return file_system(fd) in _IN_MEMORY
 
 
 class PageCache:
-    """The policy "page cache first": whether reads of some files are tried there, and one such try.
+    """Policy "page cache first" for a set of files: asks the cache, and reads from it.
 
-    `use_cachestat` is True if `tells` is for every file, `in_memory` if `is_memory` is. `has` and
-    `has_each` may be called by any thread.
+    `use_cachestat` is True if `tells` returns True for every file, and `in_memory` if `is_memory`
+    does. Any thread may call `has` and `has_each`.
     """
 
     def __init__(self) -> None:
@@ -62,11 +62,11 @@ class PageCache:
 
     @property
     def rw_flags(self) -> int:
-        """The flags of a read that does not wait for a disk."""
+        """Flags of a read that does not wait for a disk."""
         return 0 if self.in_memory else os.RWF_NOWAIT
 
     def has(self, fd: int, offset: int, length: int) -> bool:
-        """Return whether all pages of one read are in the page cache."""
+        """Return True if all pages of one read are in the page cache."""
         if self.use_cachestat:
             span, answer = _Two(offset, length), _Five()
             code = syscall(SYS_CACHESTAT, fd, ctypes.addressof(span), ctypes.addressof(answer), 0)
@@ -75,8 +75,10 @@ class PageCache:
         return _has_first_page(fd, offset)
 
     def has_each(self, fds: Ints | int, offsets: Ints, lengths: Ints) -> Mask:
-        """Return, for each read, whether all its pages are in the page cache. `fds` may be one for
-        all."""
+        """Return a mask of the reads whose pages are all in the page cache.
+
+        `fds` is an array, or one descriptor for all reads.
+        """
         n = len(offsets)
         if self.in_memory:
             return np.full(n, True)
@@ -92,13 +94,14 @@ class PageCache:
         return np.zeros(n, bool) if everything is None else np.array(everything)
 
     def read(self, fd: int, memory: memoryview, offset: int) -> bool:
-        """Fill `memory` without waiting for a disk; False if the page cache has not all of it, or
-        if the file system cannot read that way (EOPNOTSUPP: NFS).
+        """Fill `memory` from the page cache, and return True if all bytes were there.
 
-        A miss with RWF_NOWAIT begins to read into the page cache, so that the same bytes would
-        come from the disk twice. While reads hit, that is worth it; after a miss the kernel is
-        asked first, until some reads in a row have hit. If it cannot be asked, some reads are left
-        out before the next is tried.
+        Also returns False if the file system does not support such reads (EOPNOTSUPP on NFS).
+
+        A miss with RWF_NOWAIT starts a read into the page cache, so the same bytes come from the
+        disk twice. While reads hit, trying at once is worth that risk. After a miss, `cachestat`
+        is asked first until HITS_TO_BE_WARM reads in a row have hit. Without `cachestat`, that many
+        reads return False before the next one is tried.
         """
         if self._hits < HITS_TO_BE_WARM and not self.in_memory:
             if not self.use_cachestat:
@@ -109,7 +112,7 @@ class PageCache:
                 return False
         try:
             count = os.preadv(fd, [memory], offset, self.rw_flags)
-        except OSError:  # EAGAIN: not there; EOPNOTSUPP; EIO
+        except OSError:  # EAGAIN: not cached; EOPNOTSUPP; EIO
             count = 0
         if count < len(memory):
             self._hits = 0
@@ -120,7 +123,7 @@ class PageCache:
 
 
 def _cachestat(fds: Ints | int, offsets: Ints, lengths: Ints) -> list[bool] | None:
-    """As `has_each`, one system call per read; None where the kernel does not answer."""
+    """Ask `cachestat` about each read, one system call per read; None if the kernel refuses."""
     span, answer = _Two(), _Five()
     span_at, answer_at = ctypes.addressof(span), ctypes.addressof(answer)
     cached = []
@@ -144,4 +147,4 @@ def _has_first_page(fd: int, offset: int) -> bool:
     try:
         return os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
     except OSError:
-        return False  # EAGAIN: not there; EOPNOTSUPP: a file system that cannot tell
+        return False  # EAGAIN: not cached; EOPNOTSUPP: not supported by the file system

@@ -1,4 +1,7 @@
-"""Open files to read from: descriptors, plain reads, mappings, and checksums of their parts."""
+"""Open files for reading: descriptors, plain reads, mappings and checksums of parts.
+
+All classes except `Recheck` may be shared by threads: their reads are positional.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,18 @@ from ffrecord.disk import libc, pagecache
 from ffrecord.errors import ReadFailedError, TruncatedError
 from ffrecord.format.checksum import crc32
 
-DESCRIPTORS_EACH = 2
-SPARE_DESCRIPTORS = 256
-DEFAULT_ALIGN = 4096
+DESCRIPTORS_EACH = 2  # of a file: buffered and O_DIRECT
+SPARE_DESCRIPTORS = 256  # left for the rest of the program
+DEFAULT_ALIGN = 4096  # for O_DIRECT, if the kernel does not say
 CHUNK = 8 << 20
 
 
 class Source:
-    """An open file: a buffered descriptor, and one with O_DIRECT where the file system has it.
+    """An open file: a buffered descriptor, and one with O_DIRECT if the file system supports it.
 
-    The descriptors are closed when the last user is gone, so that closing a reader does not pull
-    them away under a read in another thread. A forked child goes on with the inherited ones:
-    positional reads share no state, and opening the path again might find another file.
+    The descriptors are closed with the last reference, so closing a reader does not disturb a read
+    in another thread. A forked child uses the inherited descriptors: positional reads share no
+    state, and the path may by then name another file.
     """
 
     def __init__(self, path: str, *, direct: bool) -> None:
@@ -38,13 +41,14 @@ class Source:
         self.align = _direct_alignment(self.fd)
         self.direct_fd = -1
         if direct and self.align:
-            # By descriptor, not by path: it must be the same file. EINVAL: no O_DIRECT there.
+            # Opened through the descriptor, so that it is the same file even if the path has
+            # changed. EINVAL: no O_DIRECT on this file system.
             with contextlib.suppress(OSError):
                 again = f"/proc/self/fd/{self.fd}"
                 self.direct_fd = os.open(again, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
 
     def read_into(self, memory: Bytes, offset: int) -> None:
-        """Fill `memory` from `offset`, by plain buffered reads."""
+        """Fill `memory` with the bytes from `offset` on, by plain buffered reads."""
         got = self._read_up_to(memory, offset)
         if got < len(memory):
             self._more_than_none(0, offset + got)
@@ -60,21 +64,25 @@ class Source:
         return got
 
     def read_bytes(self, offset: int, length: int) -> bytes:
-        """A few bytes from `offset` on, for whoever has no memory for them."""
+        """Return `length` bytes from `offset` on."""
         memory = np.empty(length, np.uint8)
         self.read_into(memory, offset)
         return memory.tobytes()
 
     def read_there(self, offset: int, most: int | None = None) -> bytes:
-        """The bytes from `offset` on that are there, at most so many, of a file that may grow or
-        shrink meanwhile."""
+        """Return the bytes from `offset` to the end of a file that may grow or shrink meanwhile.
+
+        `most` limits their number.
+        """
         length = max(0, os.fstat(self.fd).st_size - offset)
         memory = np.empty(length if most is None else min(length, most), np.uint8)
         return memory[: self._read_up_to(memory, offset)].tobytes()
 
     def copy_to(self, fd: int, offset: int, length: int) -> None:
-        """Append `length` bytes from `offset` on to another file, in the kernel. If all of them
-        are a hole, they become one there, which takes no memory."""
+        """Append `length` bytes from `offset` on to another file, copied by the kernel.
+
+        If all of them are a hole, they become a hole in the other file too.
+        """
         if self._is_hole(offset, length):
             os.lseek(fd, length, os.SEEK_CUR)
             return
@@ -99,20 +107,22 @@ class Source:
     def _more_than_none(self, count: int, offset: int) -> int:
         if count == 0:
             raise TruncatedError(
-                f"{self.path}: truncated: it ended at byte {offset} where more was due; "
-                "it was cut off while open"
+                f"{self.path}: truncated while it was open: it ends at byte {offset}, but more "
+                "bytes were expected; copy the file again and reopen it"
             )
         return count
 
     def map(self, length: int | None = None) -> Bytes:
-        """The whole file, or its first bytes, as one read-only array."""
-        if length == 0:  # which mmap takes for all of it
+        """Return the file, or its first `length` bytes, as one read-only mapped array."""
+        if length == 0:  # mmap would map the whole file
             return np.empty(0, np.uint8)
         return np.frombuffer(mmap.mmap(self.fd, length or 0, prot=mmap.PROT_READ), np.uint8)
 
     def __reduce__(self) -> NoReturn:
-        # A copy would have the numbers of our descriptors, and close them with itself.
-        raise TypeError(f"{self.path}: an open file is not pickled or copied: take its reader")
+        # A copy would have the same descriptor numbers, and close them when it is deleted.
+        raise TypeError(
+            f"{self.path}: an open file cannot be pickled or copied; pickle or copy its reader"
+        )
 
     def __del__(self) -> None:
         for fd in (getattr(self, "fd", -1), getattr(self, "direct_fd", -1)):
@@ -121,30 +131,30 @@ class Source:
 
 
 def whole_file(path: str) -> bytes:
-    """All bytes of a small file."""
+    """Return all bytes of a small file."""
     source = Source(path, direct=False)
     return source.read_bytes(0, os.fstat(source.fd).st_size)
 
 
 def next_data(fd: int, offset: int) -> int:
-    """Where in a file the first bytes from `offset` on are that are no hole, or its end."""
+    """Return the offset of the first data (not a hole) from `offset` on, or the end of the file."""
     try:
         return os.lseek(fd, offset, os.SEEK_DATA)
     except OSError as error:
-        # ENXIO: nothing but a hole follows. Others: a file system that knows of none.
+        # ENXIO: only a hole follows. Other errors: the file system does not support holes.
         return os.fstat(fd).st_size if error.errno == errno.ENXIO else offset
 
 
 def next_hole(fd: int, offset: int) -> int:
-    """Where in a file the first hole from `offset` on is, or its end."""
+    """Return the offset of the first hole from `offset` on, or the end of the file."""
     try:
         return os.lseek(fd, offset, os.SEEK_HOLE)
-    except OSError:  # a file system that knows of none
+    except OSError:  # the file system does not support holes
         return os.fstat(fd).st_size
 
 
 class SourceSet:
-    """The open files of one reader: their descriptors as arrays, and their mappings if any."""
+    """Open files of one reader: their descriptors as arrays, and their mappings if any."""
 
     def __init__(self, paths: Sequence[str], *, direct: bool) -> None:
         _allow_descriptors(DESCRIPTORS_EACH * len(paths))
@@ -154,7 +164,7 @@ class SourceSet:
         self.direct = bool((self.direct_fds >= 0).all())
         self.maps: list[Bytes] = []
         self.cache = pagecache.PageCache()
-        # Without O_DIRECT nothing need be aligned, and padding is only copied for nothing.
+        # Without O_DIRECT nothing need be aligned, and padding would be copied in vain.
         self.align = max(source.align for source in self.each) if self.direct else 1
 
     def __getitem__(self, file: int) -> Source:
@@ -164,28 +174,31 @@ class SourceSet:
         return len(self.each)
 
     def ask_about_the_cache(self) -> None:
-        """Find out how, after the headers were read (see `pagecache.tells`)."""
+        """Find out how to ask the page cache. Call it after the headers were read.
+
+        `pagecache.tells` needs pages that were just read.
+        """
         self.cache.use_cachestat = all(pagecache.tells(source.fd) for source in self.each)
         self.cache.in_memory = all(pagecache.is_memory(source.fd) for source in self.each)
 
     def map_all(self, length: int | None = None) -> None:
-        """Map every file whole, or its first bytes, for the mode that returns views of them."""
+        """Map every file, or its first `length` bytes, for the mode "mmap"."""
         self.maps = [source.map(length) for source in self.each]
 
     def give_up_direct(self) -> None:
-        """O_DIRECT opened but does not read (EINVAL): use the page cache from now on."""
+        """Read through the page cache from now on, because O_DIRECT reads fail with EINVAL."""
         self.direct = False
 
 
 class Recheck:
-    """Reads parts of one file through one piece of memory."""
+    """Computes checksums of parts of one file, through one buffer. For one thread."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._memory: npt.NDArray[np.uint8] = np.empty(CHUNK, np.uint8)
 
     def checksum(self, begin: int, end: int) -> int:
-        """The CRC-32 of the bytes from `begin` up to `end`."""
+        """Return the CRC-32 of the bytes from `begin` up to `end`."""
         crc = 0
         for at in range(begin, end, CHUNK):
             piece = self._memory[: min(CHUNK, end - at)]
@@ -195,9 +208,9 @@ class Recheck:
 
 
 def _allow_descriptors(count: int) -> None:
-    """Raise the soft limit on open files if many shards need it, as far as the hard one allows.
+    """Raise the soft limit on open files if `count` needs it, up to the hard limit.
 
-    The usual soft limit of 1024 is there for select(2), which nothing here uses.
+    The usual soft limit of 1024 exists for select(2), which this library does not use.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + SPARE_DESCRIPTORS
@@ -207,6 +220,6 @@ def _allow_descriptors(count: int) -> None:
 
 
 def _direct_alignment(fd: int) -> int:
-    """Return the alignment that O_DIRECT needs; 0 where the file system has no O_DIRECT."""
+    """Return the alignment that O_DIRECT needs; 0 if the file system does not support it."""
     found = libc.direct_alignment(fd)
     return DEFAULT_ALIGN if found is None else max(found)

@@ -1,1 +1,1 @@
-"""Bytes to values and back: record files, indexes, journals, checksums. Pure: no I/O."""
+"""Convert between bytes and values: record files, indexes, journals, checksums. No I/O."""

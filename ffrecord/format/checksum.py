@@ -1,9 +1,10 @@
 """CRC-32 (the zlib polynomial) of one buffer or of many.
 
-ISA-L computes it at some 10 GB/s a core, five times zlib. It gives the GIL up for large buffers,
-so a batch of large records can be shared with one helper thread: checked reads of mapped files
-are bound by nothing else (110 kB records, 2 cores: 10 -> 15 GB/s). Where the disk or a copy is
-part of the work it does not pay: waking the other core costs more than it brings.
+ISA-L computes it at some 10 GB/s per core, five times as fast as zlib. It releases the GIL for
+large buffers, so a helper thread can compute half of a batch of large records. That helps checked
+reads of mapped files, whose only cost is the checksum (110 kB records, 2 cores: 10 -> 15 GB/s). It
+does not help if a disk or a copy is part of the work: waking the other core costs more than it
+saves.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ if TYPE_CHECKING:
 
 crc32 = isal_zlib.crc32
 
-SHARE_RECORD = 32 << 10  # records at least this large on average, and
-SHARE_TOTAL = 2 << 20  # batches of at least this many bytes, are worth a second core
+# A second core pays off for batches whose records have at least SHARE_RECORD bytes on average and
+# SHARE_TOTAL bytes together.
+SHARE_RECORD = 32 << 10
+SHARE_TOTAL = 2 << 20
 
 _helper: ThreadPoolExecutor | None = None
 
 
 def crc32_many(buffers: Sequence[Bytes]) -> list[int]:
-    """The CRC-32 of each buffer, in order."""
+    """Return the CRC-32 of each buffer, in order."""
     return list(map(crc32, buffers))
 
 
 def crc32_many_shared(buffers: Sequence[Bytes]) -> list[int]:
-    """As `crc32_many`, on two cores where that is faster."""
+    """Return the CRC-32 of each buffer, computed on two cores if that is faster."""
     total = sum(map(len, buffers))
     if total < max(SHARE_TOTAL, SHARE_RECORD * len(buffers)) or len(os.sched_getaffinity(0)) < 2:
         return crc32_many(buffers)
@@ -47,12 +50,15 @@ def crc32_many_shared(buffers: Sequence[Bytes]) -> list[int]:
 
 
 def crc32_followed_by(crc: int, following: int, length: int) -> int:
-    """The CRC-32 of some bytes and `length` more after them, from those of both."""
+    """Return the CRC-32 of two joined pieces from the CRC-32 of each; the second has `length`."""
     return isal_zlib.crc32_combine(crc, following, length)
 
 
 def crc32_of_zeros(length: int) -> int:
-    """Return the CRC-32 of `length` zeros without reading any: the one of 2n joins two of n."""
+    """Return the CRC-32 of `length` zero bytes, without computing it over any memory.
+
+    The CRC of 2n zeros is two CRCs of n zeros combined, so the loop doubles n.
+    """
     crc, some, size = 0, crc32(b"\0"), 1
     while length:
         if length & 1:
@@ -62,7 +68,10 @@ def crc32_of_zeros(length: int) -> int:
 
 
 def crc32_joined(blocks: Sequence[int], block: int, length: int) -> int:
-    """The CRC-32 of `length` bytes from those of their blocks, all but the last of one size."""
+    """Return the CRC-32 of `length` bytes from the CRC-32 of each of their blocks.
+
+    Every block has `block` bytes, except that the last one may be shorter.
+    """
     crc = blocks[0]
     for number in range(1, len(blocks)):
         crc = crc32_followed_by(crc, blocks[number], min(block, length - number * block))
@@ -72,14 +81,15 @@ def crc32_joined(blocks: Sequence[int], block: int, length: int) -> int:
 def _the_helper() -> ThreadPoolExecutor:
     global _helper
     if _helper is None:
-        from concurrent.futures import ThreadPoolExecutor  # takes 8 ms, and few need it
+        # Imported here: it takes 8 ms, and few programs need it.
+        from concurrent.futures import ThreadPoolExecutor
 
         _helper = ThreadPoolExecutor(1, thread_name_prefix="ffrecord-crc")
     return _helper
 
 
 def _forget_helper() -> None:
-    """Threads do not survive a fork: the child starts its own when it first needs one."""
+    """Forget the parent's thread in a forked child, which starts another one when needed."""
     global _helper
     _helper = None
 

@@ -1,4 +1,6 @@
-"""The index record's bytes. Little endian:
+"""Bytes of the index record of a packed folder. docs/format.md is the specification.
+
+All numbers are little endian:
 
     +--------------------------------+-----------------------------+-----------------------------+
     | b"piouhjgbr" + pickle          | image                       | trailer                     |
@@ -7,9 +9,10 @@
     +--------------------------------+-----------------------------+-----------------------------+
                                       <--------- length ---------->                 end of record
 
-`crc` is the CRC-32 of the image. The image is ten counts (u64 each: the rows of the eight tables
-in their order, then the bytes of the two texts), then the tables and texts, each from a multiple
-of 8 bytes on, with zeros in between. Nothing says where a table begins: the counts decide.
+`crc` is the CRC-32 of the image. The image begins with ten counts (u64 each): the rows of the eight
+tables in order, then the bytes of the two texts. The tables and texts follow. Each begins at a
+multiple of 8 bytes, with zeros in front where needed. The positions of the tables are not stored:
+they follow from the counts.
 """
 
 from __future__ import annotations
@@ -34,10 +37,10 @@ MAGIC = b"FFRINDEX"
 VERSION = 1
 TRAILER = struct.Struct("<QII8s")
 INDEX_NAME = "index.ffr"
-"""Of the index's own file beside the shards of an archive that has several."""
+"""Name of the index file beside the shards of a sharded archive."""
 
 BLOCK = 128 << 10
-"""A file larger than this has a CRC-32 for every block of this size, the last one shorter."""
+"""Bytes of a block. A file larger than this has a CRC-32 for every block; the last is shorter."""
 
 NO_ENTRY = 0xFFFFFFFF
 LONGEST_NAME = 255
@@ -45,50 +48,50 @@ LONGEST_TARGET = 4095
 LARGEST_XATTR = 1 << 16
 LONGEST_XATTR = LONGEST_NAME + LARGEST_XATTR
 DEEPEST = 4096
-"""Levels of folders. A path may have more bytes than Linux takes at once."""
+"""Most levels of folders. A path may be longer than the 4095 bytes that a system call accepts."""
 
 INODE = np.dtype([
-    ("data", "<u8"),  # a file's record, a folder's first entry, where a symlink's target begins
-    ("length", "<u8"),  # a file's bytes, a folder's entries, a target's bytes
+    ("data", "<u8"),  # file: record; folder: first entry; symlink: offset of its target in texts
+    ("length", "<u8"),  # file: bytes; folder: entries; symlink: bytes of its target
     ("mtime", "<i8"),  # nanoseconds since 1970
-    ("attributes", "<u4"),  # row
-    ("entry", "<u4"),  # the first entry that names it; NO_ENTRY for the root
+    ("attributes", "<u4"),  # row of `attributes`
+    ("entry", "<u4"),  # first entry that names the inode; NO_ENTRY for the root
 ])  # fmt: skip
 ENTRY = np.dtype([
-    ("name_end", "<u8"),  # names lie end to end, in the order of the entries
+    ("name_end", "<u8"),  # end of its name; names lie end to end in the order of the entries
     ("inode", "<u4"),
-    ("parent", "<u4"),  # the inode of the folder that it is in
+    ("parent", "<u4"),  # inode of the folder that contains the entry
 ])  # fmt: skip
 HASH = np.dtype("<u4")
 ATTRIBUTES = np.dtype([
     ("mode", "<u4"),  # as st_mode: kind and permissions
     ("uid", "<u4"),
     ("gid", "<u4"),
-    ("links", "<u4"),  # entries that name it; for a folder 2 and one for each folder in it
+    ("links", "<u4"),  # entries that name the inode; folder: 2 plus one for each folder in it
     ("xattr", "<u4"),  # first row of its extended attributes
-    ("xattrs", "<u4"),  # how many
+    ("xattrs", "<u4"),  # number of its extended attributes
 ])  # fmt: skip
 XATTR = np.dtype([
-    ("text", "<u8"),  # where its name begins, and after it the value
-    ("name", "<u4"),
-    ("value", "<u4"),
+    ("text", "<u8"),  # offset of its name in texts; the value follows the name
+    ("name", "<u4"),  # bytes of the name
+    ("value", "<u4"),  # bytes of the value
 ])  # fmt: skip
 LARGE = np.dtype([
     ("inode", "<u4"),
-    ("zero", "<u4"),
-    ("first", "<u8"),  # its first block's checksum
+    ("zero", "<u4"),  # padding
+    ("first", "<u8"),  # row of `blocks` with the checksum of the file's first block
 ])  # fmt: skip
 CHECKSUM = np.dtype("<u4")
 SHARD = np.dtype([
     ("records", "<u8"),
-    ("text", "<u8"),  # where its file's name begins
-    ("name", "<u4"),
-    ("crc", "<u4"),  # the first four bytes of its file: the checksum of its header
+    ("text", "<u8"),  # offset of its file name in texts
+    ("name", "<u4"),  # bytes of the file name
+    ("crc", "<u4"),  # first four bytes of its file: the checksum of its header
 ])  # fmt: skip
 TEXT = np.dtype("u1")
 
 _COUNTS = struct.Struct("<10Q")
-_SECTIONS = (  # in the order of the image: the type of a row, and which count says how many
+_SECTIONS = (  # in the order of the image: name, type of a row, position of its count
     ("inodes", INODE, 0),
     ("entries", ENTRY, 1),
     ("hashes", HASH, 2),
@@ -102,7 +105,7 @@ _SECTIONS = (  # in the order of the image: the type of a row, and which count s
     ("names", TEXT, 9),
 )
 COUNTS_SIZE = _COUNTS.size
-_PARTS = {  # named after the first section of each: bytes of a row
+_PARTS = {  # the first section of each part, and the bytes of one of its rows
     "inodes": INODE.itemsize,
     "entries": ENTRY.itemsize,
     "hashes": HASH.itemsize,
@@ -111,16 +114,16 @@ _PARTS = {  # named after the first section of each: bytes of a row
     "large": LARGE.itemsize,
     "names": 1,
 }
-_MOST_ROWS = 0xFFFFFFFF  # of tables whose rows are named by u32
+_MOST_ROWS = 0xFFFFFFFF  # for tables whose row numbers are u32
 _COUNTED_BY_U32 = ("inodes", "entries", "attributes", "xattrs")
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The tables as arrays over the image's bytes.
+    """Tables of an index, as arrays over the bytes of its image.
 
-    `hashes` and `hashed` are one table of two columns, sorted by the first: the CRC-32 of an
-    entry's whole path (names joined by "/"), and the entry.
+    `hashes` and `hashed` are the two columns of one table, sorted by the first. `hashes` has the
+    CRC-32 of an entry's whole path (names joined by "/"), `hashed` has the entry's number.
     """
 
     inodes: Rows
@@ -135,34 +138,39 @@ class Image:
     texts: Bytes
     names: Bytes
     padding: tuple[Bytes, ...] = ()
-    """What lies between the tables, for `check`: zeros."""
+    """Bytes between the tables. `check` requires that they are zeros."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
+    """Length and CRC-32 of an image, from the last bytes of the index record."""
+
     length: int
     crc: int
 
 
 def is_index(size: int, read: Callable[[int, int], bytes]) -> bool:
-    """Whether a record of `size` bytes is a packed folder's index, here or in the original
-    FFRecord; `read` gives bytes of the record, from an offset on and so many."""
+    """Return True if a record of `size` bytes is an index, ours or the original FFRecord's.
+
+    `read(offset, length)` returns bytes of the record.
+    """
     start, end = min(size, len(LEGACY_MAGIC)), min(size, len(MAGIC))
     return read(0, start) == LEGACY_MAGIC or read(size - end, end) == MAGIC
 
 
 def parse_trailer(path: str, raw: bytes, record_size: int) -> Trailer | None:
-    """The trailer in a record's last bytes; None if this is not an index of ours."""
+    """Return the trailer in a record's last bytes; None if the record is not an index of ours."""
     if len(raw) != TRAILER.size or not raw.endswith(MAGIC):
         return None
     length, crc, version, _ = TRAILER.unpack(raw)
     if version != VERSION:
         raise IndexStructureError(
-            f"{path}: its index has version {version}; this library reads version {VERSION}"
+            f"{path}: the index has version {version}, but this library reads only version "
+            f"{VERSION}; upgrade ffrecord"
         )
     if not _COUNTS.size <= length <= record_size - TRAILER.size:
-        raise IndexStructureError(
-            f"{path}: its index claims {length} bytes of a record of {record_size}"
+        raise _damaged(
+            path, f"its image claims {length} bytes, but its record has {record_size} bytes"
         )
     return Trailer(length, crc)
 
@@ -172,9 +180,11 @@ def trailer(image: Buffer, crc: int) -> bytes:
 
 
 def parse(path: str, image: Buffer) -> Image:
-    """The tables in an image, if the counts fit its length; the rest is for `check`."""
+    """Return the tables of an image whose counts fit its length. `check` checks the rest."""
     if len(image) < _COUNTS.size:
-        raise IndexStructureError(f"{path}: an index of {len(image)} bytes is none")
+        raise _damaged(
+            path, f"it is {len(image)} bytes long; the shortest possible one has {_COUNTS.size}"
+        )
     places = _places(path, image[: _COUNTS.size], len(image))
     arrays: dict[str, Any] = {
         name: np.frombuffer(image, dtype, *places[name]) for name, dtype, _ in _SECTIONS
@@ -185,10 +195,10 @@ def parse(path: str, image: Buffer) -> Image:
 
 
 def _places(path: str, raw: bytes, length: int) -> dict[str, tuple[int, int]]:
-    """Return the rows and the offset of each section, which must fill `length` bytes together.
+    """Return the number of rows and the offset of each section.
 
-    An image's length costs nothing to claim, where a file has holes: so no section may have more
-    rows than those of the others could use.
+    Together the sections must fill `length` bytes. A file with holes can claim any length at no
+    cost, so no section may have more rows than the other sections can use.
     """
     counts = _COUNTS.unpack(raw)
     inodes, entries, _, _, xattrs, _, _, shards, *_ = counts
@@ -206,25 +216,33 @@ def _places(path: str, raw: bytes, length: int) -> dict[str, tuple[int, int]]:
         count = counts[which]
         end = at + dtype.itemsize * count
         if end > length or (count > _MOST_ROWS and name in _COUNTED_BY_U32):
-            raise IndexStructureError(
-                f"{path}: its index claims {count} rows of {name}, up to byte {end} of {length}"
+            raise _damaged(
+                path, f"its table {name} claims {count} rows, up to byte {end} of {length}"
             )
         if count > most.get(name, count):
-            raise IndexStructureError(
-                f"{path}: its index claims {count} rows of {name} where at most {most[name]} "
-                "can be in use"
+            raise _damaged(
+                path,
+                f"its table {name} claims {count} rows, but at most {most[name]} can be in use",
             )
         places[name] = (count, at)
         at = _aligned(end)
     if at != length:
-        raise IndexStructureError(f"{path}: its index has {length} bytes where {at} are due")
+        raise _damaged(path, f"its tables need {at} bytes, but it is {length} bytes long")
     return places
 
 
-def blank(rows: Mapping[str, int]) -> tuple[mmap.mmap, Image]:
-    """An image with so many rows of each section, all zeros, and its tables to be filled in.
+def _damaged(path: str, what: str) -> IndexStructureError:
+    """Return the error for an index whose lengths or counts are wrong."""
+    return IndexStructureError(
+        f"{path}: the index is damaged: {what}; copy the archive again or pack the folder again"
+    )
 
-    `hashes` says how many there are of `hashed` as well.
+
+def blank(rows: Mapping[str, int]) -> tuple[mmap.mmap, Image]:
+    """Return a new image, all zeros, and its tables, which the caller fills in.
+
+    Args:
+        rows: number of rows of each section; `hashes` also counts the rows of `hashed`.
     """
     counts = [0] * 10
     at = _COUNTS.size
@@ -237,7 +255,7 @@ def blank(rows: Mapping[str, int]) -> tuple[mmap.mmap, Image]:
 
 
 def section_offset(image: Image, name: str) -> int:
-    """Where a section begins in the image's bytes."""
+    """Return the offset of a section in the image."""
     at = _COUNTS.size
     for section, dtype, _ in _SECTIONS:
         if section == name:
@@ -248,19 +266,19 @@ def section_offset(image: Image, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some neighbouring sections of an image, which are copied and waited for together."""
+    """Neighbouring sections of an image that are copied and waited for together."""
 
     begin: int
     end: int
     row: int  # bytes of a row of the first section
 
     def until(self, rows: int) -> int:
-        """Where so many rows end."""
+        """Return the offset where the first `rows` rows end."""
         return min(self.begin + self.row * rows, self.end)
 
 
 def parts(path: str, counts: bytes, length: int) -> dict[str, Part]:
-    """An image's parts by name, in the order of the image, if its counts make sense."""
+    """Return the parts of an image by name, in the order of the image. Check the counts first."""
     places = _places(path, counts, length)
     first = {"counts": (0, 1)} | {name: (places[name][1], row) for name, row in _PARTS.items()}
     ends = [*(begin for begin, _ in first.values()), length][1:]

@@ -1,7 +1,7 @@
-"""The journal of an unfinished file: its name, where each record that is on disk ends, and its
-checksum.
+"""Bytes and name of the journal of an unfinished file. docs/format.md is the specification.
 
-Little endian:
+The journal has the end and the checksum of each record that is on disk. All numbers are little
+endian:
 
     0         8         16        24        32        36      40         48        52      64
     +---------+---------+---------+---------+---------+-------+----------+---------+-------+- - -
@@ -9,13 +9,13 @@ Little endian:
     |         | or -1   | i64     | u64     |         |       | i64      |         |       |
     +---------+---------+---------+---------+---------+-------+----------+---------+-------+- - -
 
-- An entry is `end i64 | crc u32 | check u32`, 16 bytes: record i begins where record i-1 ends, the
-  first at `begin`.
-- The header's crc is of its first 32 bytes. The other two kinds begin with it, so that nothing of
-  another journal is taken for a part of this one: settled's is of its 8 bytes, an entry's `check`
-  of its number (i64) and its first 12 bytes.
-- An entry is written when its record is on disk. The first `settled` entries are on disk for
-  certain: what is wrong with one of those is damage. A later one may be wrong because of a crash.
+- An entry is `end i64 | crc u32 | check u32`, 16 bytes. Record i begins where record i-1 ends,
+  the first record at `begin`.
+- The crc at byte 32 covers the first 32 bytes. It is the start value of all other checksums, so
+  that bytes of another journal are not taken for a part of this one. The crc at byte 48 covers the
+  8 bytes of `settled`. An entry's `check` covers its number (i64) and its first 12 bytes.
+- An entry is written when its record is on disk. The first `settled` entries are certain to be on
+  disk, so an error in one of those is damage. A later entry may be wrong because of a crash.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _LONGEST = 200
 
 
 def partial_path(target: str) -> str:
-    """Where the records of an unfinished `target` are; the same for every writer."""
+    """Return the path of the file that holds the records of an unfinished `target`."""
     folder, name = os.path.split(target)
     raw = os.fsencode(name)
-    if len(raw) > _LONGEST:  # a name may have 255 bytes
+    if len(raw) > _LONGEST:  # a file system allows 255 bytes, and the endings need some
         name = f"{os.fsdecode(raw[:_LONGEST])}.{crc32(raw):08x}"
     return os.path.join(folder, f".{name}.partial")
 
@@ -55,7 +55,7 @@ def journal_path(partial: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """Where a record ends, and its CRC-32."""
+    """End of a record in its file, and the record's CRC-32."""
 
     end: int
     crc: int
@@ -63,8 +63,7 @@ class JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class ParsedJournal:
-    """A parsed journal. `entries`, from number `first` on, has None for those whose check does not
-    hold."""
+    """A parsed journal. `entries` begins with entry `first`; None is an entry with a bad check."""
 
     n: int | None
     begin: int
@@ -75,25 +74,29 @@ class ParsedJournal:
 
 
 def header(n: int | None, begin: int, identity: int) -> tuple[bytes, int]:
-    """A journal's header, and its crc, with which those of its entries begin."""
+    """Return a journal's header, and its crc, which is the seed of all other checksums."""
     fields = _HEADER.pack(MAGIC, UNKNOWN if n is None else n, begin, identity)
     crc = crc32(fields)
     return fields + _CRC.pack(crc), crc
 
 
 def entry_at(number: int) -> int:
-    """The byte of a journal that an entry begins at."""
+    """Return the offset of an entry in its journal."""
     return ENTRIES_AT + number * _ENTRY.size
 
 
 def count_in(size: int) -> int:
-    """How many whole entries there are in so many bytes."""
+    """Return the number of whole entries in `size` bytes."""
     return size // _ENTRY.size
 
 
 def parse(raw: bytes, first: int = 0) -> ParsedJournal | None:
-    """Parse a journal, of which the entries in front of number `first` were left out; None if not
-    even its header is whole."""
+    """Parse a journal; return None if its header is incomplete or damaged.
+
+    Args:
+        raw: the header, directly followed by the entries from number `first` on.
+        first: number of the first entry in `raw`.
+    """
     fields = raw[: _HEADER.size]
     if len(raw) < SETTLED_AT or not fields.startswith(MAGIC):
         return None
@@ -114,7 +117,7 @@ def _entry(raw: bytes, at: int, number: int, seed: int) -> JournalEntry | None:
 
 
 def _settled(raw: bytes, seed: int) -> int:
-    """0 if it cannot be trusted: then nothing is certain."""
+    """Return `settled`; 0 (no entry is certain) if it is missing or its checksum is wrong."""
     fields = raw[SETTLED_AT : SETTLED_AT + _SETTLED.size + _CRC.size]
     if len(fields) < _SETTLED.size + _CRC.size:
         return 0
@@ -129,11 +132,17 @@ def whole(
     size: int,
     verify: Callable[[int, int, JournalEntry], None] = lambda number, begin, entry: None,
 ) -> list[JournalEntry]:
-    """The entries up to the first that is not whole, or whose record is not in the `size` bytes of
-    the file at `partial`. The first of them begins at byte `begin`; `verify` is called with each
-    one's number and begin, and raises SampleChecksumError if the record is damaged.
+    """Return the entries up to the first one that is damaged or whose record is not whole.
 
-    If a crash cannot explain what is wrong, it is damage, and an error.
+    A problem that a crash cannot explain (in one of the first `settled` entries) raises an error.
+
+    Args:
+        partial: path of the file with the records, for messages.
+        content: the journal.
+        begin: offset of the first record in that file.
+        size: bytes of that file.
+        verify: called with each record's number, begin and entry; raises `SampleChecksumError` if
+            the record is damaged.
     """
     found: list[JournalEntry] = []
     there = content.first + len(content.entries)
@@ -142,9 +151,15 @@ def whole(
         try:
             if entry is None or entry.end < begin:
                 where = journal_path(partial)
-                raise StructureError(f"{where}: the entry of record {number} is damaged")
+                raise StructureError(
+                    f"{where}: the entry of record {number} is damaged; save the whole records "
+                    f"with `ffrecord salvage {partial} OUT`"
+                )
             if begin < entry.end and size < entry.end:
-                raise TruncatedError(f"{partial}: truncated: record {number} ends at {entry.end}")
+                raise TruncatedError(
+                    f"{partial}: truncated: record {number} ends at byte {entry.end}, but the file "
+                    f"has {size} bytes; save the whole records with `ffrecord salvage`"
+                )
             verify(number, begin, entry)
         except (StructureError, TruncatedError, SampleChecksumError):
             if number < content.settled:
@@ -156,13 +171,13 @@ def whole(
 
 
 def settled(count: int, seed: int) -> bytes:
-    """The bytes that say that the first `count` entries are on disk for certain."""
+    """Return the bytes of `settled`: the first `count` entries are certain to be on disk."""
     fields = _SETTLED.pack(count)
     return fields + _CRC.pack(crc32(fields, seed))
 
 
 def entries(ends: Sequence[int], checksums: Sequence[int], first: int, seed: int) -> bytes:
-    """The bytes of entries from number `first` on."""
+    """Return the bytes of entries, which are numbered from `first` on."""
     raw = bytearray()
     for number, (end, crc) in enumerate(zip(ends, checksums, strict=True), first):
         raw += _ENTRY.pack(end, crc, crc32(_CHECKED.pack(number, end, crc), seed))

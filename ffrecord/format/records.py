@@ -1,18 +1,20 @@
-"""The record file's bytes. Little endian, no padding:
+"""Bytes of a record file. docs/format.md is the specification.
+
+All numbers are little endian. There is no padding:
 
     +-----------+----------+----------------+-----------------+ - - - +--------- - - ---------+
     | crc   u32 | N    i64 | crc_i  u32 x N | offset_i i64 x N |  gap  | sample 0 … sample N-1 |
     +-----------+----------+----------------+-----------------+ - - - +--------- - - ---------+
     0           4          12               12 + 4N           12 + 12N                  end of file
 
-- `crc` is the CRC-32 (the zlib polynomial) of everything from N up to 12 + 12N: the *body*.
-- Sample i starts at offset i and ends at offset i+1, the last one at the end of the file.
+- `crc` is the CRC-32 (the zlib polynomial) of the *body*: bytes 4 up to 12 + 12N.
+- Sample i begins at offset i and ends at offset i+1, the last one at the end of the file.
 - A gap after the header is legal. The original FFRecord reads such files too.
-- crc 0 with N > 0 marks a file from before header checksums. crc 0 with N = 0 is what a writer
-  that never finished leaves behind (an empty file's crc is 0x6522df69).
+- crc 0 with N > 0 marks a file from before header checksums. crc 0 with N = 0 is left by a writer
+  that never finished (the crc of a finished file without records is 0x6522df69).
 
-Pure functions: bytes in, arrays or one of our errors out. Nothing here reads a file, and nothing
-is allocated that the file's own size does not back.
+The functions are pure: they take bytes, and return arrays or raise one of our errors. They read no
+file, and allocate no more memory than the size of the file justifies.
 """
 
 from __future__ import annotations
@@ -37,24 +39,27 @@ from ffrecord.text import Advised
 Checksums: TypeAlias = npt.NDArray[np.uint32]
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
-PART_NAME = re.compile(r"PART_\d+\.ffr")  # one of several files
+PART_NAME = re.compile(r"PART_\d+\.ffr")  # name of a shard
 CHECKSUM = np.dtype("<u4")
 OFFSET = np.dtype("<i8")
 PREFIX = struct.Struct("<Iq")
 CRC_SIZE = 4
 PER_RECORD = CHECKSUM.itemsize + OFFSET.itemsize
 
-# A count beyond this is no count: the header alone would be 12 TiB. It tells a truncated record
-# file from a file of another kind, whose bytes 4 to 12 read as some huge or negative number.
+# The header of more records would need over 12 TiB. The limit tells a truncated record file from a
+# file of another kind, where bytes 4 to 12 usually read as a huge or negative number.
 MAX_RECORDS = 1 << 40
 
-# Of Linux, Windows and macOS: common files whose bytes 4 to 12 do read as a likely count.
+# First bytes of programs for Linux, Windows and macOS: common files of another kind, where bytes 4
+# to 12 read as a plausible count.
 PROGRAMS = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe")
+
+_COPY_OR_SALVAGE = "copy the file again, or save its whole records with `ffrecord salvage`"
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A validated header. `offsets` has one entry more than there are records: the file's end."""
+    """A validated header. `offsets` has one more item than there are records: the file's end."""
 
     crc: int
     checksums: Checksums
@@ -66,37 +71,44 @@ class Header:
 
     @property
     def legacy(self) -> bool:
-        """Whether it is from before header checksums, so that it could not be verified."""
+        """True if the file is from before header checksums: the header could not be verified."""
         return self.crc == 0
 
 
 def header_size(n: int) -> int:
-    """Bytes from the start of the file to the end of the offsets of `n` records."""
+    """Return the bytes of the header of a file with `n` records."""
     return PREFIX.size + PER_RECORD * n
 
 
 def parse_prefix(path: str, prefix: bytes, size: int) -> int:
-    """The number of records that the file's first 12 bytes claim, if its `size` can hold them."""
+    """Return the number of records in the first 12 bytes of a file of `size` bytes.
+
+    Raise an error if a file of that size cannot have so many records.
+    """
     if len(prefix) < PREFIX.size:
         raise TruncatedError(
-            f"{path}: {size} bytes are too few for a record file, whose header has at least 12"
+            f"{path}: truncated, or not an FFRecord file: it has {size} bytes, but the shortest "
+            f"header has {PREFIX.size}; copy the file again"
         )
     crc, n = PREFIX.unpack(prefix)
     if not 0 <= n <= MAX_RECORDS:
-        raise NotFFRecordError(f"{path}: not an FFRecord file (it would hold {n} records)")
+        raise NotFFRecordError(
+            f"{path}: not an FFRecord file (its header would claim {n} records); pass a file that "
+            "FileWriter, pack_folder or `ffrecord pack` has written"
+        )
     if crc == 0 and n == 0:
-        what = f"{path}: never finished: its writer was not closed; run it again, "
-        how = "go on with resumable=True if it was written so", "which goes on if it can"
+        what = f"{path}: never finished: its writer was not closed; run the writer again"
+        how = " (with resumable=True if it had that before)", " (it continues if it can)"
         raise UnfinishedError(
-            Advised(what, *how, ", or save what is there with `ffrecord salvage`")
+            Advised(what, *how, ", or save the written records with `ffrecord salvage`")
         )
     if header_size(n) > size:
         if prefix.startswith(PROGRAMS):
             raise NotFFRecordError(f"{path}: not an FFRecord file, but a program or library")
-        other = "" if path.endswith(".ffr") else ", or of another kind"
+        other = "" if path.endswith(".ffr") else ", or not an FFRecord file"
         raise TruncatedError(
             f"{path}: truncated{other}: the header of {n} records needs {header_size(n)} bytes, "
-            f"the file has {size}"
+            f"but the file has {size}; copy the file again"
         )
     return int(n)
 
@@ -106,9 +118,9 @@ def part_name(number: int) -> str:
 
 
 def header_memory(n: int) -> npt.NDArray[np.uint8]:
-    """Memory to read a header of `n` records into, in which `parse` need copy nothing.
+    """Return memory for a header of `n` records, laid out so that `parse` need not copy it.
 
-    The offsets are aligned there, and the file's end has its place after them.
+    In this memory the offsets are aligned, and followed by room for the end of the file.
     """
     size = header_size(n)
     memory = np.empty(2 * OFFSET.itemsize + size, np.uint8)
@@ -117,14 +129,20 @@ def header_memory(n: int) -> npt.NDArray[np.uint8]:
 
 
 def parse(path: str, raw: npt.NDArray[np.uint8], size: int, computed_crc: int | None) -> Header:
-    """The header in `raw`, memory of `header_memory` filled with the file's first bytes up to
-    `header_size(n)`, checked in every way. The result is views of it.
+    """Check a header in every way, and return it as views of `raw`.
 
-    `computed_crc` is the CRC-32 of the body, computed by the caller; None skips that one check.
+    Args:
+        path: the file, for messages.
+        raw: memory from `header_memory`, filled with the first `header_size(n)` bytes of the file.
+        size: bytes of the file.
+        computed_crc: CRC-32 of the body, computed by the caller; None skips the comparison.
     """
     n = parse_prefix(path, raw[: PREFIX.size].tobytes(), size)
     if len(raw) != header_size(n) + OFFSET.itemsize:
-        raise StructureError(f"{path}: its header changed while it was read")
+        raise StructureError(
+            f"{path}: the header changed while it was read; open the file again when its writer "
+            "has finished"
+        )
     crc = int.from_bytes(raw[:CRC_SIZE].tobytes(), "little")
     if computed_crc is not None:
         compare_checksum(path, crc, computed_crc)
@@ -137,37 +155,44 @@ def parse(path: str, raw: npt.NDArray[np.uint8], size: int, computed_crc: int | 
 
 
 def compare_checksum(path: str, stored: int, computed: int) -> None:
-    """Compare the checksum of a header's body; files from before header checksums have none."""
+    """Raise an error if the header's checksum is wrong. 0 means that the file has none."""
     if stored not in (0, computed):
         raise HeaderChecksumError(
             f"{path}: the header is damaged: its checksum is {computed:#010x}, "
-            f"the file says {stored:#010x}"
+            f"the file says {stored:#010x}; {_COPY_OR_SALVAGE}"
         )
 
 
 def check_order(path: str, offsets: Offsets, first: int, lowest: int) -> None:
-    """Some offsets, from record `first` on: none is inside the header, or before the last one."""
+    """Check that offsets do not decrease and that record 0 begins after the header.
+
+    `offsets` begins with record `first`; the header has `lowest` bytes.
+    """
     if not first and offsets[0] < lowest:
         raise StructureError(
-            f"{path}: record 0 starts at byte {offsets[0]}, inside the header of {lowest} bytes"
+            f"{path}: record 0 starts at byte {offsets[0]}, inside the header of {lowest} bytes; "
+            f"{_COPY_OR_SALVAGE}"
         )
     backwards = np.flatnonzero(offsets[1:] < offsets[:-1])
     if backwards.size:
         i = int(backwards[0])
         raise StructureError(
             f"{path}: record {first + i + 1} starts at byte {offsets[i + 1]}, before record "
-            f"{first + i} at byte {offsets[i]}"
+            f"{first + i} at byte {offsets[i]}; {_COPY_OR_SALVAGE}"
         )
 
 
 def body(checksums: Checksums, offsets: Offsets) -> bytes:
-    """The bytes that a header's crc covers: N, checksums, and offsets (but the file's end)."""
+    """Return the bytes that a header's crc covers: N, the checksums and the offsets.
+
+    `offsets` has one item for each record, without the end of the file.
+    """
     count = struct.pack("<q", len(checksums))
     return count + checksums.astype(CHECKSUM).tobytes() + offsets.astype(OFFSET).tobytes()
 
 
 def seal(crc: int, header_body: bytes) -> bytes:
-    """The whole header, from the body and the body's CRC-32."""
+    """Return the whole header, from its body and the body's CRC-32."""
     return struct.pack("<I", crc) + header_body
 
 
@@ -180,5 +205,5 @@ def _check_offsets(path: str, offsets: Offsets, lowest: int) -> None:
     if offsets[n - 1] > size:
         raise TruncatedError(
             f"{path}: truncated: record {n - 1} starts at byte {offsets[n - 1]}, "
-            f"the file has {size}"
+            f"but the file has {size} bytes; {_COPY_OR_SALVAGE}"
         )

@@ -1,7 +1,7 @@
-"""`ffrecord.atomic.file`: large files past the page cache, and records of bytes appended before.
+"""`ffrecord.atomic.file`: direct writes of large files, and records of bytes appended before.
 
-The buffers are made small here, so that little data takes the way of much. What a writer leaves
-behind in general is in tests/records/test_writer_files.py.
+The buffers are small here, so that little data is written in the way of much. The files that a
+writer leaves in general are tested in tests/records/test_writer_files.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SMALL, DIRECT, FROM = 8192, 16384, 32768
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """A path at which a file exists already, in a folder of its own."""
+    """Return the path of an existing file in a folder of its own."""
     (tmp_path / "folder").mkdir()
     path = tmp_path / "folder" / "target.ffr"
     path.write_bytes(OLD)
@@ -46,7 +46,7 @@ def _small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def direct(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, _small_buffers: None) -> list[int]:
-    """Where the writes begin that go past the page cache, as they are made."""
+    """Return the offsets of direct writes, in the order in which they are made."""
     try:
         os.close(os.open(tmp_path / "try", os.O_CREAT | os.O_WRONLY | os.O_DIRECT))
     except OSError:
@@ -78,7 +78,7 @@ def read_all(path: Path) -> list[bytes]:
         return handmade.as_bytes(reader.read(range(reader.n)))
 
 
-# ---- past the page cache -------------------------------------------------------------------
+# ---- direct writes -------------------------------------------------------------------------
 
 RECORDS = {
     "one large": [300_000],
@@ -93,7 +93,7 @@ RECORDS = {
 
 @pytest.mark.parametrize("name", RECORDS)
 @pytest.mark.parametrize("known", [True, False])
-def test_a_large_file_has_the_bytes_of_any_other(
+def test_a_large_file_has_the_same_bytes_as_any_other(
     known: bool, name: str, target: Path, direct: list[int]
 ) -> None:
     records = handmade.random_records(RECORDS[name])
@@ -113,10 +113,10 @@ def test_a_large_file_has_the_bytes_of_any_other(
     st.lists(st.tuples(st.integers(0, 60_000), st.booleans()), max_size=8),
     st.booleans(),
 )
-def test_records_that_were_taken_back_leave_no_trace(
+def test_rewound_records_leave_no_trace(
     direct: list[int], tmp_path: Path, steps: list[tuple[int, bool]], known: bool
 ) -> None:
-    """Any mixture of records and of streams that break off, which are rewound."""
+    """Write any mixture of records and of failing streams, which are rewound."""
     kept = [handmade.random_records([size])[0] for size, breaks in steps if not breaks]
     path = tmp_path / "r.ffr"
     with FileWriter(path, len(kept) if known else None) as writer:
@@ -132,7 +132,7 @@ def test_records_that_were_taken_back_leave_no_trace(
 
 
 class Breaking(io.RawIOBase):
-    """A stream that fails after so many bytes."""
+    """A stream that fails after `size` bytes."""
 
     def __init__(self, size: int) -> None:
         self._left = size
@@ -145,7 +145,7 @@ class Breaking(io.RawIOBase):
         return b"\xee" * count
 
 
-def test_a_record_taken_back_after_direct_writes_is_overwritten(
+def test_a_rewound_record_is_overwritten_after_direct_writes(
     target: Path, direct: list[int]
 ) -> None:
     after = handmade.random_records([200_000])[0]
@@ -158,7 +158,7 @@ def test_a_record_taken_back_after_direct_writes_is_overwritten(
     assert target.read_bytes() == handmade.record_bytes([b"before", after])
 
 
-def test_a_file_cut_short_after_direct_writes_ends_where_it_should(
+def test_a_file_that_is_rewound_after_direct_writes_has_the_right_end(
     target: Path, direct: list[int]
 ) -> None:
     with FileWriter(target, 1) as writer:
@@ -171,7 +171,7 @@ def test_a_file_cut_short_after_direct_writes_ends_where_it_should(
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOENT, errno.EOPNOTSUPP])
 @pytest.mark.usefixtures("_small_buffers")
-def test_a_file_system_without_direct_writes_is_written_too(
+def test_a_file_system_without_direct_writes_gets_buffered_ones(
     code: int, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, refused = os.open, []
@@ -186,12 +186,12 @@ def test_a_file_system_without_direct_writes_is_written_too(
     records = handmade.random_records([100_000, 3, 100_000])
     with FileWriter(target, 3) as writer:
         writer.write(records)
-    assert len(refused) == 1, "asked again after the answer was known"
+    assert len(refused) == 1, "O_DIRECT was tried again after it was refused"
     monkeypatch.undo()
     assert target.read_bytes() == handmade.record_bytes(records)
 
 
-def test_where_direct_writes_open_but_do_not_work_the_page_cache_takes_them(
+def test_direct_writes_that_fail_go_through_the_page_cache(
     direct: list[int], target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, refused = os.pwrite, []
@@ -207,11 +207,11 @@ def test_where_direct_writes_open_but_do_not_work_the_page_cache_takes_them(
     with FileWriter(target, 3) as writer:
         writer.write(records)
     assert refused
-    assert direct, "the same buffers came again, through the page cache"
+    assert direct, "no direct write was tried"
     assert target.read_bytes() == handmade.record_bytes(records)
 
 
-def test_a_write_that_comes_in_pieces_is_whole(
+def test_a_short_write_is_continued(
     target: Path, direct: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = os.pwrite
@@ -229,7 +229,7 @@ def test_a_write_that_comes_in_pieces_is_whole(
 def test_a_write_that_fails_in_the_background_is_an_error_and_the_target_stays(
     which: int, code: int, target: Path, direct: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last direct write of this file is its sixth: of that one only closing can tell."""
+    """The last direct write of this file is its sixth: only closing can report its error."""
     plain, count = os.pwrite, 0
 
     def failing(fd: int, data: Any, offset: int) -> int:
@@ -282,7 +282,7 @@ def test_nothing_is_written_after_a_write_has_failed(
     assert untouched(target)
 
 
-def test_a_large_file_that_is_given_up_leaves_no_thread_and_no_descriptor(
+def test_an_abandoned_large_file_leaves_no_thread_and_no_descriptor(
     target: Path, direct: list[int]
 ) -> None:
     descriptors = handmade.open_descriptors()
@@ -318,7 +318,7 @@ def test_a_forked_child_leaves_its_parents_large_file_alone(
 # ---- append and seal -----------------------------------------------------------------------
 
 
-def test_the_memory_of_a_file_that_is_given_up_does_not_wait_for_its_exception(
+def test_an_abandoned_file_frees_its_memory_before_its_exception_ends(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slabs = SlabPool()
@@ -326,7 +326,7 @@ def test_the_memory_of_a_file_that_is_given_up_does_not_wait_for_its_exception(
     writer = FileWriter(target, 1)
     assert slabs.idle_bytes == 0
     with pytest.raises(CountError) as kept, writer:
-        pass  # no record, where one was announced
+        pass  # one record was announced, none is written
     assert kept.value.__traceback__ is not None
     assert slabs.idle_bytes == atomic_file.SMALL_BUFFER
 
@@ -342,7 +342,7 @@ def crcs(*records: bytes) -> list[int]:
     cut=st.integers(1, 20_000),
 )
 @pytest.mark.usefixtures("_small_buffers")
-def test_appended_and_sealed_records_are_as_written_ones(
+def test_appended_and_sealed_records_equal_written_ones(
     tmp_path: Path, known: bool, groups: list[list[bytes]], cut: int
 ) -> None:
     records = [record for group in groups for record in group]
@@ -425,7 +425,7 @@ def test_closing_between_append_and_seal_is_an_error_and_the_target_stays(
     assert untouched(target)
 
 
-def test_a_checksum_that_is_none_is_refused(target: Path) -> None:
+def test_an_invalid_checksum_is_refused(target: Path) -> None:
     with FileWriter(target) as writer:
         writer.append(memoryview(b"ab"))
         for wrong in (-1, 1 << 32):
@@ -444,7 +444,9 @@ def test_nothing_is_appended_after_closing(target: Path) -> None:
         writer.seal([], [])
 
 
-def test_no_room_while_appending_is_no_room(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_while_appending_is_a_no_room_error(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_args: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

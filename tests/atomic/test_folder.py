@@ -1,7 +1,7 @@
-"""One target, two writers: the second is told so before it has done any work.
+"""Two writers of one target: the second gets an error before it has done any work.
 
-Each case of `MAKERS` makes a new folder, or with `convert` a new file, in its own way. All of them
-must behave alike. The other writer is a real process, and pipes say when it is where.
+Each case of `MAKERS` makes a new folder, or with `convert` a new file, in its own way. All must
+behave alike. The other writer is a real process; pipes tell how far it is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Listed(list[Any]):
 
 
 def read(item: Any) -> Any:
-    """Stand for a maker's work: reading what it is given."""
+    """Return an item: a maker's work is reading its items."""
     return item
 
 
@@ -78,7 +78,7 @@ MAKERS: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "convert": (by_converting, "ffrecord.convert.conversion._opened"),
     "convert to a file": (by_converting_to_a_file, "ffrecord.convert.conversion._opened"),
 }
-"""How a target is made, and the name of the work that a refused writer must not begin."""
+"""Functions that make a target, and the names of the work that a refused writer must not begin."""
 
 every_maker = pytest.mark.parametrize("maker", MAKERS)
 
@@ -102,7 +102,7 @@ MAKERS[sys.argv[1]][0](Path(sys.argv[2]), Path(sys.argv[3]))
 
 @contextmanager
 def another(maker: str, source: Path, target: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has begun to make the target; a line on its stdin lets it go on."""
+    """Start a process that has begun to make the target; a line on its stdin lets it continue."""
     process = handmade.python(HELD, maker, str(source), str(target))
     assert process.stdout is not None
     try:
@@ -137,14 +137,14 @@ def forbid_work(maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @every_maker
-def test_a_second_writer_is_told_at_the_start_that_there_is_one(
+def test_a_second_writer_gets_a_busy_error_at_the_start(
     maker: str, source: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = place / "new"
     with another(maker, source, target) as process:
         with monkeypatch.context() as patched:
             forbid_work(maker, patched)
-            with pytest.raises(BusyError, match=f"^{target}.*: another writer is at work"):
+            with pytest.raises(BusyError, match=f"^{target}.*: another writer is using it"):
                 make(maker, source, target)
         _, said = process.communicate("\n", timeout=600)
         assert (process.returncode, said) == (0, "")
@@ -155,7 +155,7 @@ def test_a_second_writer_is_told_at_the_start_that_there_is_one(
 def test_a_target_that_another_writer_has_just_finished_is_refused_before_any_work(
     maker: str, source: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one ends after the second has looked for the target, and before it has the lock."""
+    """The other writer ends between the second writer's check of the target and its lock."""
     target = place / "new"
     with another(maker, source, target) as process:
 
@@ -169,15 +169,13 @@ def test_a_target_that_another_writer_has_just_finished_is_refused_before_any_wo
         monkeypatch.setattr(atomic_folder, "_make", let_the_other_end)
         monkeypatch.setattr("ffrecord.convert.conversion.remove_abandoned", lambda *_: None)
         forbid_work(maker, monkeypatch)
-        with pytest.raises(FileExistsError, match=r"is there|already exists"):
+        with pytest.raises(FileExistsError, match="already exists"):
             make(maker, source, target)
     assert os.listdir(place) == ["new"]
 
 
 @every_maker
-def test_a_writer_that_was_killed_stands_in_nobodys_way(
-    maker: str, source: Path, place: Path
-) -> None:
+def test_a_killed_writer_does_not_block_the_next(maker: str, source: Path, place: Path) -> None:
     target = place / "new"
     with another(maker, source, target) as process:
         process.send_signal(signal.SIGKILL)
@@ -190,7 +188,7 @@ def test_a_writer_that_was_killed_stands_in_nobodys_way(
 def test_a_target_that_appears_meanwhile_is_not_replaced(
     maker: str, source: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Something that takes none of our locks has made it."""
+    """A program that takes no locks has made the target."""
     target = place / "new"
     name = target / "000000" if maker == "ShardedDatasetWriter" else target
 
@@ -201,14 +199,14 @@ def test_a_target_that_appears_meanwhile_is_not_replaced(
 
     monkeypatch.setattr(atomic_folder, "sync_folder", appear)
     monkeypatch.setattr("ffrecord.convert.publish._make_durable", appear)
-    with pytest.raises(FileExistsError, match="is there already") as caught:
+    with pytest.raises(FileExistsError, match="already exists") as caught:
         make(maker, source, target)
     assert caught.value.filename == str(name)
     assert os.listdir(name) == ["theirs"]
     assert os.listdir(place) == ["new"]
 
 
-# ---- a folder that is there already ------------------------------------------------------------
+# ---- an existing folder ------------------------------------------------------------------------
 
 
 OVER = """
@@ -228,11 +226,11 @@ module.by_dumping(Path(), Path(sys.argv[1]))
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_two_dumps_into_one_folder_do_not_meet(killed: bool, place: Path) -> None:
+def test_two_dumps_into_one_folder_exclude_each_other(killed: bool, place: Path) -> None:
     process = handmade.python(OVER, str(place))
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
-    with pytest.raises(BusyError, match=f"^{place}: another writer is at work"):
+    with pytest.raises(BusyError, match=f"^{place}: another writer is using it"):
         by_dumping(Path(), place)
     if killed:
         process.kill()

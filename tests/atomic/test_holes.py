@@ -1,4 +1,4 @@
-"""Zeros become holes where that is asked for, and the bytes stay what they are."""
+"""Blocks of zeros become holes on request, and the bytes stay the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support import archives, trees
 MIB = 1 << 20
 DATA = trees.content(3 * HOLE)
 
-# name -> size, and what is where in a file that is zeros otherwise
+# name -> size, and the data at some offsets of a file that is otherwise zeros
 FILES: dict[str, tuple[int, dict[int, bytes]]] = {
     "nothing": (0, {}),
     "one zero": (1, {}),
@@ -54,7 +54,7 @@ CONTENT = {name: content_of(*parts) for name, parts in FILES.items()}
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive of files with holes in them, where the file system has such."""
+    """Return an archive of files with holes, if the file system supports holes."""
     top = tmp_path_factory.mktemp("holes")
     (top / "tree").mkdir()
     for name, (size, parts) in FILES.items():
@@ -68,7 +68,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def has_holes(folder: Path) -> bool:
-    """Whether the file system has holes, of blocks that are not larger than ours."""
+    """Return True if the file system has holes with blocks that are not larger than ours."""
     with open(folder / "probe", "wb") as file:
         file.truncate(64 * HOLE)
         file.seek(32 * HOLE)
@@ -84,7 +84,7 @@ def test_files_are_the_same_bytes_with_and_without_holes(
     sparse: bool, again: bool, archive: Path, tmp_path: Path
 ) -> None:
     with PackedFolder(archive) as folder:
-        if again:  # over files, which have other bytes
+        if again:  # over existing files with other bytes
             folder.extract(tmp_path)
             for name, content in CONTENT.items():
                 (tmp_path / name).write_bytes(b"\xff" * (len(content) + 1))
@@ -97,13 +97,13 @@ def test_files_are_the_same_bytes_with_and_without_holes(
     for name, content in CONTENT.items():
         taken = os.stat(tmp_path / name).st_blocks * 512
         if sparse:
-            own = 16 * HOLE if len(content) > MIB else 0  # what a file system needs for its extents
+            own = 16 * HOLE if len(content) > MIB else 0  # for the list of extents
             assert taken <= blocks_of_data(content) * HOLE + own, name
         else:
             assert taken >= len(content), name
 
 
-def test_the_command_makes_holes_when_it_is_told_to(archive: Path, tmp_path: Path) -> None:
+def test_the_command_makes_holes_on_request(archive: Path, tmp_path: Path) -> None:
     taken = {}
     for option in ("--no-progress", "--sparse", "-S"):
         dest = tmp_path / f"x{option}"
@@ -113,7 +113,7 @@ def test_the_command_makes_holes_when_it_is_told_to(archive: Path, tmp_path: Pat
         taken[option] = sum(each.stat().st_blocks for each in dest.iterdir())
     if not has_holes(tmp_path):
         pytest.skip("this file system has no holes")
-    # Not the same: how many blocks a file takes besides its bytes depends on how full the disk is.
+    # Not equal: the blocks of a file besides its data depend on how full the disk is.
     assert max(taken["--sparse"], taken["-S"]) < taken["--no-progress"] // 4
 
 
@@ -130,11 +130,11 @@ def test_damage_in_a_hole_is_found(archive: Path, tmp_path: Path) -> None:
     st.lists(st.tuples(st.just(0) | st.integers(1, 255), st.integers(1, 3 * HOLE)), max_size=6),
     st.integers(0, 7),
 )
-def test_runs_of_data_are_all_that_is_not_a_block_of_zeros(
+def test_runs_of_data_cover_all_blocks_that_are_not_zeros(
     parts: list[tuple[int, int]], before: int
 ) -> None:
     fills = [np.full(size, byte, np.uint8) for byte, size in [(1, before), *parts]]
-    data = np.concatenate(fills)[before:]  # anywhere in memory
+    data = np.concatenate(fills)[before:]  # at any address
     runs = list(data_runs(data))
     written = np.zeros(len(data), np.uint8)
     inside = np.zeros(len(data), bool)

@@ -1,4 +1,4 @@
-"""Names of unfinished files: what a killed writer has left is removed, what is in use is not."""
+"""Temporary names: files that killed writers left are removed, files in use are not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(target: Path, records: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_what_killed_writers_have_left_is_removed_by_the_next_one(
+def test_the_next_writer_removes_files_of_killed_ones(
     named: bool, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if named:
@@ -45,7 +45,7 @@ def test_what_killed_writers_have_left_is_removed_by_the_next_one(
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_what_other_targets_and_other_kinds_of_files_have_for_a_name_stays(
+def test_files_of_other_targets_and_other_kinds_stay(
     named: bool, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if named:
@@ -60,7 +60,7 @@ def test_what_other_targets_and_other_kinds_of_files_have_for_a_name_stays(
 
 
 @pytest.mark.parametrize("writers", [2, tempnames.COUNT + 2])
-def test_writers_of_one_target_do_not_take_each_others_files_away(
+def test_writers_of_one_target_do_not_remove_each_others_files(
     writers: int, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs.without_tmpfile(monkeypatch)
@@ -74,7 +74,7 @@ def test_writers_of_one_target_do_not_take_each_others_files_away(
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_where_there_are_no_locks_nothing_is_removed(
+def test_without_locks_nothing_is_removed(
     named: bool, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_args: object) -> None:
@@ -92,7 +92,7 @@ def test_where_there_are_no_locks_nothing_is_removed(
 def test_a_temporary_file_that_was_replaced_never_gets_the_targets_name(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a writer on another machine, where locks do not reach so far."""
+    """A writer on another machine, which locks do not reach, has replaced it."""
     jobs.without_tmpfile(monkeypatch)
     writer = FileWriter(target, 1)
     (name,) = target.parent.iterdir()
@@ -105,7 +105,7 @@ def test_a_temporary_file_that_was_replaced_never_gets_the_targets_name(
     assert not target.exists()
 
 
-def test_a_child_that_was_forked_meanwhile_does_not_keep_a_finished_file_locked(
+def test_a_forked_child_does_not_keep_a_finished_file_locked(
     tmp_path: Path,
 ) -> None:
     target = tmp_path / "a.ffr"
@@ -125,7 +125,7 @@ def test_a_child_that_was_forked_meanwhile_does_not_keep_a_finished_file_locked(
         assert handmade.as_bytes(reader.read([0, 1])) == [b"first", b"second"]
 
 
-def test_a_name_that_somebody_locks_before_its_maker_is_left_to_them(
+def test_a_name_that_another_writer_locks_first_is_left_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = str(tmp_path / "a.ffr")
@@ -134,7 +134,7 @@ def test_a_name_that_somebody_locks_before_its_maker_is_left_to_them(
 
     def overtaken(path: str, flags: int, *args: int) -> int:
         fd = plain(path, flags, *args)
-        if path == first and flags & os.O_EXCL:  # another writer's look for what was abandoned
+        if path == first and flags & os.O_EXCL:  # another writer looks for abandoned files
             others.append(plain(path, os.O_RDWR))
             fcntl.flock(others[0], fcntl.LOCK_EX)
         return fd

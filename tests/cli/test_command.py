@@ -16,6 +16,7 @@ from ffrecord.cli.arguments import COMMANDS
 from tests.support import archives, handmade, trees
 
 NO_ROOM, NOT_WRITTEN, SYSTEM, BROKEN_PIPE = 11, 22, 13, 141
+ADVICE = "free some space or write to another disk"
 
 # Every command line that prints, run in the folder `place`. `{}` becomes a new name each time.
 PRINTING = [
@@ -89,8 +90,8 @@ def test_every_command_is_in_the_table() -> None:
 def test_a_full_disk_behind_standard_output_gives_one_line_and_its_code(
     line: str, place: Path
 ) -> None:
-    said = f"{line.split()[0]}: standard output: no room to write: No space left on device\n"
-    assert run(line, place, ">/dev/full") == (NO_ROOM, said)
+    said = f"{line.split()[0]}: standard output: no room to write: No space left on device"
+    assert run(line, place, ">/dev/full") == (NO_ROOM, f"{said}; {ADVICE}\n")
 
 
 @pytest.mark.parametrize("line", PRINTING)
@@ -156,7 +157,7 @@ def test_a_partial_write_of_a_record_is_an_error(unbuffered: str, place: Path) -
         ["bash", "-c", f"{limit} > out)", "bash", *command],
         cwd=place, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
-    said = "ffrecord: standard output: no room to write: File too large\n"
+    said = f"ffrecord: standard output: no room to write: File too large; {ADVICE}\n"
     assert (done.returncode, done.stderr) == (NO_ROOM, said)
     assert trees.content(3_000_000).startswith((place / "out").read_bytes())
 

@@ -264,7 +264,7 @@ def test_extract_refuses_to_overwrite_without_force(
     dest = trees.plain_tree(tmp_path / "x", {"d/b": b"precious"})
     result = ffrecord("extract", archive, "-C", dest)
     assert result.code == SYSTEM
-    assert result.error == f"ffrecord: {dest}/d/b: is there already; --force replaces it"
+    assert result.error == f"ffrecord: {dest}/d/b: already exists; pass --force to replace it"
     assert (dest / "d/b").read_bytes() == b"precious"
     assert ffrecord("extract", archive, "-C", dest, "--overwrite").code == 0
     shutil.copystat(tree, dest)
@@ -281,7 +281,9 @@ def test_extract_to_a_full_disk_is_an_error_with_its_exit_code(
         full.setattr(os, "pwrite", refuse)
         result = ffrecord("extract", archive, "-C", tmp_path / "x")
     assert result.code == NoRoomError.exit_code
-    assert result.error.endswith("-rf: no room to write: No space left on device")
+    assert result.error.endswith(
+        "-rf: no room to write: No space left on device; free some space or write to another disk"
+    )
 
 
 def test_extract_leaves_damaged_files_out_and_names_them(
@@ -314,10 +316,8 @@ def test_verify_extract_and_cat_report_a_damaged_large_file_alike(
     with pytest.raises(SampleChecksumError) as caught, PackedFolder(packed) as folder:
         folder.read("d/large")
     file, record = caught.value.path, caught.value.record
-    checksums = (
-        f"their checksum is {zlib.crc32(wrong):#010x}, the file says {zlib.crc32(right):#010x}"
-    )
-    part = f"bytes {3 * BLOCK} to {3 * BLOCK + 6} of it: {checksums}"
+    checksums = f"is {zlib.crc32(wrong):#010x}, the file says {zlib.crc32(right):#010x}"
+    part = f"the checksum of its bytes {3 * BLOCK} to {3 * BLOCK + 6} {checksums}"
     assert bad_lines(ffrecord("verify", packed)) == [
         f"BAD: {file}: record {record} is damaged: {part} (d/large)"
     ]

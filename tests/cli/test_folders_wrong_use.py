@@ -47,11 +47,11 @@ WRONG_WORDS = [
 WRONG_FILES = [
     (["pack", "{missing}", "{new}"], SYSTEM, "No such file"),
     (["pack", "{tree}/a.txt", "{new}"], SYSTEM, "a.txt"),
-    (["pack", "{tree}", "{tree}"], SYSTEM, "folder is in the way"),
+    (["pack", "{tree}", "{tree}"], SYSTEM, "a folder of this name already exists"),
     (
         ["pack", "{tree}", "{missing}/new.ffr"],
         NO_FOLDER,
-        "there is no folder {missing}; make it first",
+        "the folder {missing} does not exist; create it first",
     ),
     (["pack", "{tree}", "{archive}", "--shard-size", "1GB"], SYSTEM, "new folder"),
     (["pack", "{tree}", "{tree}", "--shard-size", "1GB"], SYSTEM, "new folder"),
@@ -76,12 +76,12 @@ WRONG_FILES = [
     (["info", "{missing}"], SYSTEM, "No such file"),
     (["info", "{text}"], 3, "not an FFRecord file"),
     (["info", "{program}"], 3, "not an FFRecord file, but a program or library"),
-    (["info", "{claim}"], 4, "claim: truncated, or of another kind: "),
+    (["info", "{claim}"], 4, "claim: truncated, or not an FFRecord file: "),
     (["pack", "{tree}", "/proc/new.ffr"], SYSTEM, "ffrecord: /proc/new.ffr: No such file"),
     (["salvage", "{records}", "/proc/new.ffr"], SYSTEM, "ffrecord: /proc/new.ffr: No such file"),
     (["convert", "{records}", "/proc/new.bag"], SYSTEM, "ffrecord: /proc/new.bag: No such file"),
-    (["salvage", "{records}", "{archive}"], SYSTEM, "is there already; --force replaces it"),
-    (["convert", "{records}", "{archive}"], SYSTEM, "is there already; --force replaces it"),
+    (["salvage", "{records}", "{archive}"], SYSTEM, "already exists; pass --force to replace it"),
+    (["convert", "{records}", "{archive}"], SYSTEM, "already exists; pass --force to replace it"),
     (["convert", "{records}", "{records}", "--force"], 36, "already has the target's format"),
     (
         ["convert", "{archive}", "{tree}", "--force"],
@@ -138,11 +138,9 @@ def test_a_name_that_looks_like_an_option_is_explained(
     monkeypatch.chdir(tmp_path)
     refused = ffrecord(command, archive, "-rf")
     assert (refused.code, refused.out) == (USAGE, b"")
-    assert (
-        "unrecognized arguments: -rf; a name that begins with - goes behind --; " in refused.error
-    )
+    assert "unrecognized arguments: -rf; put names that begin with - after --; " in refused.error
     assert ffrecord(command, archive, "--", "-rf").code == 0
-    assert "goes behind" not in ffrecord("extract", archive, "-C").error
+    assert "after --" not in ffrecord("extract", archive, "-C").error
 
 
 def test_an_option_is_not_abbreviated(ffrecord: Command, archive: Path) -> None:
@@ -154,7 +152,7 @@ def test_an_option_is_not_abbreviated(ffrecord: Command, archive: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--shard-size", "10XB", "not a size: '10XB'; write 500MB or 10GB"),
+        ("--shard-size", "10XB", "not a size: '10XB'; write it like 500MB or 10GB"),
         ("--shard-size", "0", "a shard must be at least 1 byte, not 0"),
         ("--jobs", "abc", "must be a whole number of at least 1, not 'abc'"),
         ("--jobs", "0", "must be a whole number of at least 1, not '0'"),
@@ -214,11 +212,11 @@ def test_a_folder_that_contains_an_archive_is_not_the_archive(
 @pytest.mark.parametrize(
     ("given", "hint"),
     [
-        ("--exlude=*.tmp", "is --exclude meant?"),
-        ("--shardsize", "is --shard-size meant?"),
-        ("--dereferense", "is --dereference meant?"),
-        ("--compress", "a name that begins with - goes behind --"),
-        ("-x", "a name that begins with - goes behind --"),
+        ("--exlude=*.tmp", "did you mean --exclude?"),
+        ("--shardsize", "did you mean --shard-size?"),
+        ("--dereferense", "did you mean --dereference?"),
+        ("--compress", "put names that begin with - after --"),
+        ("-x", "put names that begin with - after --"),
     ],
 )
 def test_a_misspelled_option_is_corrected(
@@ -234,8 +232,8 @@ def test_a_misspelled_option_is_corrected(
 @pytest.mark.parametrize(
     ("given", "hint"),
     [
-        ("unmount", "; is umount meant?"), ("moutn", "; is mount meant?"),
-        ("verfiy", "; is verify meant?"), ("extrcat", "; is extract meant?"),
+        ("unmount", "; did you mean umount?"), ("moutn", "; did you mean mount?"),
+        ("verfiy", "; did you mean verify?"), ("extrcat", "; did you mean extract?"),
         ("unpack", ""), ("nonsense", ""),  # the opposite of pack is not pack
     ],
 )  # fmt: skip
@@ -246,7 +244,7 @@ def test_a_misspelled_command_is_corrected(given: str, hint: str, ffrecord: Comm
     assert refused.error.endswith(f"){hint}; see `ffrecord --help`")
     with_option = ffrecord(given, "-l", "x").error
     assert hint in with_option
-    assert bool(hint) != ("goes behind --" in with_option)
+    assert bool(hint) != ("after --" in with_option)
 
 
 def test_help_names_every_command(ffrecord: Command) -> None:

@@ -67,7 +67,7 @@ def test_pack_replaces_a_file_only_with_force(run: Run, tree: Path, tmp_path: Pa
     out = tmp_path / "precious"
     out.write_bytes(b"precious")
     assert run("pack", tree, out) == (
-        13, "", f"ffrecord: {out}: is there already; --force replaces it\n"
+        13, "", f"ffrecord: {out}: already exists; pass --force to replace it\n"
     )  # fmt: skip
     assert out.read_bytes() == b"precious"
     assert run("pack", tree, out, "--force")[0] == 0
@@ -238,11 +238,11 @@ def test_commands_give_advice_as_options_and_python_as_arguments(
     run: Run, archive: Path, tmp_path: Path
 ) -> None:
     run("extract", archive, "-C", tmp_path / "x")
-    assert "; --force replaces it\n" in run("extract", archive, "-C", tmp_path / "x")[2]
+    assert "; pass --force to replace it\n" in run("extract", archive, "-C", tmp_path / "x")[2]
     with PackedFolder(archive) as folder, pytest.raises(FileExistsError, match="overwrite=True"):
         folder.extract(tmp_path / "x")
     (tmp_path / "x.tar").touch()
-    assert "; --force replaces it\n" in run("convert", archive, tmp_path / "x.tar")[2]
+    assert "; pass --force to replace it\n" in run("convert", archive, tmp_path / "x.tar")[2]
     with pytest.raises(FileExistsError, match="force=True"):
         convert(archive, tmp_path / "x.tar")
 

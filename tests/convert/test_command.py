@@ -169,7 +169,7 @@ def test_errors_are_one_line_with_their_code(run: Command, ours: Path, tmp_path:
         ((text, tmp_path / "x.ffr"), ConversionError.exit_code, "--from"),
         ((ours, tmp_path / "x.zip"), ConversionError.exit_code, "--to"),
         ((ours, bad), SYSTEM, "--force"),
-        ((ours, tmp_path / "no/x.bag"), MissingFolderError.exit_code, f"no folder {tmp_path}/no;"),
+        ((ours, tmp_path / "no/x.bag"), MissingFolderError.exit_code, f"folder {tmp_path}/no does"),
         ((tmp_path / "nope", tmp_path / "x.bag"), SYSTEM, f"{tmp_path}/nope: No such file"),
         ((ours,), USAGE, "DST is missing"),
     ]

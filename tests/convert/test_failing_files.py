@@ -159,7 +159,8 @@ def test_a_full_disk_does_not_crash_hdf5(limit: int, tmp_path: Path) -> None:
     with handmade.python(FULL_DISK, *arguments) as process:
         _, said = process.communicate(timeout=600)
     assert process.returncode == NoRoomError.exit_code
-    assert said == f"ffrecord: {tmp_path / 'out.h5'}: no room to write: File too large\n"
+    advice = "free some space or write to another disk"
+    assert said == f"ffrecord: {tmp_path / 'out.h5'}: no room to write: File too large; {advice}\n"
     assert os.listdir(tmp_path) == ["rows"]
 
 

@@ -307,7 +307,7 @@ def test_a_file_system_that_cannot_exchange_folders_is_an_error_at_once(
 
 def test_a_mount_point_is_an_error_at_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "ismount", lambda path: path == str(data))
-    with pytest.raises(AppendError, match="a mount point"):
+    with pytest.raises(AppendError, match="is a mountpoint"):
         DatasetWriter(data, append=True)
 
 

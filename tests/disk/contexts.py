@@ -1,4 +1,4 @@
-"""AIO contexts for tests: a pool of a test's own, and contexts out of it."""
+"""A pool of AIO contexts for one test, and contexts from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ needs_libaio = pytest.mark.skipif(aio._lib is None, reason="libaio is not instal
 
 @pytest.fixture(autouse=True)
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[aio.ContextPool]:
-    """A pool of this test's own, emptied after it. Import it to have one for every test."""
+    """Replace the pool of the process by one for this test, emptied after it.
+
+    A test module that imports this fixture gets it for every test.
+    """
     pool = aio.ContextPool()
     monkeypatch.setattr(aio, "contexts", pool)
     yield pool

@@ -1,4 +1,4 @@
-"""`ffrecord.disk.aio`: contexts, and what the kernel's calls say."""
+"""`ffrecord.disk.aio`: contexts, and the results of the system calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.disk.contexts import borrow, needs_libaio, pool
 from tests.support import handmade
 
 __all__ = ["pool"]  # a fixture
-PROCESS_POOL = aio.contexts  # the real one; every test has a pool of its own in its place
+PROCESS_POOL = aio.contexts  # the pool that the fixture `pool` replaces in every test
 
 
 @needs_libaio
@@ -28,7 +28,9 @@ def test_a_failing_io_getevents_is_an_error(
 
 @needs_libaio
 @pytest.mark.parametrize(("wanted", "capacity"), [(1, 32), (32, 32), (33, 64), (1024, 1024)])
-def test_a_context_holds_what_is_wanted(wanted: int, capacity: int, pool: aio.ContextPool) -> None:
+def test_a_context_has_the_next_larger_capacity(
+    wanted: int, capacity: int, pool: aio.ContextPool
+) -> None:
     context = borrow(pool, wanted)
     assert context.capacity == capacity
     pool.give_back(context)
@@ -42,7 +44,7 @@ def test_no_context_is_larger_than_the_largest_class(pool: aio.ContextPool) -> N
 
 
 @needs_libaio
-def test_a_context_given_back_is_borrowed_again(pool: aio.ContextPool) -> None:
+def test_a_returned_context_is_reused(pool: aio.ContextPool) -> None:
     context = borrow(pool, 100)
     assert pool.borrow(100) is not context
     pool.give_back(context)
@@ -50,7 +52,7 @@ def test_a_context_given_back_is_borrowed_again(pool: aio.ContextPool) -> None:
 
 
 @needs_libaio
-def test_more_idle_contexts_than_wanted_are_closed(pool: aio.ContextPool) -> None:
+def test_surplus_idle_contexts_are_closed(pool: aio.ContextPool) -> None:
     before = handmade.aio_contexts()
     held = [borrow(pool, 32) for _ in range(aio.IDLE_EACH + 3)]
     assert handmade.aio_contexts() == before + len(held)
@@ -77,7 +79,7 @@ def test_a_machine_short_of_contexts_gives_a_smaller_one(
     assert context.capacity == 64
 
 
-def test_a_machine_without_contexts_gives_none(
+def test_a_machine_without_contexts_gives_no_context(
     pool: aio.ContextPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[int] = []
@@ -92,7 +94,7 @@ def test_a_machine_without_contexts_gives_none(
 
 
 @needs_libaio
-def test_io_setup_refusing_is_an_error_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_io_setup_is_an_error_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aio, "_io_setup", lambda *_args: -errno.EAGAIN)
     with pytest.raises(BlockingIOError, match="io_setup") as caught:
         aio.Context(32)

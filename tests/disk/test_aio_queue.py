@@ -50,7 +50,7 @@ def direct_fd(data_file: Path) -> Iterator[int]:
 
 
 def queue_of(context: aio.Context, fds: list[int], blocks: list[int]) -> tuple[AioQueue, Bytes]:
-    """One read of a block per row, each to its own place in fresh memory full of 0xEE."""
+    """Return a queue with one read of a block per row, into fresh memory full of 0xEE."""
     memory = SlabPool().take(BLOCK * len(blocks))
     memory[:] = 0xEE
     n = len(blocks)
@@ -62,7 +62,7 @@ def queue_of(context: aio.Context, fds: list[int], blocks: list[int]) -> tuple[A
 
 
 def land_all(queue: AioQueue, window: int) -> dict[int, int]:
-    """Fly until everything has landed: the result of each read."""
+    """Launch and land until all reads are reported; return the result of each."""
     results: dict[int, int] = {}
     while not queue.done:
         queue.launch(window)
@@ -85,7 +85,7 @@ def expect_blocks(memory: Bytes, path: Path, blocks: list[int]) -> None:
 
 @needs_libaio
 def test_requests_are_laid_out_as_the_kernels_struct(pool: aio.ContextPool) -> None:
-    """struct iocb of linux/aio_abi.h, on a little-endian machine."""
+    """The layout is struct iocb of linux/aio_abi.h, on a little-endian machine."""
     memory = SlabPool().take(3 * BLOCK)
     place, offset, length = np.array([0, 8192]), np.array([1 << 40, 5]), np.array([4096, 512])
     queue = AioQueue(borrow(pool, 2), 2)
@@ -111,7 +111,7 @@ def test_a_single_request_is_laid_out_as_the_kernels_struct(pool: aio.ContextPoo
 
 
 class Rows:
-    """Single reads of blocks into memory of each row's own, as the mount has them."""
+    """Single reads of blocks, each into the memory of its row, as the mount does them."""
 
     def __init__(self, context: aio.Context, fd: int, rows: int) -> None:
         self.queue = AioQueue(context, rows)
@@ -128,7 +128,7 @@ class Rows:
         self.queue.put(row, self._fd, place, address, block * BLOCK, BLOCK, self.eventfd)
 
     def land(self, at_least: int) -> dict[int, tuple[int, bytes]]:
-        """Block, and either its bytes or the error, of each row that has landed."""
+        """Return the block and its bytes or error, for each row that has landed."""
         rows, results = self.queue.land(at_least)
         found = {}
         for row, result in zip(rows, results, strict=True):
@@ -143,11 +143,11 @@ class Rows:
 
 @needs_libaio
 @pytest.mark.parametrize("at_once", [1, 3, 100])
-def test_rows_are_used_again_and_again_whatever_the_kernel_takes(
+def test_rows_are_reused_even_if_the_kernel_takes_nothing_at_times(
     at_once: int, data_file: Path, direct_fd: int, pool: aio.ContextPool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Every other time the kernel takes nothing: pointers are moved to the front by then."""
+    """The kernel takes nothing every other time, so pointers are moved to the front."""
     submit, turns = aio.Context.submit, iter(range(1 << 30))
 
     def sometimes(self: aio.Context, at: int, count: int) -> int:
@@ -174,12 +174,12 @@ def test_rows_are_used_again_and_again_whatever_the_kernel_takes(
 
 
 @needs_libaio
-def test_the_end_of_a_single_read_is_announced_and_looked_for_without_waiting(
+def test_the_end_of_a_single_read_is_announced_and_found_without_waiting(
     data_file: Path, direct_fd: int, pool: aio.ContextPool
 ) -> None:
     rows = Rows(borrow(pool, 32), direct_fd, 2)
     rows.put(1, 42)
-    assert rows.land(0) == {}  # not even submitted
+    assert rows.land(0) == {}  # nothing was submitted yet
     rows.queue.launch(2)
     assert select.select([rows.eventfd], [], [], 20.0)[0]
     assert rows.land(0) == {1: (42, block_of(data_file, 42))}
@@ -191,7 +191,7 @@ def test_the_end_of_a_single_read_is_announced_and_looked_for_without_waiting(
 def test_a_refused_read_does_not_hide_another_that_has_landed(
     data_file: Path, direct_fd: int, pool: aio.ContextPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The eventfd is cleared before a look: a read that the look leaves out is not announced."""
+    """The eventfd is cleared before `land`, so a read that `land` misses is never announced."""
     rows = Rows(borrow(pool, 32), direct_fd, 2)
     rows.put(0, 42)
     rows.queue.launch(2)
@@ -207,7 +207,7 @@ def test_a_refused_read_does_not_hide_another_that_has_landed(
 
 
 @needs_libaio
-def test_the_memory_of_a_single_read_is_kept_until_it_has_landed_and_no_longer(
+def test_the_memory_of_a_single_read_is_kept_only_until_it_has_landed(
     direct_fd: int, pool: aio.ContextPool
 ) -> None:
     queue = AioQueue(borrow(pool, 32), 1)
@@ -225,7 +225,7 @@ def test_the_memory_of_a_single_read_is_kept_until_it_has_landed_and_no_longer(
 
 
 @needs_libaio
-def test_single_reads_that_the_kernel_does_not_tell_of_are_reported_as_failed(
+def test_single_reads_that_the_kernel_does_not_report_count_as_failed(
     direct_fd: int, pool: aio.ContextPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = Rows(borrow(pool, 32), direct_fd, 9)
@@ -243,7 +243,7 @@ def test_single_reads_that_the_kernel_does_not_tell_of_are_reported_as_failed(
 @needs_libaio
 @pytest.mark.parametrize("window", [1, 7, 1000])
 @pytest.mark.parametrize("count", [1, 31, 33, 300])
-def test_a_queue_reads_what_plain_reads_do(
+def test_a_queue_reads_the_same_bytes_as_plain_reads(
     count: int, window: int, data_file: Path, fd: int, pool: aio.ContextPool
 ) -> None:
     blocks = [(7 * i) % BLOCKS for i in range(count)]
@@ -254,7 +254,7 @@ def test_a_queue_reads_what_plain_reads_do(
 
 
 @needs_libaio
-def test_a_queue_reads_past_the_page_cache(
+def test_a_queue_bypasses_the_page_cache(
     data_file: Path, direct_fd: int, pool: aio.ContextPool
 ) -> None:
     blocks = list(range(0, BLOCKS, 2))
@@ -317,7 +317,7 @@ def test_an_unaligned_direct_read_is_reported(direct_fd: int, pool: aio.ContextP
 
 
 @needs_libaio
-def test_a_kernel_that_takes_one_request_at_a_time_gets_all(
+def test_a_kernel_that_takes_one_request_at_a_time_gets_all_of_them(
     data_file: Path, fd: int, pool: aio.ContextPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit = aio.Context.submit
@@ -330,7 +330,7 @@ def test_a_kernel_that_takes_one_request_at_a_time_gets_all(
 
 @needs_libaio
 @pytest.mark.parametrize("answer", [0, -errno.EAGAIN])
-def test_a_full_queue_is_tried_again_when_something_has_landed(
+def test_a_full_queue_is_retried_when_a_read_has_landed(
     answer: int, data_file: Path, fd: int, pool: aio.ContextPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit, calls = aio.Context.submit, [0]
@@ -357,7 +357,7 @@ def test_a_kernel_that_takes_nothing_refuses_every_request(
 
 
 @needs_libaio
-def test_interrupted_calls_are_made_again(
+def test_interrupted_calls_are_retried(
     data_file: Path, fd: int, pool: aio.ContextPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interruptions = [0]
@@ -385,7 +385,7 @@ def test_interrupted_calls_are_made_again(
 
 @needs_libaio
 @pytest.mark.parametrize("good", [0, 1, 3])
-def test_what_a_failing_io_getevents_did_not_tell_of_is_reported_as_failed(
+def test_reads_that_a_failing_io_getevents_hides_count_as_failed(
     good: int, data_file: Path, direct_fd: int, pool: aio.ContextPool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -424,10 +424,10 @@ def test_closing_waits_until_everything_in_flight_has_landed(
 
 @needs_libaio
 @pytest.mark.parametrize("land_first", [False, True])
-def test_more_may_be_in_flight_than_the_context_was_made_for(
+def test_more_reads_than_the_capacity_may_be_in_flight(
     land_first: bool, data_file: Path, direct_fd: int, pool: aio.ContextPool
 ) -> None:
-    """The kernel makes its ring larger than asked; all of it must land all the same."""
+    """The kernel makes its ring larger than requested; all of these reads must land."""
     blocks = list(range(BLOCKS))
     context = borrow(pool, 1)
     queue, memory = queue_of(context, [direct_fd] * BLOCKS, blocks)
@@ -441,7 +441,7 @@ def test_more_may_be_in_flight_than_the_context_was_made_for(
         queue.close()
         assert queue.flying == 0
         expect_blocks(memory, data_file, blocks[:sent])
-    finally:  # whatever happened, nothing may be in flight when the memory goes
+    finally:  # nothing may be in flight when the memory is freed
         while queue.flying:
             queue.flying -= len(context.reap(min(queue.flying, context.capacity))[0])
 
@@ -459,7 +459,7 @@ def test_closing_before_anything_was_sent_leaves_the_memory_alone(
 
 
 @needs_libaio
-def test_a_dropped_queue_lands_and_gives_its_context_back(
+def test_a_dropped_queue_lands_and_returns_its_context(
     data_file: Path, direct_fd: int, pool: aio.ContextPool
 ) -> None:
     context = borrow(pool, 64)
@@ -472,14 +472,14 @@ def test_a_dropped_queue_lands_and_gives_its_context_back(
 
 
 @needs_libaio
-def test_a_childs_copy_of_a_queue_is_not_its_own(direct_fd: int, pool: aio.ContextPool) -> None:
+def test_a_forked_child_does_not_own_the_queue(direct_fd: int, pool: aio.ContextPool) -> None:
     queue, _memory = queue_of(borrow(pool, 32), [direct_fd] * 20, list(range(20)))
     queue.launch(20)
     assert queue.mine
     child = os.fork()
     if child == 0:
         wrong = queue.mine
-        queue.close()  # must not wait for what never lands here
+        queue.close()  # must not wait: the parent's reads never land here
         os._exit(1 if wrong else 0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert set(land_all(queue, 20).values()) == {BLOCK}

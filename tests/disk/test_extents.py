@@ -1,4 +1,4 @@
-"""`ffrecord.disk.extents`: every plan, checked byte by byte by a slower reading of its rules."""
+"""`ffrecord.disk.extents`: every plan is checked byte by byte, with plain integers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True)
 class Wanted:
-    """Records to read: (file, begin, end) each, none of them empty."""
+    """Records to read, as (file, begin, end); no record is empty."""
 
     rows: list[tuple[int, int, int]]
     align: int
@@ -41,7 +41,7 @@ ALIGNS = st.sampled_from([1, 512, 4096, 64 * KIB])
 
 @st.composite
 def wanted(draw: st.DrawFn, most_files: int = 3) -> Wanted:
-    """Some records, in any order and more than once, of files that hold others between them."""
+    """Draw some records, in any order and with duplicates, from files that also hold others."""
     there: list[tuple[int, int, int]] = []
     for file in range(draw(st.integers(1, most_files))):
         at = draw(st.integers(24, 5000))
@@ -55,7 +55,7 @@ def wanted(draw: st.DrawFn, most_files: int = 3) -> Wanted:
 
 
 def first_and_last(plan: extents.Plan) -> tuple[list[int], list[int]]:
-    """The first and the last read that each record needs."""
+    """Return the first and the last read of each record."""
     if plan.first is None or plan.last is None:
         assert len(plan.order) == len(plan.offset)
         return list(range(len(plan.order))), list(range(len(plan.order)))
@@ -63,7 +63,7 @@ def first_and_last(plan: extents.Plan) -> tuple[list[int], list[int]]:
 
 
 def check(wanted: Wanted, plan: extents.Plan) -> None:
-    """All that a plan promises, with plain integers."""
+    """Check all promises of a plan."""
     align = wanted.align
     files = [0] * len(plan.offset) if plan.file is None else plan.file.tolist()
     reads = list(
@@ -74,11 +74,11 @@ def check(wanted: Wanted, plan: extents.Plan) -> None:
     )  # fmt: skip
     firsts, lasts = first_and_last(plan)
 
-    # Reads: aligned, of bounded length, in order, next to each other in the slab.
+    # Reads are aligned, of bounded length, in order, and adjacent in the slab.
     for _file, offset, length, need, place in reads:
         assert offset % align == length % align == place % align == 0
         assert 0 < need <= length <= extents.LONGEST
-    # A duplicate of a record that was cut begins again where the first one began.
+    # A duplicate of a record that was cut begins where the first copy began.
     extent_of = [(file, place - offset) for file, offset, _length, _need, place in reads]
     heads = [reads[k][:2] for k in range(len(reads)) if k == 0 or extent_of[k] != extent_of[k - 1]]
     assert heads == sorted(heads)
@@ -88,7 +88,7 @@ def check(wanted: Wanted, plan: extents.Plan) -> None:
         at += length
     assert plan.size == at
 
-    # Records: each in its own memory, and every byte of it comes from the right place.
+    # Each record has its own memory, and every byte of it comes from the right place.
     assert sorted(plan.order.tolist()) == list(range(len(wanted.rows)))
     spans = []
     for k, row in enumerate(plan.order.tolist()):
@@ -101,21 +101,21 @@ def check(wanted: Wanted, plan: extents.Plan) -> None:
             read_file, offset, _length, need, place = reads[read]
             assert read_file == file
             assert place - offset == start - begin
-            assert offset <= covered < offset + need  # no read more than it takes, and no hole
+            assert offset <= covered < offset + need  # no superfluous read, and no hole
             covered = min(end, offset + need)
         assert covered == end
     spans.sort()
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
 
-    # What a read needs ends where a record does, unless the read was cut there.
+    # The needed part of a read ends at the end of a record, unless the read was cut there.
     ends = {int(place) + int(need) for *_, need, place in reads if need < extents.LONGEST}
     assert ends <= {stop for _start, stop in spans} | {
         int(r[4]) for r in reads
-    }  # a cut piece ends where the next one begins
+    }  # a cut read ends where the next one begins
 
 
 def share_a_read(plan: extents.Plan, one: int, other: int) -> bool:
-    """Whether two records (numbers in the batch) are fetched by one stretch of reads."""
+    """Return True if two records (numbers in the batch) have a read in common."""
     places = plan.order.tolist()
     firsts, lasts = first_and_last(plan)
     a, b = sorted((places.index(one), places.index(other)))
@@ -124,7 +124,7 @@ def share_a_read(plan: extents.Plan, one: int, other: int) -> bool:
 
 @settings(max_examples=400)
 @given(wanted())
-def test_every_plan_keeps_every_promise(records: Wanted) -> None:
+def test_every_plan_keeps_its_promises(records: Wanted) -> None:
     check(records, records.plan())
 
 
@@ -140,7 +140,9 @@ def test_one_file_needs_no_file_numbers(records: Wanted) -> None:
 
 
 @given(wanted(), st.randoms(use_true_random=False))
-def test_the_order_asked_for_does_not_change_the_reads(records: Wanted, random: object) -> None:
+def test_the_order_of_the_request_does_not_change_the_reads(
+    records: Wanted, random: object
+) -> None:
     shuffled = sorted(records.rows, key=lambda _row: random.random())  # type: ignore[attr-defined]
     plan, other = records.plan(), Wanted(shuffled, records.align).plan()
     for field in ("file", "offset", "length", "need", "place"):
@@ -164,7 +166,7 @@ def test_records_of_different_files_never_share_a_read() -> None:
     assert plan.offset.tolist() == [0, 0, 0]
 
 
-def test_duplicates_are_read_as_often_as_they_are_asked_for() -> None:
+def test_duplicates_are_read_as_often_as_requested() -> None:
     records = Wanted([(0, 5000, 6000)] * 3, 4096)
     plan = records.plan()
     check(records, plan)
@@ -182,7 +184,7 @@ def test_records_in_one_block_share_its_read() -> None:
     assert share_a_read(plan, 0, 99)
 
 
-def test_a_long_record_is_cut_into_the_longest_reads_there_are() -> None:
+def test_a_long_record_is_cut_into_reads_of_the_longest_size() -> None:
     begin, end = 4000, 4000 + 3 * MIB
     plan = Wanted([(0, begin, end)], 4096).plan()
     assert plan.offset.tolist() == [0, MIB, 2 * MIB, 3 * MIB]
@@ -191,7 +193,7 @@ def test_a_long_record_is_cut_into_the_longest_reads_there_are() -> None:
     assert first_and_last(plan) == ([0], [3])
 
 
-def test_records_picked_far_apart_are_one_to_one() -> None:
+def test_records_that_are_far_apart_get_one_read_each() -> None:
     plan = Wanted([(0, MIB * (i + 1), MIB * (i + 1) + 100) for i in (3, 1, 2)], 4096).plan()
     assert plan.first is None
     assert plan.last is None

@@ -1,4 +1,4 @@
-"""`ffrecord.disk.fetch`: whatever the kernel does, a read gives the file's bytes or an error.
+"""`ffrecord.disk.fetch`: a read returns the file's bytes or an error, whatever the kernel does.
 
 Every test reads through `FileReader` and compares with records made by hand.
 """
@@ -29,7 +29,7 @@ SCATTERED = np.random.default_rng(5).integers(0, 73, 200).tolist()
 
 
 def expect_right(path: Path, records: list[bytes], mode: str) -> None:
-    """All at once, scattered with duplicates, and asynchronously."""
+    """Read records all at once, scattered with duplicates, and asynchronously; compare all."""
     with FileReader(path, mode=mode) as reader:
         assert handmade.as_bytes(reader.read(range(len(records)))) == records
         assert handmade.as_bytes(reader.read(SCATTERED)) == [records[i] for i in SCATTERED]
@@ -38,7 +38,7 @@ def expect_right(path: Path, records: list[bytes], mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", LOADS)
-def test_every_way_of_reading_gives_the_files_bytes(
+def test_every_mode_returns_the_bytes_of_the_file(
     mode: str, sample_file: Path, sample_records: list[bytes]
 ) -> None:
     expect_right(sample_file, sample_records, mode)
@@ -104,7 +104,7 @@ def test_only_the_completions_that_failed_are_read_again(
 
 @needs_libaio
 @pytest.mark.parametrize("mode", LOADS)
-def test_what_cannot_be_read_either_way_is_an_error(
+def test_a_read_that_fails_in_both_ways_is_an_error(
     mode: str, sample_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_args: object) -> int:
@@ -120,9 +120,7 @@ def test_what_cannot_be_read_either_way_is_an_error(
 
 
 @needs_libaio
-def test_a_read_that_failed_can_be_tried_again(
-    sample_file: Path, sample_records: list[bytes]
-) -> None:
+def test_a_failed_read_can_be_retried(sample_file: Path, sample_records: list[bytes]) -> None:
     with FileReader(sample_file, mode="aio") as reader:
         with pytest.MonkeyPatch.context() as broken:
             completions.change(broken, lambda _result: -errno.EIO)
@@ -143,7 +141,7 @@ def _always_fails(source: disk_source.Source, _memory: object, offset: int) -> N
 @needs_libaio
 @pytest.mark.parametrize("mode", LOADS)
 @pytest.mark.parametrize("at_once", [1, 3])
-def test_a_kernel_that_takes_few_requests_at_once_is_fed_in_turns(
+def test_a_kernel_that_takes_few_requests_at_once_gets_them_in_turns(
     at_once: int, mode: str, sample_file: Path, sample_records: list[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -157,7 +155,7 @@ def test_a_kernel_that_takes_few_requests_at_once_is_fed_in_turns(
 @needs_libaio
 @pytest.mark.parametrize("mode", LOADS)
 @pytest.mark.parametrize("answer", [0, -errno.EAGAIN, -errno.EINVAL, -errno.EBADF, -errno.ENOSYS])
-def test_a_kernel_that_takes_no_request_is_done_without(
+def test_without_accepted_requests_plain_reads_are_used(
     answer: int, mode: str, sample_file: Path, sample_records: list[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -203,7 +201,7 @@ def test_the_window_grows_on_a_slow_disk(
 
     monkeypatch.setattr(AioQueue, "launch", launched)
     with FileReader(sample_file, mode="aio") as reader:
-        records = [i for i in SCATTERED if sample_records[i]] * 2  # duplicates: many reads
+        records = [i for i in SCATTERED if sample_records[i]] * 2  # duplicates make many reads
         expected = [sample_records[i] for i in records]
         assert handmade.as_bytes(reader.read(records)) == expected
     assert most[0] > 8
@@ -234,7 +232,7 @@ def test_a_file_system_that_refuses_o_direct_is_read_buffered(
 
 
 @needs_libaio
-def test_o_direct_that_opens_but_does_not_read_is_given_up(
+def test_o_direct_is_given_up_if_it_opens_but_does_not_read(
     sample_file: Path, sample_records: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FileReader(sample_file, mode="aio") as reader:
@@ -289,10 +287,10 @@ def test_any_alignment_gives_the_same_bytes(
 
 
 @pytest.mark.parametrize("mode", ["auto", "aio"])
-def test_a_file_for_which_the_kernel_says_no_o_direct_is_read_buffered(
+def test_a_file_without_o_direct_according_to_the_kernel_is_read_buffered(
     mode: str, sample_file: Path, sample_records: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Encrypted files, and all files of ext4 with data=journal, have an alignment of 0."""
+    """Encrypted files, and all files of ext4 with data=journal, have alignment 0."""
     monkeypatch.setattr(disk_source, "_direct_alignment", lambda _fd: 0)
     expect_right(sample_file, sample_records, mode)
 
@@ -302,7 +300,7 @@ class _NoStatx:
 
 
 class _Statx:
-    """A kernel that answers statx with these words."""
+    """A C library whose statx returns these words."""
 
     def __init__(self, code: int, words: dict[int, int]) -> None:
         self._code, self._words = code, words
@@ -324,7 +322,7 @@ class _Statx:
         (_Statx(0, {0: 0x2000, 38: 0, 39: 0}), 0),
     ],
 )
-def test_the_alignment_is_what_statx_says_or_4096(
+def test_the_alignment_comes_from_statx_or_is_4096(
     library: object, align: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(libc, "_libc", library)
@@ -414,7 +412,7 @@ def random_mask(_self: object, _fds: object, offsets: Sequence[int], _lengths: o
     ],
     ids=["all", "none", "some"],
 )
-def test_a_wrong_guess_about_the_cache_gives_the_right_bytes(
+def test_a_wrong_answer_about_the_cache_gives_the_right_bytes(
     answer: object, cached: bool, sample_file: Path, sample_records: list[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -425,7 +423,7 @@ def test_a_wrong_guess_about_the_cache_gives_the_right_bytes(
 
 
 @needs_libaio
-def test_cold_data_is_read_past_the_page_cache(tmp_path: Path) -> None:
+def test_cold_reads_bypass_the_page_cache(tmp_path: Path) -> None:
     records = handmade.random_records([20_000] * 100)
     path = handmade.write_records(tmp_path / "cold.ffr", records)
     with FileReader(path, mode="auto") as reader:
@@ -439,7 +437,7 @@ def test_cold_data_is_read_past_the_page_cache(tmp_path: Path) -> None:
 # ---- plain reads ---------------------------------------------------------------------------
 
 
-def test_plain_reads_that_come_in_pieces_are_put_together(
+def test_short_plain_reads_are_continued(
     sample_file: Path, sample_records: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preadv = os.preadv
@@ -454,7 +452,7 @@ def test_plain_reads_that_come_in_pieces_are_put_together(
     assert memory.tobytes() == sample_file.read_bytes()
 
 
-def test_a_plain_read_beyond_the_end_says_where_it_ended(sample_file: Path) -> None:
+def test_a_plain_read_beyond_the_end_names_the_byte(sample_file: Path) -> None:
     size = sample_file.stat().st_size
     source = disk_source.Source(str(sample_file), direct=False)
     with pytest.raises(TruncatedError, match=f"{sample_file}.*byte {size}"):
@@ -463,10 +461,10 @@ def test_a_plain_read_beyond_the_end_says_where_it_ended(sample_file: Path) -> N
 
 @needs_libaio
 @pytest.mark.in_memory
-def test_files_in_memory_are_copied_by_one_call(
+def test_files_in_memory_are_copied_with_one_call(
     sample_file: Path, sample_records: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """tmpfs has no RWF_NOWAIT: each read of a batch was refused by a call of its own."""
+    """Without a special case, tmpfs would refuse RWF_NOWAIT for each read of a batch."""
     handmade.require_memory(sample_file)
     submit, taken = aio.Context.submit, list[int]()
 
@@ -481,7 +479,7 @@ def test_files_in_memory_are_copied_by_one_call(
     assert taken[0] > 0
 
 
-def test_advice_that_is_refused_is_not_needed(
+def test_refused_advice_is_ignored(
     sample_file: Path, sample_records: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_args: object) -> None:
@@ -500,7 +498,7 @@ def test_a_source_closes_its_descriptors_when_it_is_dropped(sample_file: Path) -
     assert handmade.open_descriptors() == before
 
 
-def test_a_source_goes_on_with_its_file_when_the_path_is_replaced(
+def test_a_source_keeps_its_file_when_the_path_is_replaced(
     sample_file: Path, sample_records: list[bytes]
 ) -> None:
     with FileReader(sample_file) as reader:

@@ -1,4 +1,4 @@
-"""`ffrecord.disk.libc`: calls that fail raise as Python's own do."""
+"""`ffrecord.disk.libc`: a failed call raises the same error as Python's own functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_two_names_are_exchanged(tmp_path: Path) -> None:
     assert other.read_text() == "1"
 
 
-def test_an_exchange_that_fails_names_both(tmp_path: Path) -> None:
+def test_a_failed_exchange_names_both_paths(tmp_path: Path) -> None:
     one, other = str(tmp_path / "one"), str(tmp_path / "other")
     with pytest.raises(FileNotFoundError) as caught:
         libc.exchange(one, other)
@@ -31,7 +31,7 @@ def test_an_exchange_that_fails_names_both(tmp_path: Path) -> None:
     assert caught.value.strerror == os.strerror(errno.ENOENT)
 
 
-def test_a_hole_is_put_in_front_of_what_is_there(tmp_path: Path) -> None:
+def test_a_hole_is_inserted_in_front_of_the_content(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 5000)
     fd = os.open(path, os.O_RDWR)
@@ -54,7 +54,7 @@ def test_a_closed_descriptor_is_the_systems_error(call: Callable[[int], None]) -
     assert caught.value.errno == errno.EBADF
 
 
-def test_syncing_is_tried_again_after_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_syncing_is_retried_after_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted:
         calls = 0
 
@@ -83,7 +83,7 @@ def test_a_pending_signal_makes_its_descriptor_readable() -> None:
     try:
         with pytest.raises(BlockingIOError):
             os.read(fd, 128)
-        signal.raise_signal(signal.SIGUSR2)  # to this thread: others have not blocked it
+        signal.raise_signal(signal.SIGUSR2)  # for this thread only: other threads do not block it
         assert int.from_bytes(os.read(fd, 128)[:4], "little") == signal.SIGUSR2
     finally:
         os.close(fd)

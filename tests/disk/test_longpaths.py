@@ -1,7 +1,7 @@
-"""Trees whose paths are longer than Linux takes at once (PATH_MAX): packed, read, extracted,
-converted. With few descriptors, and with more levels than Python recurses.
+"""Trees with paths longer than a system call accepts (PATH_MAX): pack, read, extract, convert.
 
-Nothing here names the bottom of such a tree by its path: it is gone to folder by folder.
+The tests also use few descriptors, and more levels than Python can recurse. They never name the
+bottom of such a tree by its path, but open it folder by folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FEW_DESCRIPTORS = 40
 FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
 CHAINS = {
-    "many short names": ["abcd"] * 1_100,  # also more levels than Python recurses
+    "many short names": ["abcd"] * 1_100,  # also more levels than Python can recurse
     "long names": ["n" * 250] * 20,
     "of the very length": ["n" * 255] * 15 + ["m" * 254, "x"],
 }
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.in_memory
 
 
 def bottom(top: Path, names: list[str], *, make: bool = False) -> int:
-    """A descriptor of the last folder of a chain."""
+    """Open the last folder of a chain; return its descriptor."""
     fd = os.open(top, FOLDER)
     for name in names:
         if make:
@@ -53,7 +53,7 @@ def read_at(folder: int, name: str) -> bytes:
 
 
 def make_chain(top: Path, names: list[str]) -> None:
-    """Folders in folders; at the bottom two files, a symlink, a hard link and an empty folder."""
+    """Make nested folders; the last has two files, a symlink, a hard link and an empty folder."""
     top.mkdir()
     fd = bottom(top, names, make=True)
     write_at(fd, "file", b"at the bottom")
@@ -66,7 +66,7 @@ def make_chain(top: Path, names: list[str]) -> None:
 
 
 def require_chain(top: Path, names: list[str]) -> None:
-    """All of it, and nothing else at the bottom."""
+    """Check the whole chain, and that its last folder contains nothing else."""
     fd = bottom(top, names)
     try:
         assert sorted(os.listdir(fd)) == ["empty", "file", "link", "other", "second"]
@@ -87,7 +87,7 @@ def names(request: pytest.FixtureRequest) -> list[str]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder that is removed by a program for which no tree is too deep."""
+    """Yield a folder that `rm` removes, because no tree is too deep for it."""
     yield tmp_path
     subprocess.run(["rm", "-rf", *map(str, tmp_path.iterdir())], check=True)
 
@@ -99,7 +99,7 @@ def chain(names: list[str], place: Path) -> Path:
 
 
 def run(script: str, *arguments: str | Path) -> str:
-    """What a script prints that may open few files."""
+    """Run a script that may open only a few files, and return its output."""
     limit = f"""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, ({FEW_DESCRIPTORS}, {FEW_DESCRIPTORS}))
@@ -125,7 +125,7 @@ with PackedFolder(archive) as folder:
         with PackedFolder(packed) as folder:
             second = "/".join([*names, "second"])
             assert bytes(folder.read_one(second)) == b"at the bottom"
-    # Times, modes and owners too: what was extracted is packed to the same bytes.
+    # Times, modes and owners agree too: packing the extracted tree gives the same bytes.
     pack_folder(chain.parent / "copy", chain.parent / "again.ffr")
     assert (chain.parent / "again.ffr").read_bytes() == archive.read_bytes()
 
@@ -149,14 +149,14 @@ def test_a_file_at_a_long_path_is_read_by_name(names: list[str], chain: Path) ->
 
 
 def test_a_symlink_at_the_deepest_level_is_followed(place: Path) -> None:
-    levels = ["d"] * 4_095  # and a folder below
+    levels = ["d"] * 4_095  # and one more folder below
     make_chain(place / "chain", levels)
     pack_folder(place / "chain", place / "a.ffr")
     with PackedFolder(place / "a.ffr") as folder:
         assert bytes(folder.read_one("/".join([*levels, "link"]))) == b"at the bottom"
 
 
-def test_a_level_more_than_an_archive_has_is_an_error_that_says_so(place: Path) -> None:
+def test_one_level_too_many_is_an_error_that_says_so(place: Path) -> None:
     (place / "chain").mkdir()
     os.close(bottom(place / "chain", ["d"] * 4_097, make=True))
     with pytest.raises(OSError, match="more than 4096 levels deep"):
@@ -164,7 +164,7 @@ def test_a_level_more_than_an_archive_has_is_an_error_that_says_so(place: Path) 
 
 
 def test_a_folder_at_a_long_path_can_be_packed_itself(names: list[str], chain: Path) -> None:
-    """By a relative path: the system takes no other."""
+    """The path is relative: the system refuses the absolute one."""
     archive = chain.parent / "a.ffr"
     script = f"""
 import os
@@ -188,7 +188,7 @@ def test_symlinks_at_long_paths_are_dereferenced(names: list[str], chain: Path) 
         assert bytes(folder.read_one(link)) == b"at the bottom"
 
 
-def test_a_file_at_a_long_path_that_goes_away_is_named(
+def test_a_vanished_file_at_a_long_path_is_named(
     names: list[str], chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = os.listdir
@@ -216,7 +216,7 @@ def test_a_tree_of_long_paths_is_converted(names: list[str], chain: Path) -> Non
 
 @pytest.mark.parametrize("length", [LONGEST - 1, LONGEST, LONGEST + 1, 2 * LONGEST + 1])
 def test_any_path_is_opened_and_an_error_names_all_of_it(length: int, place: Path) -> None:
-    """Lengths around the most that the system takes, with slashes more than needed."""
+    """Lengths around the limit of the system, with more slashes than needed."""
     (place / "file").write_bytes(b"found")
     folder = os.fsencode(place)
     path = folder + b"/." * ((length - len(folder) - 5) // 2)
@@ -233,6 +233,6 @@ def test_any_path_is_opened_and_an_error_names_all_of_it(length: int, place: Pat
     assert handmade.open_descriptors() == before
 
 
-def test_a_name_that_is_too_long_for_the_system_is_refused_by_it() -> None:
+def test_the_system_refuses_a_name_that_is_too_long() -> None:
     with pytest.raises(OSError, match="File name too long"):
         open_path("x" * 5_000, os.O_RDONLY)

@@ -23,7 +23,7 @@ PAGES = 256
 
 @pytest.fixture
 def cold_file(tmp_path: Path) -> Path:
-    """A file none of whose pages are cached."""
+    """Return a file without cached pages."""
     path = tmp_path / "data"
     path.write_bytes(handmade.random_records([PAGE * PAGES])[0])
     handmade.evict(path)
@@ -34,10 +34,10 @@ def cold_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fd(cold_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The cold file on a slow disk: a read of it that may not wait finds no more than is cached.
+    """Open the cold file as if on a slow disk: a NOWAIT read gets only pages cached before.
 
-    A kernel begins to read what such a read misses, and a fast disk may be done with it before
-    the kernel looks again: then the read finds pages that were not there.
+    The kernel starts to read the missing pages. A fast disk may deliver them before the kernel
+    looks again, so that the read would find pages that were not cached.
     """
     preadv = os.preadv
 
@@ -52,7 +52,7 @@ def fd(cold_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
     monkeypatch.setattr(os, "preadv", from_a_slow_disk)
     fd = os.open(cold_file, os.O_RDONLY)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # a page that is read brings no others
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead of further pages
     yield fd
     os.close(fd)
 
@@ -77,7 +77,7 @@ def test_everything_is_resident_after_a_plain_read(cold_file: Path, fd: int) -> 
     assert PageCache().has_each(*rows(fd, list(range(PAGES)))).all()
 
 
-def test_one_descriptor_may_stand_for_all(cold_file: Path, fd: int) -> None:
+def test_one_descriptor_can_serve_all_reads(cold_file: Path, fd: int) -> None:
     _fds, offsets, lengths = rows(fd, list(range(PAGES)))
     assert not PageCache().has_each(fd, offsets, lengths).any()
     for page in range(0, PAGES, 3):
@@ -165,7 +165,7 @@ def test_without_cachestat_a_few_reads_decide_for_all(
     assert answers.tolist() == [warm] * PAGES
 
 
-def test_without_any_way_to_ask_nothing_is_taken_for_cached(
+def test_without_any_way_to_ask_nothing_counts_as_cached(
     fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_args: object) -> int:
@@ -176,13 +176,13 @@ def test_without_any_way_to_ask_nothing_is_taken_for_cached(
     assert not PageCache().has_each(*rows(fd, list(range(20)))).any()
 
 
-def test_a_second_question_that_fails_means_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_second_question_means_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     replies: list[list[bool] | None] = [[True, False] * 4, None]
     monkeypatch.setattr(pagecache, "_cachestat", lambda *_args: replies.pop(0))
     assert PageCache().has_each(*rows(-1, [0] * 8)).tolist() == [False] * 8
 
 
-def test_one_read_is_answered_as_many_are(cold_file: Path, fd: int) -> None:
+def test_one_read_gets_the_same_answer_as_many(cold_file: Path, fd: int) -> None:
     needs_cachestat(fd)
     for page in range(0, PAGES, 3):
         os.pread(fd, 1, page * PAGE)
@@ -207,7 +207,7 @@ def test_without_cachestat_one_byte_decides_for_one_read(
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Offsets of the reads that were tried without waiting."""
+    """Return a list that collects the offsets of NOWAIT reads."""
     preadv, offsets = os.preadv, []
 
     def noted(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
@@ -227,14 +227,14 @@ def test_cached_reads_are_tried_without_asking(
     cold_file: Path, fd: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = cold_file.read_bytes()
-    monkeypatch.setattr(pagecache, "syscall", None)  # asking would fail
+    monkeypatch.setattr(pagecache, "syscall", None)  # asking the kernel would fail
     cache = PageCache()
     for page in range(20):
         assert read(cache, fd, page) == content[page * PAGE : (page + 1) * PAGE]
     assert len(tried) == 20
 
 
-def test_after_a_miss_nothing_is_tried_that_the_kernel_says_is_not_cached(
+def test_after_a_miss_uncached_reads_are_not_tried(
     cold_file: Path, fd: int, tried: list[int]
 ) -> None:
     needs_cachestat(fd)
@@ -243,13 +243,13 @@ def test_after_a_miss_nothing_is_tried_that_the_kernel_says_is_not_cached(
     assert tried == [0]
     for page in range(100, 200):
         assert read(cache, fd, page) is None
-    assert tried == [0]  # a try would have read every page into the cache, for nothing
+    assert tried == [0]  # a try would have read every page into the cache in vain
     content = cold_file.read_bytes()
     assert read(cache, fd, 3) == content[3 * PAGE : 4 * PAGE]
     assert tried == [0, 3 * PAGE]
 
 
-def test_after_enough_hits_in_a_row_the_kernel_is_not_asked_any_more(
+def test_after_enough_hits_in_a_row_the_kernel_is_no_longer_asked(
     cold_file: Path, fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_cachestat(fd)
@@ -262,7 +262,7 @@ def test_after_enough_hits_in_a_row_the_kernel_is_not_asked_any_more(
     assert read(cache, fd, 100) is not None
 
 
-def test_where_the_kernel_cannot_be_asked_a_read_is_tried_every_so_often(
+def test_without_cachestat_a_read_is_tried_now_and_then(
     cold_file: Path, fd: int, tried: list[int]
 ) -> None:
     cache = PageCache()
@@ -279,7 +279,7 @@ def test_where_the_kernel_cannot_be_asked_a_read_is_tried_every_so_often(
     ]
 
 
-def test_a_read_that_is_cached_in_part_is_a_miss(cold_file: Path, fd: int) -> None:
+def test_a_partly_cached_read_is_a_miss(cold_file: Path, fd: int) -> None:
     os.pread(fd, PAGE, 10 * PAGE)
     if handmade.cached_pages(cold_file)[9:13] != [False, True, False, False]:
         pytest.skip("this kernel reads ahead all the same")
@@ -287,8 +287,8 @@ def test_a_read_that_is_cached_in_part_is_a_miss(cold_file: Path, fd: int) -> No
 
 
 @pytest.mark.in_memory
-def test_a_file_in_memory_is_always_at_hand(tmp_path: Path, tried: list[int]) -> None:
-    """Also where the kernel cannot be asked, and without RWF_NOWAIT, which tmpfs does not know."""
+def test_a_file_in_memory_always_counts_as_cached(tmp_path: Path, tried: list[int]) -> None:
+    """It needs neither `cachestat` nor RWF_NOWAIT, which tmpfs does not support."""
     content = handmade.random_records([PAGE * 20])[0]
     (tmp_path / "data").write_bytes(content)
     handmade.require_memory(tmp_path / "data")
@@ -300,20 +300,20 @@ def test_a_file_in_memory_is_always_at_hand(tmp_path: Path, tried: list[int]) ->
     for page in range(20):
         found = read(sources.cache, sources[0].fd, page)
         assert found == content[page * PAGE : (page + 1) * PAGE]
-    assert read(sources.cache, sources[0].fd, 20) is None  # beyond its end
+    assert read(sources.cache, sources[0].fd, 20) is None  # beyond the end
     assert len(tried) == 21
 
 
-def test_a_file_on_a_disk_is_not_taken_for_one_in_memory(cold_file: Path) -> None:
+def test_a_file_on_a_disk_does_not_count_as_in_memory(cold_file: Path) -> None:
     sources = SourceSet([str(cold_file)], direct=False)
     sources.ask_about_the_cache()
     assert not sources.cache.in_memory
 
 
-def test_cachestat_is_not_trusted_where_it_does_not_see_what_was_just_read(
+def test_cachestat_is_not_trusted_if_it_misses_a_page_that_was_just_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on overlayfs. Then a read of one byte tells, and a cached file is still found to be."""
+    """On overlayfs it sees nothing. One-byte reads then still find a cached file."""
     path = tmp_path / "file"
     path.write_bytes(bytes(100_000))
     path.read_bytes()

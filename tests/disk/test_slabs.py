@@ -1,4 +1,4 @@
-"""`ffrecord.disk.slabs`: memory comes back when its last view is gone, and never before."""
+"""`ffrecord.disk.slabs`: memory is reused when its last view is gone, and never before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def address(array: Bytes) -> int:
     st.integers(1, 300_000)
     | st.sampled_from([slabs.SMALLEST - 1, slabs.SMALLEST, MIB, 2 * MIB - 1, 2 * MIB, 5 * MIB])
 )
-def test_every_size_is_given_writable_at_an_aligned_address(size: int) -> None:
+def test_memory_of_every_size_is_writable_and_aligned(size: int) -> None:
     memory = SlabPool().take(size)
     assert memory.dtype == np.uint8
     assert memory.shape == (size,)
@@ -38,7 +38,7 @@ def test_large_slabs_begin_on_a_huge_page() -> None:
     assert address(SlabPool().take(2 * MIB)) % slabs.HUGE_PAGE == 0
 
 
-def test_a_slab_is_used_again_when_it_is_dropped() -> None:
+def test_a_dropped_slab_is_reused() -> None:
     pool = SlabPool()
     first = pool.take(MIB)
     where = address(first)
@@ -77,7 +77,7 @@ def test_two_slabs_in_use_never_share_memory() -> None:
         iter,
     ],
 )
-def test_a_slab_is_not_used_again_while_any_view_lives(derive: object) -> None:
+def test_a_slab_is_not_reused_while_a_view_lives(derive: object) -> None:
     pool = SlabPool()
     slab = pool.take(MIB)
     where = address(slab)
@@ -103,7 +103,7 @@ def test_a_view_keeps_its_bytes_while_others_come_and_go() -> None:
     assert view.tolist() == [42] * 10
 
 
-def test_a_slab_comes_back_from_a_reference_cycle() -> None:
+def test_a_slab_returns_from_a_reference_cycle() -> None:
     pool = SlabPool()
     cycle: list[object] = [pool.take(MIB)]
     cycle.append(cycle)
@@ -133,7 +133,7 @@ def test_no_more_than_the_limit_stays_idle() -> None:
     assert pool.idle_bytes == 3 * MIB
 
 
-def test_a_limit_of_nothing_keeps_nothing() -> None:
+def test_a_limit_of_zero_keeps_nothing() -> None:
     pool = SlabPool(idle_limit=0)
     for _ in range(3):
         pool.take(MIB)

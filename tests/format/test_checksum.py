@@ -27,24 +27,24 @@ def zlib_many(buffers: list[Bytes]) -> list[int]:
 
 
 @given(st.binary(max_size=5000))
-def test_crc32_is_zlibs(data: bytes) -> None:
+def test_crc32_equals_that_of_zlib(data: bytes) -> None:
     assert checksum.crc32(data) == zlib.crc32(data)
 
 
 @given(st.binary(max_size=500), st.binary(max_size=500))
-def test_crc32_goes_on_from_an_earlier_one(head: bytes, tail: bytes) -> None:
+def test_crc32_continues_from_an_earlier_one(head: bytes, tail: bytes) -> None:
     assert checksum.crc32(tail, checksum.crc32(head)) == zlib.crc32(head + tail)
 
 
 @given(st.lists(st.integers(0, 3000), max_size=40))
-def test_many_are_each_in_order(sizes: list[int]) -> None:
+def test_many_checksums_are_in_order(sizes: list[int]) -> None:
     buffers = arrays(sizes)
     assert checksum.crc32_many(buffers) == zlib_many(buffers)
     assert checksum.crc32_many_shared(buffers) == zlib_many(buffers)
 
 
 @pytest.mark.parametrize("sizes", [[64 << 10] * 64, [4 << 20], [3 << 20, 0], [1 << 20] * 3])
-def test_batches_worth_two_cores_are_each_in_order(sizes: list[int]) -> None:
+def test_checksums_from_two_cores_are_in_order(sizes: list[int]) -> None:
     buffers = arrays(sizes)
     assert checksum.crc32_many_shared(buffers) == zlib_many(buffers)
 
@@ -65,7 +65,7 @@ def test_a_large_batch_is_shared_and_a_small_one_is_not(monkeypatch: pytest.Monk
     assert len(threads) == 2
 
 
-def test_one_core_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_core_gets_all_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
     monkeypatch.setattr(checksum, "_the_helper", lambda: pytest.fail("asked for a helper"))
     buffers = arrays([64 << 10] * 64)
@@ -85,7 +85,7 @@ def test_a_forked_child_starts_its_own_helper(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_large_batches_are_computed_while_the_interpreter_shuts_down() -> None:
-    """Threads cannot be started then: the work has to stay on one core."""
+    """Threads cannot be started then, so the work must stay on one core."""
     script = """
 import atexit, os, zlib
 import numpy as np

@@ -1,4 +1,4 @@
-"""The record file's bytes, as stored: a promise to every file that was ever written."""
+"""The bytes of a record file, as stored: every file ever written must stay readable."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MODES = ["auto", "aio", "buffered", "mmap"]
 
 # Three records: b"abc", b"" and b"\x00\xff\x10\x80". Written out, not computed.
 STORED = bytes.fromhex(
-    "fcea1a07"  # CRC-32 of everything up to the offsets' end
+    "fcea1a07"  # CRC-32 of all that follows, up to the end of the offsets
     "0300000000000000"  # N = 3
     "c2412435"  # CRC-32 of b"abc" is 0x352441c2
-    "00000000"  # of nothing
+    "00000000"  # CRC-32 of b""
     "807aa638"
     "3000000000000000"  # record 0 starts at 48
     "3300000000000000"  # record 1 at 51
@@ -89,10 +89,10 @@ def test_files_made_by_hand_are_read_in_every_mode(
 
 @settings(max_examples=60)
 @given(st.lists(st.binary(max_size=300), max_size=20))
-def test_a_file_of_unknown_count_is_a_legal_file_of_the_same_records(
+def test_a_file_of_unknown_count_is_valid_and_has_the_same_records(
     tmp_path: Path, records: list[bytes]
 ) -> None:
-    """Its header may be followed by a gap; apart from that every byte is defined."""
+    """Its header may be followed by a gap; all other bytes are defined."""
     path = tmp_path / "unknown.ffr"
     with FileWriter(path) as writer:
         writer.write(records)
@@ -155,5 +155,5 @@ def test_a_legacy_file_is_checked_in_every_other_way(tmp_path: Path) -> None:
             FileReader(path)
 
 
-def test_the_checksum_is_zlibs_of_all_but_itself() -> None:
+def test_the_header_checksum_covers_all_but_itself() -> None:
     assert struct.unpack("<I", STORED[:4])[0] == zlib.crc32(STORED[4:48])

@@ -26,7 +26,7 @@ RECORDS = st.lists(st.binary(max_size=40), max_size=30)
 
 
 def raw(data: bytes) -> npt.NDArray[np.uint8]:
-    """A header as it is read: into memory made for it."""
+    """Return a header as the reader has it: in memory from `header_memory`."""
     memory = record_layout.header_memory((len(data) - 12) // 12)
     memory[: len(data)] = np.frombuffer(data, np.uint8)
     return memory
@@ -43,7 +43,7 @@ def test_header_size_is_the_size_of_the_packed_fields(n: int) -> None:
 
 
 @given(RECORDS, st.integers(0, 5000))
-def test_parse_gives_back_what_was_packed(records: list[bytes], gap: int) -> None:
+def test_parse_returns_the_packed_header(records: list[bytes], gap: int) -> None:
     data = handmade.record_bytes(records, gap)
     header = parse(handmade.header_bytes(records, gap), len(data))
     assert header.n == len(records)
@@ -71,7 +71,7 @@ def test_body_of_big_endian_arrays_is_little_endian() -> None:
 
 
 @pytest.mark.parametrize("n", range(6))
-def test_the_parsed_arrays_are_aligned_views_of_what_was_read(n: int) -> None:
+def test_the_parsed_arrays_are_aligned_views_of_the_memory(n: int) -> None:
     memory = raw(handmade.header_bytes([b"abc"] * n))
     header = record_layout.parse("f.ffr", memory, 12 + 15 * n, None)
     for array in (header.checksums, header.offsets):
@@ -80,22 +80,22 @@ def test_the_parsed_arrays_are_aligned_views_of_what_was_read(n: int) -> None:
     assert header.offsets.tolist() == [12 + 12 * n + 3 * i for i in range(n + 1)]
 
 
-def test_a_count_that_changes_between_two_looks_is_an_error() -> None:
+def test_a_count_that_changes_between_two_reads_is_an_error() -> None:
     memory = raw(handmade.header_bytes([b"abc", b"de"]))
     memory[4:12] = np.frombuffer(struct.pack("<q", 1), np.uint8)
-    with pytest.raises(StructureError, match=r"f\.ffr: its header changed"):
+    with pytest.raises(StructureError, match=r"f\.ffr: the header changed"):
         record_layout.parse("f.ffr", memory, 1000, None)
 
 
 @pytest.mark.parametrize("length", range(12))
 def test_fewer_bytes_than_a_prefix_are_truncated(length: int) -> None:
-    with pytest.raises(TruncatedError, match=rf"f\.ffr: {length} bytes are too few"):
+    with pytest.raises(TruncatedError, match=rf"f\.ffr: .* has {length} bytes"):
         record_layout.parse_prefix("f.ffr", b"\x01" * length, length)
 
 
 @pytest.mark.parametrize("n", [-1, -(2**63), record_layout.MAX_RECORDS + 1, 2**63 - 1])
-def test_an_impossible_count_is_another_kind_of_file(n: int) -> None:
-    with pytest.raises(NotFFRecordError, match=rf"f\.ffr: .*hold {n} records"):
+def test_an_impossible_count_means_another_kind_of_file(n: int) -> None:
+    with pytest.raises(NotFFRecordError, match=rf"f\.ffr: .*claim {n} records"):
         record_layout.parse_prefix("f.ffr", struct.pack("<Iq", 1, n), 2**62)
 
 
@@ -104,7 +104,8 @@ def test_a_count_beyond_what_the_file_can_hold_is_truncated(n: int) -> None:
     needed = 12 + 12 * n
     prefix = struct.pack("<Iq", 1, n)
     assert record_layout.parse_prefix("f.ffr", prefix, needed) == n
-    with pytest.raises(TruncatedError, match=f"{n} records needs {needed} bytes.*{needed - 1}$"):
+    message = f"{n} records needs {needed} bytes, but the file has {needed - 1};"
+    with pytest.raises(TruncatedError, match=message):
         record_layout.parse_prefix("f.ffr", prefix, needed - 1)
 
 
@@ -113,14 +114,14 @@ def test_twelve_zeros_are_an_unfinished_file() -> None:
         record_layout.parse_prefix("f.ffr", bytes(12), 12)
 
 
-def test_an_empty_file_has_a_checksum_of_its_own() -> None:
+def test_a_file_without_records_has_its_own_checksum() -> None:
     assert zlib.crc32(bytes(8)) == 0x6522DF69
     header = parse(struct.pack("<Iq", 0x6522DF69, 0))
     assert header.n == 0
     assert header.offsets.tolist() == [12]
 
 
-def test_a_wrong_header_checksum_names_both() -> None:
+def test_a_wrong_header_checksum_names_both_checksums() -> None:
     data = handmade.record_bytes([b"abc", b"de"])
     with pytest.raises(HeaderChecksumError) as caught:
         record_layout.parse("f.ffr", raw(data[:36]), len(data), 0x1234)
@@ -144,25 +145,25 @@ def test_no_computed_checksum_skips_that_check_only() -> None:
         ([-1, 50, 55], StructureError, "record 0 starts at byte -1"),
         ([48, 50, 49], StructureError, "record 2 starts at byte 49, before record 1 at byte 50"),
         ([48, -50, 60], StructureError, "record 1 starts at byte -50, before record 0"),
-        ([48, 50, 101], TruncatedError, "record 2 starts at byte 101, the file has 100"),
+        ([48, 50, 101], TruncatedError, "record 2 starts at byte 101, but the file has 100 bytes"),
         ([48, 2**63 - 1, 2**63 - 1], TruncatedError, "record 2 starts at byte 9223372036854775807"),
         ([101, 101, 101], TruncatedError, "the file has 100"),
     ],
 )
-def test_offsets_that_make_no_sense_are_refused(
+def test_impossible_offsets_are_refused(
     offsets: list[int], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         parse(handmade.sealed(3, [0, 0, 0], offsets), 100)
 
 
-def test_offsets_on_their_limits_are_taken() -> None:
+def test_offsets_at_their_limits_are_accepted() -> None:
     header = parse(handmade.sealed(3, [0, 0, 0], [48, 48, 100]), 100)
     assert header.offsets.tolist() == [48, 48, 100, 100]
 
 
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=6), st.integers(0, 200))
-def test_offsets_are_taken_exactly_when_they_are_in_order_and_inside(
+def test_offsets_are_accepted_only_in_order_and_inside_the_file(
     offsets: list[int], size: int
 ) -> None:
     n = len(offsets)

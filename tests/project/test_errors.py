@@ -108,7 +108,7 @@ def test_not_ffrecord_error_for_fifos_devices_and_folders(tmp_path: Path) -> Non
 
 def test_truncated_error_names_the_file_and_its_size(small_file: Path) -> None:
     os.truncate(small_file, 50)
-    with pytest.raises(TruncatedError, match=r"small\.ffr: .* needs 72 bytes, the file has 50"):
+    with pytest.raises(TruncatedError, match=r"small\.ffr: .* needs 72 bytes, but the file has 50"):
         FileReader(small_file)
 
 
@@ -246,7 +246,7 @@ def test_missing_folder_error_is_a_file_not_found_error_and_a_runtime_error(
     assert caught.value.errno == errno.ENOENT
     assert caught.value.filename == str(tmp_path / "no")
     assert str(caught.value) == (
-        f"{target}: cannot be made: there is no folder {tmp_path}/no; make it first"
+        f"{target}: cannot be created: the folder {tmp_path}/no does not exist; create it first"
     )
 
 
@@ -264,7 +264,9 @@ def test_no_room_error_names_the_file_and_the_cause(
         writer.close()
     assert isinstance(caught.value, OSError)
     assert os.listdir(tmp_path) == []
-    assert str(caught.value) == f"{tmp_path / 'w.ffr'}: no room to write: {os.strerror(code)}"
+    advice = "free some space or write to another disk"
+    said = f"{tmp_path / 'w.ffr'}: no room to write: {os.strerror(code)}; {advice}"
+    assert str(caught.value) == said
     assert caught.value.errno == code
     assert caught.value.filename == str(tmp_path / "w.ffr")
 
@@ -462,7 +464,7 @@ def test_a_read_beyond_a_file_cut_while_open_is_an_error_not_a_hang(
         handmade.write_records(small_file, SMALL)
         with FileReader(small_file, mode=mode) as reader:
             os.truncate(small_file, 80)
-            with pytest.raises(TruncatedError, match="cut off while open"):
+            with pytest.raises(TruncatedError, match="truncated while it was open"):
                 reader.read(range(5))
             monkeypatch.setattr(aio, "_lib", None)
             with pytest.raises(TruncatedError, match=r"byte 80"):

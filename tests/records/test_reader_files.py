@@ -475,7 +475,7 @@ def test_pending_reads_and_open_files_cannot_be_pickled_or_copied(
         # If reads are in flight, ctypes raises the error.
         with pytest.raises((TypeError, ValueError), match="pickled"):
             make(pending)
-        with pytest.raises(TypeError, match=r"sample\.ffr: an open file is not pickled or copied"):
+        with pytest.raises(TypeError, match=r"sample\.ffr: an open file cannot be pickled"):
             make(table_of(reader).require_open().each)
         assert handmade.as_bytes(pending.result()) == sample_records[1:5]
         assert handmade.as_bytes(reader.read([5, 6, 7])) == sample_records[5:8]

@@ -1,4 +1,4 @@
-"""Archives on disk for tests: packed without a word, damaged at a chosen byte, sealed again."""
+"""Make archives for tests: pack quietly, damage a chosen byte, recompute the checksums."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ TRAILER = struct.Struct("<QII8s")
 
 
 def pack(folder: Path, out: Path, **options: Any) -> PackReport:
-    """Pack, and say nothing of what is skipped."""
+    """Pack a folder without warnings about skipped files."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SkippedWarning)
         return pack_folder(folder, out, **options)
 
 
 def spoil(path: Path, data: st.DataObject) -> None:
-    """Damage a file somewhere: a byte, some zeros, or its end."""
+    """Damage a file at a random place: flip a byte, write zeros, or cut off its end."""
     content = bytearray(path.read_bytes())
     at = data.draw(st.integers(0, len(content) - 1))
     kind = data.draw(st.sampled_from(["flip", "zeros", "cut"]))
@@ -43,7 +43,7 @@ def spoil(path: Path, data: st.DataObject) -> None:
 
 
 def flip(path: Path, offset: int) -> None:
-    """Change one bit of the byte at an offset; a negative one counts from the end."""
+    """Flip one bit of the byte at `offset`; a negative offset counts from the end."""
     with open(path, "r+b") as file:
         file.seek(offset, os.SEEK_SET if offset >= 0 else os.SEEK_END)
         at = file.tell()
@@ -53,7 +53,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 def damage(archive: Path, name: str, byte: int = 0) -> None:
-    """Spoil one byte of a file in an archive, which may have shards."""
+    """Damage one byte of a file in an archive, which may have shards."""
     with PackedFolder(archive) as folder:
         record = folder.record(name)
         reader = folder.reader
@@ -68,7 +68,7 @@ def damage(archive: Path, name: str, byte: int = 0) -> None:
 
 @dataclass
 class Parts:
-    """What an archive of one file is made of."""
+    """Parts of an archive that is one file."""
 
     files: list[bytes]
     before: bytes
@@ -76,7 +76,7 @@ class Parts:
     trailer: bytes
 
     def write(self, path: Path) -> Path:
-        """With checksums that hold for whatever the parts are by now."""
+        """Write the archive with correct checksums for the current parts."""
         crc = zlib.crc32(self.image)
         self.trailer = TRAILER.pack(len(self.image), crc, 1, b"FFRINDEX")
         return handmade.write_records(path, [*self.files, self.before + self.image + self.trailer])
@@ -92,14 +92,14 @@ def take_apart(path: Path) -> Parts:
 
 
 def index_offsets(path: Path) -> tuple[int, int]:
-    """Where in an archive of one file the index's image begins, and where its trailer does."""
+    """Return the offsets of the index's image and trailer in an archive of one file."""
     size = path.stat().st_size
     parts = take_apart(path)
     return size - TRAILER.size - len(parts.image), size - TRAILER.size
 
 
 def spoil_image(path: Path, change: Callable[[bytearray], object]) -> None:
-    """Change an archive's image and make every checksum right again."""
+    """Change an archive's image, and correct every checksum."""
     parts = take_apart(path)
     image = bytearray(parts.image)
     change(image)
@@ -108,12 +108,12 @@ def spoil_image(path: Path, change: Callable[[bytearray], object]) -> None:
 
 
 def table_offset(image: bytes | bytearray, name: str) -> int:
-    """Where a table of an image begins."""
+    """Return the offset of a table in an image."""
     return index_layout.section_offset(index_layout.parse("", bytes(image)), name)
 
 
 def set_owners(path: Path, uid: int, gid: int) -> None:
-    """Make everything in an archive somebody's."""
+    """Change the owner and group of everything in an archive."""
 
     def change(image: bytearray) -> None:
         at = table_offset(image, "attributes")
@@ -125,7 +125,7 @@ def set_owners(path: Path, uid: int, gid: int) -> None:
 
 
 def all_right(folder: PackedFolder, due: dict[str, bytes], seed: int, turns: int = 15) -> bool:
-    """Read random files in every way there is, and compare."""
+    """Read random files in every possible way; return True if all bytes are as expected."""
     generator = random.Random(seed)
     names = sorted(due)
     for _ in range(turns):

@@ -1,4 +1,4 @@
-"""The folder that commands are run on, and how they are run."""
+"""The folder that tests run commands on, and functions that run them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Result:
 
     @property
     def error(self) -> str:
-        """The one line that it said on standard error."""
+        """The only line on standard error; fails if there is more than one."""
         assert self.err.count(b"\n") == 1, self.err.decode()
         return self.err.decode().rstrip("\n")
 
@@ -52,7 +52,7 @@ def in_a_process(*arguments: str | Path, **options: Any) -> subprocess.Completed
 
 
 def in_a_shell(line: str, *arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
-    """A line of bash in which "$f" is the command and "$1" … are the arguments."""
+    """Run a line of bash, where `f` is the command and "$1" … are the arguments."""
     script = f'f() {{ "$PYTHON" -m ffrecord "$@"; }}; {line}'
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", script, "bash", *map(str, arguments)],

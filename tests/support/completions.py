@@ -1,4 +1,4 @@
-"""Completions of AIO that are not what the kernel said: short, or failed."""
+"""Replace AIO completions of the kernel by short or failed ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ffrecord.disk import aio
 
 
 def change(monkeypatch: pytest.MonkeyPatch, change: Callable[[int], int]) -> list[int]:
-    """Let every completion have `change(result)` in place of its result.
+    """Replace the result of every completion by `change(result)`.
 
-    The bytes that were not read by that account are scribbled over, so that only reading them
-    again helps. The results that were given are collected in the list that is returned.
+    The bytes that the new result does not count are overwritten, so that the code under test must
+    read them again. Returns a list that collects the new results.
     """
     real, given = aio._io_getevents, []
 

@@ -1,7 +1,7 @@
-"""Many O_DIRECT reads at once, by system calls: Linux AIO and io_uring.
+"""Do many O_DIRECT reads at once by system calls: Linux AIO and io_uring.
 
-`python -m tests.support.direct ENGINE PATH OFFSET:SIZE …` prints, for each read, its length or
-errno and the MD5 of its bytes. Nothing here uses the package.
+`python -m tests.support.direct ENGINE PATH OFFSET:SIZE …` prints the length or errno of each read,
+and the MD5 of its bytes. This module does not use the package.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Read(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    result: int  # bytes, or an errno below zero
+    result: int  # number of bytes, or a negative errno
     content: bytes
 
 
@@ -44,7 +44,7 @@ def _call(number: int, *arguments: object) -> int:
 
 
 class _Memory:
-    """A buffer that begins at a page, for each read."""
+    """A page-aligned buffer for each read."""
 
     def __init__(self, reads: Sequence[Read]) -> None:
         self._maps = [mmap.mmap(-1, max(read.size, 1)) for read in reads]
@@ -55,7 +55,7 @@ class _Memory:
 
 
 def by_aio(path: str, reads: Sequence[Read]) -> list[Outcome]:
-    """All of them with one io_submit."""
+    """Do all reads with one io_submit."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     memory, context = _Memory(reads), ctypes.c_ulong(0)
     _call(_IO_SETUP, ctypes.c_uint(len(reads)), ctypes.byref(context))
@@ -79,7 +79,7 @@ def by_aio(path: str, reads: Sequence[Read]) -> list[Outcome]:
 
 
 def by_uring(path: str, reads: Sequence[Read]) -> list[Outcome]:
-    """All of them with one io_uring_enter."""
+    """Do all reads with one io_uring_enter."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     memory, params = _Memory(reads), ctypes.create_string_buffer(120)
     ring = _call(_IO_URING_SETUP, ctypes.c_uint(len(reads)), params)
@@ -117,7 +117,7 @@ ENGINES: dict[str, Callable[[str, Sequence[Read]], list[Outcome]]] = {
 
 
 def why_not(engine: str) -> str | None:
-    """Why this machine cannot do it; None if it can."""
+    """Return the reason why this machine cannot use an engine; None if it can."""
     try:
         if engine == "aio":
             context = ctypes.c_ulong(0)
@@ -127,7 +127,7 @@ def why_not(engine: str) -> str | None:
             params = ctypes.create_string_buffer(120)
             os.close(_call(_IO_URING_SETUP, ctypes.c_uint(1), params))
     except OSError as error:
-        return f"there is no {engine} here: {error.strerror}"
+        return f"{engine} is not available: {error.strerror}"
     return None
 
 

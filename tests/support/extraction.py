@@ -1,4 +1,4 @@
-"""The small folder that tests extract, and what is there afterwards."""
+"""The small folder that tests extract, and a look at the result."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def names(top: Path) -> set[str]:
 
 
 def is_unnamed(source: str | bytes) -> bool:
-    """Whether a new file gets its first name, and not one that is there a second one."""
+    """Return True if a link gives an unnamed file its first name, and is not a hard link."""
     return os.fsdecode(source).startswith("/proc/self/fd/")

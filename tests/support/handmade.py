@@ -1,6 +1,6 @@
-"""Record files made by hand, with `struct` and `zlib` only, and other things tests are checked by.
+"""Make record files by hand, with `struct` and `zlib` only, and measure this process.
 
-Nothing here may use the package: what it computes is compared with what the package does.
+This module must not use the package, because its results are compared with the package's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 
 
 def header_bytes(records: Sequence[bytes], gap: int = 0) -> bytes:
-    """The header of a file that holds `records`, with `gap` unused bytes after it."""
+    """Return the header of a file with `records`, for `gap` unused bytes after the header."""
     n = len(records)
     at = 4 + 8 + 4 * n + 8 * n + gap
     body = struct.pack("<q", n)
@@ -36,18 +36,18 @@ def header_bytes(records: Sequence[bytes], gap: int = 0) -> bytes:
 
 
 def record_bytes(records: Sequence[bytes], gap: int = 0) -> bytes:
-    """A whole file that holds `records`."""
+    """Return the bytes of a whole file with `records`."""
     return header_bytes(records, gap) + b"\xa5" * gap + b"".join(records)
 
 
 def sealed(n: int, checksums: Sequence[int], offsets: Sequence[int]) -> bytes:
-    """A header with these numbers, right or wrong, under a checksum that is right."""
+    """Return a header with these numbers, right or wrong, under a correct checksum."""
     body = struct.pack(f"<q{len(checksums)}I{len(offsets)}q", n, *checksums, *offsets)
     return struct.pack("<I", zlib.crc32(body)) + body
 
 
 def records_in(data: bytes) -> list[bytes]:
-    """The records of a whole file, as its specification says; an assertion fails if it is not."""
+    """Return the records of a whole file; fail if the file does not follow docs/format.md."""
     crc, n = struct.unpack_from("<Iq", data)
     size = 12 + 12 * n
     assert zlib.crc32(data[4:size]) == crc
@@ -61,7 +61,7 @@ def records_in(data: bytes) -> list[bytes]:
 
 
 def random_records(sizes: Iterable[int], seed: int = 0) -> list[bytes]:
-    """Records of these sizes, different for every seed, the same in every run."""
+    """Return records of these sizes: different for every seed, the same in every run."""
     generator = random.Random(seed)
     return [generator.randbytes(size) for size in sizes]
 
@@ -76,7 +76,7 @@ def as_bytes(arrays: Iterable[Any]) -> list[bytes]:
 
 
 def evict(path: Path) -> None:
-    """Put a file out of the page cache, as far as the file system knows how."""
+    """Remove a file from the page cache, as far as the file system supports it."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -86,13 +86,13 @@ def evict(path: Path) -> None:
 
 
 def require_memory(path: Path) -> None:
-    """Skip a test, marked `in_memory`, whose file is on a disk for want of room."""
+    """Skip a test marked `in_memory` if its file is not in memory because there was no room."""
     if path.stat().st_dev != Path("/dev/shm").stat().st_dev:
-        pytest.skip("there is no room in /dev/shm")
+        pytest.skip("/dev/shm has too little room")
 
 
 def cached_pages(path: Path) -> list[bool]:
-    """Which pages of a file are in the page cache, as mincore(2) tells."""
+    """Return, for each page of a file, True if it is in the page cache, according to mincore(2)."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
     size = path.stat().st_size
@@ -108,12 +108,12 @@ def cached_pages(path: Path) -> list[bool]:
 
 
 def open_descriptors() -> int:
-    gc.collect()  # what earlier tests left in cycles is not counted
+    gc.collect()  # do not count objects that earlier tests left in cycles
     return len(os.listdir("/proc/self/fd"))
 
 
 def aio_contexts() -> int:
-    """How many AIO contexts this process has: the kernel maps a ring for each."""
+    """Return the number of AIO contexts of this process: the kernel maps a ring for each."""
     return Path("/proc/self/maps").read_text().count("/[aio]")
 
 
@@ -122,8 +122,10 @@ def resident_bytes() -> int:
 
 
 def python(script: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    """Start `script` in a fresh interpreter that finds the same packages as this one, with more
-    variables in its environment."""
+    """Start `script` in a new interpreter that finds the same packages as this one.
+
+    `variables` are added to its environment.
+    """
     found = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment = {**os.environ, **found, **variables}
     return subprocess.Popen(
@@ -134,9 +136,9 @@ def python(script: str, *arguments: str, **variables: str) -> subprocess.Popen[s
 
 
 def label(value: object) -> str:
-    """A value in the name of a test: the same in every process that collects it."""
+    """Return a value as a part of a test's name, the same in every process that collects it."""
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 OLD = record_bytes([b"what was there before"])
-"""A file where another will be written."""
+"""Content of a file that a test then replaces."""

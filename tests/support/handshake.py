@@ -1,7 +1,7 @@
-"""Real mounts without a daemon: FUSE_INIT is answered by hand, and nothing after it.
+"""Real mounts without a daemon: FUSE_INIT is answered by hand, and later requests never.
 
-Whoever stats such a mount point waits for an answer that never comes. What may be done with it is
-what the kernel answers alone: O_PATH opens, umount, mountinfo. Nothing here uses the package.
+A stat of such a mountpoint waits for ever. Only operations that the kernel answers alone are safe:
+O_PATH opens, umount, mountinfo. This module does not use the package.
 """
 
 from __future__ import annotations
@@ -22,23 +22,27 @@ from tests.support.patience import PATIENCE
 LIMIT = PATIENCE
 FUSE_INIT = 26
 
-needs_fuse = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="there is no /dev/fuse")
+needs_fuse = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="/dev/fuse is missing")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can call mount(2)")
 needs_helper = pytest.mark.skipif(
     shutil.which("fusermount3") is None and shutil.which("fusermount") is None,
-    reason="there is no fusermount3",
+    reason="fusermount3 is not installed",
 )
 
 
 def users_can_open_the_device() -> bool:
-    """Most systems let everybody; fusermount3 opens it with its user's rights."""
+    """Return True if ordinary users may open /dev/fuse, as on most systems.
+
+    fusermount3 opens it with the rights of its user.
+    """
     return os.path.exists("/dev/fuse") and os.stat("/dev/fuse").st_mode & 0o006 == 0o006
 
 
 def let_users_open_the_device() -> None:
-    """For this process and its children alone: a /dev/fuse with other rights hides the real one.
+    """Let ordinary users open /dev/fuse, in this process and its children only.
 
-    What is mounted from now on is seen by them alone, too, and is gone when the last has ended.
+    A /dev/fuse with other rights hides the real one, in a mount namespace of this process. Later
+    mounts are visible in this namespace only, and end with its last process.
     """
     if users_can_open_the_device():
         return
@@ -58,7 +62,7 @@ def _system_call(name: str, *arguments: int | bytes | None) -> None:
 
 
 def answer_init(fd: int) -> None:
-    """Take the first request, which has to be FUSE_INIT, and agree to protocol 7.31."""
+    """Take the first request, which must be FUSE_INIT, and agree to protocol 7.31."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     assert poll.poll(LIMIT * 1000), "no request came"
@@ -70,13 +74,13 @@ def answer_init(fd: int) -> None:
 
 
 def escaped(path: str) -> bytes:
-    """A mount point as the kernel writes it into mountinfo."""
+    """Return a mountpoint as the kernel writes it into mountinfo."""
     special = b" \t\n\\"
     return b"".join(b"\\%03o" % c if c in special else bytes([c]) for c in os.fsencode(path))
 
 
 def mount_line(path: str) -> list[str] | None:
-    """The fields of the last mount at exactly this path, or None."""
+    """Return the fields of the last mount at exactly this path; None if there is no mount."""
     with open("/proc/self/mountinfo", "rb") as file:
         lines = [line.split(b" ") for line in file.read().split(b"\n")]
     found = [line for line in lines if len(line) > 4 and line[4] == escaped(path)]
@@ -84,15 +88,15 @@ def mount_line(path: str) -> list[str] | None:
 
 
 def detach(path: str) -> None:
-    """Take away whatever is mounted there, however dead or busy."""
+    """Unmount everything at a path, even a dead or busy mount."""
     while mount_line(path) is not None:
         _system_call("umount2", os.fsencode(path), 2 | 8)  # MNT_DETACH, UMOUNT_NOFOLLOW
 
 
 class Cleanup:
-    """Closes what a test opened and unmounts what it mounted; the first also when it hangs.
+    """Closes the descriptors of a test, early if it hangs, and unmounts its mountpoints.
 
-    A closed descriptor aborts its connection, so whoever waits for an answer gets an error.
+    Closing a descriptor aborts its connection, so a process that waits for an answer gets an error.
     """
 
     def __init__(self) -> None:
@@ -111,7 +115,10 @@ class Cleanup:
         return path
 
     def close(self, fd: int) -> None:
-        """Now. A test that closed it itself would have another's number closed in the end."""
+        """Close a descriptor now.
+
+        A test must not use os.close: `run` would then close another file that got the same number.
+        """
         self._descriptors.remove(fd)
         os.close(fd)
 

@@ -1,5 +1,7 @@
-"""Everything here that makes files, as small jobs that are cut short in tests: killed, or by a
-power cut. A job puts something at a target, and says what may be there before."""
+"""Small jobs that write files in every way, for tests that cut them short by a kill or power cut.
+
+A job writes a target, and says what may exist at the target before.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ Content: TypeAlias = "bytes | dict[str, bytes | None] | None"
 
 @dataclass(frozen=True)
 class Sources:
-    """What jobs read."""
+    """Inputs of the jobs."""
 
     tree: Path
     archive: Path
@@ -43,12 +45,15 @@ def old_or_new(found: Content, old: Content, new: Content) -> bool:
 
 
 def old_or_new_folder(found: Content, old: Content, new: Content) -> bool:
-    """Of a folder that is replaced in one step, which its files are not read in."""
+    """Check a folder that is replaced in one step.
+
+    Tests do not look into such a folder meanwhile: a look at its files takes several steps.
+    """
     return old_or_new(found, old, new)
 
 
 def first_shards(found: Content, _old: Content, new: Content) -> bool:
-    """Of a folder of datasets the first ones, each whole."""
+    """Check that a folder of datasets has the first datasets, each of them whole."""
     if found is None:
         return True
     assert isinstance(found, dict)
@@ -59,7 +64,7 @@ def first_shards(found: Content, _old: Content, new: Content) -> bool:
 
 
 def each_old_or_new(found: Content, old: Content, new: Content) -> bool:
-    """Of a folder of record files."""
+    """Check that each file in a folder of record files is the old or the new one."""
     assert isinstance(found, dict)
     assert isinstance(old, dict)
     assert isinstance(new, dict)
@@ -67,15 +72,18 @@ def each_old_or_new(found: Content, old: Content, new: Content) -> bool:
 
 
 def no_mixture(found: Content, old: Content, new: Content) -> bool:
-    """Of a bag, which is two files: the old or the new one, or not both of its files."""
+    """Check a bag of two files: both old, both new, or only one file."""
     return found in (old, new, None) or len(cast(dict[str, bytes | None], found)) == 1
 
 
 @dataclass(frozen=True)
 class Job:
-    """`do` makes the target. `over` is there before: nothing, a file or an empty folder; a job that
-    replaces nothing says FileExistsError when it is done already. `named` is without O_TMPFILE.
-    `leaves` says what may be there meanwhile, `beside` which file belongs to the target."""
+    """A job that writes a target: `do`.
+
+    `over` names what exists at the target before. A job with `replaces` False raises
+    FileExistsError if its target is complete already. `named` jobs run without O_TMPFILE. `leaves`
+    checks the content during the job. `beside` is the name of a second file of the target.
+    """
 
     name: str
     do: Callable[[Sources, Path], None]
@@ -89,7 +97,7 @@ class Job:
         return f"{self.name} over {self.over}{' with a name' if self.named else ''}"
 
     def prepare(self, target: Path) -> Content:
-        """An empty folder but for what was there before: that."""
+        """Create an empty folder with the old target in it, and return the old target's content."""
         shutil.rmtree(target.parent, ignore_errors=True)
         target.parent.mkdir()
         if self.over == "a file":
@@ -110,7 +118,7 @@ class Job:
         return self.found(target)
 
     def found(self, target: Path) -> Content:
-        """What is there; if a file belongs to the target, by their names."""
+        """Return the content of the target; by name if a second file belongs to it."""
         if self.beside is None:
             return content(target)
         found = {name: content(target.parent / name) for name in self.names(target)}
@@ -121,7 +129,7 @@ class Job:
         return [target.name] if self.beside is None else [target.name, self.beside]
 
     def do_again(self, sources: Sources, target: Path, *, done: bool) -> None:
-        """The same once more, as a user would after a crash."""
+        """Run the job once more, as a user would after a crash."""
         if self.replaces or not done:
             self.do(sources, target)
             return
@@ -130,7 +138,7 @@ class Job:
 
 
 def content(path: Path) -> Content:
-    """All bytes of a file, or of every file in a folder; None for nothing."""
+    """Return the bytes of a file, or of every file in a folder; None if nothing exists."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -153,7 +161,7 @@ def make_sources(place: Path) -> Sources:
 
 
 def use_small_steps(patch: pytest.MonkeyPatch) -> None:
-    """So that a little work consists of many steps, with threads that read ahead in all of them."""
+    """Make buffers and batches small, so that a little work has many steps and uses threads."""
     patch.setattr(atomic_file, "SMALL_BUFFER", SMALL)
     patch.setattr(atomic_file, "DIRECT_BUFFER", SMALL)
     patch.setattr(source_files, "BATCH_BYTES", trees.BLOCK)
@@ -172,7 +180,7 @@ def without_tmpfile(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(os, "open", refusing)
 
 
-# ---- what there is to do -------------------------------------------------------------------
+# ---- the jobs ------------------------------------------------------------------------------
 
 
 def write_known(_sources: Sources, target: Path) -> None:
@@ -186,7 +194,7 @@ def write_unknown(_sources: Sources, target: Path) -> None:
 
 
 def write_direct(_sources: Sources, target: Path) -> None:
-    """As large files are written."""
+    """Write a file with O_DIRECT, as large files are written."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(atomic_file, "DIRECT_FROM", 4 * SMALL)
         write_known(_sources, target)
@@ -224,7 +232,7 @@ def append_to_shards(_sources: Sources, target: Path) -> None:
 
 
 def write_more_points(_sources: Sources, target: Path) -> None:
-    """Into shards, from the first that is missing on."""
+    """Write shards, from the first missing one on."""
     there = len([*target.glob("[0-9]*")])
     with ShardedDatasetWriter(target, SPEC, shardlen=12, shardstart=there) as writer:
         for number in range(12 * there, 40):
@@ -252,7 +260,7 @@ def dump_one(_sources: Sources, target: Path) -> None:
 
 
 def dump_shards(_sources: Sources, target: Path) -> None:
-    """By a thread: a process would be another one that has to be killed."""
+    """Write shards in a thread: a process would have to be killed too."""
     with ThreadPoolExecutor(1) as pool:
         utils.dump(RECORDS, target, 4, executor=pool)
 

@@ -1,7 +1,7 @@
-"""The other end of a FUSE descriptor, for tests: requests and replies as literal bytes.
+"""The kernel's end of a FUSE descriptor, for tests: requests and replies as literal bytes.
 
-Nothing here may use the package: what it packs is compared with what the package does. The numbers
-are those of include/uapi/linux/fuse.h.
+This module must not use the package, because its bytes are compared with the package's. The numbers
+come from include/uapi/linux/fuse.h.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FOREVER = (1 << 63) - 1
 BLOCK_SIZE = 128 << 10
 FENCE = 0x0F0F_0F0F_0F0F
 LIMIT = PATIENCE
-"""Seconds after which something hangs."""
+"""Seconds after which a test is considered to hang."""
 
 
 # ---- requests ------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def listxattr(node: int, size: int, unique: int = 2) -> bytes:
 
 
 def init(major: int, minor: int, flags: int, readahead: int = 131_072, unique: int = 2) -> bytes:
-    """As kernels with INIT_EXT ask (5.17 and later); older ones leave out all after the flags."""
+    """Return INIT as kernels with INIT_EXT send it (5.17 and later); older ones end after flags."""
     low, high = flags & 0xFFFFFFFF, flags >> 32
     return request(
         INIT, 0, INIT_IN.pack(major, minor, readahead, low, high, *[0] * 11), unique
@@ -105,17 +105,17 @@ class Reply:
 
 
 def parsed(raw: bytes) -> Reply:
-    """A reply, as strictly as the kernel takes it: fuse_dev_do_write, include/linux/errno.h."""
+    """Parse a reply as strictly as the kernel: fuse_dev_do_write, include/linux/errno.h."""
     assert len(raw) >= OUT_HEADER.size, raw
     length, error, unique = OUT_HEADER.unpack_from(raw)
     assert length == len(raw), (length, len(raw))
     assert -512 < error <= 0, error
-    assert error == 0 or length == OUT_HEADER.size, "an error has no payload"
+    assert error == 0 or length == OUT_HEADER.size, "a reply with an error must have no payload"
     return Reply(unique, -error, raw[OUT_HEADER.size :])
 
 
 def packed_attr(status: os.stat_result, node: int) -> bytes:
-    """struct fuse_attr of what lstat(2) has found; a folder's size and links are the archive's."""
+    """Pack struct fuse_attr from lstat(2); size and links of a folder are those in an archive."""
     seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
     seconds &= (1 << 64) - 1
     size = 4096 if stat.S_ISDIR(status.st_mode) else status.st_size
@@ -127,18 +127,18 @@ def packed_attr(status: os.stat_result, node: int) -> bytes:
 
 
 def packed_entry(attr: bytes, node: int) -> bytes:
-    """struct fuse_entry_out."""
+    """Pack struct fuse_entry_out."""
     return ENTRY.pack(node, 0, FOREVER, FOREVER, 0, 0) + attr
 
 
 def packed_dirent(name: bytes, number: int, kind: int, position: int) -> bytes:
-    """struct fuse_dirent, with its name and up to a multiple of 8 bytes."""
+    """Pack struct fuse_dirent with its name, padded to a multiple of 8 bytes."""
     raw = DIRENT.pack(number, position + 1, len(name), kind) + name
     return raw + bytes(-len(raw) % 8)
 
 
 def fitting(entries: Sequence[bytes], size: int) -> bytes:
-    """As many whole entries as go into `size` bytes."""
+    """Join as many whole entries as fit into `size` bytes."""
     answer = b""
     for each in entries:
         if len(answer) + len(each) > size:
@@ -152,14 +152,14 @@ def fitting(entries: Sequence[bytes], size: int) -> bytes:
 
 @dataclass
 class Kernel:
-    """Asks a session, which is run by a thread, over a socket that keeps messages apart."""
+    """Sends requests to a session in another thread, over a socket that keeps messages apart."""
 
     socket: socket.socket
     log: list[str] = field(default_factory=list)
 
     @property
     def at_once(self) -> int:
-        """Requests that may wait for their replies together, whatever those are."""
+        """Number of requests that may wait for their replies at the same time."""
         room = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         return 4 if room >= 4 << 20 else 1
 
@@ -170,7 +170,7 @@ class Kernel:
         return parsed(self.socket.recv(4 << 20))
 
     def replies(self, raw: bytes) -> list[Reply]:
-        """What is answered to bytes, before the answer to a question that is asked after them."""
+        """Send bytes; return all replies that come before the reply to a later request."""
         self.send(raw)
         return self.until_fence()
 
@@ -184,7 +184,7 @@ class Kernel:
         return found
 
     def ask(self, raw: bytes) -> Reply:
-        """The one answer to a request, however long that takes."""
+        """Send a request, and return its only reply, however long that takes."""
         self.send(raw)
         reply = self.receive()
         assert reply.unique == IN_HEADER.unpack_from(raw)[2]
@@ -192,7 +192,7 @@ class Kernel:
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """The kernel's end, and that of a session, which does not block."""
+    """Return the kernel's end of a socket and the session's end, which does not block."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(LIMIT)
     theirs.setblocking(False)
@@ -205,9 +205,9 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 @contextlib.contextmanager
 def conversation(run: Callable[[int, Callable[[str], None]], None]) -> Iterator[Kernel]:
-    """Run something that serves a descriptor and logs, until the block ends: so must it.
+    """Run `run`, which serves a descriptor and logs, in a thread until the block ends.
 
-    What it raises, this raises.
+    `run` must end with the block. Its exceptions are raised here.
     """
     ours, theirs = socket_pair()
     kernel = Kernel(ours)
@@ -216,7 +216,7 @@ def conversation(run: Callable[[int, Callable[[str], None]], None]) -> Iterator[
     def serve() -> None:
         try:
             run(theirs.fileno(), kernel.log.append)
-        except BaseException as error:  # shown by the thread that waits
+        except BaseException as error:  # raised again by the waiting thread
             raised.append(error)
         finally:
             theirs.close()
@@ -230,4 +230,4 @@ def conversation(run: Callable[[int, Callable[[str], None]], None]) -> Iterator[
         thread.join(LIMIT)
         for error in raised:
             raise error
-        assert not thread.is_alive(), "the loop does not end"
+        assert not thread.is_alive(), "the session's loop does not end"

@@ -1,8 +1,9 @@
-"""Work that is killed with SIGKILL: at one of its system calls, or from outside at any moment.
+"""Kill work with SIGKILL: at one of its system calls, or from outside at any moment.
 
-In a forked child. At a call it kills itself: before, in the middle of, or after it, so that the
-moment is exact and no timing decides. Only what changes files is counted; a write in the middle has
-half of its bytes. From outside the moment is whatever it is: what is to hold, holds at all of them.
+The work runs in a forked child. At a call, the child kills itself before, during or after the call,
+so the moment is exact and no timing decides. Only calls that change files count. A write that is
+killed in the middle has written half of its bytes. A kill from outside comes at a random moment,
+and the tested promise must hold at every moment.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ CALLS = (
 WHEN = ("before", "within", "after")
 
 Work: TypeAlias = Callable[[Callable[[int], None]], None]
-"""It is given a function that tells a number to whoever has started it."""
+"""Work gets a function that reports a number to the parent process."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A moment: the number of the call, and when in it."""
+    """A moment of the work: the number of a system call, and when in that call."""
 
     call: int
     when: str
 
 
 class _Counter:
-    """Numbers calls, from any thread, and dies at one of them; after others it calls `watch`."""
+    """Counts calls of all threads, and kills the process at one; calls `watch` after the others."""
 
     def __init__(self, stop: Point | None, watch: Callable[[], object]) -> None:
         self._numbers = itertools.count()
@@ -47,7 +48,7 @@ class _Counter:
 
     @property
     def calls(self) -> int:
-        """How many there were. Asked once, at the end."""
+        """Number of calls. Read it once, at the end."""
         return next(self._numbers)
 
     def wrap(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -64,7 +65,7 @@ class _Counter:
                 os.kill(os.getpid(), signal.SIGKILL)
             try:
                 return call(*args, **kwargs)
-            finally:  # also if it failed: some calls are tried, and another way is taken then
+            finally:  # also after a failure: the code may then try another way
                 if stop is not None:
                     os.kill(os.getpid(), signal.SIGKILL)
                 self._watch()
@@ -75,9 +76,11 @@ class _Counter:
 def run(
     work: Work, stop: Point | None, watch: Callable[[], object] = lambda: None
 ) -> tuple[int, int, bool]:
-    """Do `work` in a child that is killed at `stop`. What it was given told last before that (-1 if
-    nothing), how many calls it made if it came to its end, and whether it was killed. The child
-    calls `watch` after each call that was not its last."""
+    """Run `work` in a child that is killed at `stop`.
+
+    Return the last number that the work reported (-1 if none), its number of calls (0 if it was
+    killed), and True if it was killed. The child calls `watch` after each call but the last.
+    """
     told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -105,8 +108,10 @@ def run(
 
 
 def run_for(seconds: float, work: Callable[[], None], meanwhile: Callable[[], object]) -> bool:
-    """Do `work` in a child that is killed from outside after a time, with all that it has started.
-    Whether it was before its end. `meanwhile` is called here again and again until then."""
+    """Run `work` in a child that is killed after `seconds`, together with all its children.
+
+    Return True if it was killed before its end. Until then `meanwhile` is called again and again.
+    """
     pid = os.fork()
     if pid == 0:
         os.setsid()
@@ -115,9 +120,9 @@ def run_for(seconds: float, work: Callable[[], None], meanwhile: Callable[[], ob
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             meanwhile()
-            time.sleep(0.0005)  # not to take its time from it
+            time.sleep(0.0005)  # leave the CPU to the child
     finally:
-        # It is not reaped yet, so the number is still its own; the group may not be there yet.
+        # The child is not reaped yet, so its number is valid; its process group may not exist yet.
         for kill in (os.killpg, os.kill):
             try:
                 kill(pid, signal.SIGKILL)
@@ -138,7 +143,7 @@ def _do_and_exit(work: Callable[[], None]) -> None:
 
 
 def _ended(pid: int) -> bool:
-    """Wait for a child; whether it was killed, and not because the work failed."""
+    """Wait for a child; return True if it was killed. Fail if its work failed."""
     _, status = os.waitpid(pid, 0)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     assert killed or status == 0, "the work failed"
@@ -146,7 +151,7 @@ def _ended(pid: int) -> bool:
 
 
 def points(calls: int, count: int) -> list[Point]:
-    """So many moments of work that makes `calls` calls, spread evenly; both ends among them."""
+    """Return `count` moments of work with `calls` calls, spread evenly from first to last."""
     every = [Point(call, when) for call in range(calls) for when in WHEN]
     assert len(every) >= count, f"only {len(every)} moments"
     return [every[round(i * (len(every) - 1) / (count - 1))] for i in range(count)]

@@ -1,7 +1,7 @@
-"""The modes in which files and archives are read."""
+"""Modes in which files and archives are read."""
 
 from __future__ import annotations
 
 MODES = ["auto", "aio", "buffered", "mmap"]
 COPYING = ["auto", "aio", "buffered"]
-"""Those whose results may be written to."""
+"""Modes whose results may be written to."""

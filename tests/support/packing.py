@@ -1,4 +1,4 @@
-"""The names in the small folder that tests pack, and what they ask of an archive."""
+"""The names in the small folder that tests pack, and checks of an archive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def contents(archive: Path) -> dict[str, bytes]:
 
 
 def require_valid(archive: Path) -> None:
-    """The archive opens, its index holds, and every record of it is what its checksum says."""
+    """Check that an archive opens, its index is valid and every record matches its checksum."""
     with PackedFolder(archive) as folder:
         audit(folder.archive)
         folder.reader.read(range(folder.reader.n))

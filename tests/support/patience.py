@@ -1,6 +1,6 @@
-"""How long a test waits for what takes a moment."""
+"""How long tests wait for events that normally take a moment."""
 
 from __future__ import annotations
 
 PATIENCE = 600.0
-"""Seconds. A machine may be as slow and as busy as it likes: only what hangs takes as long."""
+"""Seconds. Even a slow and busy machine is faster; only a hanging test takes as long."""

@@ -1,8 +1,8 @@
-"""What a power cut may leave of a folder, by what was synced and what was not.
+"""Simulate what a power cut may leave of a folder, depending on what was synced.
 
-Certain is of a file what it was when it was last synced, and of a folder which names it had then.
-Whatever was done since is there or not, each name and each sector for itself: more than any file
-system does, so what holds here holds there.
+A file certainly has its content of its last sync, and a folder its names of its last sync. Every
+later change may be there or not, each name and each sector by itself. That is worse than any real
+file system, so code that survives here survives there.
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ NAMING = ("rename", "replace", "link", "symlink", "unlink", "mkdir", "rmdir")
 
 @dataclass(frozen=True)
 class Cut:
-    """Which of several possible states is the one: by chance, the last or the last synced one."""
+    """Choice among the possible states: random, the latest, or the last synced one.
+
+    `names` and `data` are "now", "any" (random) or the synced state.
+    """
 
     names: str
     data: str
     chance: random.Random
 
     def choose(self, how: str) -> bool:
-        """Whether something is as it is now, and not as it was when it was synced."""
+        """Return True to take the current state, False to take the synced one."""
         return how == "now" or (how == "any" and self.chance.random() < 0.5)
 
 
 def cuts(chance: random.Random) -> Iterator[Cut]:
-    """The extremes, and five by chance."""
+    """Yield the extreme choices, and five random ones."""
     for names in ("synced", "now"):
         for data in ("synced", "now"):
             yield Cut(names, data, chance)
@@ -50,7 +53,7 @@ def cuts(chance: random.Random) -> Iterator[Cut]:
 
 
 class Disk:
-    """What of the folder `top` is on disk; all that is there now is. For use within `watching`."""
+    """The state of the folder `top` on disk, at first all of it. Used within `watching`."""
 
     def __init__(self, top: Path) -> None:
         self._top = top
@@ -61,7 +64,7 @@ class Disk:
 
     @contextmanager
     def watching(self, then: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Note what is synced. `then` is called after each change of a name, and each sync."""
+        """Record every sync. `then` is called after each sync and each change of a name."""
         with pytest.MonkeyPatch.context() as patch:
             for name in NAMING:
                 patch.setattr(os, name, _followed_by(getattr(os, name), then))
@@ -75,8 +78,10 @@ class Disk:
                     os.close(self._held.pop())
 
     def image(self, path: Path, cut: Cut) -> Image:
-        """What is at a path after a power cut: the bytes of a file, the names of a folder with
-        what they name, nothing."""
+        """Return what is at a path after a power cut.
+
+        That is the bytes of a file, the names of a folder with what they name, or nothing.
+        """
         here = dict(_below(self._top))
         number = self._names(path.parent.stat().st_ino, here, cut).get(path.name)
         return None if number is None else self._what(number, here, cut)
@@ -86,7 +91,7 @@ class Disk:
         if number in self._folders or (path is not None and _is_folder(path)):
             names = self._names(number, here, cut)
             return {name: self._what(inner, here, cut) for name, inner in sorted(names.items())}
-        if path is not None and path.is_symlink():  # in one piece with its name
+        if path is not None and path.is_symlink():  # stored together with its name
             return os.fsencode(os.readlink(path))
         then = self._files.get(number, b"")
         now = then if path is None else path.read_bytes()
@@ -103,7 +108,7 @@ class Disk:
         return found
 
     def _sync(self, fd: int) -> None:
-        """What is synced now. It stays open, so that no other file gets its number."""
+        """Record the state of a synced file. It stays open, so that its inode is not reused."""
         again = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
         self._held.append(again)
         status = os.fstat(again)
@@ -145,7 +150,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _mixed(then: bytes, now: bytes, cut: Cut) -> bytes:
-    """Each sector that was written since is there or not; so is the new length."""
+    """Mix old and new bytes: each later sector is there or not, and so is the new length."""
     if cut.data != "any" or then == now:
         return now if cut.data == "now" else then
     sectors = [

@@ -1,8 +1,8 @@
-"""Folders by chance, with all that a folder can have: as plans, which hypothesis makes and shrinks,
-and on disk.
+"""Random folders with everything that a folder can have: plans for hypothesis, and folders on disk.
 
-A plan is a list of entries, each in a folder of an earlier one. Leaving out any of them leaves a
-plan: what an entry cannot have (a name that is taken, a path that is too long) is left out too.
+A plan is a list of entries, each in the folder of an earlier one. If hypothesis drops any of them,
+the rest is still a plan. Impossible entries (a name that exists, a path that is too long) are
+skipped.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from hypothesis import strategies as st
 from tests.support import trees
 from tests.support.trees import BLOCK, SECOND
 
-LONGEST_PATH = 3000  # below the folder itself, whose path is limited too
+LONGEST_PATH = 3000  # below the folder, whose own path needs room too
 SIZES = [0, 1, 511, 4095, 4096, 4097, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK + 4096]
 SIZES += [3 * BLOCK, 8 * BLOCK + 1, trees.BATCH - 1, trees.BATCH, trees.BATCH + 1]
 OWNERS = [0, 1, 1000, 65534, (1 << 31) + 5, (1 << 32) - 2]
 FIRST, LAST = -(1 << 31), (1 << 63) // SECOND - 1
-"""Seconds: what ext4 can store from on, and what an archive can store up to."""
+"""Seconds: the earliest time of ext4 and the latest time of an archive."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A name in a folder. `above` and `other` count back from the last folder, and the last file or
-    symlink, that was made."""
+    """A name in a folder.
+
+    `above` counts back from the last folder that was made, `other` from the last file or symlink.
+    """
 
     kind: str
     name: bytes
@@ -44,7 +46,7 @@ class Entry:
     xattrs: dict[str, bytes] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """In short: hypothesis warns of long ones, and a warning is an error here."""
+        """Return a short text: hypothesis warns about long ones, and warnings are errors here."""
         plain = asdict(Entry(self.kind, self.name, self.above))
         given = [f"{key}={str(value)[:40]}" for key, value in asdict(self).items()
                  if value != plain[key]]  # fmt: skip
@@ -53,7 +55,7 @@ class Entry:
 
 
 def _as_name(raw: bytes) -> bytes:
-    """The nearest that can be one: mapped and not filtered, which would be nearly all of it."""
+    """Turn bytes into a valid name. Filtering them instead would reject nearly all."""
     raw = raw.replace(b"\0", b"\1").replace(b"/", b"_")[:255]
     return b"_" if raw in (b"", b".", b"..") else raw
 
@@ -101,12 +103,12 @@ entries = st.builds(
     xattrs=st.just({}) | xattrs,
 )
 
-# Several lists, since one of no least length is short on average; and it shrinks to nothing.
+# Several joined lists: one list without a minimum is short on average. Still shrinks to nothing.
 plans = st.tuples(*[st.lists(entries, max_size=14)] * 6).map(lambda lists: [*chain(*lists)])
 
 
 def build(plan: list[Entry], top: Path) -> Path:
-    """Make a plan's folder."""
+    """Make the folder of a plan."""
     top.mkdir()
     has_xattrs = trees.has_xattrs(top)
     folders: list[bytes] = [os.fsencode(top)]
@@ -132,9 +134,9 @@ def build(plan: list[Entry], top: Path) -> Path:
             os.symlink(entry.target, path)
         else:
             _write(path, entry)
-    for path, entry in reversed(made.items()):  # a folder's times when it has all that is in it
+    for path, entry in reversed(made.items()):  # set a folder's times after its content
         _dress(path, entry, has_xattrs)
-    os.utime(top, ns=(0, trees.NANOSECONDS))  # the same whenever a plan is tried again
+    os.utime(top, ns=(0, trees.NANOSECONDS))  # the same in every run of a plan
     return top
 
 
@@ -149,7 +151,7 @@ def _write(path: bytes, entry: Entry) -> None:
 
 
 def _dress(path: bytes, entry: Entry, has_xattrs: bool) -> None:
-    """Attributes: owners by root only, who alone can read what nobody may."""
+    """Set the attributes of a path; owners only as root, who can read everything."""
     mode = entry.mode
     if entry.kind != "symlink":
         if has_xattrs:

@@ -1,8 +1,7 @@
-"""A session without a mount: driven over a socket with the bytes of requests.
+"""A session without a mount, driven over a socket with the bytes of requests.
 
-The tree is small and every number in it is chosen such that the byte 0xDB is in no reply, but for
-the contents of one file. Whatever a reply holds of it beyond that came out of a buffer that was
-used before.
+The tree is small. All numbers in it are chosen so that the byte 0xDB is in no reply, except for the
+content of one file. Any other 0xDB in a reply comes from a reused buffer.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tests.support.kernel import Kernel, Reply
 POISON = 0xDB
 BLOCK = 128 << 10
 WHEN = 1_600_000_000_123_456_789
-# A node is an inode and 1; inodes are counted from the root, level by level, in the order of names.
+# A node is an inode plus 1. Inodes count from the root, level by level, in the order of names.
 NODES = {
     "": 1, "a.txt": 2, "big": 3, "empty": 4, "hard": 2, "link": 5, "poison": 6, "sub": 7,
     "sub/deep": 8, "sub/inner": 9,
@@ -41,14 +40,14 @@ def content(size: int, seed: int) -> bytes:
 
 
 class ColdReading(Reading):
-    """Finds nothing in the page cache."""
+    """Reading that finds nothing in the page cache."""
 
     def _cached(self, piece: FilePiece) -> None:
         return None
 
 
 class GatedReading(ColdReading):
-    """Stops at its first read until the gate is open: what was sent meanwhile is one batch."""
+    """Reading that waits at its first read until the gate opens: earlier requests are one batch."""
 
     gate = threading.Event()
 
@@ -63,7 +62,7 @@ def talk(
     ownership: Ownership | None = None,
     reading: type[Reading] = Reading,
 ) -> Iterator[Kernel]:
-    """A session that serves an archive, and does not spin: it shares this process."""
+    """Serve an archive by a session that does not poll, because it shares this process."""
     with Archive.open(archive) as opened:
         counters, contents = Counters(), CheckedContent(opened, verify)
         filesystem = Filesystem(opened, ownership, counters.json)
@@ -87,6 +86,6 @@ def entry(tree: Path, name: str) -> bytes:
 
 
 def is_well(talking: Kernel, tree: Path) -> bool:
-    """Whether a session still answers rightly."""
+    """Return True if a session still answers correctly."""
     reply = talking.ask(kernel.lookup(1, b"a.txt", 4242))
     return reply == Reply(4242, 0, entry(tree, "a.txt"))

@@ -1,6 +1,6 @@
-"""Folders on disk with everything that a folder can have, and how two of them are compared.
+"""Make folders with everything that a folder can have, and compare two folders.
 
-Nothing here may use the package: what it finds is compared with what the package does.
+This module must not use the package, because its results are compared with the package's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 BLOCK = 128 << 10
 BATCH = 16 * BLOCK
-"""A file larger than this is read in several pieces when it is packed."""
+"""Bytes of a block. Packing reads a larger file in several pieces."""
 
 SIZES = {
     "zero": 0,
@@ -47,7 +47,7 @@ NAMES = [
     b"back\\slash",
     b"*star?[x]",
     b"\x01\x7f",
-    # In order by bytes, but not as paths: "a-b" and "a.b" stand on both sides of "a/".
+    # Sorted by bytes, but not sorted as paths: "a-b" and "a.b" are on both sides of "a/".
     b"a-b",
     b"a.b",
     b"ab",
@@ -64,16 +64,16 @@ YEAR_2100 = 4_102_444_800 * SECOND + 987_654_321
 NANOSECONDS = 1_600_000_000 * SECOND + 123_456_789
 
 
-# ---- making one ----------------------------------------------------------------------------
+# ---- making a folder -----------------------------------------------------------------------
 
 
 def content(size: int, seed: int = 0) -> bytes:
-    """Bytes that are different for every seed and the same in every run."""
+    """Return bytes that differ for every seed and are the same in every run."""
     return random.Random(f"{size} {seed}").randbytes(size)
 
 
 def rich_tree(top: Path) -> Path:
-    """A folder with every kind of entry there is. Attributes that only root may give, for root."""
+    """Make a folder with every kind of entry. As root, set attributes that only root may set."""
     top.mkdir()
     for number, (name, size) in enumerate(SIZES.items()):
         a_file(top / "sizes" / name, size, number)
@@ -143,7 +143,7 @@ def _links(top: Path) -> None:
         ("hard/empty", "nested/a/b/empty too"),
     ):
         os.link(top / old, top / new)
-    with contextlib.suppress(OSError):  # some file systems do not link symlinks
+    with contextlib.suppress(OSError):  # some file systems have no hard links to symlinks
         os.link(folder / "relative", folder / "relative again", follow_symlinks=False)
 
 
@@ -177,7 +177,7 @@ def _times(folder: Path) -> None:
 
 def _modes(folder: Path) -> None:
     modes = [0o400, 0o444, 0o600, 0o644, 0o755, 0o777, 0o1644, 0o2755, 0o4755, 0o6711]
-    if os.geteuid() == 0:  # nobody else could read it
+    if os.geteuid() == 0:  # other users could not read it
         modes.append(0o000)
     for mode in modes:
         a_file(folder / f"file {mode:04o}", 6).chmod(mode)
@@ -187,7 +187,7 @@ def _modes(folder: Path) -> None:
 
 
 def has_xattrs(folder: Path) -> bool:
-    """Whether the file system has extended attributes for users."""
+    """Return True if the file system has extended attributes for users."""
     try:
         os.setxattr(folder, "user.test", b"")
         os.removexattr(folder, "user.test")
@@ -199,7 +199,7 @@ def has_xattrs(folder: Path) -> bool:
 
 
 def plain_tree(top: Path, files: Mapping[str, bytes]) -> Path:
-    """A folder with these files; a name that ends in a slash is an empty folder."""
+    """Make a folder with these files; a name that ends in a slash is an empty folder."""
     top.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         path = top / name
@@ -212,7 +212,7 @@ def plain_tree(top: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def chain(top: Path, levels: int) -> Path:
-    """Folders in folders, with a file in the first, the middle and the last."""
+    """Make nested folders, with a file in the first, the middle and the last."""
     top.mkdir()
     folder = top
     for level in range(levels):
@@ -223,12 +223,12 @@ def chain(top: Path, levels: int) -> Path:
     return top
 
 
-# ---- looking at one ------------------------------------------------------------------------
+# ---- looking at a folder -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Found:
-    """All that matters of a file, folder or symlink."""
+    """All properties of a file, folder or symlink that tests compare."""
 
     kind: str
     mode: int
@@ -255,7 +255,7 @@ KEPT = ("file", "folder", "symlink")
 
 
 def paths(top: Path) -> list[bytes]:
-    """Every path below a folder, and b"." for itself, each folder before what is in it."""
+    """Return every path below a folder, and b"." for the folder; each folder before its content."""
     found, waiting = [], [b"."]
     while waiting:
         path = waiting.pop()
@@ -268,7 +268,7 @@ def paths(top: Path) -> list[bytes]:
 
 
 def snapshot(top: Path) -> dict[bytes, Found]:
-    """What is in a folder, by path."""
+    """Return the content of a folder by path."""
     found = {}
     names: dict[tuple[int, int], list[bytes]] = defaultdict(list)
     identity = {}
@@ -287,7 +287,7 @@ def snapshot(top: Path) -> dict[bytes, Found]:
 def _look(place: bytes, now: os.stat_result) -> Found:
     kind = kind_of(now)
     found = Found(kind, stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid, now.st_mtime_ns)
-    if kind == "folder":  # its links and size are the file system's own
+    if kind == "folder":  # its links and size depend on the file system
         return replace(found, xattrs=xattrs(place))
     found = replace(found, links=now.st_nlink, size=now.st_size)
     if kind == "symlink":
@@ -311,7 +311,7 @@ def xattrs(path: bytes | Path) -> tuple[tuple[str, bytes], ...]:
 
 
 def differences(real: Path, other: Path) -> list[str]:
-    """What is not the same in two folders; of the first, only what an archive keeps counts."""
+    """Return the differences of two folders; of the first, only what an archive keeps counts."""
     left = {path: each for path, each in snapshot(real).items() if each.kind in KEPT}
     right = snapshot(other)
     lines = [f"only in the first: {path!r}" for path in left if path not in right]
@@ -335,7 +335,7 @@ def rsync_is_there() -> bool:
 
 
 def rsync_differences(real: Path, other: Path) -> list[str]:
-    """What rsync would change to make the second like the first, fifos and sockets left alone."""
+    """Return the changes that rsync would make to the second folder, except fifos and sockets."""
     command = [
         "rsync",
         "-aXHn",

@@ -1,4 +1,4 @@
-"""Files that a resumable writer has not finished, and readers of them."""
+"""Unfinished files of resumable writers, and readers that follow them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def journal_of(path: Path) -> Path:
 
 
 def flushed(path: Path, records: list[bytes], n: int | None = None) -> FileWriter:
-    """A writer at work, that has flushed these records one by one."""
+    """Return an open writer that has flushed these records one by one."""
     writer = FileWriter(path, n, resumable=True)
     for record in records[writer.count :]:
         writer.write_one(record)
@@ -33,7 +33,7 @@ def flushed(path: Path, records: list[bytes], n: int | None = None) -> FileWrite
 
 
 def interrupted(path: Path, records: list[bytes], n: int | None = None) -> None:
-    """Leave what a killed writer leaves that had flushed these records one by one."""
+    """Leave an unfinished file, as a writer that was killed after flushing these records does."""
     writer = flushed(path, records, n)
     writer._file.abandon()
 

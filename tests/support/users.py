@@ -1,4 +1,4 @@
-"""Scripts that run as an ordinary user, whoever runs the tests."""
+"""Run scripts as an ordinary user, also when root runs the tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support import handmade
 
 NOBODY = 65534
 _CANNOT = 77
-# Everything is imported before: the user may not be allowed to read the packages.
+# Imports come first: afterwards, the ordinary user may not be allowed to read the packages.
 _PREAMBLE = f"""
 import contextlib, errno, json, os, stat, sys, traceback, warnings
 import ffrecord, ffrecord.cli, ffrecord.archive.extract
@@ -32,7 +32,7 @@ if os.geteuid() == 0:
 
 @contextlib.contextmanager
 def reachable(folder: Path) -> Iterator[Path]:
-    """A folder of an ordinary user's own, in one that pytest keeps to the user who runs it."""
+    """Yield a folder that an ordinary user owns and can reach, in spite of pytest's private one."""
     changed = []
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)
@@ -50,7 +50,7 @@ def reachable(folder: Path) -> Iterator[Path]:
 
 
 def run(script: str, *arguments: str | Path, imports: str = "") -> str:
-    """What a script prints that an ordinary user runs, who need not be able to read `imports`."""
+    """Run a script as an ordinary user, and return its output. `imports` run before as root."""
     process = handmade.python(imports + _PREAMBLE + script, *map(str, arguments))
     try:
         out, err = process.communicate(timeout=600)

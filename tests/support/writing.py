@@ -1,4 +1,4 @@
-"""A file that may be replaced, disks that lack something, and streams to be written."""
+"""A file that may be replaced, file systems that lack a feature, and streams to write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.handmade import OLD
 
 
 def untouched(path: Path) -> bool:
-    """The file is as it was, and nothing else is in its folder."""
+    """Return True if the file is as before, and its folder contains nothing else."""
     return path.read_bytes() == OLD and os.listdir(path.parent) == [path.name]
 
 
@@ -45,7 +45,7 @@ def without_insert_range(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Pattern(io.RawIOBase):
-    """A stream of `size` bytes that are never all in memory."""
+    """A stream of `size` bytes that are never in memory all at once."""
 
     BLOCK = bytes(range(256)) * 4096
 

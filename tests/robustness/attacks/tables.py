@@ -96,7 +96,7 @@ def there_are_no_records() -> Archive:
     return record_bytes([])
 
 
-@attack(IndexStructureError, "bytes where")
+@attack(IndexStructureError, "its tables need")
 def bytes_are_left_over_after_the_tables() -> list[Archive]:
     draft = sample()
     return [sealed(draft.files, draft.image() + bytes(extra)) for extra in (1, 8, 4096)]

@@ -1,1 +1,1 @@
-"""Every parser of the package, fed with what no writer writes. `scripts/fuzz` runs it for long."""
+"""Fuzzers: feed every parser of the package with malformed input. `scripts/fuzz` runs them."""

@@ -1,4 +1,4 @@
-"""The command line of scripts/fuzz."""
+"""Command line of scripts/fuzz."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main() -> int:
 
 
 def _fails(name: str) -> bool:
-    """In a process of its own: libFuzzer ends the one that it is in, without cleaning up."""
+    """Fuzz one parser in its own process, because libFuzzer ends that process without cleanup."""
     arguments = [each for each in sys.argv[1:] if each not in ("all", *table.PLACES)]
     command = [sys.executable, "-m", "tests.robustness.fuzzing", name, "--alone", *arguments]
     with tempfile.TemporaryDirectory(prefix="ffrecord-fuzz-", dir=in_memory()) as top:
@@ -37,7 +37,7 @@ def _fails(name: str) -> bool:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="scripts/fuzz", description="Feed a parser with what no writer writes."
+        prog="scripts/fuzz", description="Feed parsers with malformed input."
     )
     parser.add_argument(
         "parser",
@@ -48,17 +48,21 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--runs", type=int, default=1_000_000, help="executions of each parser")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, help="end each parser after that, if not before")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        help="stop each parser after this time, even if --runs is not reached",
+    )
     parser.add_argument(
         "--engine", choices=["atheris", "own"],
         default="atheris" if campaign.has_atheris() else "own",
-        help="atheris is guided by coverage; own by outcomes, and looks at memory too",
+        help="atheris is guided by coverage, own by outcomes; own also checks memory",
     )  # fmt: skip
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     unknown = {*options.parser} - {"all", *table.PLACES}
     if unknown:
-        parser.error(f"there is no parser {' '.join(sorted(unknown))}")
+        parser.error(f"unknown parser {' '.join(sorted(unknown))}; see --help for all names")
     return options
 
 
@@ -68,7 +72,7 @@ def _one(options: argparse.Namespace) -> int:
     if options.engine == "atheris":
         make = partial(table.make, name)
         campaign.run_atheris(make, options.runs, options.seed, options.minutes)
-        return 1  # not reached: it ends the process
+        return 1  # not reached: run_atheris ends the process
     try:
         target = table.make(name)
         print(campaign.run_own(target, options.runs, options.seed, options.minutes))

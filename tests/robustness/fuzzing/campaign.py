@@ -1,8 +1,7 @@
-"""A campaign: one target, many inputs, and how often what came of them.
+"""A campaign: one target, many inputs, and a count of the outcomes.
 
-Two engines feed the same targets. atheris knows which lines an input has reached; where it is not
-installed, `own` keeps the inputs that came to something new: an error, or a reason for one, that
-none before did.
+Two engines feed the same targets. atheris knows which lines an input has reached. Without atheris,
+`own` keeps the inputs with a new outcome: an error, or a place that raises it, not seen before.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from tests.robustness.fuzzing.mutate import LARGEST, Mutator
 from tests.robustness.fuzzing.target import EscapeError, Outcome, Target, try_one
 
 SECONDS = 120
-"""After which an input hangs, also on a busy machine. They take some milliseconds."""
+"""Seconds after which an input counts as hanging, even on a busy machine. Normal: milliseconds."""
 
-SEALED = 0.85  # of the inputs; the others have whatever checksums chance left
+SEALED = 0.85  # part of the inputs that get correct checksums
 MOST_KEPT = 512
 WARM_UP = 2000
 LOOK_AT_MEMORY = 500
@@ -36,7 +35,7 @@ LOOK_AT_MEMORY = 500
 
 @dataclass
 class Tally:
-    """What came of the inputs so far."""
+    """Counts of the outcomes so far."""
 
     target: Target
     started: float = field(default_factory=time.monotonic)
@@ -45,7 +44,7 @@ class Tally:
     executions: int = 0
 
     def count(self, data: bytes) -> bool:
-        """Try one input; whether what came of it is new."""
+        """Try one input; return True if its outcome is new."""
         self.executions += 1
         try:
             outcome = try_one(self.target, data)
@@ -72,7 +71,7 @@ def told(error: EscapeError) -> str:
 
 
 def inputs(target: Target, generator: random.Random) -> Iterator[tuple[bytes, list[bytes]]]:
-    """Spoiled seeds without an end. Whoever appends an input to the list makes it a seed."""
+    """Yield mutated seeds without end, each with the list of seeds, which the caller may extend."""
     pool = list(target.seeds)
     mutator = Mutator(generator, target.tokens, in_place=target.in_place)
     for seed in target.seeds:
@@ -83,7 +82,7 @@ def inputs(target: Target, generator: random.Random) -> Iterator[tuple[bytes, li
 
 
 def run_own(target: Target, runs: int, seed: int, minutes: float | None = None) -> Tally:
-    """By our own mutator; memory and time are looked at. Raises EscapeError."""
+    """Run our own mutator, and check memory and time. Raises EscapeError."""
     generator = random.Random(f"{target.name} {seed}")
     tally = Tally(target)
     peak = _Memory(target)
@@ -102,7 +101,7 @@ def run_own(target: Target, runs: int, seed: int, minutes: float | None = None) 
 
 
 class _Memory:
-    """The most that this process ever had, from the end of a warm-up on."""
+    """Check of the highest memory use of this process since the end of a warm-up."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -119,7 +118,7 @@ class _Memory:
 
 @contextmanager
 def no_longer_than(seconds: int) -> Iterator[None]:
-    """TimeoutError, which is no error of ours, for what takes longer."""
+    """Raise TimeoutError, which counts as an escape, if the block takes longer."""
 
     def ring(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"took more than {seconds} s")
@@ -141,8 +140,10 @@ def has_atheris() -> bool:
 
 
 def run_atheris(make: Any, runs: int, seed: int, minutes: float | None = None) -> None:
-    """In this process, which it ends: libFuzzer does not return, nor does Python's own end come.
-    `make` imports what is fuzzed."""
+    """Run atheris in this process, and end the process: libFuzzer does not return or clean up.
+
+    `make` imports the code to fuzz.
+    """
     import atheris
 
     with atheris.instrument_imports(include=["ffrecord", "ffrecord_fuse"]):
@@ -172,7 +173,7 @@ def run_atheris(make: Any, runs: int, seed: int, minutes: float | None = None) -
             print(tally, flush=True)
             os._exit(0)
 
-    corpus = tempfile.mkdtemp()  # it grows, and goes with the folder that it is in
+    corpus = tempfile.mkdtemp()  # it grows; removed with the folder that contains it
     for number, data in enumerate(target.seeds):
         with open(os.path.join(corpus, str(number)), "wb") as file:
             file.write(data)

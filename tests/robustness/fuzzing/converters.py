@@ -1,4 +1,4 @@
-"""Files of other formats, as `ffrecord convert` reads them."""
+"""Targets: files of other formats, as `ffrecord convert` reads them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORDS = [b"one", b"", b"three" * 9]
 
 
 def _reader(module: ModuleType) -> Callable[[bytes], list[bytes]]:
-    """Bytes to the records that a module finds in them, and as many as it counts."""
+    """Return a function from bytes to the records that a module reads. It checks their count."""
     scratch = Scratch(folder() / "source")
 
     def read(data: bytes) -> list[bytes]:
@@ -72,7 +72,7 @@ def _recordio(name: str, dialect: str, chunk: Callable[[list[bytes], str], bytes
     def run(data: bytes) -> str:
         got = read(data)
         expected = None
-        with suppress(Exception):  # ours skips what may be skipped, and takes several gzip members
+        with suppress(Exception):  # ours skips skippable chunks, and accepts several gzip members
             expected = foreign.read_recordio(data, dialect)
         if expected is None:
             return "records that the other reader refuses"
@@ -104,7 +104,7 @@ def recordio_go() -> Target:
 
 
 def snappy_data() -> Target:
-    """Blocks, and frames if the first byte is odd."""
+    """Fuzz snappy blocks; frames if the first byte is odd."""
 
     def run(data: bytes) -> str:
         if data[:1] and data[0] & 1:
@@ -153,7 +153,9 @@ def bags() -> Target:
         got = read(data)
         ends = struct.pack(f"<{len(got)}Q", *accumulate(map(len, got)))
         whole = b"".join(got)
-        assert data in (whole + ends, whole + bytes(8) + ends, b""), "not all of the bag"
+        assert data in (whole + ends, whole + bytes(8) + ends, b""), (
+            "the bag does not account for all bytes"
+        )
         return "records" if got else "nothing"
 
     seeds = tuple(foreign.single_bag(RECORDS, version) for version in (0, 1))
@@ -188,7 +190,7 @@ def granular_datasets() -> Target:
         return "rows" if got else "nothing"
 
     tokens = (b'"array"', b'"tree"', b'"utf8"', b"|O", b"\xa1_", b"\xc4", b"null")
-    errors = (FFRecordError, FileNotFoundError)  # a spec may name any field
+    errors = (FFRecordError, FileNotFoundError)  # a spec may name a field without a file
     return Target("granular", run, seeds, tokens=tokens, errors=errors)
 
 
@@ -196,7 +198,7 @@ def granular_datasets() -> Target:
 
 
 def heaps() -> Target:
-    """Those that are taken could be walked through as the library does, and it would end."""
+    """Fuzz HDF5 heaps: the HDF5 library must be able to walk through every accepted heap."""
     scratch = Scratch(folder() / "file.h5")
     objects = struct.pack("<HH4xQ", 1, 1, 5) + b"hello\0\0\0" + struct.pack("<HH4xQ", 0, 0, 56)
     heap = (b"GCOL\1\0\0\0" + struct.pack("<Q", 96) + objects).ljust(96, b"\0")
@@ -239,7 +241,7 @@ def a_tar(flavour: int, compression: str = "") -> bytes:
 
 
 def with_checksums(data: bytes) -> bytes:
-    """Tar headers with right checksums: what is damaged in them must get as far as it can."""
+    """Return a tar with correct header checksums, so that other damage reaches deeper code."""
     changed = bytearray(data)
     for at in range(0, len(changed) - 511, 512):
         if changed[at + 257 : at + 262] == b"ustar":
@@ -249,7 +251,7 @@ def with_checksums(data: bytes) -> bytes:
 
 
 def _small_tar() -> bytes:
-    """One file, without the blocks at the end that fill a record of a tape."""
+    """Return a tar of one file, without the padding blocks at its end."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:", format=tarfile.USTAR_FORMAT) as file:
         info = tarfile.TarInfo("folder/name")

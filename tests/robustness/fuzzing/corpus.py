@@ -1,9 +1,9 @@
-"""Bad files of every kind, from a seed: written, looked at with every command, and taken away.
+"""Malformed files of every kind, made from a seed: written, tried with every command, removed.
 
-They are not stored: the same seed makes the same files. What is right is one of our errors in one
-line and with its exit code, or an answer; never a traceback, and never more memory than the file
-and 16 MiB. A hole counts as far as salvage searches any file. To try some and print what came of
-each: `python -m tests.robustness.fuzzing.corpus COUNT SEED`.
+The files are not stored: the same seed makes the same files. A right outcome is an answer, or one
+of our errors in one line with its exit code. A traceback is wrong, and so is more memory than the
+file and 16 MiB. A hole counts as part of the file as far as salvage searches any file. To try some
+files and print their outcomes: `python -m tests.robustness.fuzzing.corpus COUNT SEED`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.robustness.fuzzing.mutate import Mutator
 from tests.robustness.fuzzing.scratch import in_memory
 from tests.robustness.fuzzing.target import MEMORY
 
-SECONDS = 600  # a machine may be busy
+SECONDS = 600  # long, because the machine may be busy
 CODES = {
     0, 1, 2, 13,
     *(each.exit_code for each in vars(errors).values() if hasattr(each, "exit_code")),
@@ -43,16 +43,16 @@ CODES = {
 
 @dataclass(frozen=True)
 class BadFile:
-    """Files by name, and which of them the commands are given."""
+    """Files by name, and the one that the commands get."""
 
     kind: str
     files: dict[str, bytes]
     name: str
-    holes: int = 0  # zeros after it that take no room on the disk
+    holes: int = 0  # bytes of a hole after its content
 
 
 def bad_files(count: int, seed: int) -> Iterator[BadFile]:
-    """All kinds in turn."""
+    """Yield malformed files of all kinds in turn."""
     generator = random.Random(seed)
     for number in range(count):
         kind = list(_KINDS)[number % len(_KINDS)]
@@ -86,7 +86,7 @@ def _unfinished(kind: str, generator: random.Random) -> BadFile:
 
 
 def _sparse(kind: str, generator: random.Random) -> BadFile:
-    """A header, or an index, of nothing but zeros, that the size of the file makes room for."""
+    """Make a header or an index of zeros only, with a hole that makes the file large enough."""
     n = generator.choice((1 << 21, 1 << 30)) + generator.randrange(1 << 16)
     if generator.random() < 0.5:
         crc = generator.choice((0, 1))
@@ -113,7 +113,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-# ---- looking at them -------------------------------------------------------------------------
+# ---- running the commands --------------------------------------------------------------------
 
 
 def commands(path: str, out: str, kind: str) -> list[list[str]]:
@@ -126,7 +126,7 @@ def commands(path: str, out: str, kind: str) -> list[list[str]]:
 
 
 def looked_at(bad: BadFile, top: Path) -> list[str]:
-    """The outcome of every command, in a folder of its own. AssertionError for what escapes."""
+    """Return the outcome of every command on a file, or raise AssertionError if one is wrong."""
     for name, content in bad.files.items():
         (top / name).parent.mkdir(exist_ok=True)
         (top / name).write_bytes(content)
@@ -145,7 +145,10 @@ def looked_at(bad: BadFile, top: Path) -> list[str]:
             code = main([f"{each}{number}" if each.endswith("/out") else each for each in command])
         lines = [line for line in err.getvalue().splitlines() if "warning: " not in line]
         assert code in CODES, (command, code)
-        several = command[0] == "extract" or code in (0, 1)  # a line for each damaged file
+        several = command[0] == "extract" or code in (
+            0,
+            1,
+        )  # these print a line for each damaged file
         assert len(lines) <= 1 or several, (command, lines)
         assert all(line.startswith("ffrecord: ") or code in (0, 1) for line in lines), lines
         assert code in (0, 1) or lines, command
@@ -155,8 +158,8 @@ def looked_at(bad: BadFile, top: Path) -> list[str]:
 
 
 def run(count: int, seed: int) -> None:
-    """Try `count` files, and print the outcomes of each as a line of JSON."""
-    assert tfrecord.masked_crc(b"")  # loads what is loaded when it is first needed
+    """Try `count` files, and print the outcomes of each file as a line of JSON."""
+    assert tfrecord.masked_crc(b"")  # load modules that are imported on first use
     most = 0
     for number, bad in enumerate(bad_files(count, seed)):
         with tempfile.TemporaryDirectory(prefix="ffrecord-fuzz-", dir=in_memory()) as top:
@@ -164,10 +167,10 @@ def run(count: int, seed: int) -> None:
             if os.path.exists(top):
                 shutil.rmtree(os.path.join(top, "out"), ignore_errors=True)
         used = memory.peak()
-        # The first of each kind load modules, threads and buffers.
+        # The first files of each kind load modules, threads and buffers.
         if number >= 2 * len(_KINDS):
             size = sum(map(len, bad.files.values())) + min(bad.holes, 3 * broken_header.SCANNED)
-            assert used - most <= MEMORY + size, f"{bad.kind}: {used - most} bytes more"
+            assert used - most <= MEMORY + size, f"{bad.kind}: took {used - most} bytes more memory"
         most = max(most, used)
         print(json.dumps([bad.kind, outcomes]), flush=True)
 

@@ -1,4 +1,4 @@
-"""Datasets: specs, the files that belong to one, and the values in their records."""
+"""Targets: datasets, their specs, their files and the values in their records."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _dataset(path: Path, types: dict[str, str]) -> bytes:
 
 
 def _sealed(data: bytes) -> bytes:
-    """The record files, and what the spec says of their headers."""
+    """Return the files with correct checksums, also of headers in the spec."""
     files = split(data, NAMES)
     for name in NAMES[1:]:
         files[name] = sealed_with_records(files[name])[:65535]
@@ -96,7 +96,7 @@ def _sealed(data: bytes) -> bytes:
 
 
 def folders() -> Target:
-    """Opened, and every datapoint read: what is there agrees with the bounds of its sequences."""
+    """Fuzz the files of a dataset: open it and read every datapoint within its bounds."""
     top = folder()
     warnings.simplefilter("ignore", LegacyFileWarning)
     seeds = tuple(
@@ -124,7 +124,7 @@ def folders() -> Target:
         return "read"
 
     tokens = (b"int", b"[]", b"json", b'"length": 4')
-    errors = (FFRecordError, FileNotFoundError)  # a spec may name any field
+    errors = (FFRecordError, FileNotFoundError)  # a spec may name a field without a file
     return Target("dataset", run, seeds, _sealed, tokens, errors, in_place=True)
 
 
@@ -170,8 +170,10 @@ def _seeds() -> tuple[bytes, ...]:
 
 
 def values() -> Target:
-    """The first byte says which type the others are to be. What a value may unpack to is limited
-    to less than usual: a million gigabytes would take long."""
+    """Fuzz encoded values. The first byte chooses the type.
+
+    The limit of an unpacked value is lower than usual, because unpacking gigabytes takes long.
+    """
     images.MOST_PIXELS = compression.LARGEST_VALUE = _SMALL
     decode: dict[str, Callable[[Any], Any]] = dict(decoders)
     for type_ in TYPES[len(decoders) :]:
@@ -184,7 +186,7 @@ def values() -> Target:
         read = _REFERENCES.get(type_)
         try:
             expected = value if read is None else read(data[1:])
-        except ValueError:  # numpy wants its headers without a control character, and so on
+        except ValueError:  # numpy refuses more, such as control characters in headers
             return f"{type_} that others refuse"
         assert np.array_equal(value, expected) or repr(value) == repr(expected)
         return type_

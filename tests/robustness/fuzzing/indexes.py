@@ -1,4 +1,4 @@
-"""The index of a packed folder: ours, the original's pickle, whole archives, and their shards."""
+"""Targets: our index, the original's pickle, whole archives and their shards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support import handmade
 
 DRAFT = sample()
 SIZES = [*(len(each) for each in DRAFT.files), 2 * 131072 + 5]
-"""Of the records that an image may name: those of the sample, and a large one."""
+"""Sizes of the records that an image may name: those of the sample, and a large one."""
 
 OWNER = os.stat(os.sep)
 NUMBERS = (0o040755, 0o100644, 0o120777, (1 << 32) - 1)
@@ -80,9 +80,9 @@ def index() -> Target:
         try:
             found = Index("folder.ffr", data, sizes)
         except IndexStructureError:
-            assert expected is None, "refused, and is right"
+            assert expected is None, "a valid index is refused"
             raise
-        assert expected is not None, "taken, and is wrong"
+        assert expected is not None, "an invalid index is accepted"
         return _compared(found, expected)
 
     tokens = (*(struct.pack("<I", number) for number in NUMBERS), b"..", b".", b"/", b"\0")
@@ -90,7 +90,7 @@ def index() -> Target:
 
 
 def _compared(found: Index, expected: reference.Index) -> str:
-    """Every name, from the root down and all at once, leads to what the tables say."""
+    """Check that every name, from the root down and all at once, leads to the expected inode."""
     paths = {0: b""}
     spelled: list[bytes] = []
     inodes: list[int] = []
@@ -111,14 +111,14 @@ def _compared(found: Index, expected: reference.Index) -> str:
             if found.status(inode).is_folder:
                 paths[inode] = path + b"/"
     for inode, due_inode in zip(found.find(spelled).tolist(), inodes, strict=True):
-        assert inode in (due_inode, MISSING)  # a wrong hash is slow, not wrong
+        assert inode in (due_inode, MISSING)  # a wrong hash makes a lookup slow, not wrong
     for inode in range(len(found)):
         odd |= _looked_at(found, expected, inode)
     return "odd attributes" if odd else "sound"
 
 
 def _looked_at(found: Index, expected: reference.Index, inode: int) -> bool:
-    """One inode; whether something of it was refused when it was asked for."""
+    """Compare one inode; return True if a part of it was refused on access."""
     status, (data, length, mtime, row, _) = found.status(inode), expected.inodes[inode]
     mode, uid, gid, links, first, count = expected.attributes[row]
     assert (status.mode, status.uid, status.gid, status.links) == (mode, uid, gid, links)
@@ -151,8 +151,11 @@ def _looked_at(found: Index, expected: reference.Index, inode: int) -> bool:
 
 
 class _OnlyFolders(pickle._Unpickler):
-    """Python's own, without anything that it could call but the one class. Not the one in C: that
-    reads a stream with one frame inside another differently than the same as bytes."""
+    """Python's own unpickler, restricted to the class OrderedDict.
+
+    The Python version, not the one in C: that reads a stream with a frame inside another frame
+    differently from the same bytes in memory.
+    """
 
     asked_for_more = False
 
@@ -179,8 +182,8 @@ def pickles() -> Target:
         python = _OnlyFolders(io.BytesIO(data))
         try:
             expected = python.load()
-        except Exception:  # it may refuse more: a mark where none should be
-            assert not python.asked_for_more, "taken, with a call in it"
+        except Exception:  # it may refuse more, such as a misplaced mark
+            assert not python.asked_for_more, "a pickle with a call is accepted"
             expected = found
         assert found == expected
         tree = _tree(data)
@@ -190,7 +193,7 @@ def pickles() -> Target:
 
 
 def _tree(data: bytes) -> bool:
-    """What is made of it; whether its names and records can be."""
+    """Build the tree; return False if its names or records are refused."""
     try:
         tree = legacy.read_tree("folder.ffr", LEGACY_MAGIC + data, [5, 7], OWNER, 1000)
     except IndexStructureError:
@@ -205,7 +208,7 @@ def _tree(data: bytes) -> bool:
 
 
 def sealed_archive(data: bytes) -> bytes:
-    """The index's checksum, then those of all records and of the header."""
+    """Return an archive with correct checksums of its index, records and header."""
     found = reference.header(records.sealed(data))
     if found is not None and found[0] and len(data) - found[1][-2] >= 24:
         length, _, version, magic = struct.unpack("<QII8s", data[-24:])
@@ -223,7 +226,7 @@ ARCHIVES = (
 
 
 def archives() -> Target:
-    """From the file to the content of every file in it."""
+    """Fuzz whole archives: open one and read every file in it."""
     scratch = Scratch(folder() / "folder.ffr")
     warnings.simplefilter("ignore", LegacyFileWarning)
 
@@ -242,13 +245,13 @@ _SHARDS = sharded(sample())
 
 
 def joined(files: dict[str, bytes]) -> bytes:
-    """Some files as one input: how long each is, and all of them end to end."""
+    """Join files into one input: the length of each, then all of them end to end."""
     lengths = [len(each) for each in files.values()]
     return struct.pack(f"<{len(files)}H", *lengths) + b"".join(files.values())
 
 
 def split(data: bytes, names: list[str]) -> dict[str, bytes]:
-    """As `joined` had it; what is left over belongs to the last."""
+    """Split an input as `joined` made it; leftover bytes belong to the last file."""
     front = 2 * len(names)
     lengths = struct.unpack(f"<{len(names)}H", data[:front].ljust(front, b"\0"))
     files, at = {}, front
@@ -260,7 +263,7 @@ def split(data: bytes, names: list[str]) -> dict[str, bytes]:
 
 
 def sealed_shards(data: bytes) -> bytes:
-    """Each file; what the index says of the others' headers chance may have left as it was."""
+    """Correct the checksums of each file, but not the shards' checksums in the index."""
     files = split(data, list(_SHARDS))
     return joined({name: sealed_archive(each)[:65535] for name, each in files.items()})
 

@@ -1,6 +1,6 @@
-"""Bytes, spoiled by chance: flipped, cut, repeated, and with numbers that mean trouble in them.
+"""Mutate bytes at random: flip, cut, repeat, and insert numbers that often cause trouble.
 
-The same seed gives the same bytes, on every machine.
+The same seed gives the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ NUMBERS = (
     1 << 61, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1,
 )  # fmt: skip
 LARGEST = 4096
-"""Bytes. What is wrong with a file shows in a small one; the exceptions have tests of their own."""
+"""Most bytes of an input. Small files show nearly all problems; other tests cover the rest."""
 
 
 class Mutator:
-    """Spoils bytes in one to four places.
+    """Mutates bytes in one to four places.
 
     Args:
-        generator: where chance comes from.
-        tokens: pieces that mean something in the format.
-        in_place: mostly without moving anything, for formats in which every place counts.
+        generator: source of random numbers.
+        tokens: byte strings that have a meaning in the format.
+        in_place: True to move bytes rarely, for formats with fixed positions.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Mutator:
     ) -> None:
         self._random = generator
         self._tokens = tokens
-        self._over = 0.95 if in_place else 0.4  # how often a piece goes over what was there
+        self._over = 0.95 if in_place else 0.4  # how often a piece overwrites, not inserts
         self._still = [self._number, self._number, self._number, self._flip, self._byte, self._copy]
         self._still += [self._token] * (3 * bool(tokens))
         self._ways = [*self._still, self._delete, self._insert, self._cut]
@@ -56,7 +56,7 @@ class Mutator:
             data[self._at(data, 1)] = self._random.randrange(256)
 
     def _number(self, data: bytearray) -> None:
-        """Another number where one may be: mostly at a multiple of its width, in either order."""
+        """Replace a number, mostly at a multiple of its width, in either byte order."""
         width = self._random.choice((1, 2, 4, 4, 8, 8))
         if len(data) < width:
             return
@@ -76,7 +76,7 @@ class Mutator:
         data[at : at + width] = (number % (1 << 8 * width)).to_bytes(width, order)  # type: ignore[arg-type]
 
     def _copy(self, data: bytearray) -> None:
-        """A piece of it once more, in between or over something else."""
+        """Insert a copy of a piece, or overwrite another piece with it."""
         begin = self._at(data)
         piece = data[begin : begin + self._length()]
         at = self._at(data)

@@ -1,4 +1,4 @@
-"""Record files, what salvage makes of them, and the journals of unfinished ones."""
+"""Targets: record files, salvage, and the journals of unfinished files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILES = (
 
 
 def sealed(data: bytes) -> bytes:
-    """A header whose checksum holds, if its count is one that can be."""
+    """Return a header with a correct checksum, if its count is possible."""
     if len(data) < 12:
         return data
     crc, n = struct.unpack_from("<Iq", data)
@@ -47,7 +47,7 @@ def sealed(data: bytes) -> bytes:
 
 
 def sealed_with_records(data: bytes) -> bytes:
-    """Also the checksums of its records, as far as they have a beginning and an end."""
+    """Return a file with correct checksums of the header and of all records inside the file."""
     found = reference.header(sealed(data))
     if found is None:
         return sealed(data)
@@ -68,9 +68,9 @@ def header() -> Target:
         try:
             found = read_header(source, check=True)
         except FFRecordError:
-            assert expected is None, "refused, and is right"
+            assert expected is None, "a valid header is refused"
             raise
-        assert expected is not None, "taken, and is wrong"
+        assert expected is not None, "an invalid header is accepted"
         assert (found.checksums.tolist(), found.offsets.tolist()) == expected
         return "legacy" if found.legacy else "whole"
 
@@ -78,14 +78,14 @@ def header() -> Target:
 
 
 def reading() -> Target:
-    """The records themselves, each one right or an error that names it."""
+    """Fuzz reading: each record is right, or an error names it."""
     scratch = Scratch(folder() / "file.ffr")
     warnings.simplefilter("ignore", LegacyFileWarning)
 
     def run(data: bytes) -> str:
         expected = reference.header(data)
         with FileReader(scratch.fill(data), mode="buffered") as reader:
-            assert expected is not None, "taken, and is wrong"
+            assert expected is not None, "an invalid file is accepted"
             checksums, offsets = expected
             due = [data[begin:end] for begin, end in pairwise(offsets)]
             damaged = [i for i, each in enumerate(due) if zlib.crc32(each) != checksums[i]]
@@ -105,7 +105,7 @@ def reading() -> Target:
 
 
 def salvage() -> Target:
-    """What is kept has its checksum, lies in the file, and overlaps nothing that is kept."""
+    """Fuzz salvage: saved records match their checksums, lie in the file and do not overlap."""
     scratch = Scratch(folder() / "file.ffr")
     source = Source(scratch.path, direct=False)
 
@@ -141,7 +141,7 @@ BODY = b"".join(RECORDS)
 
 
 def journal_bytes(settled: int, n: int | None, begin: int, count: int = len(RECORDS)) -> bytes:
-    """A journal of RECORDS, by hand."""
+    """Return a journal of RECORDS, made by hand."""
     fields = struct.pack("<8sqqQ", b"FFRPART1", -1 if n is None else n, begin, 0x1234567890)
     raw, end = bytearray(fields + bytes(32)), begin
     struct.pack_into("<q", raw, 40, settled)
@@ -175,7 +175,7 @@ JOURNALS = (
 
 
 def journals() -> Target:
-    """Parsed as the document says, and what salvage claims from them."""
+    """Fuzz journals: parsed as docs/format.md says, and compared with the claims of salvage."""
 
     def run(data: bytes) -> str:
         expected, found = reference.journal(data), journal.parse(data)
@@ -196,7 +196,7 @@ def journals() -> Target:
 
 
 def resuming() -> Target:
-    """A writer that goes on: with the records that the journal and the file prove, or not."""
+    """Fuzz resuming: a writer continues only with records that the journal and the file prove."""
     top = folder()
     target = str(top / "file")
     log, partial = Scratch(top / ".file.partial.journal"), top / ".file.partial"
@@ -213,7 +213,7 @@ def resuming() -> Target:
                 writer.suspend()
         finally:
             after = os.path.getsize(partial)
-        assert parsed is not None, "went on without a journal"
+        assert parsed is not None, "resumed without a journal"
         whole, begin = [], parsed.begin
         for entry in parsed.entries:
             if entry is None or not begin <= entry[0]:

@@ -1,6 +1,6 @@
-"""Slow readers of our formats, written from docs/format.md alone: the package is not used here.
+"""Slow readers of our formats, written from docs/format.md alone: they do not use the package.
 
-Each gives what a file holds, or None if the document forbids it.
+Each returns the content of a file, or None if the specification forbids the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Rows: TypeAlias = "list[tuple[int, ...]]"
 
 
 def header(data: bytes) -> tuple[list[int], list[int]] | None:
-    """Checksums and offsets of a record file, the file's end after the last offset."""
+    """Return the checksums and offsets of a record file; the last offset is the end of the file."""
     if len(data) < 12:
         return None
     crc, n = struct.unpack_from("<Iq", data)
@@ -71,7 +71,7 @@ _TABLES = (
 
 @dataclass(frozen=True)
 class Index:
-    """The tables of an image, and the names of its entries."""
+    """Tables of an image, and the names of its entries."""
 
     inodes: Rows
     entries: Rows
@@ -90,12 +90,15 @@ class Index:
 
 
 class _WrongError(Exception):
-    """The document forbids it."""
+    """The specification forbids this."""
 
 
 def index(image: bytes, sizes: list[int]) -> Index | None:
-    """An index whose records have these sizes, if all rules hold that a reader must check before
-    anything is looked up (names of attributes and NULs in targets are for later)."""
+    """Return an index whose records have these sizes, or None if it breaks a rule.
+
+    Only the rules that a reader must check before a lookup count. Names of attributes and NULs in
+    targets are checked later.
+    """
     try:
         found = _tables(image)
         _check_attributes(found)
@@ -115,7 +118,7 @@ def _require(right: bool) -> None:
 def _tables(image: bytes) -> Index:
     counts = struct.unpack_from("<10Q", image)
     inodes, entries, hashes, attributes, xattrs, large, _, shards, texts, names = counts
-    _require(sum(counts) <= len(image))  # a row has at least a byte
+    _require(sum(counts) <= len(image))  # a row has at least one byte
     _require(inodes <= entries + 1 and hashes <= entries and attributes <= inodes)
     _require(large <= inodes and names <= 255 * entries)
     _require(texts <= 4095 * inodes + (255 + 65536) * xattrs + 255 * shards)
@@ -136,7 +139,7 @@ def _tables(image: bytes) -> Index:
 
 
 def _aligned(image: bytes, end: int) -> int:
-    """The next multiple of 8, with zeros up to it."""
+    """Return the next multiple of 8, and require zeros up to it."""
     after = -(-end // 8) * 8
     _require(after <= len(image) and not any(image[end:after]))
     return after
@@ -157,7 +160,7 @@ def _check_attributes(found: Index) -> None:
 
 
 def _check_inodes(found: Index, sizes: list[int]) -> list[int]:
-    """The folders, which share the entries out among them."""
+    """Check the inodes, and return the folders, whose entries must cover the whole table."""
     _require(bool(found.inodes))
     folders, used = [], 0
     for number, (data, length, _, row, entry) in enumerate(found.inodes):

@@ -1,4 +1,4 @@
-"""Files that are written anew for every input, in memory, so that a million of them are no work."""
+"""Files in memory that are rewritten for every input, so that a million inputs are fast."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def in_memory() -> str | None:
-    """Where temporary files are best; None for the usual place, which TMPDIR may have said."""
+    """Return the folder for temporary files; None for the default, which TMPDIR may set."""
     usable = "TMPDIR" not in os.environ and os.access(SHARED_MEMORY, os.W_OK)
     return str(SHARED_MEMORY) if usable else None
 
 
 def folder() -> Path:
-    """A folder of this process, in memory where there is such a file system; gone at its end."""
+    """Make a folder for this process, in memory if possible; it is removed at exit."""
     path = Path(tempfile.mkdtemp(prefix="ffrecord-fuzz-", dir=in_memory()))
     owner = os.getpid()
 
     def remove() -> None:
-        if os.getpid() == owner:  # and not in a fork of it
+        if os.getpid() == owner:  # not in a forked child
             shutil.rmtree(path, ignore_errors=True)
 
     atexit.register(remove)
@@ -31,7 +31,7 @@ def folder() -> Path:
 
 
 class Scratch:
-    """One file whose content is replaced; its path and its descriptor stay."""
+    """One file whose content is replaced; its path and descriptor stay the same."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)

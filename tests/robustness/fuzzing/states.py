@@ -1,6 +1,6 @@
-"""Saved states of loaders, which may come from anywhere: loaded rightly, or StateError.
+"""Target: saved states of loaders. A state from anywhere loads correctly or raises StateError.
 
-An input is a list of changes: which field of a state, and which of some odd values it gets.
+An input is a list of changes: a field of the state, and one of some odd values for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ODD: tuple[Any, ...] = (
 
 
 class Numbers(Dataset[int]):
-    """Which record it is, by its only byte."""
+    """Dataset whose samples are record numbers, from the only byte of each record."""
 
     def process(self, indices: list[int], data: list[Any]) -> list[int]:
         return [int(each[0]) for each in data]
@@ -48,7 +48,7 @@ def states() -> Target:
         got = Counter(each for batch in loader for each in batch.tolist())
         assert again["epoch"] == state["epoch"]
         assert all(0 <= number < COUNT for number in got)
-        assert max(got.values(), default=0) <= 1, "a sample twice"
+        assert max(got.values(), default=0) <= 1, "a sample came twice"
         return "loaded"
 
     generator = random.Random(1)
@@ -69,14 +69,14 @@ def _in_order(dataset: Numbers) -> DataLoader[int]:
 
 
 def _saved(loader: DataLoader[int]) -> list[Mapping[str, Any]]:
-    """Before an epoch, and in the middle of one."""
+    """Return a state before an epoch, and one in the middle of it."""
     found = [loader.state_dict()]
     next(iter(loader))
     return [*found, loader.state_dict()]
 
 
 def _changed(state: Mapping[str, Any], data: bytes) -> dict[str, Any]:
-    """Two bytes a change: which field, of the state or of its sampler's, and its new value."""
+    """Change a state, two bytes per change: the field (also of the sampler), and its new value."""
     changed = dict(state)
     if isinstance(changed["sampler"], Mapping):
         changed["sampler"] = dict(changed["sampler"])

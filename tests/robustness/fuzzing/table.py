@@ -1,4 +1,4 @@
-"""All targets by name. What makes one imports what it needs: torch, for one of them."""
+"""All targets by name. A target's function imports what it needs, torch for one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fuzzed: a parser, the bytes to begin with, and what must hold of every answer."""
+"""A fuzzing target: a parser, its seeds, and the errors that it may raise."""
 
 from __future__ import annotations
 
@@ -8,40 +8,46 @@ from dataclasses import dataclass
 from ffrecord.errors import FFRecordError
 
 MEMORY = 16 << 20
-"""Beyond what there was, and the input: more than this is an escape."""
+"""Bytes that a parser may use besides the input. More is an escape."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """`run` says in a word what came of some bytes, or raises one of `errors`: they are refused.
-    Anything else that it raises is an escape, an AssertionError a wrong answer."""
+    """A parser under test.
+
+    `run` returns a word for the outcome of some bytes, or raises one of `errors` to refuse them.
+    Any other exception is an escape. AssertionError means a wrong answer.
+    """
 
     name: str
     run: Callable[[bytes], str]
     seeds: tuple[bytes, ...]
     seal: Callable[[bytes], bytes] = bytes
-    """The same with checksums that hold, wherever one can be told to be."""
+    """Function that corrects the checksums in an input as far as possible."""
 
     tokens: tuple[bytes, ...] = ()
     errors: tuple[type[Exception], ...] = (FFRecordError,)
     memory: int = MEMORY
     in_place: bool = False
-    """Whether everything has its place, so that moving bytes mostly spoils all of them."""
+    """True for formats with fixed positions, where moving bytes breaks nearly everything."""
 
 
 class EscapeError(Exception):
-    """Neither a right answer nor an error of ours."""
+    """An input led neither to a right answer nor to an allowed error."""
 
     def __init__(self, target: str, data: bytes, what: BaseException) -> None:
         super().__init__(f"{target}: {what!r} for {len(data)} bytes: {data[:4096].hex()}")
         self.data = data
-        self.executions = 0  # up to and including it
+        self.executions = 0  # including the failed one
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an input: `word` is the target's, or an error's class, `place` the lines that
-    raised it: there may be many reasons for one class."""
+    """Outcome of an input.
+
+    `word` is the target's word or the class of the error. `place` has the lines that raised it,
+    because a class can have many causes.
+    """
 
     word: str
     place: tuple[int, ...] = ()
@@ -57,7 +63,7 @@ def try_one(target: Target, data: bytes) -> Outcome:
 
 
 def _place(error: Exception) -> tuple[int, ...]:
-    """The last lines on the way to it."""
+    """Return the last lines of the traceback."""
     lines = []
     at = error.__traceback__
     while at is not None:

@@ -1,4 +1,4 @@
-"""What fuzzing has found, so that it does not come back."""
+"""Problems that fuzzing has found, as regression tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support import handmade
 
 
 def claiming(settled: int) -> bytes:
-    """A journal of four records, under checksums that hold, that claims to have had more."""
+    """Return a journal of four records, with correct checksums, that claims to have had more."""
     raw = bytearray(records.journal_bytes(0, None, 1 << 20, count=4))
     struct.pack_into("<q", raw, 40, settled)
     return records.sealed_journal(bytes(raw))
@@ -53,7 +53,7 @@ def test_a_journal_that_claims_any_number_of_records_costs_no_memory(
 
 
 @pytest.mark.parametrize("crc", [0, 1])
-def test_a_header_that_is_a_hole_takes_no_memory(
+def test_a_header_in_a_hole_takes_no_memory(
     crc: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "holes.ffr"
@@ -70,7 +70,7 @@ def test_a_header_that_is_a_hole_takes_no_memory(
 
 
 @pytest.mark.parametrize("place", [0, 4, 5, 8, 11])
-def test_a_large_header_is_looked_at_by_pieces_and_found_to_be_the_same(
+def test_a_large_header_is_checked_in_pieces_with_the_same_result(
     place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening, "AT_ONCE", 4)
@@ -88,10 +88,10 @@ def test_a_large_header_is_looked_at_by_pieces_and_found_to_be_the_same(
         FileReader(path)
 
 
-def test_an_index_that_is_a_hole_takes_no_memory(
+def test_an_index_in_a_hole_takes_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its counts agree with each other: every table could be in use."""
+    """Its counts agree with each other, so every table could be in use."""
     entries = 1 << 21
     counts = struct.pack("<10Q", entries, entries, entries, entries, 0, 0, 0, 0, 0, entries)
     length = 80 + entries * (32 + 16 + 4 + 4 + 24 + 1)
@@ -113,25 +113,25 @@ def test_an_index_that_is_a_hole_takes_no_memory(
     monkeypatch.setattr(os, "memfd_create", kept)
     with pytest.raises(IndexChecksumError):
         PackedFolder(path)
-    with pytest.raises(IndexStructureError, match="a mode is not one of a file"):
+    with pytest.raises(IndexStructureError, match="a mode belongs to no file"):
         PackedFolder(path, check_data=False)
     taken = [512 * os.fstat(fd).st_blocks for fd in memory]
     for fd in memory:
         os.close(fd)
     assert len(taken) == 2
-    assert max(taken) < 16 << 20  # all of it has 170 MB
+    assert max(taken) < 16 << 20  # the whole index has 170 MB
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 4096, 100_001])
-def test_the_checksum_of_zeros_is_that_of_so_many(length: int) -> None:
+def test_the_checksum_of_zeros_equals_a_computed_one(length: int) -> None:
     assert crc32_of_zeros(length) == zlib.crc32(bytes(length))
 
 
-def test_a_journal_whose_records_begin_anywhere_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_journal_with_an_impossible_begin_is_refused_and_left_alone(tmp_path: Path) -> None:
     partial, log = tmp_path / ".file.partial", tmp_path / ".file.partial.journal"
     partial.write_bytes(b"records")
     log.write_bytes(records.journal_bytes(0, None, 1 << 62, count=0))
-    with pytest.raises(StructureError, match="begin at byte 4611686018427387904"):
+    with pytest.raises(StructureError, match="first record at byte 4611686018427387904"):
         FileWriter(tmp_path / "file", resumable=True)
     assert partial.read_bytes() == b"records"
 
@@ -178,7 +178,7 @@ def test_a_sampler_s_state_of_infinity_or_tensors_is_a_state_error() -> None:
 def test_a_tar_that_ends_in_the_header_of_a_sparse_file_is_damaged(tmp_path: Path) -> None:
     header = bytearray(512)
     header[0:1], header[100:108], header[156:157] = b"a", b"0000644\0", b"S"
-    header[257:263], header[482] = b"ustar\0", 1  # more of this header is in the next block
+    header[257:263], header[482] = b"ustar\0", 1  # this header continues in the next block
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     (tmp_path / "cut.tar").write_bytes(header)

@@ -1,7 +1,7 @@
-"""Hypothesis strategies for what is parsed most: record files, indexes, FUSE requests.
+"""Hypothesis strategies for the most used parsers: record files, indexes, FUSE requests.
 
-They make what is right, spoil a few numbers in it, and seal it again; the targets are the oracle.
-What fails is shrunk to the least that does.
+They make valid input, change a few numbers in it, and correct the checksums. The targets decide
+what is right. Hypothesis shrinks a failing input.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def target(name: str) -> Target:
 
 
 def changed(data: bytes, changes: list[tuple[int, int, int]]) -> bytes:
-    """With other numbers in some places, each a multiple of four."""
+    """Return data with other numbers in some places, each at a multiple of four."""
     spoiled = bytearray(data)
     for place, width, number in changes:
         at = 4 * place % max(1, len(data) - width + 1)
@@ -53,7 +53,7 @@ RECORD_FILES = st.builds(
 
 
 @given(RECORD_FILES, CHANGES, st.booleans())
-def test_record_files_are_refused_or_read_as_the_document_says(
+def test_record_files_are_refused_or_read_as_specified(
     data: bytes, changes: list[tuple[int, int, int]], whole: bool
 ) -> None:
     seal = records.sealed_with_records if whole else records.sealed
@@ -74,7 +74,7 @@ TREES: Any = st.dictionaries(
 
 
 def image_of(tree: Any) -> bytes:
-    """Of a tree whose files are some of the sample's."""
+    """Return the image of a tree whose files are some of the sample's."""
     draft = plant(tree)
     for row in draft.inodes:
         if draft.attributes[row.attributes].mode >> 12 == 0o10:
@@ -83,14 +83,14 @@ def image_of(tree: Any) -> bytes:
 
 
 @given(TREES)
-def test_an_index_of_any_tree_is_taken(tree: Any) -> None:
+def test_an_index_of_any_tree_is_accepted(tree: Any) -> None:
     image = image_of(tree)
     assert reference.index(image, indexes.SIZES) is not None
     assert try_one(target("index"), image).word in ("sound", "odd attributes")
 
 
 @given(TREES, CHANGES)
-def test_indexes_are_refused_or_looked_up_as_the_document_says(
+def test_indexes_are_refused_or_looked_up_as_specified(
     tree: Any, changes: list[tuple[int, int, int]]
 ) -> None:
     tried("index", changed(image_of(tree), changes))
@@ -113,7 +113,7 @@ REQUESTS = st.builds(
 
 
 @given(REQUESTS, CHANGES, st.booleans())
-def test_requests_are_malformed_or_answered_rightly(
+def test_requests_are_malformed_or_answered_correctly(
     data: bytes, changes: list[tuple[int, int, int]], mend: bool
 ) -> None:
     spoiled = changed(data, changes)

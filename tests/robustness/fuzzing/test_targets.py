@@ -1,6 +1,6 @@
-"""The fuzzers for a moment: every target, every seed, and some thousands of spoiled ones.
+"""Short runs of the fuzzers: every target, every seed, and some thousands of mutations.
 
-`scripts/fuzz` runs them for a million each; `--long` for tens of thousands.
+`scripts/fuzz` does a million runs of each, and `--long` tens of thousands.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ def test_nothing_escapes_from(target: Target, runs: int) -> None:
     tally = campaign.run_own(target, runs, seed=runs)
     assert tally.executions == tally.words.total() == runs
     refused = {error.__name__ for kind in target.errors for error in _kinds_of(kind)}
-    if target.name not in ("session", "handshake"):  # whose refusals are replies
-        assert refused & tally.words.keys(), "nothing is refused: the mutations do not bite"
-    assert tally.words.keys() - refused, "all is refused: nothing is looked at"
+    if target.name not in ("session", "handshake"):  # these refuse with replies
+        assert refused & tally.words.keys(), "nothing is refused: the mutations have no effect"
+    assert tally.words.keys() - refused, (
+        "everything is refused: no input gets past the first checks"
+    )
 
 
 def _kinds_of(error: type[Exception]) -> Iterator[type[Exception]]:
@@ -53,9 +55,9 @@ def _kinds_of(error: type[Exception]) -> Iterator[type[Exception]]:
         yield from _kinds_of(below)
 
 
-def test_an_answer_that_is_wrong_and_an_error_of_another_kind_are_escapes() -> None:
+def test_a_wrong_answer_and_an_unexpected_error_are_escapes() -> None:
     def wrong(data: bytes) -> str:
-        assert data != b"seed", "not what is right"
+        assert data != b"seed", "a wrong answer"
         raise KeyError
 
     for seeds in ((b"seed",), (b"other",)):
@@ -63,7 +65,7 @@ def test_an_answer_that_is_wrong_and_an_error_of_another_kind_are_escapes() -> N
             campaign.run_own(Target("wrong", wrong, seeds), 3, seed=1)
 
 
-def test_the_same_seed_spoils_in_the_same_way_and_another_in_another() -> None:
+def test_the_same_seed_gives_the_same_mutations_and_another_seed_others() -> None:
     def spoiled(seed: int) -> list[bytes]:
         mutator = Mutator(random.Random(seed), (b"token",))
         return [mutator.mutate(bytes(range(100))) for _ in range(50)]
@@ -79,7 +81,7 @@ def test_the_corpus_is_the_same_for_the_same_seed_and_has_a_thousand_files() -> 
 
 
 def came_of_the_corpus(count: int, seed: int, seconds: int) -> Counter[str]:
-    """In a process of its own, whose memory is looked at."""
+    """Run the corpus in its own process, because its memory is measured; return the outcomes."""
     command = [sys.executable, "-m", "tests.robustness.fuzzing.corpus", str(count), str(seed)]
     top = Path(__file__).parents[3]
     done = subprocess.run(
@@ -91,18 +93,18 @@ def came_of_the_corpus(count: int, seed: int, seconds: int) -> Counter[str]:
     return Counter(lines)
 
 
-def test_bad_files_of_all_kinds_are_one_line_and_a_code_to_every_command() -> None:
+def test_every_command_reports_bad_files_of_all_kinds_in_one_line() -> None:
     came = came_of_the_corpus(63, 1, 300)
     assert len(came) > 10
 
 
 @pytest.mark.long
-def test_a_thousand_bad_files_are_one_line_and_a_code_to_every_command() -> None:
+def test_every_command_reports_a_thousand_bad_files_in_one_line_each() -> None:
     assert len(came_of_the_corpus(1008, 2, 3000)) > 40
 
 
-def test_a_process_that_runs_the_corpus_would_tell_of_a_traceback() -> None:
-    """Else the tests above could not fail."""
+def test_the_corpus_run_reports_a_traceback() -> None:
+    """Without this, the tests above could never fail."""
     script = (
         "from tests.robustness.fuzzing import corpus\n"
         "def main(arguments): raise KeyError(arguments[0])\n"

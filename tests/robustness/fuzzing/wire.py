@@ -1,4 +1,4 @@
-"""What comes from the kernel, and from whoever mounts: requests, the handshake, options."""
+"""Targets: input from the kernel and from users who mount: requests, handshake, options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONTENT = {
 NODES = {"": 1, "a": 2, "big": 3, "empty": 4, "sub": 5, "sub/deep": 6}
 LARGEST_READ = 150_000
 KEPT: list[object] = []
-"""What targets hold open until the process ends."""
+"""Objects that targets keep open until the process ends."""
 
 REQUESTS = (
     kernel.lookup(1, b"a"), kernel.lookup(5, b"deep"), kernel.lookup(1, b"missing"),
@@ -44,7 +44,7 @@ REQUESTS = (
 
 
 def with_length(data: bytes) -> bytes:
-    """A request that says the length that it has."""
+    """Return a request with its correct length."""
     return struct.pack("=I", len(data)) + data[4:] if len(data) >= 4 else data
 
 
@@ -57,9 +57,9 @@ def requests() -> Target:
         try:
             found = request.parse(memoryview(data))
         except MalformedError as error:
-            _require(expected is None, "refused, and is right")
+            _require(expected is None, "a valid request is refused")
             unique = struct.unpack_from("=Q", data, 8)[0] if len(data) >= 40 else 0
-            _require(error.unique == unique, "another's answer")
+            _require(error.unique == unique, "the error has the number of another request")
             raise
         argument = found.argument
         plain = tuple(argument) if isinstance(argument, tuple) else argument
@@ -75,7 +75,7 @@ def _require(right: bool, what: str) -> None:
 
 
 def _parsed(data: bytes) -> tuple[int, int, int, Any] | None:
-    """By the kernel's header file: opcode, unique, node, and what is asked."""
+    """Parse by the kernel's header file: opcode, unique, node and arguments."""
     if len(data) < 40:
         return None
     length, opcode, unique, node = struct.unpack_from("=IIQQ", data)
@@ -110,7 +110,7 @@ def _parsed(data: bytes) -> tuple[int, int, int, Any] | None:
 
 
 def sessions() -> Target:
-    """Requests to a session, whose replies are what the kernel takes, and right."""
+    """Fuzz requests to a session: the kernel would accept every reply, and each is right."""
     top = folder()
     trees.plain_tree(top / "tree", CONTENT)
     pack_folder(top / "tree", top / "tree.ffr")
@@ -140,11 +140,11 @@ def sessions() -> Target:
 
 
 def _nothing(line: str) -> None:
-    """A log that nobody reads."""
+    """Log that discards its lines."""
 
 
 def _size(data: bytes) -> int:
-    """How many bytes a read asks for."""
+    """Return the number of bytes that a read requests."""
     parsed = _parsed(data)
     if parsed is None or parsed[0] not in (kernel.READ, kernel.READDIR, kernel.READDIRPLUS):
         return 0
@@ -187,7 +187,7 @@ def _judged(data: bytes, reply: kernel.Reply | None) -> str:
 
 
 def _looked_up(folder_: str | None, node: int, name: bytes) -> int:
-    """The node of a name. NFS asks for "." of files too, and of folders for ".."."""
+    """Return the node of a name. NFS also asks for "." of files, and for ".." of folders."""
     if name == b".":
         return node if folder_ is not None else 0
     if folder_ not in ("", "sub") or b"/" in name:
@@ -217,7 +217,7 @@ def handshakes() -> Target:
             agreed = handshake.agree(theirs.fileno(), "/mnt", seconds=0)
         except MountError as error:
             answered = error.errno == errno.ETIMEDOUT or "this kernel has FUSE" in str(error)
-            _require(len(_received(ours)) == answered, "not answered, or twice")
+            _require(len(_received(ours)) == answered, "a request was not answered exactly once")
             return f"MountError {errno.errorcode[error.errno or 0]}"
         parsed = _parsed(data)
         assert parsed is not None
@@ -227,7 +227,7 @@ def handshakes() -> Target:
         assert (reply.unique, reply.error, major) == (parsed[1], 0, 7)
         assert answer[:2] == (7, min(minor, 45))
         assert answer[2] == (min(readahead, 1 << 20) or 1 << 20)
-        assert answer[3] & ~(flags & 0xFFFFFFFF) == 0, "a flag that was not offered"
+        assert answer[3] & ~(flags & 0xFFFFFFFF) == 0, "the reply has a flag that was not offered"
         assert agreed.minor == answer[1] >= 31
         return "agreed"
 
@@ -271,7 +271,7 @@ _NUMBERS: dict[str, Callable[[str], int]] = {
 
 
 def _words(text: str) -> list[str]:
-    """Character by character."""
+    """Split options at commas, character by character."""
     words: list[str] = []
     word, escaped = "", False
     for character in text:
