@@ -5,7 +5,7 @@ Errors are one line on standard error, never a traceback. Exit codes:
 - 0: success.
 - 1: `verify` found damage, or `salvage` lost records.
 - 2: the command line is wrong, or names a record that does not exist.
-- 3 to 12 and 14 to 36: one of the errors of `ffrecord.errors`; docs/errors.md lists them.
+- 3 to 12 and 14 to 36: one of our errors; docs/errors.md lists them.
 - 13: the operating system refused (no such file, no permission).
 - 130: interrupted.
 - 141: the program that reads our output has ended.
@@ -25,7 +25,7 @@ from ffrecord.terminal import PROGRAM
 
 
 def command() -> int:
-    """Run `main` as the whole process: once it has returned, Ctrl-C no longer counts.
+    """Run `main` as the whole process, and ignore Ctrl-C once `main` has returned.
 
     Python restores the default action of SIGINT while it shuts down. A Ctrl-C at that time would
     make finished work look interrupted.
@@ -58,7 +58,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     options = _parse(arguments)
     run: Callable[[argparse.Namespace], int]
     run = import_module(f"ffrecord.cli.{options.command}").run
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see ffrecord.__main__
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by __main__
     return run(options)
 
 

@@ -1,8 +1,8 @@
 """Arguments, help texts and examples of every command of `ffrecord`.
 
 The work of each command is in its own module, which is imported only when the command runs.
-`--help`, a mistyped word and shell completion therefore start fast. To keep it so, this module must
-not import numpy, and may import `ffrecord_fuse` for `mount` only.
+`--help`, a mistyped word and shell completion therefore start fast. This module must not import
+numpy, and may import `ffrecord_fuse` for `mount` only.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Command(NamedTuple):
 
 
 def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
-    """Return a parser of all commands, whose result has the command's name in `command`.
+    """Return a parser of all commands. It stores the name of the command in `command`.
 
-    If `words` (the command line) is given, only the commands among them get their arguments:
+    If `words` (the command line) is given, only the commands that occur in it get their arguments:
     adding the arguments of every command takes longer than some commands take to run.
     """
     parser = Parser(
@@ -56,7 +56,7 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
         )  # fmt: skip
         if words is None or name in words:
             command.add_arguments(added)
-        added.set_defaults(parser=added)  # commands report wrong combinations of arguments with it
+        added.set_defaults(parser=added)  # for `options.parser.error` in the command
     return parser
 
 
@@ -88,7 +88,7 @@ def _add_unfinished(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_no_progress(parser: argparse.ArgumentParser) -> None:
-    what = "show no progress bar (never shown unless standard error is a terminal)"
+    what = "show no progress bar (if standard error is not a terminal, there is none anyway)"
     _add_flag(parser, "--no-progress", what=what)
 
 
@@ -182,7 +182,8 @@ def _extract(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-C", "--directory", default=".", metavar="DEST",
         help="folder to extract into, created if missing (default: the current folder)",
     )  # fmt: skip
-    _add_flag(parser, "-S", "--sparse", what="turn blocks of zeros into holes, which use no disk")
+    what = "turn blocks of zeros into holes, which use no disk space"
+    _add_flag(parser, "-S", "--sparse", what=what)
     _add_flag(parser, "--force", "--overwrite", what="replace files that already exist")
     _add_json(parser)
     _add_no_progress(parser)
@@ -200,7 +201,7 @@ def _convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", dest="target", choices=names, metavar="FORMAT",
         help="format of DST (default: found from its name)")  # fmt: skip
     parser.add_argument("--field", metavar="NAME",
-        help="the one field to convert, or the name of the field that records become",
+        help="the only field of SRC to convert; for records, the name of their field in DST",
     )  # fmt: skip
     parser.add_argument("--type", action="append", default=[], type=_field_type,
         metavar="FIELD=TYPE",
@@ -211,7 +212,7 @@ def _convert(parser: argparse.ArgumentParser) -> None:
         help="compression of RecordIO: none, snappy or gzip")  # fmt: skip
     parser.add_argument("--shard-size", type=_size, metavar="SIZE",
         help="write a folder of tar files of about this size, such as 1GB")  # fmt: skip
-    what = "replace DST if it is a file that exists; folders are never replaced"
+    what = "replace DST if it is an existing file; folders are never replaced"
     _add_flag(parser, "--force", what=what)
     _add_json(parser)
     _add_no_progress(parser)
@@ -248,7 +249,7 @@ def _salvage(parser: argparse.ArgumentParser) -> None:
 
 
 def _mount(parser: argparse.ArgumentParser) -> None:
-    from ffrecord_fuse.cli import add_arguments  # only here: it imports sockets and processes
+    from ffrecord_fuse.cli import add_arguments  # slow: it imports socket and subprocess
 
     add_arguments(parser)
 
@@ -305,11 +306,11 @@ COMMANDS = {
         more_paths="paths",
     ),
     "info": Command(
-        "show counts, sizes, a histogram and the fingerprint", _info, (
+        "describe a file: counts, sizes, a histogram and the fingerprint", _info, (
             "ffrecord info photos.ffr",
             "ffrecord info train       # the fields of a typed dataset",
             "ffrecord info --json train.ffr",
-            "ffrecord info --system    # AIO, O_DIRECT, FUSE …; names missing features",
+            "ffrecord info --system    # AIO, O_DIRECT, FUSE …, and missing features",
             "ffrecord info --unfinished train.ffr    # while it is being written",
         ),
     ),

@@ -13,7 +13,7 @@ from ffrecord.terminal import complain
 from ffrecord.text import counted, human, parse_size
 
 SMALLEST_LIKELY_SHARD = 1_000_000
-"""Smallest size, in bytes, that is accepted without a unit and without a warning."""
+"""Smallest size, in bytes, that needs no unit. A smaller number without a unit is warned about."""
 
 READ_RECORDS = "`ffrecord cat --record N` writes one"
 """Advice for plain records whose last record may be a damaged index of a packed folder."""
@@ -35,9 +35,10 @@ def shows_progress(unwanted: bool) -> bool:
 
 
 def warn_of_missing_unit(shard_size: str | None) -> None:
-    """Warn about `--shard-size 10` before the work begins: it makes each file a shard.
+    """Warn about a small size without a unit, such as `--shard-size 10`, before the work begins.
 
-    The user probably meant 10GB. A small size with a unit, such as `20kB`, gives no warning.
+    The user probably meant 10GB: shards of 10 bytes have one file each. A small size with a unit,
+    such as `20kB`, gives no warning.
     """
     if shard_size is None or not shard_size.strip()[-1:].isdecimal():
         return

@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
 def summary(report: ConversionReport) -> str:
     """Return `10 records (tfrecord) became 10 files, 12.0 kB (tar)`.
 
-    The number of items replaced by later ones of the same name follows. If files stay files and
-    none is lost, they are counted once: `10 files, 12.0 kB (folder became tar)`.
+    If later items replaced earlier ones of the same name, their number follows. If files stay files
+    and none is lost, they are counted once: `10 files, 12.0 kB (folder became tar)`.
     """
     source, target = report.source_format, report.target_format
     before = _counted(report.read, source, report.source_contents)

@@ -25,15 +25,15 @@ from ffrecord.cli.quoting import quoted
 from ffrecord.records.reader import FileReader, table_of
 from ffrecord.text import counted, human
 
-LARGEST = 5
-EIGHTHS = " ▏▎▍▌▋▊▉█"
+LARGEST = 5  # files that are listed by name
+EIGHTHS = " ▏▎▍▌▋▊▉█"  # ends of a bar, in eighths of a character
 
 
 def run(options: argparse.Namespace) -> int:
     if (options.file is None) == (options.system is None):
         options.parser.error("name one FILE, or use --system, with or without a PATH")
     if options.system is not None:
-        from ffrecord.cli import system  # only here: it imports the modules of the mount
+        from ffrecord.cli import system  # slow: it imports modules of the mount
 
         system.show(options.system, as_json=options.json)
         return 0

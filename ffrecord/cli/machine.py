@@ -27,7 +27,7 @@ from ffrecord_fuse.mounting import mounttable
 
 Facts: TypeAlias = "dict[str, Any]"
 
-FEW_FILES = 4096  # a lower limit of open files is reported
+FEW_FILES = 4096  # a limit of open files below this number is reported
 _AIO = Path("/proc/sys/fs")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MEMORY = Path("/proc/meminfo")
@@ -104,7 +104,7 @@ def _number(path: Path) -> int | None:
 def _has_aio_context() -> bool:
     """Return True if the kernel creates an AIO context.
 
-    Sandboxes forbid it, and other programs may have used up the limit.
+    A sandbox may forbid it, or other programs may have used up the limit.
     """
     try:
         aio.Context(aio.CAPACITIES[0]).close()
@@ -161,7 +161,7 @@ def _probed_file(path: str) -> tuple[int, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A feature that this machine lacks, what its absence costs, and how to get it."""
+    """Feature that this machine lacks, with the cost of its absence and the way to get it."""
 
     what: str
     cost: str
@@ -169,7 +169,7 @@ class Missing:
 
 
 def missing(found: Facts) -> list[Missing]:
-    """Return the features that `facts` has not found."""
+    """Return the features that this machine lacks, given the result of `facts`."""
     return [told for is_missing, told in _RULES if is_missing(found)]
 
 
@@ -179,10 +179,10 @@ def _version(release: str) -> tuple[int, ...]:
 
 _RULES: tuple[tuple[Callable[[Facts], bool], Missing], ...] = (
     (lambda found: not found["libaio"], Missing("libaio",
-        "plain reads replace it: batches from a cold disk are read at 0.3 to 0.6 of the speed",
+        "plain reads replace it, so batches from a cold disk are read at 0.3 to 0.6 of the speed",
         "install the system package libaio1, or libaio1t64 on newer releases")),
     (lambda found: found["libaio"] and not found["aio_context"], Missing("AIO contexts",
-        "the kernel creates none: batches from a cold disk are read at 0.3 to 0.6 of the speed",
+        "plain reads replace AIO, so batches from a cold disk are read at 0.3 to 0.6 of the speed",
         "if all of fs.aio-max-nr is in use, raise it: sysctl fs.aio-max-nr=1048576; a sandbox "
         "must allow io_setup")),
     (lambda found: found["direct_bytes"] == 0, Missing("O_DIRECT",
@@ -195,8 +195,9 @@ _RULES: tuple[tuple[Callable[[Facts], bool], Missing], ...] = (
         "a large batch takes up to 1.8 times as long, because a disk request lists each page",
         "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")),
     (lambda found: (found["open_files_most"] or FEW_FILES) < FEW_FILES, Missing("open files",
-        f"each record file uses {DESCRIPTORS_EACH}, and {SPARE_DESCRIPTORS} are kept for other "
-        "uses: datasets and archives of many files cannot be opened",
+        f"the limit is below {FEW_FILES}, and each record file uses {DESCRIPTORS_EACH} "
+        f"({SPARE_DESCRIPTORS} are kept for other uses), so datasets and archives of many files "
+        "cannot be opened",
         f"raise the hard limit to {FEW_FILES}: ulimit -Hn {FEW_FILES}, or "
         f"LimitNOFILE={FEW_FILES} in systemd")),
     (lambda found: not found["fuse_device"], Missing("/dev/fuse",

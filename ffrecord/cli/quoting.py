@@ -28,7 +28,7 @@ def quoted(name: str) -> str:
 def print_names(lines: Iterable[str], *, raw: bool, end: str = "\n") -> None:
     """Print lines that contain names.
 
-    With `raw`, print names as the bytes that the archive stores, in any encoding of the output.
+    With `raw`, print names as the bytes that the archive stores, whatever the output's encoding.
     """
     if not raw:
         sys.stdout.writelines(f"{line}{end}" for line in lines)

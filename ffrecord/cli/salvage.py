@@ -16,7 +16,7 @@ from ffrecord.text import counted, human
 SHOWN = 20
 """Number of lost records that are listed: a truncated file may have lost millions."""
 
-# Keys: True if the names are kept, True if records are lost.
+# (names are kept, records are lost) -> message
 NAMES = {
     (True, False): "packed folder: all names are kept",
     (True, True): "packed folder: all names are kept; `ffrecord verify` lists the lost files",

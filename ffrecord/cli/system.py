@@ -1,4 +1,4 @@
-"""`ffrecord info --system [PATH]`: show which features this machine has that FFRecord uses."""
+"""`ffrecord info --system [PATH]`: show the features of this machine that FFRecord uses."""
 
 from __future__ import annotations
 

@@ -31,5 +31,6 @@ def run(options: argparse.Namespace) -> int:
             raise
         unmount(options.mountpoint, lazy=True)
         where = f"{options.mountpoint}: unmounted"
-        complain(f"{where}, but still in use; it ends when its last file is closed", warning=True)
+        what = "but still in use; the mount ends when its last open file is closed"
+        complain(f"{where}, {what}", warning=True)
     return 0

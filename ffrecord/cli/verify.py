@@ -34,7 +34,7 @@ from ffrecord.text import counted, for_shell
 
 Damage: TypeAlias = "tuple[int, FFRecordError]"
 
-SHOWN_PATHS = 3
+SHOWN_PATHS = 3  # paths printed for one damaged record, which thousands of files can share
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         facts = {"ok": ok, "files": [verdict.facts() for verdict in verdicts]}
         print(json.dumps(facts, indent=2))
     codes = {verdict.code for verdict in verdicts}
-    # Damage takes precedence over a file that could not be read: damage is the question.
+    # Damage takes precedence over an unreadable file: a script asks `verify` about damage.
     return next((code for code in (EXIT_DAMAGED, EXIT_SYSTEM) if code in codes), 0)
 
 

@@ -131,6 +131,11 @@ def _sensible(claims: Claims) -> bool:
 
 def _hopeless(path: str, crc: int, n: int, size: int) -> Claims:
     """Raise the error that explains why no record can be found."""
+    if crc == 0 and n == 0:  # the message of `parse_prefix` would recommend salvage itself
+        raise UnfinishedError(
+            f"{path}: never finished, or its header is lost: the header is all zeros, and no "
+            "record can be found; restore a copy, or write the file again"
+        )
     record_layout.parse_prefix(path, record_layout.PREFIX.pack(crc, n), size)
     raise NotFFRecordError(
         f"{path}: not an FFRecord file, or its header is destroyed; check the name or use "

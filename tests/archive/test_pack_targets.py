@@ -337,6 +337,7 @@ NO_ROOM = """
 import os, resource, sys, warnings
 from ffrecord import NoRoomError, pack_folder
 source, out, shard_size, limit = sys.argv[1:]
+sys.dont_write_bytecode = True  # the limit would cut off .pyc files, which later tests read
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
 try:
     pack_folder(source, out, shard_size=shard_size or None)

@@ -95,14 +95,14 @@ def test_info_and_cat_show_the_flushed_records_of_an_unfinished_file(unfinished:
     assert (result.returncode, result.stdout) == (0, RECORDS[-1])
 
 
-def test_unfinished_changes_nothing_for_a_finished_file(file: Path) -> None:
+def test_the_option_unfinished_changes_nothing_for_a_finished_file(file: Path) -> None:
     for command, *more in (["info"], ["cat", "--record", "2"]):
         due = run(command, file, *more).stdout
         assert run(command, file, *more, "--unfinished").stdout == due != b""
 
 
 @pytest.mark.parametrize("command", [["info"], ["cat", "--record", "0"], ["verify"], ["ls"]])
-def test_an_unfinished_file_is_not_found_and_the_error_recommends_unfinished(
+def test_an_unfinished_file_is_not_found_without_the_option_that_the_error_names(
     command: list[str], unfinished: Path
 ) -> None:
     result = run(command[0], unfinished, *command[1:])
@@ -112,7 +112,9 @@ def test_an_unfinished_file_is_not_found_and_the_error_recommends_unfinished(
     assert all(each in line for each in said)
 
 
-def test_unfinished_needs_a_file_and_in_cat_a_record_number(unfinished: Path, file: Path) -> None:
+def test_the_option_unfinished_needs_a_file_and_for_cat_a_record_number(
+    unfinished: Path, file: Path
+) -> None:
     folder = unfinished.parent
     for command, path, more, code, said in (
         ("info", folder, [], 3, "a folder"),
@@ -218,7 +220,7 @@ def test_every_error_has_its_own_exit_code() -> None:
     ("content", "code"),
     [(b"", 4), (b"short", 4), (b"text " * 10, 3), (bytes(12), 8), (b"abcd" + bytes(8), 6)],
 )
-def test_a_bad_file_is_one_line_and_its_exit_code(
+def test_a_bad_file_gives_one_line_and_its_exit_code(
     tmp_path: Path, content: bytes, code: int
 ) -> None:
     path = tmp_path / "bad.ffr"
@@ -229,7 +231,7 @@ def test_a_bad_file_is_one_line_and_its_exit_code(
     assert result.stderr.count(b"\n") == 1
 
 
-def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_file_gives_one_line(tmp_path: Path) -> None:
     result = run("info", tmp_path / "nope.ffr")
     assert result.returncode == 13
     assert result.stderr.decode() == f"ffrecord: {tmp_path}/nope.ffr: No such file or directory\n"
@@ -260,7 +262,7 @@ def test_any_name_and_any_encoding_can_be_printed(
     assert run("verify", odd).stdout.count(b"\n") == 1
 
 
-def test_a_sparse_header_that_claims_more_than_memory_is_one_line(tmp_path: Path) -> None:
+def test_a_sparse_header_that_claims_more_than_memory_gives_one_line(tmp_path: Path) -> None:
     path = tmp_path / "sparse.ffr"
     with open(path, "wb") as handle:
         handle.write(b"crc!" + (1 << 38).to_bytes(8, "little"))
@@ -270,7 +272,7 @@ def test_a_sparse_header_that_claims_more_than_memory_is_one_line(tmp_path: Path
     assert result.stderr.count(b"\n") == 1
 
 
-def test_a_reader_of_the_output_may_leave_early(file: Path) -> None:
+def test_the_program_that_reads_a_record_may_end_early(file: Path) -> None:
     command = f"{sys.executable} -m ffrecord cat {file} --record 2 | head -c 1"
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=600, check=False

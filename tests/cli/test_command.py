@@ -87,7 +87,7 @@ def test_every_command_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("line", PRINTING)
-def test_a_full_disk_behind_standard_output_is_one_line_and_its_code(
+def test_a_full_disk_behind_standard_output_gives_one_line_and_its_code(
     line: str, place: Path
 ) -> None:
     said = f"{line.split()[0]}: standard output: no room to write: No space left on device"
@@ -95,7 +95,7 @@ def test_a_full_disk_behind_standard_output_is_one_line_and_its_code(
 
 
 @pytest.mark.parametrize("line", PRINTING)
-def test_a_closed_standard_output_is_one_line_and_its_code(line: str, place: Path) -> None:
+def test_a_closed_standard_output_gives_one_line_and_its_code(line: str, place: Path) -> None:
     said = f"{line.split()[0]}: standard output: writing failed: Bad file descriptor\n"
     assert run(line, place, ">&-") == (NOT_WRITTEN, said)
 
@@ -171,7 +171,7 @@ def full_pipe() -> Iterator[int]:
     os.close(writer)
 
 
-def test_a_full_pipe_that_must_not_block_is_one_line(full_pipe: int, place: Path) -> None:
+def test_a_full_pipe_that_must_not_block_gives_one_line(full_pipe: int, place: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ffrecord", "cat", "a.ffr", "large"],
         cwd=place, stdout=full_pipe, stderr=subprocess.PIPE, text=True, timeout=600, check=False,

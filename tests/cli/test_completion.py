@@ -13,7 +13,7 @@ from ffrecord_fuse.mounting import options
 from tests.cli.test_help import programs
 from tests.support import archives, trees
 
-# words of a line, the last one unfinished -> completions
+# Words of a line, the last one incomplete -> completions.
 OFFERED: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "ex"): {"extract"},
     ("ffrecord", "u"): {"umount"},
@@ -35,7 +35,7 @@ OFFERED: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "mount", "photos.ffr", "photos", "-o", "allow_r"): {"allow_root"},
     ("ffrecord", "mount", "-o", "ro,no"): {f"ro,{word}" for word in options.offered()
                                           if word.startswith("no")},
-    ("ffrecord", "umount", "pho"): {"photos"},  # no mount: any folder
+    ("ffrecord", "umount", "pho"): {"photos"},  # nothing is mounted, so any folder is offered
 }  # fmt: skip
 BASH_ONLY: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "ls", "--color", "=", "al"): {"always"},

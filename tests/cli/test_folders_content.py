@@ -93,13 +93,13 @@ def test_pack_follows_symlinks_with_dereference(
             assert folder.read("link/b").tobytes() == FILES["d/b"]
 
 
-def test_skipped_files_are_one_line(ffrecord: Command, rich: Path, tmp_path: Path) -> None:
+def test_skipped_files_give_one_line(ffrecord: Command, rich: Path, tmp_path: Path) -> None:
     result = ffrecord("pack", rich, tmp_path / "o.ffr")
     assert result.code == 0
     assert result.error == f"ffrecord: warning: {rich}: not packed: 1 fifo, 1 socket"
 
 
-def test_pack_of_a_changing_file_is_one_line(
+def test_pack_of_a_changing_file_gives_one_line(
     ffrecord: Command, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = os.open
@@ -124,7 +124,7 @@ def test_pack_of_a_changing_file_is_one_line(
     assert (tmp_path / "o.ffr").exists()
 
 
-def test_an_interrupted_pack_reports_it(
+def test_an_interrupted_pack_reports_the_interrupt(
     ffrecord: Command, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_args: object) -> int:
@@ -136,7 +136,7 @@ def test_an_interrupted_pack_reports_it(
     assert not (tmp_path / "o.ffr").exists()
 
 
-def test_too_many_shards_are_one_line(
+def test_too_many_shards_give_one_line(
     ffrecord: Command, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ffrecord.archive.pack.MOST_SHARDS", 2)
@@ -153,7 +153,7 @@ def test_too_many_shards_are_one_line(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["pack", "convert"])
-def test_a_shard_size_without_a_unit_is_warned_of(
+def test_a_small_shard_size_without_a_unit_gives_a_warning(
     command: str, size: str, meant: str | None, ffrecord: Command, tree: Path, tmp_path: Path
 ) -> None:
     shutil.rmtree(tree)
@@ -212,7 +212,7 @@ def test_cat_writes_into_a_pipe(archive: Path) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, due.stdout, b"")
 
 
-def test_the_reader_of_a_file_may_leave_early(archive: Path) -> None:
+def test_the_program_that_reads_a_file_may_end_early(archive: Path) -> None:
     result = in_a_shell('f cat "$1" d/large d/large d/large d/large | head -c 1', archive)
     assert (result.returncode, result.stderr) == (141, b"")
     assert result.stdout == FILES["d/large"][:1]
@@ -329,10 +329,10 @@ def test_verify_extract_and_cat_report_a_damaged_large_file_alike(
     assert shown.error == f"ffrecord: {file}: record {record} is damaged (d/large): {part}"
 
 
-def test_verify_reports_whole_records_of_archives_of_the_original(
+def test_verify_reports_a_whole_record_in_an_archive_of_the_original(
     ffrecord: Command, tmp_path: Path
 ) -> None:
-    """Their index has no block checksums."""
+    """The index of the original has no block checksums."""
     large = FILES["d/large"]
     archive = handmade.write_records(
         tmp_path / "a.ffr", [large, b"piouhjgbr" + pickle.dumps(OrderedDict(large=0), 2)]
@@ -522,9 +522,9 @@ def test_verify_accepts_any_pickle_with_the_same_content(ffrecord: Command, arch
 DISAGREEING: dict[str, tuple[Callable[[Structure], object], str]] = {
     "another record": (lambda s: s.update({"a.txt": s["z"]}), "'a.txt'"),
     "another record inside": (lambda s: s["d"].update(b=s["z"]), "'d/b'"),
-    "a file less": (lambda s: s["d"].pop("large"), "'d/large'|6 for the original"),
-    "a file more": (lambda s: s.update(more=0), "'more'"),
-    "a folder more": (lambda s: s.update(more=OrderedDict(x=0)), "'more'"),
+    "a missing file": (lambda s: s["d"].pop("large"), "'d/large'|6 for the original"),
+    "an extra file": (lambda s: s.update(more=0), "'more'"),
+    "an extra folder": (lambda s: s.update(more=OrderedDict(x=0)), "'more'"),
     "a folder for a file": (lambda s: s.update(z=OrderedDict()), "'z'"),
     "a file for a folder": (lambda s: s.update(d=0), "'d'"),
     "files swapped": (
@@ -545,10 +545,10 @@ def test_verify_finds_an_index_for_the_original_that_disagrees(
     assert any(re.search(said, line) for line in lines), lines
 
 
-def test_verify_finds_that_a_folder_is_a_file_for_the_original(
+def test_verify_finds_a_folder_that_the_original_would_read_as_a_file(
     ffrecord: Command, archive: Path
 ) -> None:
-    """With any record number."""
+    """Whatever record number the original reads for that name."""
     for record in range(len(FILES) - 1):
         set_structure(archive, lambda structure, record=record: structure.update(empty=record))  # type: ignore[misc]
         lines = bad_lines(ffrecord("verify", archive))

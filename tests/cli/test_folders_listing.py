@@ -95,7 +95,9 @@ def test_ls_r_lists_all_folders(ffrecord: Command, archive: Path) -> None:
     assert ffrecord("ls", archive, "d", "-R").lines == due[8:16]
 
 
-def test_ls_shows_the_names_that_ls_shows(ffrecord: Command, archive: Path, tree: Path) -> None:
+def test_ls_prints_the_same_names_as_the_system_ls(
+    ffrecord: Command, archive: Path, tree: Path
+) -> None:
     real = subprocess.run(
         ["ls", "-A1"], cwd=tree, capture_output=True, env={**os.environ, "LC_ALL": "C"}, check=True
     )
@@ -118,7 +120,7 @@ TIMES = {
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
-def test_ls_l_has_the_columns_of_ls(zone: str, tmp_path: Path) -> None:
+def test_ls_l_prints_the_same_columns_as_the_system_ls(zone: str, tmp_path: Path) -> None:
     tree = tmp_path / "t"
     for name, when in TIMES.items():
         trees.plain_tree(tree, {name: b"x" * (abs(when) % 5000)})
@@ -176,7 +178,7 @@ def test_ls_l_of_symlinks_shows_where_they_point(ffrecord: Command, archive: Pat
         assert any(line.startswith("l") and line.endswith("link -> d") for line in lines)
 
 
-def test_ls_json_has_what_stat_has(ffrecord: Command, rich_archive: Path, rich: Path) -> None:
+def test_ls_json_agrees_with_stat(ffrecord: Command, rich_archive: Path, rich: Path) -> None:
     result = ffrecord("ls", "--json", "-R", rich_archive)
     facts = {each["path"]: each for each in map(json.loads, result.lines)}
     found = {os.fsdecode(path): each for path, each in trees.snapshot(rich).items()}
@@ -302,7 +304,7 @@ def test_names_are_the_same_text_in_any_locale(tmp_path: Path) -> None:
     assert rb"(\xfc/gr\xf6\xdfe)" in in_a_process("verify", path, env=plain).stdout
 
 
-def test_the_reader_of_a_listing_may_leave_early(rich_archive: Path) -> None:
+def test_the_program_that_reads_a_listing_may_end_early(rich_archive: Path) -> None:
     result = in_a_shell('f ls -lR "$1" | head -n 1', rich_archive)
     assert result.stderr == b""
     assert result.stdout == b".:\n"

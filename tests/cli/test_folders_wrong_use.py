@@ -178,7 +178,7 @@ def test_a_size_of_400_digits_makes_one_shard(
 @pytest.mark.parametrize(
     ("words", "code", "said"), WRONG_FILES, ids=[" ".join(words) for words, _, _ in WRONG_FILES]
 )
-def test_a_wrong_file_is_one_line(
+def test_a_wrong_file_gives_one_line(
     words: list[str], code: int, said: str, ffrecord: Command, places: dict[str, Path]
 ) -> None:
     result = ffrecord(*(word.format(**places) for word in words))

@@ -1,4 +1,4 @@
-"""`--help`: its content, its start-up time, and its examples, which must work as printed."""
+"""`--help`: its content, the modules that it imports, and examples, which must work as printed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     trees.plain_tree(tmp_path / "photos", {**files, "a.tmp": b"x", "logs/1": b"line\n"})
     handmade.write_records(tmp_path / "train.ffr", [b"record %d" % i for i in range(10)])
     handmade.write_records(tmp_path / "broken.ffr", [b"record %d" % i for i in range(10)])
-    archives.flip(tmp_path / "broken.ffr", 1)  # only the header's checksum: every record is found
+    archives.flip(tmp_path / "broken.ffr", 1)  # the header's checksum, so every record is found
     with DatasetWriter(tmp_path / "train", {"label": "int"}, encoders) as writer:
         writer.append({"label": 1})
     for folder in ("mounted", "elsewhere", ".zfunc", ".config/fish/completions"):
@@ -107,9 +107,8 @@ def test_every_command_and_every_option_is_explained(capsys: pytest.CaptureFixtu
         (ROOT / f"ffrecord/cli/{name}.py").stat()
         explained = shown(capsys, name)
         for option in re.findall(r"^  (-.*)", explained, re.MULTILINE):
-            assert "  " in option or len(option) > 20, (
-                option
-            )  # otherwise the help is on the next line
+            # The help of a long option is on the next line.
+            assert "  " in option or len(option) > 20, option
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -162,7 +161,7 @@ def imported_for(*words: str | Path) -> set[str]:
 
 
 @pytest.mark.parametrize("words", ["--help", "--version", "pack --help", "nonsense"])
-def test_only_commands_about_mounts_import_the_mount(words: str) -> None:
+def test_commands_that_do_not_mount_do_not_import_the_mount(words: str) -> None:
     assert {"ffrecord_fuse", "subprocess", "socket"} & imported_for(*words.split()) == set()
 
 
@@ -175,7 +174,7 @@ def test_ls_of_a_file_imports_no_dataset_modules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_named_command_has_all_its_arguments(name: str) -> None:
+def test_a_command_named_on_the_command_line_has_all_its_arguments(name: str) -> None:
     def help_of(parser: argparse.ArgumentParser) -> str:
         (commands,) = (a for a in parser._actions if a.dest == "command")
         return str(dict(commands.choices or {})[name].format_help())

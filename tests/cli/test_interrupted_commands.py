@@ -1,8 +1,8 @@
-"""Ctrl-C at any moment of a command: exit code 130, one line, and nothing left behind.
+"""Ctrl-C at any moment of a command: exit code 130, one line, and no incomplete file left behind.
 
-A moment is a call of a Python function. A command is interrupted at its 1st, 2nd, 5th, … call,
-until it ends before that call. So timing does not matter, and every part of the command is
-interrupted.
+A moment is a call of a Python function. A command is run again and again, and interrupted at its
+1st, 2nd, 4th, 8th, … call (with --long at more calls), until it ends before that call. So timing
+does not matter, and every part of the command is interrupted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def interrupted_at(moment):
                 os.write(tell, b"!")
                 signal.raise_signal(signal.SIGINT)
     def counted(options):
-        os.register_at_fork(after_in_child=lambda: sys.setprofile(None))  # it has no terminal
+        os.register_at_fork(after_in_child=lambda: sys.setprofile(None))  # children get no Ctrl-C
         sys.setprofile(count)
         try:
             return run(options)
@@ -72,7 +72,7 @@ while True:
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             os.dup2(given, 2)
-            os.close(given)  # a daemon forgets the other, and would keep this one
+            os.close(given)  # a daemon replaces descriptor 2, but would keep this one open
             code = interrupted_at(moment)
         finally:
             sys.stderr.flush()
@@ -84,7 +84,7 @@ while True:
     results.append([moment, code, said, tree()])
     try:
         os.read(told, 1)
-    except BlockingIOError:  # it was done before
+    except BlockingIOError:  # the command ended before this moment
         break
     for name in os.listdir(place):
         path = os.path.join(place, name)
@@ -193,7 +193,9 @@ def test_an_interrupted_extract_leaves_whole_files_only(
     assert any(0 < len(left) < len(every) for _, _, _, left in results)
 
 
-def test_an_interrupted_verify_reports_it(sample: Path, tmp_path: Path, growth: float) -> None:
+def test_an_interrupted_verify_reports_the_interrupt(
+    sample: Path, tmp_path: Path, growth: float
+) -> None:
     for moment, _, _, left in interrupt_often(
         tmp_path / "p", growth, "verify", sample / "tree.ffr"
     ):
@@ -214,7 +216,7 @@ def mountpoint(tmp_path: Path) -> Iterator[Path]:
         yield point
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="as root a mount makes no other process")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: others mount in a second process")
 def test_an_interrupted_mount_leaves_nothing_mounted(
     sample: Path, mountpoint: Path, tmp_path: Path, growth: float
 ) -> None:
@@ -248,7 +250,7 @@ sys.exit(command())
 
 
 @pytest.mark.parametrize("module", ["ffrecord.cli", "ffrecord.terminal", "numpy", "numpy.linalg"])
-def test_an_interrupt_while_modules_are_imported_is_one_line(module: str, sample: Path) -> None:
+def test_an_interrupt_while_modules_are_imported_gives_one_line(module: str, sample: Path) -> None:
     words = [sys.executable, "-c", INTERRUPT_AN_IMPORT, module, "verify", str(sample / "tree.ffr")]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "ffrecord: interrupted\n")

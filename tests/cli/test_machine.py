@@ -77,7 +77,7 @@ def test_blocks_of_the_reported_size_can_be_read_with_o_direct(tmp_path: Path) -
     assert can_be_read_directly(path, block)
 
 
-def test_unmeasurable_facts_are_not_known(tmp_path: Path) -> None:
+def test_facts_that_cannot_be_measured_are_none(tmp_path: Path) -> None:
     with users.reachable(tmp_path):
         os.chmod(tmp_path, 0o555)
         found = json.loads(
@@ -190,7 +190,7 @@ def test_info_takes_a_file_or_system_but_not_both(words: list[str]) -> None:
     assert re.fullmatch(r"ffrecord: .*--system.*; see `ffrecord info --help`\n", done.stderr)
 
 
-def test_a_missing_path_of_system_is_an_error(tmp_path: Path) -> None:
+def test_info_system_refuses_a_missing_path_and_a_fifo(tmp_path: Path) -> None:
     done = run("--system", tmp_path / "missing")
     assert (done.returncode, done.stdout) == (13, "")
     assert done.stderr == f"ffrecord: {tmp_path}/missing: No such file or directory\n"

@@ -270,7 +270,7 @@ def test_sizes_are_shown_as_people_read_them(run: Run, archive: Path) -> None:
     assert re.search(r"^data bytes +1\.5 kB \(1,502 bytes\)$", out, re.MULTILINE)
 
 
-def test_ls_colours_names_by_kind_only_where_wanted(run: Run, archive: Path) -> None:
+def test_ls_colours_names_by_kind_only_on_request(run: Run, archive: Path) -> None:
     plain = run("ls", "-p1", archive)[1]
     assert plain.splitlines() == ["a", "d/", "link", ODD]
     colours = run("ls", "-p", archive, "--color=always")[1]

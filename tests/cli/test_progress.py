@@ -50,7 +50,7 @@ def test_work_without_a_bar_ignores_the_lock_of_a_killed_process(
     (tmp_path / "folder" / "a").write_bytes(b"content")
     packed = str(tmp_path / "packed.ffr")
     context = multiprocessing.get_context("fork")
-    with tqdm.get_lock():  # as if a killed process had taken it
+    with tqdm.get_lock():  # as a process that was killed with the lock leaves it
         child = context.Process(target=_work, args=(str(tmp_path), packed))
         child.start()
         child.join(600)

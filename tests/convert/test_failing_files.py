@@ -143,6 +143,7 @@ def test_a_bag_keeps_its_index_if_a_single_bag_cannot_replace_it(
 FULL_DISK = """
 import resource, sys
 from ffrecord import cli
+sys.dont_write_bytecode = True  # the limit would cut off .pyc files, which later tests read
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 sys.exit(cli.main(["convert", "--no-progress", *sys.argv[2:]]))
 """

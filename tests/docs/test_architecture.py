@@ -1,11 +1,11 @@
-"""docs/architecture.md lists every module, and names only files and modules that exist.
+"""docs/architecture.md lists every module, and mentions only files and modules that exist.
 
 Its tree is the fenced block whose first line begins with `ffrecord/`. A package begins at the left
 margin. A room of the package is indented, and named by its path in the package. The modules follow,
 without `.py`; a comment may follow after a dash. A line that does not begin with a path continues
 the modules of the room above:
 
-    ffrecord/         errors text version          — what every room may use
+    ffrecord/         errors text version          — used by every room
       disk/           aio extents fetch libc       — local bytes, fast
                       longpaths machine
       archive/index/  build check                  — the index of a packed folder
@@ -58,7 +58,7 @@ def tree() -> str:
 def test_every_module_is_in_the_tree_once_and_nothing_else_is() -> None:
     named = Counter(in_tree(tree()))
     assert sorted(set(modules()) - named.keys()) == [], "not in the tree"
-    assert sorted(named.keys() - set(modules())) == [], "gone"
+    assert sorted(named.keys() - set(modules())) == [], "no such module"
     assert [path for path, times in named.items() if times > 1] == []
 
 
@@ -82,12 +82,12 @@ def pointers() -> list[str]:
 
 
 @pytest.mark.parametrize("pointer", pointers())
-def test_the_files_that_the_page_names_exist(pointer: str) -> None:
+def test_the_files_that_the_page_mentions_exist(pointer: str) -> None:
     assert (ROOT / pointer).exists()
 
 
 @pytest.mark.parametrize("span", sorted({s for s in code_spans(PAGE) if s.endswith((".py", "/"))}))
-def test_the_modules_that_the_page_names_exist(span: str) -> None:
+def test_the_modules_that_the_page_mentions_exist(span: str) -> None:
     assert any((ROOT / place / span).exists() for place in PLACES)
 
 

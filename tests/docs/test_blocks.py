@@ -63,9 +63,8 @@ def test_the_blocks_of_a_page_work_in_their_order(page: str, place: Path) -> Non
         PREPARE[page](place)
     scripts = place.parent / "scripts"
     scripts.mkdir()
-    found = os.pathsep.join(
-        [str(ROOT), *filter(None, sys.path)]
-    )  # the worktree's code, not the installed one
+    # The code of this checkout, not an installed package.
+    found = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     path = f"{COMMANDS}{os.pathsep}{os.environ['PATH']}"
     run = subprocess.run(
         [sys.executable, "-m", "tests.docs.runner", page, scripts], cwd=place, timeout=SECONDS,
@@ -74,7 +73,7 @@ def test_the_blocks_of_a_page_work_in_their_order(page: str, place: Path) -> Non
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     if run.stdout:
-        pytest.skip(f"not run: {run.stdout.strip()} (the others were)")
+        pytest.skip(f"not run: {run.stdout.strip()} (all other blocks were run)")
 
 
 # ---- blocks that cannot be run -----------------------------------------------------------------
@@ -183,4 +182,4 @@ def test_systemd_accepts_a_unit_and_its_commands_are_ours(
     verify = ["systemd-analyze", "verify", "--man=no", str(unit)]
     run = subprocess.run(verify, capture_output=True, text=True, check=False)
     about = [line for line in run.stderr.splitlines() if unit.name in line]
-    assert not about  # other units of this machine may be wrong
+    assert not about  # other lines are about other units of this machine

@@ -10,7 +10,7 @@ from tests.docs.pages import ROOT, table_rows
 
 PAGE = "docs/mount.md"
 FROM_ELSEWHERE = {"Too many levels of symbolic links", NO_WORKING_FOLDER}
-"""Messages from outside ffrecord_fuse: one of os.strerror, one of the library."""
+"""Messages from outside ffrecord_fuse: one from os.strerror, one from the library."""
 
 
 def explained(*headings: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tests that a page names exist, under these paths."""
+"""Every test file that a page of the documentation mentions exists, under that path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OTHERS = {"pytorch/test/test_dataloader", "test/stateful_dataloader/test_state_d
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if NAMED.search(text_of(page))])
-def test_the_tests_that_a_page_names_exist(page: str) -> None:
+def test_the_tests_that_a_page_mentions_exist(page: str) -> None:
     named = set(NAMED.findall(text_of(page))) - OTHERS
     gone = [name for name in named if not any(f"/{file}".endswith(f"/{name}.py") for file in FILES)]
     assert sorted(gone) == []

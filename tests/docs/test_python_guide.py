@@ -50,7 +50,7 @@ def public(owner: Any) -> set[str]:
 def parameters(function: Any) -> set[str]:
     try:
         return set(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # a table of codecs, a version
+    except (TypeError, ValueError):  # not a function: a table of codecs, the version
         return set()
 
 
@@ -118,3 +118,4 @@ WORDS = {
     "pickle", "json", "loads", "np", "float32", "uint8", "io", "BytesIO",  # Python and numpy
     "record", "view", "tobytes", "report", "i", "file", "a",
 }  # fmt: skip
+"""Words that the guide shows as code but FFRecord does not define."""

@@ -23,7 +23,7 @@ CONFIG = ROOT / "scripts" / "site" / "mkdocs.yml"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site as `scripts/docs` does; a warning is a failure."""
     folder = tmp_path_factory.mktemp("site")
-    command = [
+    command: list[str | Path] = [
         sys.executable, "-m", "mkdocs", "build", "--strict",
         "--config-file", str(CONFIG), "--site-dir", str(folder),
     ]  # fmt: skip
@@ -52,7 +52,7 @@ def test_every_public_function_and_class_is_in_the_reference(module: object, sit
     assert missing == []
 
 
-def test_search_finds_text_of_a_docstring(site: Path) -> None:
+def test_the_search_index_covers_pages_and_the_reference(site: Path) -> None:
     index = json.loads((site / "search" / "search_index.json").read_text("utf-8"))
     places = {entry["location"].partition("#")[0] for entry in index["docs"]}
     assert {"index.html", "reference/ffrecord.html", "mount.html"} <= places

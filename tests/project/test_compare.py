@@ -44,7 +44,7 @@ def other(tmp_path: Path) -> Path:
         (0.5, None, 0.0, "not measured"),
     ],
 )
-def test_a_line_is_slower_only_beyond_five_percent_and_its_spread(
+def test_a_line_counts_as_slower_only_beyond_five_percent_and_its_spread(
     ratio: float | None, before: float | None, after: float | None, verdict: str
 ) -> None:
     assert compare.verdict(ratio, [before, after]) == verdict
@@ -113,13 +113,13 @@ def test_each_tree_is_measured_with_its_own_code(other: Path) -> None:
 
 
 def test_each_tree_is_mounted_by_its_own_command(other: Path) -> None:
-    # `mounters` starts it in this tree. It must not import the code of this tree.
+    # `mounters` starts the command in this tree, whose code the command must not import.
     command = compare_worker.command(str(other))
     run = subprocess.run(command, cwd=harness.ROOT, capture_output=True, text=True, check=True)
     assert Path(run.stdout.strip()) == other / "ffrecord" / "__init__.py"
 
 
-def test_the_code_of_another_tree_is_an_error(other: Path) -> None:
+def test_importing_the_code_of_another_tree_is_an_error(other: Path) -> None:
     (other / "ffrecord" / "__init__.py").write_text("__file__ = '/elsewhere/ffrecord'\n")
     with pytest.raises(harness.ChildError, match="imported from /elsewhere/ffrecord, not from"):
         harness.call_fresh(compare_worker.use, 60.0, tree=str(other))
@@ -166,7 +166,7 @@ def complaint(before: str, capsys: pytest.CaptureFixture[str]) -> str:
     return message
 
 
-def test_a_folder_that_is_not_a_checkout_is_one_line(
+def test_a_folder_that_is_not_a_checkout_gives_one_line(
     other: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (other / "ffrecord_fuse" / "__init__.py").unlink()
@@ -176,7 +176,7 @@ def test_a_folder_that_is_not_a_checkout_is_one_line(
 
 
 @pytest.mark.parametrize("before", ["no-such-revision", "no/such/folder"])
-def test_an_unknown_folder_or_revision_is_one_line(
+def test_an_unknown_folder_or_revision_gives_one_line(
     before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert f"{before}: neither a folder nor a git revision" in complaint(before, capsys)
@@ -184,7 +184,7 @@ def test_an_unknown_folder_or_revision_is_one_line(
 
 @pytest.fixture
 def repository(other: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make the other tree a repository with one commit, and use it as the project's."""
+    """Make the other tree a repository with one commit, and use it as this project's."""
     git("init", "--quiet", folder=other)
     git("add", ".", folder=other)
     who = ["-c", "user.name=Test", "-c", "user.email=test@localhost"]
@@ -211,7 +211,7 @@ def test_a_revision_is_checked_out_only_during_the_run(repository: Path) -> None
 
 
 def test_both_trees_are_compiled_before_the_measurement(other: Path) -> None:
-    # With PYTHONDONTWRITEBYTECODE, Python itself would write no bytecode.
+    # Otherwise, with PYTHONDONTWRITEBYTECODE, each measured process would compile the modules.
     compile_packages(other)
     found = {path.name.partition(".")[0] for path in other.glob("*/__pycache__/*.pyc")}
     assert found == {"__init__", "__main__"}

@@ -66,7 +66,7 @@ def read_all(path: Path, mode: str = "auto") -> list[bytes]:
         return handmade.as_bytes(reader.read(range(reader.n)))
 
 
-# ---- one class each ----------------------------------------------------------------------------
+# ---- a test for each class ---------------------------------------------------------------------
 
 
 def test_ffrecord_error_is_a_runtime_error_and_the_parent_of_all() -> None:
@@ -344,7 +344,7 @@ def test_busy_error_names_the_file_of_the_other_writer(small_file: Path) -> None
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_errors_pickle(error: FFRecordError) -> None:
+def test_errors_can_be_pickled(error: FFRecordError) -> None:
     """Errors in worker processes are pickled."""
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
@@ -359,7 +359,7 @@ def test_errors_pickle(error: FFRecordError) -> None:
 ADVISED: dict[str, Callable[[str], Exception]] = {
     "ours": CountError,
     "the system's": lambda advice: FileExistsError(errno.EEXIST, advice, "file"),
-    "the system's, by another": lambda advice: OSError(
+    "the system's, raised again": lambda advice: OSError(
         errno.EEXIST, FileExistsError(errno.EEXIST, advice).strerror, "file"
     ),
     "Python's": ValueError,
@@ -426,7 +426,7 @@ def test_every_flipped_bit_of_a_record_is_noticed_in_that_record_alone(
             assert [number for number, _error in found] == [damaged]
 
 
-def test_random_garbage_is_one_of_our_errors(tmp_path: Path) -> None:
+def test_random_garbage_raises_one_of_our_errors(tmp_path: Path) -> None:
     generator = random.Random(3)
     path = tmp_path / "garbage"
     for _ in range(500):

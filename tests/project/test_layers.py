@@ -61,7 +61,7 @@ def room_of(module: str) -> str:
     if room in HEIGHT:
         return room
     top = module.partition(".")[0]
-    assert module in (top, f"{top}.__main__"), f"{module} is in no room: which layer is it?"
+    assert module in (top, f"{top}.__main__"), f"{module} is in no room; add it to LAYERS"
     return top
 
 
@@ -71,7 +71,7 @@ def imports_of(source: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports hide who imports whom"
+            assert node.level == 0, "relative import: write the whole name"
             assert node.module is not None
             for alias in node.names:  # a module of the package, or a name in the module
                 inner = f"{node.module}.{alias.name}"
@@ -116,7 +116,7 @@ def test_every_room_of_the_rule_exists() -> None:
         ("ffrecord_fuse.serve.session", "from ffrecord.cli import common"),
     ],
 )
-def test_a_breach_is_found(importer: str, line: str) -> None:
+def test_a_forbidden_import_is_found(importer: str, line: str) -> None:
     assert breaches(importer, line)
 
 
@@ -131,5 +131,5 @@ def test_a_breach_is_found(importer: str, line: str) -> None:
         ("ffrecord.torch.dataset", "import torch"),
     ],
 )
-def test_an_allowed_import_is_not_a_breach(importer: str, line: str) -> None:
+def test_an_allowed_import_is_not_reported(importer: str, line: str) -> None:
     assert breaches(importer, line) == []

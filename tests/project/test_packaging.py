@@ -1,4 +1,4 @@
-"""Packages made by `python -m build`: their content, and that they work outside this repository."""
+"""Packages made by `python -m build`: their content, and their use outside this repository."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BESIDE = ("docs", "scripts", "tests")
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the source distribution and the wheel, in a copy, because a build leaves files."""
+    """Build the source distribution and the wheel, from a copy: a build leaves files behind."""
     pytest.importorskip("build")
     source = tmp_path_factory.mktemp("source")
     for name in (*PACKAGES, *BESIDE):
@@ -76,7 +76,7 @@ def test_a_source_distribution_has_the_tests_and_docs_too(built: Path) -> None:
     assert due | {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"} <= names
 
 
-def test_the_metadata_has_the_fields_that_an_index_shows(built: Path) -> None:
+def test_the_metadata_has_the_fields_that_a_package_index_shows(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
         text = opened.read(f"ffrecord-{__version__}.dist-info/METADATA").decode()

@@ -17,6 +17,7 @@ TESTS = Path(__file__).parents[1]
 WAITING = {"acquire", "communicate", "get", "join", "result", "run", "settimeout", "wait"}
 """Functions that wait for a process, a thread, a lock or an answer."""
 BY_POSITION = {"join", "result", "settimeout", "wait"}
+"""Functions whose first argument is the time limit."""
 
 
 def short_waits(source: str) -> Iterator[int]:

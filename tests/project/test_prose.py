@@ -15,7 +15,7 @@ AVOIDED = ("What", "Who", "Whoever", "Of", "That")
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of every docstring, those below an attribute included."""
+    """Yield the line and the text of every docstring, including docstrings of attributes."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             value = node.value.value
@@ -42,11 +42,11 @@ def test_docstrings_begin_with_a_verb_or_a_noun(place: str) -> None:
 
 
 @pytest.mark.parametrize("word", AVOIDED)
-def test_a_bad_beginning_is_found_wherever_a_docstring_can_stand(word: str) -> None:
+def test_a_bad_beginning_is_found_in_every_kind_of_docstring(word: str) -> None:
     doc = f'"""{word} it is."""'
     source = f"{doc}\nclass A:\n    {doc}\n    x = 1\n    {doc}\n    def f(self):\n        {doc}\n"
     assert [line for line, _ in badly_begun(source)] == [1, 3, 5, 7]
 
 
-def test_a_word_that_only_begins_like_one_is_allowed() -> None:
+def test_a_longer_word_with_the_same_beginning_is_allowed() -> None:
     assert badly_begun('"""Whole files."""\n"""Offsets of records."""\n') == []

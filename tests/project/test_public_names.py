@@ -1,7 +1,7 @@
 """Public names and their signatures match `public_names.txt`, so that none is lost by accident.
 
-The first list was made before the modules moved into rooms, without the members of `FileReader` for
-our own modules. To change a name on purpose, write the list again and read the diff:
+Members that only our own modules use (`INSIDE`) are not listed. To change a name on purpose, write
+the list again and read the diff:
 
     python -m tests.project.test_public_names > tests/project/public_names.txt
 
@@ -45,6 +45,7 @@ DOCUMENTED = {
     "DatasetWriter": {"append"},
     "ShardedDatasetWriter": {"append"},
 }
+"""Exceptions: members named in `INSIDE` that are public in these classes."""
 
 
 def names_of(module: ModuleType) -> list[str]:
@@ -104,7 +105,7 @@ def members_of(class_: type) -> Iterator[str]:
 
 
 def first_place(name: str, value: object, module_name: str) -> str:
-    """Return the earlier module of the list that has the same object under the same name."""
+    """Return the first earlier module with the same object under the same name, or ""."""
     for other in MODULES[: MODULES.index(module_name)]:
         # importing ffrecord.torch imports torch, which may not be installed
         if other != "ffrecord.torch" and vars_of(other).get(name) is value:
@@ -149,7 +150,7 @@ def test_public_names_have_the_signatures_of_the_list(module_name: str) -> None:
     if module_name == "ffrecord.torch":
         pytest.importorskip("torch")
     now, then = set(lines_of(module_name)), set(stored(module_name))
-    assert (sorted(then - now), sorted(now - then)) == ([], []), "lost or changed, and new"
+    assert (sorted(then - now), sorted(now - then)) == ([], []), "(lost or changed, new)"
 
 
 def test_every_line_of_the_list_is_compared() -> None:

@@ -1,4 +1,4 @@
-"""scripts/train.py: stopped within an epoch and resumed, it ends with the same weights."""
+"""scripts/train.py, stopped within an epoch and resumed, ends with the same weights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     ("before", "after", "steps", "epoch"),
     [
         pytest.param("2", "0", 17, 1, id="fewer workers"),
-        pytest.param("0", "4", 5, 0, id="more", marks=pytest.mark.long),
+        pytest.param("0", "4", 5, 0, id="more workers", marks=pytest.mark.long),
         pytest.param("2", "2", 12, 0, id="after the last step of an epoch"),
     ],
 )

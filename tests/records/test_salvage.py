@@ -30,6 +30,7 @@ from ffrecord import (
     salvage_file,
 )
 from ffrecord.disk import source as disk_source
+from ffrecord.text import for_shell
 from tests.support import handmade
 
 RECORDS = handmade.random_records([300, 0, 5000, 1, 70_000, 0, 12, 900])
@@ -232,6 +233,17 @@ def test_a_file_without_records_is_an_error(
     with pytest.raises(error, match="broken"):
         salvage_file(broken, broken.parent / "out.ffr")
     assert os.listdir(broken.parent) == ["broken.ffr"]
+
+
+def test_a_header_of_zeros_recommends_a_copy_and_not_another_salvage(broken: Path) -> None:
+    broken.write_bytes(bytes(5000))
+    with pytest.raises(UnfinishedError) as caught:
+        salvage_file(broken, broken.parent / "out.ffr")
+    for said in (str(caught.value), for_shell(caught.value)):
+        message = said.removeprefix(f"{broken}: ")
+        assert message.startswith("never finished, or its header is lost")
+        assert message.endswith("; restore a copy, or write the file again")
+        assert "salvage" not in message
 
 
 def test_an_empty_file_is_salvaged_to_an_empty_file(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ _ffrecord_unquote() { # word: sets REPLY to the word without its quotes, as the 
     REPLY+=${ansi@E}
 }
 
-_ffrecord_words() { # sets words: those up to the cursor, rejoined; piece: the last, not rejoined
+_ffrecord_words() { # sets words (up to the cursor, joined again) and piece (the last, as split)
     local line=${COMP_LINE:0:COMP_POINT} rest
     local -i at
     words=()
@@ -103,7 +103,7 @@ _ffrecord_value() { # kind, words: offers values of one kind
     esac
 }
 
-_ffrecord_any() { # offers everything that may stand at the cursor
+_ffrecord_any() { # offers every word that can follow at the cursor
     local command=${words[1]} previous=${words[last - 1]} options="" with_value=" " word first=""
     local -i number=0 only_paths=0 at
     if ((last == 1)); then

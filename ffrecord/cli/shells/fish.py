@@ -33,7 +33,7 @@ function __ffrecord_inside # prints the entries of the folder that the typed pat
     end
 end
 
-function __ffrecord_list # words: prints them after the words already typed, which end with a comma
+function __ffrecord_list # words: prints each after the typed text up to its last comma
     set -l before (string match -r -- '.*,' (commandline -ct))
     for word in $argv
         echo -- "$before$word"
@@ -47,7 +47,7 @@ function __ffrecord_mounts # prints mountpoints of archives, and any folder
     __fish_complete_directories
 end
 
-function __ffrecord_arguments # least, most: succeeds if that many arguments are on the line
+function __ffrecord_arguments # least, most: succeeds if the number of arguments is in between
     set -l count (count (__ffrecord_given))
     test $count -ge $argv[1] -a $count -le $argv[2]
 end

@@ -28,7 +28,7 @@ _ffrecord_list() { # words: offers them, separated by commas
     compadd -qS , -- ${@:#*=}
 }
 
-_ffrecord_mounts() { # offers mountpoints of archives; if there are none, any folder
+_ffrecord_mounts() { # offers mountpoints of archives; if none match, any folder
     local -a places
     places=(${(f)"$(ffrecord umount --list 2>/dev/null)"})
     [[ $PREFIX == /* ]] || places=(${places#$PWD/})
@@ -69,7 +69,7 @@ _ZSH_VALUES = {
 def zsh_script(commands: list[Syntax]) -> str:
     cases = []
     for command in commands:
-        # _arguments needs the order of the words: an argument that takes many comes last.
+        # _arguments numbers the positional arguments. An argument that takes many values is last.
         specs = [*map(_zsh_option, command.options), *_zsh_positional(command.positional)]
         lines = " \\\n".join(f"            {spec}" for spec in specs)
         cases.append(f"        {command.name})\n            _arguments -s \\\n{lines} ;;")
@@ -98,5 +98,5 @@ def _zsh_positional(arguments: list[Argument]) -> list[str]:
 def _zsh_value(argument: Argument) -> str:
     words = " ".join(argument.words)
     if argument.kind == Kind.LIST:
-        return f" _ffrecord_list {words}"  # the space: _arguments adds no options for compadd
+        return f" _ffrecord_list {words}"  # after a space, _arguments adds no options of compadd
     return f"({words})" if words else _ZSH_VALUES[str(argument.kind)]

@@ -1,6 +1,7 @@
 """Permissions of files while they are written, and under any umask.
 
-"At every moment" means after every system call that creates, fills, renames or opens up a file.
+"At every moment" means after every system call that creates, fills or renames a file, or changes
+its mode or owner.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def at_every_moment(look: Look, calls: Sequence[str] = CALLS) -> Iterator[None]:
 def open_to_others(top: Path) -> set[str]:
     """Return the files and folders below `top`, itself included, that others can list or read.
 
-    Every folder above such a file must let others through.
+    A file or folder counts only if every folder above it lets others through.
     """
     found = set()
     waiting = [top]
@@ -213,9 +214,8 @@ def test_replacing_a_private_file_exposes_no_temporary_file(
     how: str, unnamed: bool, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not unnamed:
-        monkeypatch.setattr(
-            os, "O_TMPFILE", os.O_DIRECTORY
-        )  # EISDIR, as on file systems without them
+        # O_DIRECTORY gives EISDIR, as O_TMPFILE does on file systems without unnamed files.
+        monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
     found: set[str] = set()
     with at_every_moment(lambda: found.update(leaks(place))):
         REPLACING[how](place / "data.ffr")
@@ -223,7 +223,7 @@ def test_replacing_a_private_file_exposes_no_temporary_file(
     assert stat.S_IMODE((place / "data.ffr").stat().st_mode) == 0o600
     assert SECRET in (place / "data.ffr").read_bytes()
     (place / "data.ffr").chmod(0o644)
-    assert leaks(place) == {"data.ffr"}  # the check would have found it
+    assert leaks(place) == {"data.ffr"}  # control: the check finds a public file
 
 
 def test_a_private_file_stays_private_where_unnamed_files_cannot_be_linked(

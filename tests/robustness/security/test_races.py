@@ -1,8 +1,8 @@
 """Extracting while another process changes the target folder as fast as it can.
 
 The other process swaps folders and files below the target with symlinks that lead out of it. Each
-swap is one step (renameat2 with RENAME_EXCHANGE), so a name can be either at any moment.
-Extracting may fail, but nothing outside may change.
+swap is one step (renameat2 with RENAME_EXCHANGE), so every name always exists, sometimes as a
+symlink. Extracting may fail, but nothing outside may change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDS = 60
 LONG_ROUNDS = 3000
 FILES = {f"{top}/{inner}/{name}": b"from the archive"
          for top in "ab" for inner in "cd" for name in "efgh"}  # fmt: skip
-# No path is inside another, otherwise the attacker itself would follow its symlinks.
+# No path is inside another: otherwise the attacker's renames would follow its own symlinks.
 EXCHANGED = ["a", "b/d", "b/c/e", "b/c/g"]
 
 EXCHANGING = """
@@ -36,7 +36,7 @@ print("ready", flush=True)
 while os.getppid() != 1:
     for one, other in pairs:
         libc.renameat2(-100, one, -100, other, 2)
-        time.sleep(random.random() * 0.0003)  # without a pause nobody else gets the lock
+        time.sleep(random.random() * 0.0003)  # without a pause nobody else gets the kernel's lock
 """
 
 
@@ -50,7 +50,7 @@ class Attacker:
         os.kill(self._pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self._pid, os.WSTOPPED)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         os.kill(self._pid, signal.SIGCONT)
 
 
@@ -99,7 +99,7 @@ def test_no_race_writes_a_file_outside_the_folder(rounds: int, tmp_path: Path) -
             links.mkdir()
             for name, (_, link) in zip(EXCHANGED, pairs, strict=True):
                 link.symlink_to(outside / name)
-            attacker.go_on()
+            attacker.resume()
             try:
                 extract(archive, dest)
                 extract(archive, dest, overwrite=True)

@@ -73,7 +73,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def plant(kind: str, path: Path, precious: Path) -> None:
-    """Plant something as `nobody`. A hard link belongs to root, like the file it leads to."""
+    """Plant something as `nobody`. A hard link belongs to root, like the file that it names."""
     if kind == "hard link":
         os.link(precious, path)
         return
@@ -223,9 +223,8 @@ def test_a_writer_leaves_taken_temporary_names_alone_and_finds_another(
     unnamed: bool, kind: str, shared: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not unnamed:
-        monkeypatch.setattr(
-            os, "O_TMPFILE", os.O_DIRECTORY
-        )  # EISDIR, as on file systems without them
+        # O_DIRECTORY gives EISDIR, as O_TMPFILE does on file systems without unnamed files.
+        monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
     path = shared / "data.ffr"
     handmade.write_records(path, [b"old"])  # replacing a file needs a temporary name
     traps = [Path(name) for name in tempnames.names(str(path))]
@@ -250,9 +249,8 @@ def test_extracting_does_not_write_through_a_taken_temporary_name(
     """The first temporary name is predictable. A file with that name is removed, like the remains
     of a killed extraction; a folder stays."""
     if not unnamed:
-        monkeypatch.setattr(
-            os, "O_TMPFILE", os.O_DIRECTORY
-        )  # EISDIR, as on file systems without them
+        # O_DIRECTORY gives EISDIR, as O_TMPFILE does on file systems without unnamed files.
+        monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
     (shared / "file").write_bytes(b"old")
     trap = shared / os.fsdecode(placing.PASSING)
     plant(kind, trap, precious)

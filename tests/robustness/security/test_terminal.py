@@ -83,14 +83,13 @@ def test_names_on_the_command_line_stay_on_one_line(
     ]  # fmt: skip
     for line in lines:
         code, said = says(capsys, *line)
-        due = (
-            2 if line[0] in ("verify", "pack") else 1
-        )  # a verdict for each file; a warning about the fifo
+        # `verify` gets two files; `pack` also warns about the fifo.
+        due = 2 if line[0] in ("verify", "pack") else 1
         assert len(said) <= due, line
         assert code in (0, 1, 2, 3, 13, 14, 18, 36), line
 
 
-def test_a_warning_about_a_mounted_file_is_one_line(
+def test_a_warning_about_a_mounted_file_gives_one_line(
     nasty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A file without a header checksum gives a warning."""
@@ -109,9 +108,8 @@ def test_no_name_forges_a_line_of_the_log(nasty: str, tmp_path: Path) -> None:
     forged = f"2026-01-01T00:00:00+0000 {NAME}[1] mounted /etc"
     for text in (nasty, f"{nasty}\n{forged}", f"{nasty}\r\n{forged}", f"\x85{forged}"):
         log.line(text)
-    lines = (
-        (tmp_path / "log").read_bytes().decode().splitlines()
-    )  # splits at every kind of line end
+    # str.splitlines splits at every kind of line end.
+    lines = (tmp_path / "log").read_bytes().decode().splitlines()
     assert len(lines) == 4
     for line in lines:
         assert re.match(rf"\d{{4}}-\d\d-\d\dT[\d:]+[+-]\d{{4}} {NAME}\[{os.getpid()}\] ", line)
@@ -139,12 +137,11 @@ def test_no_control_character_reaches_a_terminal_beside_progress_bars(
 def on_a_terminal(place: Path, lines: list[str]) -> str:
     script = "import sys, ffrecord.cli\nfor line in sys.argv[1:]: ffrecord.cli.main(line.split())"
     ours, theirs = pty.openpty()
-    fcntl.ioctl(
-        theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0)
-    )  # no bar without a size
+    size = struct.pack("4H", 24, 80, 0, 0)  # without a size, no bar is drawn
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
     with subprocess.Popen(
         [sys.executable, "-c", script, *lines], cwd=place,
-        env={**environment(), "NO_COLOR": "1"},  # our own colours would hide the answer
+        env={**environment(), "NO_COLOR": "1"},  # our own colours are control characters
         stdin=theirs, stdout=theirs, stderr=theirs,
     ) as process:  # fmt: skip
         os.close(theirs)
