@@ -24,7 +24,7 @@ from ffrecord.format.checksum import crc32
 DESCRIPTORS_EACH = 2  # for each file: buffered and O_DIRECT
 SPARE_DESCRIPTORS = 256  # left for the rest of the program
 DEFAULT_ALIGN = 4096  # for O_DIRECT, if the kernel does not say
-CHUNK = 8 << 20  # bytes that `Recheck` reads at a time
+CHUNK = 8 << 20  # bytes that `Recheck` and salvage read at a time
 
 
 class Source:
