@@ -89,7 +89,7 @@ class NewFile:
 
     Writes are gathered here, not in a buffered file object, for two reasons. A file object flushes
     when a forked child drops its copy, at an offset that is shared with the parent. And after a
-    failed write, the state of its data on disk is unknown. Every write here has its own offset.
+    failed write, nobody knows which bytes are on disk. Every write here has its own offset.
 
     Large files are written with O_DIRECT, from huge pages. Through the page cache they would evict
     everything else, and getting pages for them takes longer than the disk. (2 GB, measured by hand
@@ -137,7 +137,7 @@ class NewFile:
                 self._write_out()
 
     def rewind(self, position: int) -> None:
-        """Continue writing at `position`. Later bytes are overwritten, or cut off at the end."""
+        """Continue writing at `position`. Later bytes are overwritten, or cut off by `publish`."""
         if self._base + self._lead <= position <= self._base + self._fill:
             self._fill = position - self._base
         else:
@@ -176,8 +176,8 @@ class NewFile:
     def with_room(self, begin: int, room: int) -> tuple[NewFile, int]:
         """Make `room` bytes available in front of the content that starts at `begin`.
 
-        Return the file that has the room, and the bytes by which its content moved. If that is
-        another file, it replaces this one.
+        Return the file that has the room, and the number of bytes by which its content moved. If
+        another file is returned, it replaces this one.
         """
         return self._naming.with_room(self, begin, room)
 

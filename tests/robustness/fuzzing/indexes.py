@@ -37,7 +37,7 @@ from tests.support import handmade
 
 DRAFT = sample()
 SIZES = [*(len(each) for each in DRAFT.files), 2 * 131072 + 5]
-"""Sizes of the records that an image may name: those of the sample, and a large one."""
+"""Sizes of the records that an image may name: the files of the sample, and a large file."""
 
 OWNER = os.stat(os.sep)
 NUMBERS = (0o040755, 0o100644, 0o120777, (1 << 32) - 1)
