@@ -1,4 +1,4 @@
-"""The Python part of `scripts/demo`: write records, read them in batches, print the results."""
+"""The Python part of `scripts/demo`: write records, and read records and files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def folder(archive: str, source: str) -> None:
         took = time.perf_counter() - began
         for name, content in zip(names, contents, strict=True):
             if content.tobytes() != Path(source, name).read_bytes():
-                raise SystemExit(f"demo: {name} differs from the packed file")
+                raise SystemExit(f"demo: {name} in {archive} differs from {source}/{name}")
         print(f"folder.read of all {len(names)} names: {took * 1e3:.1f} ms, each compared")
         print(f"folder.glob('docs/*.md'): {packed.glob('docs/*.md')}")
         with packed.open("README.md", "r", encoding="utf-8") as file:

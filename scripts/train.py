@@ -1,12 +1,11 @@
-"""Train a small CNN on images from a packed folder; it can be stopped and resumed at any step.
+"""Train a small CNN on images from a packed folder; a run can be stopped and resumed at any step.
 
     .venv/bin/python scripts/train.py WORK [--epochs 4] [--workers 2] [--stop-after STEPS]
 
-The script makes a folder of images in WORK and packs it, unless the archive exists. If it is
-stopped in the middle of an epoch, it leaves a checkpoint. The next call resumes from the
-checkpoint, even with another number of workers. The final weights are the same, bit for bit, as
-without the stop: the order of the samples, their random flips and the model's dropout are resumed
-too.
+The script makes a folder of images in WORK and packs it, unless the archive exists. With
+--stop-after, it writes a checkpoint and stops. The next call resumes from the checkpoint, even with
+another number of workers. The final weights are the same, bit for bit, as without the stop: the
+order of the samples, their random flips and the model's dropout are resumed too.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def train(work: Path, epochs: int, workers: int, stop_after: int | None) -> None
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     checkpoint = work / "checkpoint.pt"
-    steps_each = len(loader)  # of a whole epoch, before a loaded state shortens it
+    steps_each = len(loader)  # steps of a whole epoch; a loaded state makes the first one shorter
     first = step = 0
     loss = torch.tensor(float("nan"))  # until the first step
     if checkpoint.exists():
@@ -70,7 +69,7 @@ def train(work: Path, epochs: int, workers: int, stop_after: int | None) -> None
         loader.load_state_dict(state["loader"])
         torch.set_rng_state(state["random"])
         step = state["step"]
-        first = step // steps_each  # like the loader, also after the last step of an epoch
+        first = step // steps_each  # after an epoch's last step: the next epoch, as in the loader
         print(f"resuming in epoch {first} after {step} steps")
     for epoch in range(first, epochs):
         for images, targets in loader:

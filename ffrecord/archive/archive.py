@@ -1,6 +1,6 @@
 """`Archive`: a packed folder, read by inode number. It joins the records with the index.
 
-`PackedFolder`, extraction and the mount all use it. The index is copied from the archive into
+`PackedFolder`, extraction and the mount use this class. The index is copied from the archive into
 private memory, checked there, and never read from the file again. So if an archive is truncated or
 overwritten while it is in use, reading its files raises errors and the process survives. Mode
 "mmap" is an exception: file contents are then read straight from the archive, see `FileReader`.
@@ -38,7 +38,7 @@ from ffrecord.records.reader import FileReader, table_of
 
 
 class _Sizes:
-    """Sizes of all records except the last, which is the index. Fetched on request, not kept."""
+    """Sizes of all records except the last, the index. Computed on request, not kept in memory."""
 
     def __init__(self, reader: FileReader) -> None:
         self._reader = reader

@@ -26,7 +26,7 @@ from ffrecord.records.reader import table_of
 
 LONGEST_SHOWN = 4096  # bytes of a path in a message: Linux allows no longer path
 
-# An entry as the original sees it: a folder, nothing, or otherwise the record number of a file.
+# How the original sees an entry: as a folder, not at all, or as a file, by its record number.
 _FOLDER, _NOTHING = -1, -2
 _FOR_ORIGINAL = "the index for the original FFRecord"
 
@@ -47,7 +47,7 @@ def audit(archive: Archive) -> None:
 
 
 def shown_path(index: Index, folder: int, name: bytes) -> bytes:
-    """Return the path of a name in a folder, for a message. Of a too long path, only the end."""
+    """Return the path of a name in a folder, for a message. A long path is cut at the front."""
     names, size = [name], len(name)
     while folder != ROOT and size < LONGEST_SHOWN:
         names.append(index.last_name(folder))
@@ -66,7 +66,7 @@ def _audit_blocks(archive: Archive) -> None:
         joined = crc32_joined(blocks.tolist(), BLOCK, index.status(inode).size)
         if joined != checksums[index.record(inode)]:
             path = _shown(shown_path(index, index.parent(inode), index.last_name(inode)))
-            raise _wrong(archive, f"the checksums of the blocks of {path} contradict its record's")
+            raise _wrong(archive, f"block checksums of {path} do not match its record's checksum")
 
 
 def _audit_symlinks(index: Index) -> None:
@@ -75,7 +75,7 @@ def _audit_symlinks(index: Index) -> None:
 
 
 def _audit_xattrs(archive: Archive) -> None:
-    """Check row by row, not inode by inode: many inodes may share the same rows."""
+    """Check extended attributes row by row: many inodes may share the same rows."""
     tables = archive.index.tables
     last_row: dict[bytes, int] = {}  # the last row so far with each name
     latest = -1
@@ -84,7 +84,7 @@ def _audit_xattrs(archive: Archive) -> None:
     for row, (text, length, _) in enumerate(tables.xattrs.tolist()):
         name = tables.texts[text : text + length].tobytes()
         if not name.startswith(b"user.") or b"\0" in name:
-            raise _wrong(archive, f"an extended attribute is called {name!r}")
+            raise _wrong(archive, f"{name!r} is not a valid name of an extended attribute")
         latest = max(latest, last_row.get(name, -1))
         last_row[name] = row
         again.append(latest)
@@ -124,7 +124,7 @@ def _audit_legacy(archive: Archive) -> None:
             due = record if record >= 0 else _seen(index, ours, name, inode)
             if due != _said(theirs, there):
                 path = _shown(shown_path(index, ours, name))
-                raise _wrong(archive, f"{_FOR_ORIGINAL} says something else about {path}")
+                raise _wrong(archive, f"{_FOR_ORIGINAL} describes {path} differently")
             if due == _FOLDER and there is not None:
                 folders.append((inode, there))
         if said:

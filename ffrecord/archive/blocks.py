@@ -1,8 +1,8 @@
 """Plans of reads: the blocks that hold a range of a file, their places, and their checksums.
 
 A file of one block is verified against the CRC-32 of its record. A larger file is verified block
-by block. The index has the checksums of its blocks. An archive written by the original FFRecord has
-none, so its large files are read once from end to end to compute them.
+by block, against checksums in the index. Archives of the original FFRecord have no such checksums:
+their large files are read once from end to end to compute them.
 
 Every block with a stored checksum has a number. The block of a one-block file has the number of its
 record; the blocks of larger files are numbered after all records.
@@ -28,18 +28,18 @@ Known: TypeAlias = Callable[[int, int], bool]
 STEP_BLOCKS = 32  # blocks per read when a large file is read from end to end
 
 UNNUMBERED = -1
-"""Stands for the number of a block that is not checked, or that has no checksum in the index."""
+"""The block number of a piece that is not checked, or whose checksums are not in the index."""
 
 
 class FilePiece(NamedTuple):
     """Bytes to read from one file of an archive, and the requested range among them."""
 
     inode: int
-    file: int
-    begin: int
-    length: int
-    skip: int  # bytes before the requested ones
-    asked: int  # requested bytes
+    file: int  # number of the archive's file (shard) to read from
+    begin: int  # the first byte to read there
+    length: int  # bytes to read
+    skip: int  # bytes that are read before the requested ones
+    asked: int  # number of requested bytes
     checksums: list[int] | None  # one for each block; None: nothing to check
     block: int  # the number of the first block
 
@@ -62,7 +62,7 @@ class Blocks:
         self._derived: dict[int, npt.NDArray[np.uint32]] = {}  # by record
 
     def __len__(self) -> int:
-        """Return how many block numbers are in use."""
+        """Return the number of numbered blocks."""
         return len(self._of_records) + len(self._of_blocks)
 
     def piece(

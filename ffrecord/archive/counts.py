@@ -35,7 +35,7 @@ class Counts:
 def count_name(counts: Counts, mode: int, size: int, *, is_hard_link: bool) -> None:
     """Add a name below the top to the counts.
 
-    Not a method, because users get subclasses of `Counts` as reports.
+    Not a method: reports, which are subclasses of `Counts`, would offer it to users.
     """
     if is_hard_link:
         counts.hard_links += 1

@@ -42,9 +42,10 @@ _SET_IDS = stat.S_ISUID | stat.S_ISGID
 
 @dataclass(slots=True)
 class ExtractReport(Counts):
-    """Counts of extracted files, folders and links, and of damaged ones that were left out."""
+    """Counts of extracted files, folders and links, and of damage."""
 
     damaged: int = 0
+    """Number of damaged files and symlinks, left out, and of folders with damaged attributes."""
 
 
 def extract(
@@ -114,7 +115,7 @@ class _Extraction:
         self._progress = progress or (lambda files, size: None)
         self._folders = OpenFolders(archive.index, root)
         self._made: dict[int, tuple[int, bytes]] = {}  # first place of a file with several names
-        self._finish: set[int] = set()  # folders, which get their attributes last
+        self._finish: set[int] = set()  # folders whose attributes are set at the end
         self._empty: set[int] = set()  # folders that were empty: no existing file can be in the way
         self._named: set[tuple[int, bytes]] = set()  # requested names that were extracted
         self._owners = os.geteuid() == 0
@@ -124,7 +125,7 @@ class _Extraction:
         try:
             self._make(paths)
         except BaseException:
-            # Folders made so far stay, so they get their attributes. Report the first error only.
+            # Folders made so far stay, so set their attributes. Further errors are not reported.
             with contextlib.suppress(OSError, FFRecordError):
                 self._finish_folders()
             raise
@@ -211,7 +212,7 @@ class _Extraction:
                     continue
                 self._files(folder, batch)
             else:
-                self._files(folder, batch)  # first, because the following steps may fail
+                self._files(folder, batch)  # first, because the next step may fail
                 if status.is_folder:
                     self._make_folder(inode)
                     inner.append(inode)
@@ -237,7 +238,7 @@ class _Extraction:
             self._file(folder, name, status, partial(iter, (content,)))
 
     def _other(self, folder: int, name: bytes, status: Status) -> None:
-        """Make a symlink, a large file, or another name of a file that was made."""
+        """Make a symlink, a large file, or a hard link to an extracted file."""
         if status.inode in self._made and self._hard_link(folder, name, status.inode):
             return
         if status.is_symlink:
@@ -284,7 +285,7 @@ class _Extraction:
             self.report.symlinks += 1
 
     def _hard_link(self, folder: int, name: bytes, inode: int) -> bool:
-        """Give a file that was made another name. Return False if a copy is needed instead."""
+        """Add a hard link to an extracted file. Return False if a copy is needed instead."""
         its_folder, first = self._made[inode]
         try:
             with self._place(folder, name) as (parent, place):
@@ -345,7 +346,7 @@ class _Extraction:
             if self._owners:
                 os.fchown(fd, status.uid, status.gid)
             elif status.uid != os.geteuid() or status.gid != os.getegid():
-                mode &= ~_SET_IDS  # it would run as a user it was not made for
+                mode &= ~_SET_IDS  # the program would run as another user than the packed one
             os.fchmod(fd, mode)
             os.utime(fd, ns=(status.mtime_ns, status.mtime_ns))
 
@@ -358,7 +359,7 @@ class _Extraction:
                     raise
                 if not self._warned:
                     self._warned = True
-                    what = "extended attributes are not restored: this file system has none"
+                    what = "extended attributes are not restored: this file system refuses them"
                     warnings.warn(f"{self._dest}: {what}", stacklevel=2)
 
     @contextlib.contextmanager
@@ -394,9 +395,9 @@ class _Extraction:
 
 
 def _is_not_packed(index: Index, name: bytes) -> bool:
-    """Return True if no packed file has this name.
+    """Return True if the archive certainly does not contain this name.
 
-    A file that a killed extraction left behind may have been packed since. Such a file is extracted
-    like any other.
+    A packed file can have the temporary name of extractions, if the folder was packed after a
+    killed extraction. Such a file is extracted like any other.
     """
     return name not in index.tables.names.tobytes()

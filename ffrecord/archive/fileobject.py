@@ -60,7 +60,8 @@ class PackedFile(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         self._require_open()
         with memoryview(buffer).cast("B") as target:
-            step = STEP - self._position % BLOCK  # ends with a block, so no block is read twice
+            # The read ends with a block, so that no block is read twice.
+            step = STEP - self._position % BLOCK
             count = max(0, min(len(target), self._size - self._position, step))
             if count:
                 target[:count] = self._bytes(self._position, count)

@@ -1,7 +1,8 @@
 """`PackedFolder`: read a packed folder by name, like a folder on disk.
 
-Names are paths inside the archive, such as "train/n01440764/1.jpg". The archive is the root: a
-leading slash, "." and ".." work as they do there. Symlinks inside the archive are followed.
+Names are paths inside the archive, such as "train/n01440764/1.jpg". The archive is the root folder:
+a leading slash and "." change nothing, and ".." does not lead out. Symlinks inside the archive are
+followed.
 Errors are the same as for `open()`: FileNotFoundError, IsADirectoryError, NotADirectoryError.
 
 Any number of threads may use a `PackedFolder`, and so may a forked process. It pickles as its path
@@ -42,7 +43,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _formerly(former: str, now: str) -> Callable[[Method], Method]:
-    """Let callers pass an argument by its former name, too."""
+    """Let callers also pass an argument by its former name."""
 
     def decorate(method: Method) -> Method:
         @functools.wraps(method)
@@ -68,7 +69,7 @@ class PackedFolder(Closing):
     def __init__(
         self, ffr_file: Name | Sequence[Name], check_data: bool = True, *, mode: str = "auto"
     ) -> None:
-        # Absolute, because another process may unpickle it in another working folder.
+        # Absolute paths, because another process may unpickle them in another working folder.
         absolute = (
             os.path.abspath(os.fsdecode(ffr_file))
             if isinstance(ffr_file, (str, os.PathLike))
@@ -135,7 +136,8 @@ class PackedFolder(Closing):
     def read_range(self, name: Name, offset: int, length: int) -> Bytes:
         """Return `length` bytes of a file from `offset` on, or fewer at the end of the file.
 
-        The bytes are verified. Of a large file, only the 128 KiB blocks that hold them are read.
+        The bytes are verified. From a large file, only the 128 KiB blocks that hold them are read.
+        In an archive of the original FFRecord, the first call reads the whole file.
         """
         if offset < 0 or length < 0:
             raise ValueError(f"offset and length must be at least 0, not {offset} and {length}")
@@ -231,8 +233,8 @@ class PackedFolder(Closing):
         """Return the names in a folder, sorted.
 
         As in the original FFRecord, names in the folder itself are `str`. With `recursive`, names
-        further down are `pathlib.Path`, relative to the folder. A symlink counts as a file or a
-        folder by what it points to. Symlinks to folders are not entered.
+        further down are `pathlib.Path`, relative to the folder. A symlink to a folder counts as
+        a folder, and any other symlink as a file. Symlinks to folders are not entered.
         """
         index = self._index
         found: Paths = []
@@ -301,7 +303,7 @@ class PackedFolder(Closing):
         yield from walk.walk(self._index, path, self._folder(top), followlinks=followlinks)
 
     def glob(self, pattern: str) -> Names:
-        """Return the paths that match a pattern, sorted by folder.
+        """Return the paths that match a pattern, folder by folder.
 
         `*`, `?` and `[a-z]` match within a name, `**` matches any number of folders. A slash at
         the end matches folders only. Names that begin with a dot match like all others.
@@ -321,7 +323,7 @@ class PackedFolder(Closing):
         return True
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the paths of all regular files; files of a folder come before its subfolders."""
+        """Yield the paths of all regular files. Files of outer folders come first."""
         return walk.all_files(self._index)
 
     @overload

@@ -3,11 +3,11 @@
 The copy is in a memfd. No other process can write to it, so the index cannot change after it was
 checked. Forked processes share the memory.
 
-A large index is copied by a thread. It copies the parts in the order of the checks, a little ahead
-of them, and stops when a check fails. The thread must need the Python interpreter rarely, because
-each time it may wait 5 ms until the checks release it. With a read, a checksum and a write for
-every MiB, copying during the checks took as long as copying first. So the kernel copies several MiB
-at a time.
+A large index is copied by a thread. The thread copies the parts in the order of the checks, a
+little ahead of them, and stops when a check fails. It should need Python's interpreter lock rarely:
+each time, it may wait 5 ms until the checks release the lock. With a read, a checksum and a write
+for every MiB, copying during the checks took as long as copying first. So the kernel copies several
+MiB at a time.
 
 Holes stay holes: a file may contain any number of them, and they take no memory here unless a
 check reads them. The checks reject rows of zeros.
@@ -131,7 +131,7 @@ class ImageCopy:
                 yield name, begin, end
 
     def _pieces_of(self, name: str) -> Iterator[tuple[float, str, int, int]]:
-        """Yield the pieces of one part, each with the share of the part that is copied then."""
+        """Yield the pieces of one part, each with the share of the part up to its end."""
         part = self._parts[name]
         for begin in range(part.begin, part.end, CHUNK):
             end = min(begin + CHUNK, part.end)

@@ -1,7 +1,8 @@
-"""Names in an archive, bytes inside and text for users, and paths that users pass.
+"""Conversion of names between bytes, as in an archive, and text, as users see them.
 
-As text, names are UTF-8. Bytes that are not UTF-8 are escaped as Python's `os` escapes them. The
-locale has no influence: the names of an archive are the same everywhere.
+Text is decoded as UTF-8. Other bytes are escaped in the way of Python's `os` (surrogateescape). The
+locale has no influence: the names of an archive are the same everywhere. `absolute` is for paths on
+this machine.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def to_text(name: bytes) -> str:
 def absolute(path: str | os.PathLike[str]) -> str:
     """Return the absolute form of a path on this machine.
 
-    An empty path is an error: it may come from a shell variable that is not set, and would mean
-    the current folder.
+    An empty path is an error. It would mean the current folder, but probably comes from a shell
+    variable that is not set.
     """
     text = os.fsdecode(path)
     if not text:
@@ -46,8 +47,8 @@ def absolute(path: str | os.PathLike[str]) -> str:
 def json_facts(key: str, text: str) -> dict[str, str]:
     """Return a name for JSON, under `key`.
 
-    A name that is not UTF-8 is escaped as Python's `os` escapes it. Other languages cannot undo
-    that, so the name is also given as base64.
+    A name that is not UTF-8 is escaped in the way of Python's `os`. Other languages cannot undo
+    this, so the result also has the name as base64.
     """
     try:
         text.encode()

@@ -1,8 +1,8 @@
 """`pack_folder`: pack a whole folder into one archive, or into a folder of shards.
 
 Each file becomes one record, in the order of the paths. A file with several hard links is stored
-once. The last record is the index. The same folder always gives the same bytes. As with every
-writer of this library, the archive gets its name when it is whole and on disk, or never.
+once. The last record is the index. The same folder always gives the same bytes. The archive gets
+its name only when it is complete and on disk, as with every writer of this library.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def pack_folder(
             complete. With `shard_size`, a new folder.
         verbose: print the number and the path of each file, like the original FFRecord. To show
             progress in a program, use `progress` and `packing_bar` instead.
-        jobs: the most files to read at once; 8 by default.
+        jobs: read at most this many files at once; 8 by default.
         dereference: pack the files that symlinks point to, like the original FFRecord, instead of
             the symlinks.
         exclude: patterns of names (`*.tmp`) or paths (`logs/*`) to leave out.
@@ -244,7 +244,7 @@ class _Packer:
         return [*parts, range(begin, len(self._files))]
 
     def _write(self, writer: FileWriter, inodes: Iterable[int]) -> None:
-        """Write files, one record each, and note their block checksums and attributes."""
+        """Write files, one record each, and add their block checksums and xattrs to the tree."""
         tree = self._scan.tree
         begun: list[int] = []  # block checksums of a large file that is not complete yet
         for batch in read_ahead(self._scan, inodes, self._jobs):
@@ -288,7 +288,7 @@ class _Packer:
                 warnings.warn(message, ChangedWarning, stacklevel=5)
 
     def _write_index(self, writer: FileWriter, target: str, shards: list[Shard]) -> None:
-        """Write the last record."""
+        """Write the index, as the last record."""
         self._scan.forget()
         tree = self._scan.tree
         sizes = np.frombuffer(tree.length, np.int64)[np.frombuffer(self._files, np.uint32)]
@@ -314,7 +314,7 @@ def write_index(
     writer: FileWriter, target: str, tree: Tree, sizes: Ints, shards: Sequence[Shard] = (),
     *, legacy_index: bool = True,
 ) -> None:  # fmt: skip
-    """Write the index as the last record of an archive. `sizes` are the sizes of all others."""
+    """Write the index as the last record of an archive. `sizes`: the sizes of all other records."""
     size = crc = 0
     for piece in index_record(target, tree, sizes, shards, legacy_index=legacy_index):
         writer.append(memoryview(piece))
@@ -327,7 +327,7 @@ def index_record(
 ) -> Iterator[index_layout.Buffer]:
     """Yield the last record, the index, piece by piece."""
     image = build(tree, shards)
-    # Make all the checks of a reader before the index is written.
+    # `Index` makes all checks of a reader. So a wrong index is never written.
     index = Index(target, image, sizes)
     if legacy_index:
         yield from legacy.pickled(tree, partial(_symlink_record, tree, index))

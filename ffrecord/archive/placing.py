@@ -1,4 +1,4 @@
-"""Placing of extracted files: each gets its name when it is whole, and never outside the target.
+"""Place extracted files: each gets its name when it is complete, always inside the target folder.
 
 `OpenFolders` opens folders one name at a time from the top, without following symlinks. So nothing
 outside the top is opened, even if another process changes the folders meanwhile, and a path may
@@ -10,8 +10,8 @@ without unnamed files. Each folder has one fixed temporary name, for the process
 lock of the folder. A file with this name was left by a killed extraction, and is removed. A process
 that does not get the lock uses a random name, and removes nothing.
 
-Files are not synced, as with tar: after a kill all written data is safe, after a power cut it may
-be lost.
+As with tar, files are not synced. Written data survives a kill of the process, but a power cut may
+destroy it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PASSING = b".ffrecord-extracting"  # the fixed temporary name
 NO_LINKS = (errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS)
 """Errors of a file system without hard links, or at its limit of links."""
 
-_NO_PROC = errno.ENOENT  # error of linking an unnamed file where /proc is missing
+_NO_PROC = errno.ENOENT  # the error of linking an unnamed file if /proc is missing
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -104,8 +104,8 @@ class Placing:
         """Make a file, let `fill` write it, and give it its name.
 
         If this fails, no file is left. `fill` is called a second time if the first, unnamed file
-        cannot get a name. With `is_new` nothing should have the name; if something has it after
-        all, that is an error.
+        cannot get a name. With `is_new` the name is expected to be free: if it is not, that is an
+        error.
         """
         replaces = not is_new and self._replaces(folder, name)
         if not (self._unnamed_files and self._unnamed(folder, name, fill, replaces)):
@@ -113,10 +113,10 @@ class Placing:
 
     @contextlib.contextmanager
     def name(self, folder: int, name: bytes) -> Iterator[bytes]:
-        """Yield a free name at which to make a symlink or a hard link, which cannot be unnamed.
+        """Yield a free name at which the caller makes a symlink or a hard link.
 
-        This is `name` itself. If something with this name is to be replaced, it is a temporary
-        name, and the new link is renamed at the end.
+        If `name` is free, yield `name` itself. If it is to be replaced, yield a temporary name, and
+        rename the new link at the end. (Unlike a file, a link cannot be made without a name.)
         """
         if self._replaces(folder, name):
             with self._passing_name(folder) as passing:
@@ -139,7 +139,7 @@ class Placing:
         except FileNotFoundError:
             return False
         if stat.S_ISDIR(now.st_mode):
-            what = "a folder has this name, and folders are never replaced; move it elsewhere"
+            what = "a folder has this name, and folders are never replaced; move the folder away"
             raise IsADirectoryError(errno.EISDIR, what)
         if not self._overwrite:
             raise there_already()
@@ -186,7 +186,7 @@ class Placing:
                 fill(fd)
                 _require_at(fd, folder, passing)
             finally:
-                os.close(fd)  # before the rename: network file systems report errors here
+                os.close(fd)  # before the rename: network file systems report write errors on close
             if replaces:
                 os.replace(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
             else:
@@ -196,7 +196,7 @@ class Placing:
     def _passing_name(self, folder: int) -> Iterator[bytes]:
         """Yield a free temporary name in a folder.
 
-        The caller leaves nothing under this name. After an error this method removes it.
+        The caller must rename or remove its file. After an error, this method removes the file.
         """
         locked = _lock(folder)
         try:
@@ -234,8 +234,8 @@ def rename_to_new_file(passing: AnyStr, name: AnyStr, folder: int | None = None)
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        # Without links, only a rename is a single step. It cannot be told to replace nothing, so
-        # check once more, microseconds before.
+        # Without links, only rename(2) gives the name in one step. It replaces an existing file, so
+        # check again, microseconds before.
         with contextlib.suppress(FileNotFoundError):
             os.stat(name, dir_fd=folder, follow_symlinks=False)
             _remove(folder, passing)
@@ -246,9 +246,10 @@ def rename_to_new_file(passing: AnyStr, name: AnyStr, folder: int | None = None)
 
 
 def _require_at(fd: int, folder: int, name: bytes) -> None:
-    """Raise an error if the name is not the open file.
+    """Check that the name still belongs to the open file.
 
-    On network file systems, other machines do not see the lock of a folder.
+    On a network file system, other machines do not see the lock of a folder. An extraction there
+    may have removed the file.
     """
     now = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not os.path.samestat(now, os.fstat(fd)):
@@ -264,7 +265,7 @@ def _lock(folder: int) -> bool:
 
 
 def _remove(folder: int | None, name: AnyStr) -> bool:
-    """Remove a file; return True if the name is free then."""
+    """Remove a file; return True if the name is free afterwards."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:

@@ -37,7 +37,8 @@ _SKIPPED_KINDS = {
 }  # fmt: skip
 _LEAVE_OUT = "ignore_changed=True", "--ignore-changed"
 _NO_XATTRS = (errno.ENOTSUP, errno.ENODATA, errno.EPERM)
-_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # of a broken symlink or a removed file
+# Errors of a broken symlink or a removed file.
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 LATEST_NS = (1 << 63) - 1  # in the year 2262; the earliest time is as far before 1970
 MOST_ROWS = 1024  # rows that wait to be moved into columns
@@ -45,7 +46,7 @@ MOST_PATHS = 256  # folder paths that are cached
 
 
 class Scan:
-    """The tree of a folder, with the state of each file, which shows later whether it changed.
+    """The tree of a folder, with the state of each file, which later shows changes of the file.
 
     The state takes 28 bytes for each inode, in addition to the columns of the tree.
 
@@ -78,7 +79,7 @@ class Scan:
         self._first_entry = array("I")  # of each inode
         self._rows: list[tuple[int, ...]] = []
         self._linked = RowTable()  # inodes with several links
-        self._waiting = array("I")  # folders, in order
+        self._waiting = array("I")  # folders to list, in order
         self._paths: dict[int, bytes] = {}  # of some folders
         self._here = self._top  # the folder that is being listed
         self._run()
@@ -126,7 +127,7 @@ class Scan:
         return path
 
     def forget(self) -> None:
-        """Free all columns except the tree. Call this when no more files will be read."""
+        """Free the columns that are not in the tree. Call this when all files have been read."""
         for column in (self._device, self._number, self._ctime, self._first_entry):
             del column[:]
 
@@ -155,7 +156,7 @@ class Scan:
             if depth > DEEPEST:
                 self._keep_rows()
                 path = self._folder_path(self._waiting[done])
-                what = f"more than {DEEPEST} levels deep; an archive cannot hold it: exclude it"
+                what = f"more than {DEEPEST} levels deep, too deep to pack; exclude this folder"
                 raise OSError(errno.ENAMETOOLONG, what, path)
             level = range(done, len(self._waiting))
             for row in level:
@@ -179,14 +180,14 @@ class Scan:
         try:
             now = os.fstat(fd)
             if (now.st_dev, now.st_ino) != (self._device[folder], self._number[folder]):
-                self._gone(path)  # it was replaced by another folder
+                self._gone(path)  # another folder has replaced it
                 return
             if xattrs := read_xattrs(fd):
                 self.tree.xattrs[folder] = xattrs
             for name in sorted(_names(fd)):
                 self._entry(folder, fd, name)
         except OSError as error:
-            error.filename = self._path_here(name)  # the error has only the last name
+            error.filename = self._path_here(name)  # so far it is only the last name
             raise
         finally:
             os.close(fd)
@@ -194,7 +195,7 @@ class Scan:
     def _entry(self, folder: int, fd: int, name: bytes) -> None:
         """Add a name in an open folder, and its inode."""
         if len(name) > LONGEST_NAME:  # possible on some foreign file systems
-            what = f"the name has more than {LONGEST_NAME} bytes; give it a shorter one"
+            what = f"the name has more than {LONGEST_NAME} bytes; shorten the name"
             raise OSError(errno.ENAMETOOLONG, what, name)
         try:
             now = os.stat(name, dir_fd=fd, follow_symlinks=self._dereference)
@@ -250,7 +251,7 @@ class Scan:
         """Return True if a name is one of the paths to leave out, or a followed symlink to one.
 
         Other hard links of such a file are packed: they keep the old archive when it is replaced.
-        A followed symlink would lead to the new one.
+        A followed symlink is left out, because it would lead to the new archive.
         """
         place = self._leave_out.get((now.st_dev, now.st_ino))
         here = (self._device[folder], self._number[folder], name)
@@ -278,10 +279,10 @@ class Scan:
         self._rows.clear()
 
     def _refuse_loop(self, folder: int, now: os.stat_result, name: bytes) -> None:
-        """Raise an error for a symlink to a folder that contains it: it never ends."""
+        """Raise an error for a symlink to a folder that contains it: the walk would never end."""
         while True:
             if (self._device[folder], self._number[folder]) == (now.st_dev, now.st_ino):
-                what = "this symlink leads to a folder that contains it; exclude it"
+                what = "this symlink leads to a folder that contains it; exclude the symlink"
                 raise OSError(errno.ELOOP, what, name)
             if folder == 0:
                 return
@@ -331,7 +332,7 @@ def _is_symlink(fd: int, name: bytes) -> bool:
 def _places(paths: Iterable[str]) -> Iterator[tuple[tuple[int, int], tuple[int, int, bytes]]]:
     """Yield device and inode of each existing path, and device, inode and name in its folder.
 
-    Inodes, because the walk may reach it by another path.
+    Files are compared by inode, because the walk may reach a file by another path.
     """
     for path in map(os.path.realpath, paths):
         with contextlib.suppress(OSError):  # missing, or its name is too long

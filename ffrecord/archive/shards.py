@@ -1,7 +1,7 @@
 """Check that the files of an archive are the shards that its index names.
 
-Sorted by name, the file with the index is the last. Errors name the file that is missing or does
-not belong to the archive. If some of the files are complete archives, errors name those.
+The file with the index sorts last. Errors name the file that is missing or does not belong to the
+archive. If some of the files are complete archives, errors name those.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ffrecord.records.reader import FileReader, table_of
 from ffrecord.text import Advised
 
 MOST_CLAIMED = 1 << 17
-"""Most shards that an index may name; no process can have as many files open. All of them are
-compared in order to name a missing one, so their number needs a limit."""
+"""Largest number of shards that an index may name. No process can have that many files open. All
+shards are compared in order to name a missing one, so their number needs a limit."""
 
 SHOWN = 3  # archives named in a message
 
@@ -26,7 +26,7 @@ SHOWN = 3  # archives named in a message
 def compare(reader: FileReader, tables: index_layout.Image, wait_for: WaitFor) -> None:
     """Raise `IndexStructureError` unless the files are the shards that the index names, in order.
 
-    So a wrong file is an error here, and not wrong data later.
+    So a wrong file is an error now, instead of wrong data later.
     """
     path = reader.fnames[-1]
     if len(tables.shards) > MOST_CLAIMED:
@@ -51,9 +51,8 @@ def compare(reader: FileReader, tables: index_layout.Image, wait_for: WaitFor) -
     names = [name for name, *_ in found]
     for shard in due:
         if shard not in found:
-            what = "is another file than the shard" if shard[0] in names else "is missing, a shard"
-            what = f"{to_text(shard[0])} {what} that was packed"
-            raise IndexStructureError(f"{path}: {what}; copy all shards again")
+            what = "is not the shard that was packed" if shard[0] in names else "is missing"
+            raise IndexStructureError(f"{path}: {to_text(shard[0])} {what}; copy all shards again")
     for shard in found:
         if shard not in due:
             raise IndexStructureError(_beside(path, os.fsdecode(shard[0])))
@@ -63,7 +62,7 @@ def compare(reader: FileReader, tables: index_layout.Image, wait_for: WaitFor) -
 
 
 def names_own_records(reader: FileReader, tree: Tree) -> bool:
-    """Return True if an index of the original FFRecord refers only to the records of its own file.
+    """Return True if an index of the original FFRecord refers only to records in the same file.
 
     The original's index does not list shards. If other files come before such an index, its record
     numbers would lead to their records instead.

@@ -29,12 +29,12 @@ from ffrecord.disk.slabs import SlabPool
 from ffrecord.format.checksum import crc32
 from ffrecord.format.index import BLOCK
 
-BATCH_BYTES = 16 * BLOCK  # most bytes of a batch
-BATCH_FILES = 512  # most files of a batch
+BATCH_BYTES = 16 * BLOCK  # limit for the bytes of a batch
+BATCH_FILES = 512  # limit for the files of a batch
 MOST_THREADS = 8
 # A batch has waited if more than a quarter of its bytes came from a disk, or if its thread used the
-# processor for less than 15 % of the time, as on a network. Waiting for other threads of this
-# process does not lower it that far.
+# processor for less than 15 % of the time, as on a network. (Waiting for other threads of this
+# process leaves a larger share.)
 FROM_DISK = 0.25
 WAITING = 0.15
 _SECTOR = 512
@@ -105,18 +105,18 @@ def read_ahead(scan: Scan, inodes: Iterable[int], jobs: int | None) -> Iterator[
     length = scan.tree.length
     work = pieces((inode, length[inode]) for inode in inodes)
 
-    def set_out() -> None:
+    def submit() -> None:
         while len(flying) < ahead and (piece := next(work, None)) is not None:
             memory = spare.pop() if spare else _slabs.take(BATCH_BYTES).data
             flying.append(pool.submit(_load, scan, piece, memory))
 
     pool = ThreadPoolExecutor(most, thread_name_prefix="ffrecord-pack")
     try:
-        set_out()
+        submit()
         while flying:
             batch = flying.popleft().result()
             ahead = min(ahead + 1, most) if batch.waited else max(ahead - 1, 1)
-            set_out()
+            submit()
             yield batch
             spare.append(batch.memory)
     finally:
@@ -156,16 +156,16 @@ def _load_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Lo
 
 
 def _read_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: LoadedPiece) -> None:
-    # The file may have been replaced by a fifo or a symlink: `scan.open` waits for no fifo and
-    # follows no symlink.
+    # The file may have been replaced by a fifo or a symlink. `scan.open` does not wait for a fifo,
+    # and follows symlinks only with `dereference`.
     fd = scan.open(path)
     try:
         got = _first_read(fd, place, batch.piece.offset)
         if got < len(place):
-            got = _go_on(fd, place, batch.piece.offset, got)
+            got = _read_rest(fd, place, batch.piece.offset, got)
         if batch.piece.is_last and (xattrs := read_xattrs(fd)):
             batch.xattrs[inode] = xattrs
-        # Checked after the read: the archive has nothing of later changes.
+        # Checked after the read, to notice changes during the read. Later changes do not matter.
         if got < len(place) or not scan.is_unchanged(inode, os.fstat(fd)):
             batch.changed.append(inode)
     finally:
@@ -190,7 +190,7 @@ def _first_read(fd: int, place: memoryview, offset: int) -> int:
     return os.preadv(fd, [place], offset)
 
 
-def _go_on(fd: int, place: memoryview, offset: int, got: int) -> int:
+def _read_rest(fd: int, place: memoryview, offset: int, got: int) -> int:
     """Continue after a short read until `place` is full or the file ends; fill up with zeros.
 
     Return the number of bytes read.

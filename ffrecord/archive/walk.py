@@ -32,7 +32,7 @@ class Item:
 
 
 def descend(index: Index, top: int, *, recursive: bool) -> Iterator[Item]:
-    """Yield the entries of a folder; with `recursive`, the contents of each folder after it."""
+    """Yield the entries of a folder; with `recursive`, after each inner folder its contents."""
     opened = [("", top, index.children(top))]
     while opened:
         path, folder, children = opened[-1]
@@ -53,7 +53,7 @@ def walk(
 
     With `followlinks`, symlinks to folders are entered, unless they lead to a folder above.
     """
-    above: tuple[int, ...] = ()  # inodes of all folders above
+    above: tuple[int, ...] = ()  # inodes of the folders that contain the current one
     waiting = [(path, top, above)]
     while waiting:
         path, folder, above = waiting.pop()
@@ -81,7 +81,7 @@ def walk(
 
 
 def _contents(index: Index, folder: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, inode and record of each entry. The record is MISSING unless it is a file."""
+    """Yield name, inode and record of each entry. The record is MISSING for all but files."""
     entries = index.entries(folder)
     inodes = index.tables.entries["inode"][entries.start : entries.stop].astype(np.int64)
     records = index.records(inodes).tolist()
@@ -101,7 +101,7 @@ def matching(index: Index, pattern: str) -> list[str]:
 
 
 def _matching(index: Index, path: str, folder: int, parts: Sequence[str]) -> Iterator[str]:
-    """Yield the paths below `folder` that match the parts of a pattern. `path` is its path."""
+    """Yield the paths below `folder` that match a pattern's parts. `folder` has the path `path`."""
     part, rest = parts[0], parts[1:]
     if part == "**" and rest:
         yield from _matching(index, path, folder, rest)
@@ -125,7 +125,7 @@ def _matching(index: Index, path: str, folder: int, parts: Sequence[str]) -> Ite
 
 
 def all_files(index: Index) -> Iterator[str]:
-    """Yield the paths of all regular files; files of a folder come before its subfolders."""
+    """Yield the paths of all regular files. Files of outer folders come first."""
     prefixes: dict[int, bytes] = {}
     parents = index.tables.entries["parent"]
     for entry in file_entries(index).tolist():

@@ -3,23 +3,25 @@
 `scripts/bench NAME` runs the module NAME of this package. These modules serve all benchmarks:
 
     benchmark    the definition of a benchmark: options, run, stored results
-    datasets     records, the same for every contestant, and their creation
+    datasets     the records that every contestant stores, and their files
     harness      fresh processes and caches
     batches      random batches and the clock around them
     rounds       the loop over contestants: repeats, interleaving
     worker       the entry point of a fresh process
     memory       memory of a process, from the kernel
-    processes    daemons: finding them, their processor time, their end
+    processes    daemons: find them, measure their processor time, end them
     results      samples, medians, ratios, goals
     machine      description of the machine
     report       Markdown and JSON
     plot         PNG
     everything   all benchmarks in one run
     pages        the tables in README.md, docs/benchmarks.md and docs/benchmarks/
-    summary      the short tables among them
+    summary      the short tables of docs/benchmarks.md
+    headline     the table of README.md
 
-A benchmark is a module with `BENCHMARK`. The modules that only it needs have its name in front:
-`read_cases` loops in the parent process, `read_worker` measures in a fresh one. Others are:
+A benchmark is a module that defines `BENCHMARK`. Modules that serve only one benchmark begin with
+its name: `read_cases` loops in the parent process, `read_worker` measures in a fresh one.
+Benchmarks also use these modules:
 
     read         peers (one class per contestant: write a file, open it, read batches), fio (the
                  disk's limit)

@@ -33,7 +33,7 @@ class Outcome:
     text: str
     document: dict[str, Any]
     data: Path
-    """The folder of the data sets on this machine, which no stored document may name."""
+    """The folder of the data sets; its path on this machine must not be stored."""
     chart: Chart | None = None
 
 

@@ -1,8 +1,8 @@
 """The same work with the code of two trees, in turn: is this tree slower than the one before?
 
-BEFORE is the folder of another checkout of this project, or a git revision of this repository, for
-which a temporary worktree is made. This tree creates the data once. The code of this tree measures
-both libraries, and uses only their public names.
+BEFORE is the folder of another checkout of this project, or a git revision of this repository. For
+a revision, a temporary worktree is made. This tree creates the data once. The code of this tree
+measures both libraries, and uses only their public names.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ SIDES = (BEFORE, AFTER)
 PACKAGES = ("numpy", "isal", "libaio", "torch")
 
 ALLOWED = 0.05
-"""Difference in speed, beyond its own spread, that a line may have."""
+"""Difference in speed, beyond the larger spread, that still counts as the same."""
 
 FOOTNOTES = f"""
 - before, after: records, files or samples per second, medians of all repeats.
 - ×: the median of each repeat's own ratio. Below 1.00 this tree is slower. × CPU above 1.00: this
   tree needs more processor time.
 - spread: half of the interquartile range of the measurements, divided by their median.
-- slower (faster): × differs from 1 by more than {ALLOWED:.0%} and by more than the larger spread.
+- slower (faster): × differs from 1 by more than {ALLOWED:.0%} plus the larger of the two spreads.
 - CPU: processor time for each record, file or sample: of the reading process, of the mount's daemon
   (on two cores it polls while it waits), or of the loader's process with its workers.
 - Every repeat measures all lines with one tree and then with the other; the next repeat starts with
@@ -115,7 +115,7 @@ def spread(values: Sequence[float]) -> float | None:
 
 
 def verdict(ratio: float | None, spreads: Sequence[float | None]) -> str:
-    """Judge a ratio of speeds by the larger spread: a line must differ by more than its noise."""
+    """Return the verdict on a ratio of speeds: a difference must exceed the noise."""
     known = [one for one in spreads if one is not None]
     if ratio is None or len(known) < len(spreads):
         return "not measured"

@@ -46,7 +46,7 @@ AFTER = "after"
 NAMES = 256
 """Files of a packed folder in one batch."""
 MOST_NAMES = 200_000
-"""Names of a packed folder that are drawn: more than a cold measurement reads in its time."""
+"""Names drawn from a packed folder: more than a cold measurement can read in its time."""
 REHEARSED = 8
 """Batches that the workers of a loader load before the clock starts."""
 
@@ -196,10 +196,8 @@ def _mounted(plan: Plan, data: Path, cores: int, clients: int, repeat: int) -> A
 
 
 def _loader(plan: Plan, data: Path, states: Sequence[str]) -> Iterator[Line]:
-    for layout in (
-        loader_archives.FOLDER,
-        loader_archives.PACKED,
-    ):  # packed from the folder, so it comes second
+    # The folder comes first, because it is packed into the archive.
+    for layout in (loader_archives.FOLDER, loader_archives.PACKED):
         _create(loader_archives.create, data, layout=layout, **asdict(plan.pictures))
     for state in states:
         name = f"loader, {loader_cases.FULL.workers} workers, {state}"

@@ -51,9 +51,9 @@ def revision(tree: Path) -> str:
 def compile_packages(tree: Path) -> None:
     """Write the missing bytecode of a tree's packages.
 
-    A process that has to compile the modules is slower afterwards too: an epoch of a loader took
-    1.7 times the processor time. PYTHONDONTWRITEBYTECODE would leave a fresh checkout
-    like that.
+    A process that compiles modules is slower afterwards too: an epoch of a loader took 1.7 times
+    the processor time. With PYTHONDONTWRITEBYTECODE, every process of a fresh checkout would
+    compile them.
     """
     for package in PACKAGES:
         compileall.compile_dir(tree / package, quiet=2)

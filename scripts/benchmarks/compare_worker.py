@@ -34,7 +34,7 @@ class WrongTreeError(Exception):
 
 
 class WrongDataError(Exception):
-    """Raised when the bytes that were read differ from those that were written."""
+    """Raised when the bytes that were read differ from the written ones."""
 
 
 def use(tree: str) -> dict[str, str]:
@@ -55,8 +55,8 @@ def use(tree: str) -> dict[str, str]:
 def command(tree: str) -> list[str]:
     """Return the `ffrecord` command of a tree.
 
-    `python -m` looks into its working folder first, and `mounters` starts commands in this tree.
-    `env` therefore changes to the other tree.
+    `python -m` looks into its working folder first, and `mounters` starts commands in the tree of
+    the benchmark. `env` therefore changes to the measured tree.
     """
     return ["env", f"--chdir={tree}", f"PYTHONPATH={tree}", *packers.FFRECORD]
 
@@ -146,13 +146,13 @@ def load(
     workers: int,
     cold: bool,
 ) -> Values:
-    """Load an epoch in the given order; `checksums` are those of its samples.
+    """Load an epoch in the given order; `checksums` are the CRC-32s of its samples.
 
     Before the clock starts, the workers load the samples of `rehearsed`.
 
-    Imported objects are frozen, out of reach of the garbage collector. One full collection after
-    the fork copies 10,000 pages of the process, which takes a fifth of an epoch. A few objects
-    more or less decide whether it happens before or after the clock starts.
+    Imported objects are frozen, so that the garbage collector leaves them alone. One full
+    collection after the fork copies 10,000 pages of the process, which takes a fifth of an epoch. A
+    few objects more or less decide whether the collection happens before or after the clock starts.
     """
     use(tree)
     from ffrecord.torch import DataLoader, PackedFolderDataset

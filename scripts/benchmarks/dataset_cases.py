@@ -16,7 +16,7 @@ from .rounds import Contestant, Values
 
 BATCH = 64
 SIZE = "size"
-"""The case that holds each contestant's bytes on disk."""
+"""The case of each contestant's bytes on disk."""
 
 CREATE_TIMEOUT = 900.0
 MEASURE_TIMEOUT = 300.0

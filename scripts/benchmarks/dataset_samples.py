@@ -51,7 +51,7 @@ class SampleSet:
 
 
 def sample(index: int) -> Sample:
-    """Return a sample of about 72 kB: class, sentence, sparse features, photo, and mask."""
+    """Return a sample of about 74 kB: class, sentence, sparse features, photo, and mask."""
     random = np.random.default_rng([SEED, index])
     return {
         "label": int(random.integers(LABELS)),

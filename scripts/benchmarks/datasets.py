@@ -63,8 +63,8 @@ class RecordSet:
         return root / f"{self.name}-x{self.count}" / layout
 
     def _chunk(self, first: int, lengths: npt.NDArray[np.int64]) -> list[bytes]:
-        # A shorter draw from a generator is a prefix of a longer one, so a shorter set has the same
-        # records.
+        # A shorter draw from a generator is a prefix of a longer one, so that a shorter set has the
+        # same records.
         sizes = lengths[first : first + CHUNK]
         generator = np.random.default_rng([SEED, self.mean, first])
         ends = np.cumsum(sizes).tolist()
@@ -73,7 +73,7 @@ class RecordSet:
 
 
 def stored(peer: peers.Peer, records: RecordSet) -> RecordSet:
-    """Return the records that a peer stores: all, except for one file per record."""
+    """Return the records that a peer stores: all, or the first ones if all would take too long."""
     return records.first(peer.capacity(records.count))
 
 

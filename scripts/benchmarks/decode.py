@@ -14,12 +14,12 @@ from ffrecord.format.checksum import crc32
 
 TRIED = 500
 TRIES = 4000
-"""Half a second of tries, each so short that some are not disturbed."""
+"""Half a second in all. Each try is so short that other programs do not disturb every one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Uses every byte once, then computes `loops` times the same.
+    """Uses every byte once, then repeats a computation `loops` times.
 
     Like Pillow's decoders, it releases the GIL. The computation needs next to no memory, so that
     its cost does not depend on the source of the bytes.
@@ -35,7 +35,7 @@ class Decoder:
 
 
 def spend(loops: int) -> None:
-    """Compute without the GIL."""
+    """Repeat a computation that releases the GIL."""
     hashlib.pbkdf2_hmac("sha256", b"", b"", loops)
 
 

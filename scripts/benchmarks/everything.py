@@ -1,4 +1,7 @@
-"""Run all benchmarks, without existing data, and write the tables of the documentation."""
+"""Run all benchmarks except compare, and write the tables of the documentation.
+
+Data that exists from an earlier run is used again.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,13 @@ def add_commands(commands: Commands) -> None:
     for benchmark in (*BENCHMARKS, *APART):
         benchmark.add_command(commands)
     parser = commands.add_parser(
-        "all", help="all benchmarks except compare, then the pages", description=__doc__
+        "all", help="run all benchmarks except compare, then pages", description=__doc__
     )
     add_common_options(parser, "small amounts, once: does everything work?")
     parser.set_defaults(run=run)
     parser = commands.add_parser(
         "pages",
-        help="write the tables of README and docs from the JSON",
+        help="write the tables of README.md and docs/ from the JSON files",
         description=pages.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

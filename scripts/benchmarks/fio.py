@@ -23,7 +23,7 @@ def block_size(record_size: int) -> int:
     """Return the smallest aligned block that holds a record of this size.
 
     Reads of unaligned records transfer more than this, and fio's bytes/s count the padding. A
-    reader with the same reads per second as fio gets record_size / block_size of its bytes.
+    reader with the same reads per second as fio gets record_size / block_size of fio's bytes/s.
     """
     return -(-record_size // ALIGNMENT) * ALIGNMENT
 
@@ -31,7 +31,7 @@ def block_size(record_size: int) -> int:
 def random_read(path: Path, block: int, seconds: int, depth: int = QUEUE_DEPTH) -> dict[str, float]:
     """Return reads and bytes per second of random O_DIRECT reads, `depth` of them at a time."""
     if shutil.which("fio") is None:
-        raise FioError("fio is not installed")
+        raise FioError("fio is not installed; scripts/setup bench installs it")
     command = [
         "fio",
         "--name=limit",

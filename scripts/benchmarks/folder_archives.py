@@ -1,7 +1,7 @@
 """Packed folders of a thousand and of a million files, made without making the files.
 
-The records and the index are the same as `pack_folder` would write for such a tree. Only the walk
-over real files is left out, which would take minutes and half of a disk's inodes.
+`pack_folder` would write the same records and the same index for such a tree. Real files would take
+minutes to write, and half of a disk's inodes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEP_MTIME = 1_000_003
 
 @dataclass(frozen=True, slots=True)
 class FolderArchive:
-    """`folders` × `per_folder` files, with names like those of ImageNet."""
+    """`folders` × `per_folder` files, named as in ImageNet."""
 
     folders: int
     per_folder: int

@@ -69,7 +69,7 @@ def read(
 
     There are two passes over the batches, and no two batches are the same. One reader reads a batch
     in the first pass, the other reads it in the second. Both read the same batches, and neither
-    profits from a cache that the other has just filled.
+    finds a batch in the cache because the other has just read it.
     """
     archive = FolderArchive(folders, per_folder)
     file = archive.file(Path(root))

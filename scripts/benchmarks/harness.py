@@ -23,7 +23,7 @@ DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 
 def data_folder() -> Path:
-    """Return the folder that keeps data sets between runs, by default."""
+    """Return the default folder of the data sets, which are kept between runs."""
     return Path(os.environ.get("FFRECORD_BENCH_DIR") or ROOT / "bench-data")
 
 
@@ -32,7 +32,7 @@ class MeasurementError(Exception):
 
 
 class ChildError(MeasurementError):
-    """Raised when a fresh process ends without a result; the message is its last line of output."""
+    """Raised when a fresh process ends without a result; the message is its last line of stderr."""
 
 
 def call_fresh(function: Callable[..., Any], timeout: float, **arguments: Any) -> Any:
@@ -90,9 +90,9 @@ def read_through(folder: Path) -> None:
 
 
 def rotated(items: Sequence[T], by: int) -> list[T]:
-    """Return the items from another start in each repeat, so that none always follows the same one.
+    """Return the items in another order for each repeat, so that no pair always stays in sequence.
 
-    Every other repeat is reversed: rotation alone would keep each item behind the same neighbour.
+    Every other repeat is reversed, because rotation alone keeps each item behind the same one.
     """
     start = by % len(items)
     turned = [*items[start:], *items[:start]]

@@ -1,4 +1,4 @@
-"""The README's one table: FFRecord beside the fastest peer of each benchmark."""
+"""The table of README.md: FFRecord beside the fastest peer of each benchmark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Row:
     digits: int = 0
     ours: str = "ours"
     peers: dict[str, str] | None = None
-    """The contestants to choose from, with their names in the table; None: all of the case."""
+    """The peers to choose from, with their names in the table; None for all peers of the case."""
 
     def cells(self, document: Document) -> list[str]:
         """Return the label, our figure, the fastest peer with its figure, and the ratio."""

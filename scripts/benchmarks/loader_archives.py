@@ -31,7 +31,7 @@ def source(layout: str, taken: PictureSet, root: Path) -> Path:
 
 
 def create(layout: str, root: str, mean: int, count: int, per_class: int) -> None:
-    """Make a layout unless it exists; called in a fresh process, for the folder first."""
+    """Make a layout unless it exists; called in a fresh process. The folder must be made first."""
     taken, data = PictureSet(mean, count, per_class), Path(root)
     out = source(layout, taken, data)
     makers: dict[str, Callable[[], None]] = {

@@ -75,7 +75,7 @@ def measure(
 
 
 def _clock(loader: Loaded, count: int, mark: str) -> tuple[Values, npt.NDArray[np.int64]]:
-    """Time an epoch from its request to its last batch; return also the received checksums."""
+    """Time an epoch from its request to its last batch; also return the received checksums."""
     seen: list[int] = []
     first = 0.0
     before = _cpu_seconds(mark)
@@ -97,7 +97,7 @@ def _clock(loader: Loaded, count: int, mark: str) -> tuple[Values, npt.NDArray[n
 def _cpu_seconds(mark: str) -> float:
     """Return the processor seconds of the workers and of a mount's daemon.
 
-    The mark of the daemon is its mountpoint.
+    `mark` is the daemon's mountpoint.
     """
     workers = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
     return sum(map(processes.cpu_seconds, [*workers, *processes.marked(mark)]))
@@ -106,6 +106,6 @@ def _cpu_seconds(mark: str) -> float:
 def _check(seen: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> None:
     if not np.array_equal(seen, wanted):
         raise WrongSamplesError(
-            f"{len(seen)} samples, their checksums {seen.sum()} together, "
-            f"instead of {len(wanted)} and {wanted.sum()}, or in another order"
+            f"{len(seen)} samples with checksums that add up to {seen.sum()}, instead of "
+            f"{len(wanted)} and {wanted.sum()}, or another order"
         )

@@ -193,7 +193,7 @@ def _interleaved(
     measure: Callable[[Mounter, int], Values],
     repeats: int | None = None,
 ) -> Iterator[Sample]:
-    """Measure a case with those contestants of `mounting` that take part."""
+    """Measure a case with the contestants of `mounting` that take part."""
     contestants: list[Contestant] = [
         (mounter.name, partial(measure, mounter))
         for mounter in mounting
@@ -220,7 +220,7 @@ def _read(
 
 
 def _read_in_order(run: Run, mounter: Mounter, repeat: int) -> Values:
-    """Read neighbouring files in order, as a program does that goes through a folder."""
+    """Read neighbouring files in order, like a program that reads a whole folder."""
     tree, reads = run.plan.small, run.plan.reads
     first = repeat * reads % (tree.count - reads + 1)
     names = [tree.path(number) for number in range(first, first + reads)]

@@ -55,7 +55,7 @@ def read_twice(*, top: str, names: Sequence[str], daemon: Sequence[int]) -> Valu
 
 
 def list_and_read(*, top: str, names: Sequence[str]) -> Values:
-    """List all folders, then read files, as a loader does that is given a folder."""
+    """List all folders, then read files, like a loader of a folder."""
     began = time.perf_counter()
     for _ in os.walk(top):
         pass

@@ -28,11 +28,11 @@ Values = dict[str, float]
 
 
 class WrongFilesError(Exception):
-    """Raised when a client finds or reads something else than was packed."""
+    """Raised when a client finds names or bytes that differ from the packed ones."""
 
 
 class NoDaemonError(Exception):
-    """Raised when no process serves a mount, because its memory and CPU would be counted as 0."""
+    """Raised when no process serves a mount; its memory and CPU time would count as 0."""
 
 
 def try_out(*, mounter: str, archive: str, point: str, witness: str, source: str) -> None:

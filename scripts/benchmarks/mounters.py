@@ -48,7 +48,7 @@ class Mounter:
     def mounted(self, archive: Path, point: Path, witness: str) -> Iterator[Mounted]:
         """Mount until the block ends. The mount is ready when it has the file `witness`."""
         point.mkdir(parents=True, exist_ok=True)
-        clear(point)  # left by a killed run
+        clear(point)  # a killed run may have left its mount
         try:
             began = time.perf_counter()
             _run(_filled(self.command, archive, point), str(point), MOUNT_TIMEOUT)
@@ -70,7 +70,7 @@ class SourceFolder(Mounter):
 
 
 def clear(point: Path) -> None:
-    """Make sure that nothing stays mounted at `point`, and no process of it alive.
+    """Unmount everything at `point`, and end every process that serves it.
 
     If something is still mounted, its daemon is killed before unmounting, because a daemon that
     hangs would block the unmounting.
@@ -80,7 +80,7 @@ def clear(point: Path) -> None:
     while _is_mounted(point):
         commands = (["fusermount3", "-u", mark], ["umount", mark], ["umount", "-l", mark])
         if not any(_succeeds(command) for command in commands):
-            raise CommandError(f"{point}: unmounting failed")
+            raise CommandError(f"{point}: cannot be unmounted; try umount -l as root")
 
 
 def versions() -> dict[str, str]:

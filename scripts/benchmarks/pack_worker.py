@@ -23,7 +23,7 @@ def measure(*, packer: str, folder: str, out: str, payload: int, cold: bool) -> 
     """Return the seconds, payload bytes per second and peak memory of one contestant."""
     contestant = PACKERS[packer]
     place = Path(out)
-    shutil.rmtree(place, ignore_errors=True)  # left by a killed run
+    shutil.rmtree(place, ignore_errors=True)  # a killed run may have left it
     place.mkdir()
     result = place / contestant.result
     try:
@@ -57,7 +57,7 @@ def _files(result: Path) -> list[Path]:
 
 
 def _fsync(result: Path) -> None:
-    """Sync a file, or a folder and everything in it, and the folder that has its name."""
+    """Sync a file, or a folder and everything in it, and the parent folder."""
     for path in [*_files(result), result.parent]:
         fd = os.open(path, os.O_RDONLY)
         try:

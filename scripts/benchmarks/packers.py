@@ -29,7 +29,7 @@ class Packer(ABC):
     def __init__(self, name: str, result: str, *, durable: bool = False) -> None:
         self.name = name
         self.result = result
-        """The name of the result; zip requires the suffix .zip."""
+        """The name of the packed file; zip requires the suffix .zip."""
         self.durable = durable
         """True if syncing the result is part of the measurement."""
 
@@ -39,7 +39,7 @@ class Packer(ABC):
 
     @abstractmethod
     def peak_memory(self) -> int:
-        """Return the peak memory of packing in bytes. Call it afterwards."""
+        """Return the peak memory of packing in bytes; called after packing."""
 
 
 class Library(Packer):
@@ -163,8 +163,8 @@ TAR_DURABLE = Command("tar + fsync", "packed.tar", _TAR, durable=True)
 CP = Command("cp -r", "packed", _CP)
 CP_DURABLE = Command("cp -r + fsync", "packed", _CP, durable=True)
 DISK = DiskAlone("the disk alone", "packed.raw")
-# No compression and, like ours, no search for duplicates. Like ours, and unlike tar and zip as
-# they are called here, it keeps extended attributes.
+# No compression and, like ours, no search for duplicates. mksquashfs keeps extended attributes, as
+# ours does; tar and zip do not with the options used here.
 SQUASHFS_OPTIONS = ("-noI", "-noD", "-noF", "-noX", "-no-duplicates")
 SQUASHFS = Command(
     "mksquashfs",

@@ -5,7 +5,7 @@ A part of a page that begins with one of these marks and ends with `<!-- end -->
     <!-- scripts/bench read -->            the output of that benchmark
     <!-- scripts/bench read: summary -->   the short table that `summary` makes of it
     <!-- scripts/bench read: machine -->   the machine on which the benchmark ran
-    <!-- scripts/bench all: headline -->   the README's table, which `headline` makes
+    <!-- scripts/bench all: headline -->   the table of README.md, which `headline` makes
 
 No figure is copied by hand. A test fails when a page and its JSON differ.
 """

@@ -49,7 +49,7 @@ class Peer(ABC):
         return lambda batches: map(read, batches)
 
     def capacity(self, count: int) -> int:
-        """Return how many of `count` records are stored: all, unless that takes too long."""
+        """Return the number of records that are stored: `count`, or fewer if all take too long."""
         return count
 
 
@@ -238,7 +238,7 @@ class WebDataset(Peer):
         samples = webdataset.WebDataset(str(path), shardshuffle=False)
 
         def in_order(batches: Iterable[list[int]]) -> Iterator[Batch]:
-            # Its own iterator: a second pass starts where the first pass of a caller started.
+            # A new iterator for each call, so that every pass starts at the first record.
             records = (sample["bin"] for sample in samples)
             for indices in batches:
                 yield list(itertools.islice(records, len(indices)))

@@ -1,7 +1,7 @@
 """Folders of JPEG files with generated pictures.
 
-The pixels are noise: few pixels give a file of the wanted size, and no one can compress it further.
-Sizes are about log-normal, as in `datasets`.
+The pixels are noise: few pixels make a file of the wanted size, and no format can compress it
+further. Sizes are about log-normal, as in `datasets`.
 """
 
 from __future__ import annotations

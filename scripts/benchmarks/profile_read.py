@@ -1,4 +1,4 @@
-"""A profile of `read`: the time spent in each part.
+"""A profile of `read`: the time that each part takes.
 
 Warm: the samples of `perf`, by library. The interpreter's share is an upper bound for Python
 bytecode, because it includes memory allocation and calls into C. Cold: a clock around the system

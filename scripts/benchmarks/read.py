@@ -58,7 +58,13 @@ def measure(options: argparse.Namespace) -> Outcome:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only-size", nargs="+", choices=ALL_SIZES, default=ALL_SIZES)
+    parser.add_argument(
+        "--only-size",
+        nargs="+",
+        choices=ALL_SIZES,
+        default=ALL_SIZES,
+        help="measure only records of these sizes",
+    )
 
 
 BENCHMARK = Benchmark(

@@ -1,8 +1,8 @@
 """One measurement of batched reading, inside its fresh process.
 
-Cold: the code is warmed on a small file of the same format; otherwise the first batch would pay
-for pages of libraries that drop_caches took away. Then the file is opened, caches are dropped,
-and the clock starts. No record is read twice.
+Cold: the code first reads a small file of the same format; otherwise the first batch would have to
+load libraries. Then the file is opened, caches are dropped, and the clock starts. No record is read
+twice.
 
 Warm: the file is read once, a few batches are not counted, then the clock starts.
 """

@@ -69,7 +69,7 @@ def as_document(
 
 
 def save_json(document: dict[str, Any], path: Path, private: Path) -> None:
-    """Write a document. The folder `private` of this machine is removed from error messages."""
+    """Write a document. "DATA" replaces the path of the folder `private` on this machine."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(document, indent=1, ensure_ascii=False)
     path.write_text(text.replace(str(private), "DATA") + "\n", encoding="utf-8")

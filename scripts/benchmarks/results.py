@@ -42,7 +42,7 @@ class Goal:
         return results.ratio(self.case, self.contestant, self.over, self.metric)
 
     def verdict(self, results: Results) -> str:
-        """Return "PASS" or "below", or that the goal was not measured."""
+        """Return "PASS", "below" or "not measured"."""
         value = self.value(results)
         if value is None:
             return "not measured"
@@ -75,7 +75,7 @@ class Limit:
         return results.excess(self.case, self.contestant, self.over, self.metric, self.factor)
 
     def verdict(self, results: Results) -> str:
-        """Return "PASS" or "above", or that the limit was not measured."""
+        """Return "PASS", "above" or "not measured"."""
         value = self.value(results)
         if value is None:
             return "not measured"

@@ -14,7 +14,7 @@ from .results import Sample
 
 Values = dict[str, float]
 Contestant = tuple[str, Callable[[int], Values]]
-"""A name, and a function from the repeat to its measurement."""
+"""A name, and a function that takes the number of the repeat and measures."""
 
 BUSY = 0.5
 """Load of the machine above which other programs disturb the measurements."""
@@ -42,7 +42,7 @@ def interleaved(case: str, contestants: Sequence[Contestant], repeats: int) -> I
 def load_before() -> float:
     """Return the load of the last minute, and warn if it is high.
 
-    Contestants are several processes: if other programs take a core, they share the rest.
+    A contestant may have several processes, which share a core if other programs use the rest.
     """
     load = os.getloadavg()[0]
     if load > BUSY:

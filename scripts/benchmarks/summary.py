@@ -1,4 +1,4 @@
-"""The short tables of README.md and docs/benchmarks.md: a few figures of each benchmark."""
+"""The short tables of docs/benchmarks.md: a few figures of each benchmark."""
 
 from __future__ import annotations
 

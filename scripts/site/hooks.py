@@ -1,6 +1,6 @@
 """Pages of the site that docs/ does not have, and links that lead out of docs/.
 
-README.md is the home page and CHANGELOG.md a page of its own, so that neither is written twice. The
+README.md becomes the home page and CHANGELOG.md another page, so that neither is written twice. The
 API reference has one page for each public module: mkdocstrings fills it from the docstrings.
 Links to source files become plain text, because the site does not have those files.
 """
@@ -59,7 +59,7 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
             return f"[{text}]({'../' * len(folder.parts)}{page_of}{anchor})"
         if (ROOT / "docs" / inside).exists() or (ROOT / inside).exists():
             return text
-        return match[0]  # it leads nowhere: the strict build reports it
+        return match[0]  # the strict build reports this broken link
 
     return LINK.sub(on_site, markdown)
 
@@ -76,7 +76,7 @@ def _normal(path: Path) -> str:
 
 
 def _reference(module: str) -> str:
-    """Return the page of a module's public names, errors left out: they have their own page."""
+    """Return the page of a module's public names, without errors, which have a separate page."""
     found = importlib.import_module(module)
     names = [
         name for name in sorted(found.__all__, key=str.lower)

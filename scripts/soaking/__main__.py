@@ -1,6 +1,7 @@
 """Run a soak: read an archive for minutes while workers and readers are killed.
 
-The exit code is 0 if every read was right, no memory grew and no process or mount is left.
+The exit code is 0 if every operation was right, neither memory nor descriptors grew, and no process
+or mount is left.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "minutes", type=_minutes, help="duration of the soak in minutes; may have decimals"
     )
-    parser.add_argument("--seed", type=int, help="seed of contents, reads and disturbances")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        help="seed of contents, reads and disturbances (default: the current time)",
+    )
     parser.add_argument(
         "--readers",
         type=_readers,
@@ -47,12 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--patience", type=float, default=PATIENCE, metavar="SECONDS",
-        help="longer operations count as hanging (default: %(default)s; raise it if busy)",
+        help="time after which an operation counts as hanging; raise it on a busy machine "
+        "(default: %(default)s)",
     )  # fmt: skip
     given = parser.parse_args(arguments)
     if os.geteuid() != 0:
         print(
-            "not root: pages are dropped file by file, and cached names are not dropped",
+            "not root: only the pages of the files in use are dropped, and no cached names",
             file=sys.stderr,
         )
     # Like Ctrl-C: started processes are ended, and mounts are unmounted.

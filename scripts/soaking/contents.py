@@ -1,9 +1,9 @@
 """The bytes of every file and record, computed from its number and an offset; nothing is stored.
 
 The bytes are the exclusive-or of two random tables whose lengths are prime. Together the tables
-repeat after 5 × 10¹¹ bytes, and each number starts at another place. A byte from another file, or
-from another place in the same file, is therefore a wrong byte. This is fast enough to check every
-read.
+repeat after 5 × 10¹¹ bytes, and each number starts at another place. Bytes from another file, or
+from another place in the same file, therefore differ from the expected ones. Computing the bytes is
+fast enough to check every read.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 KIB, MIB = 1 << 10, 1 << 20
 PERIODS = (1_048_583, 524_309)
 STEPS = (617_411, 104_729)
-"""Distance between the starts of two consecutive numbers, in each table."""
+"""Distance between the starting places of two consecutive numbers, in each table."""
 PIECE = MIB
 
 
 class Contents:
-    """The content of each file: the same in every process for the same seed."""
+    """Computes the content of each file: the same in every process for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

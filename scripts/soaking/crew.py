@@ -25,6 +25,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 POLL = 0.02
 FIRST = -10
+"""Niceness of the watching process: ahead of the readers, which keep every core busy."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Work = Callable[[random.Random, Ledger, int], None]
@@ -87,7 +88,7 @@ class Crew:
         self.kill(victim)
 
     def reap(self) -> list[int]:
-        """Collect dead processes and restart their actors; return the pids that are not actors."""
+        """Collect dead processes and restart their actors; return the pids of others."""
         unknown = []
         for pid, status in dead_children():
             actor = next((actor for actor in self.actors if actor.pid == pid), None)
@@ -119,7 +120,7 @@ class Crew:
         for actor in self.actors:
             at = self.ledger.at_work(actor.number)
             if actor.pid and at is not None and at[1] > patience and actor.pid not in self._killed:
-                self._blame(actor, at[0], f"{at[0]} hangs: it has run for {at[1]:.0f} s")
+                self._blame(actor, at[0], f"{at[0]} hangs: running for {at[1]:.0f} s")
                 self.kill(actor)
 
     def finish(self, patience: float) -> bool:
@@ -138,7 +139,7 @@ class Crew:
             if actor.pid:
                 at = self.ledger.at_work(actor.number)
                 kind, seconds = at or (self.ledger.kinds[0], patience)
-                self._blame(actor, kind, f"{kind} hangs at the end: it has run for {seconds:.0f} s")
+                self._blame(actor, kind, f"{kind} hangs at the end: running for {seconds:.0f} s")
         return not any(actor.pid for actor in self.actors)
 
     def _blame(self, actor: Actor, kind: str, what: str) -> None:
@@ -151,7 +152,8 @@ class Crew:
 def adopt_orphans() -> None:
     """Become the parent of orphaned descendants, and ignore SIGUSR1.
 
-    Children inherit this, so that a signal storm cannot kill one before it installs its handler.
+    Children inherit the ignored signal: a signal storm cannot kill a child that has not installed
+    its handler yet.
     """
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
@@ -194,7 +196,8 @@ def wait_for(pid: int) -> None:
     """Wait for a child, and raise `RuntimeError` unless it succeeds."""
     _, status = os.waitpid(pid, 0)
     if status:
-        raise RuntimeError(f"a child ended with {os.waitstatus_to_exitcode(status)}")
+        code = os.waitstatus_to_exitcode(status)
+        raise RuntimeError(f"a child ended with exit code {code}; its traceback is above")
 
 
 def dead_children() -> Iterator[tuple[int, int]]:

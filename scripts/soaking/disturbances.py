@@ -24,9 +24,9 @@ MOST_GREED = 4096
 
 @dataclass(slots=True)
 class Disturbance:
-    """An action that happens every `every` seconds, plus or minus a half unless it is `exact`.
+    """An action every `every` seconds. Unless `exact`, each interval varies by up to a half.
 
-    If `happen` returns False, the action was not possible and is retried soon.
+    If `happen` returns False, the action was not possible and is tried again soon.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Disturbance:
 
 
 class Disturber:
-    """Performs the disturbances that are due. Each call is short, so that kills are on time."""
+    """Performs the disturbances that are due. No call takes long, so that kills are on time."""
 
     def __init__(
         self, crew: Crew, served: Mounted, stage: Stage, chance: random.Random, seconds: float
@@ -106,8 +106,8 @@ class Disturber:
     def _drop_caches(self) -> bool:
         """Drop pages, names, or both. Without root, drop only the pages of the files that are read.
 
-        This is done in a child, because the kernel needs seconds if it knows many files, and kills
-        must be on time.
+        A child does the work, because the kernel needs seconds if it has cached many files, and
+        kills must be on time.
         """
         if self._dropper and os.path.exists(f"/proc/{self._dropper}"):
             return False
@@ -138,7 +138,7 @@ class Disturber:
 
 
 def _be_greedy() -> None:
-    """Take all AIO contexts for ever, also those that killed processes give back."""
+    """Take all AIO contexts for ever, also the ones that killed processes give back."""
     taken = []
     while True:
         for size in (MOST_GREED, 128, 1):

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 BUCKETS = 128
 PER_DOUBLING = 4
+"""Buckets of the histogram of times, for each doubling of the time."""
 OPERATIONS, BYTES, MISMATCHES, FAILURES, LONGEST, FIRST_BUCKET = range(6)
 NOT_AT_WORK = -1
 MOST_TOLD = 50
@@ -72,7 +73,7 @@ class Ledger:
         return float(self._counts[:, self.kinds.index(kind), LONGEST].max()) / 1e6
 
     def percentile(self, kind: str, share: float) -> float:
-        """Return the seconds within which `share` of the operations ended, to about a fifth."""
+        """Return the seconds within which `share` of the operations ended, accurate to a fifth."""
         row: npt.NDArray[np.int64] = self._counts[:, self.kinds.index(kind), FIRST_BUCKET:].sum(0)
         if not row.sum():
             return 0.0
@@ -87,7 +88,7 @@ class Ledger:
         return self.kinds[kind], time.monotonic() - since / 1e6
 
     def forget(self, reader: int) -> None:
-        """Clear the current operation of a reader that was killed."""
+        """Clear the current operation of a reader that has ended."""
         self._at_work[reader, 0] = NOT_AT_WORK
 
     def problems(self) -> list[Problem]:

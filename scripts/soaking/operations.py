@@ -1,6 +1,6 @@
 """Operations of readers and writers, grouped in classes called roles.
 
-An operation does something and returns its answers, each with the expected result.
+An operation reads or writes something and returns answers, each with the expected result.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Setting:
     chance: random.Random
 
     def part(self, file: File, offset: int, length: int, found: Any) -> Answer:
-        """Return found bytes of a file as an answer. Fewer bytes are due at the end of the file."""
+        """Return found bytes of a file as an answer. At the end of the file, fewer are expected."""
         length = max(0, min(length, file.size - offset))
         what = f"{file.path} [{offset}, {offset + length})"
         return Answer(what, found, lambda: self.plan.contents.bytes(file.number, offset, length))
@@ -130,7 +130,7 @@ def difference(answer: Answer) -> str:
         return ""
     first = int(wrong[0])
     return (
-        f"{answer.what}: {len(wrong)} bytes are wrong, the first at {first}, the last at "
+        f"{answer.what}: wrong bytes: {len(wrong)}, the first at {first}, the last at "
         f"{int(wrong[-1])}: found {found[first : first + 16].tobytes().hex()}, "
         f"expected {due[first : first + 16].tobytes().hex()}"
     )

@@ -80,7 +80,7 @@ class Report:
                 f"{_time(kind.median)}{_time(kind.p99)}{_time(kind.longest)}"
             )
         yield ""
-        yield f"{'':34}{'mean':>10}{'a minute':>12}{'in all':>10}{'± error':>10}"
+        yield f"{'':34}{'mean':>10}{'a minute':>12}{'total':>10}{'± error':>10}"
         for trend in self.trends:
             yield (
                 f"{trend.name:34}{trend.mean:10.1f}{trend.per_minute:+12.3f}{trend.growth:+10.2f}"
@@ -109,7 +109,7 @@ def finding(
     order: Order, seconds: float, crew: Crew, served: Mounted, disturber: Disturber, watch: Watch,
     stats: dict[str, int], problems: list[str], interrupted: bool,
 ) -> Report:  # fmt: skip
-    """Collect the results of ledger, mount, disturbances and trends in one report."""
+    """Return a report with the results of ledger, mount, disturbances and trends."""
     ledger = crew.ledger
     kinds = [
         Kind(
@@ -121,7 +121,7 @@ def finding(
     ]  # fmt: skip
     trends = watch.trends()
     problems = problems + [
-        f"{trend.name} grows by {trend.growth:.1f}" for trend in trends if not trend.is_flat
+        f"{trend.name} grew by {trend.growth:.1f}" for trend in trends if not trend.is_flat
     ]
     return Report(
         seconds=seconds, seed=order.seed, readers=order.readers, workers=order.workers,

@@ -70,7 +70,7 @@ class Mounted:
         return killed
 
     def stop_worker(self, chance: random.Random) -> None:
-        """Stop a worker with SIGSTOP, whatever it holds. It may be killed while it is stopped."""
+        """Stop a worker with SIGSTOP, at any point. It may be killed while it is stopped."""
         workers = self.workers
         if workers:
             pid = chance.choice(workers)
@@ -85,7 +85,7 @@ class Mounted:
     def stats(self) -> dict[str, int]:
         """Return the mount's own counts; an empty dict if the mount does not answer.
 
-        Another process asks, because the question may hang.
+        A child asks the mount, because the system call may hang.
         """
         told, tell = os.pipe()
         fork(lambda: (os.write(tell, os.getxattr(self.point, "user.ffrecord.stats")), None)[1])
@@ -96,7 +96,7 @@ class Mounted:
         return found
 
     def waiting(self) -> int:
-        """Return the kernel's count of unanswered requests; -1 if the kernel does not tell."""
+        """Return the kernel's count of unanswered requests; -1 if it is not known."""
         try:
             number = connection_of(str(self.point))
             return int(Path(f"/sys/fs/fuse/connections/{number}/waiting").read_text())
@@ -111,7 +111,7 @@ class Mounted:
 
 @contextmanager
 def mounted(stage: Stage, workers: int) -> Iterator[Mounted]:
-    """Mount the archive; it is unmounted afterwards in any case."""
+    """Mount the archive until the block ends, with or without an error."""
     command = [
         sys.executable, "-m", "ffrecord_fuse", str(stage.archive), str(stage.point), "-f",
         "--workers", str(workers), "--log", str(stage.log),

@@ -39,7 +39,7 @@ from .trends import Watch
 TICK = 0.05
 SAMPLE_EVERY = 1.0
 SHORT = 120.0
-"""Soaks of fewer seconds read less data and run without torch, which takes seconds to start."""
+"""Seconds. A shorter soak reads less data and runs without torch, which takes seconds to start."""
 PATIENCE = 60.0
 """Seconds after which an operation counts as hanging, by default."""
 FEWEST_READS = 100
@@ -49,6 +49,7 @@ WRITER_PAUSE = 0.3
 CYCLER_PAUSE = 1.0
 SPARED_READER = "library 0"
 SMALL_POOL = 32 * MIB
+"""Memory that the spared reader may keep for reuse; the usual pool takes minutes to fill."""
 ROLES = (MountReader, LibraryReader, Writer, Cycler)
 
 
@@ -135,15 +136,12 @@ class Soak:
             # Only one reader has a loader, and it is never killed: a kill would leave torch's
             # shared memory behind.
             without = self.left_out if name == SPARED_READER else {LOADER}
-            if (
-                name == SPARED_READER
-            ):  # its memory is watched, and a large pool takes minutes to fill
+            if name == SPARED_READER:
                 batch._slabs = SlabPool(SMALL_POOL)
             offered = [choice for choice in choices(role) if choice.kind not in without]
             if LOADER in [choice.kind for choice in offered]:
-                importlib.import_module(
-                    ".loading", __package__
-                )  # import it now, because it takes memory
+                # Import torch before the first memory sample.
+                importlib.import_module(".loading", __package__)
             live(setting, offered, pause, ledger, number)
 
         return work
@@ -204,7 +202,7 @@ class Soak:
         return found + [f"never happened: {name}" for name in never]
 
     def _sample(self, crew: Crew, served: Mounted, watch: Watch) -> None:
-        """Sample descriptors and memory, with the growth that is tolerated without a leak."""
+        """Sample descriptors and memory; the keywords are the growth that is not a leak."""
         watch.note_process("supervisor", served.supervisor, descriptors=0.5, mebibytes=2)
         watch.note_process("a spared worker", served.elder, descriptors=0.5, mebibytes=8)
         for actor in crew.actors:
@@ -220,7 +218,7 @@ class Soak:
         """Check the idle mount: all workers live and no request waits. Return its counts."""
         self._wait_until(lambda: len(served.workers) == self.order.workers)
         if len(served.workers) != self.order.workers:
-            self.problems.append(f"{len(served.workers)} workers of {self.order.workers} live")
+            self.problems.append(f"workers alive: {len(served.workers)} of {self.order.workers}")
         self._wait_until(lambda: served.waiting() <= 0)
         if served.waiting() > 0:
             self.problems.append(f"{served.waiting()} requests were never answered")

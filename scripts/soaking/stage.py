@@ -63,7 +63,7 @@ class Stage:
         return [self.archive, self.records, *self.dataset.glob("*.ffr")]
 
     def make(self, plan: Plan) -> None:
-        """Write everything. The packed files are removed afterwards."""
+        """Write all data. The folder that was packed is removed afterwards."""
         self.point.mkdir()
         self.second_point.mkdir()
         source = self.top / "source"
@@ -88,9 +88,8 @@ def _make_tree(top: Path, plan: Plan) -> None:
             for offset in range(0, file.size, 8 * MIB):
                 length = min(8 * MIB, file.size - offset)
                 out.write(plan.contents.bytes(file.number, offset, length).data)
-        with contextlib.suppress(
-            OSError
-        ):  # some file systems have no attributes: see `xattr` of the mount
+        # Some file systems have no attributes; `MountReader` then leaves them out.
+        with contextlib.suppress(OSError):
             os.setxattr(path, XATTR, b"%d" % file.number)
         os.utime(path, (file.mtime, file.mtime))
     for name, target in plan.links.items():

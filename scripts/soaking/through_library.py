@@ -32,8 +32,8 @@ class LibraryReader:
         self._chance = setting.chance
         stage = setting.stage
         self._readers = {mode: FileReader(stage.records, mode=mode) for mode in MODES}
-        # Mapped pages cannot be dropped from the page cache, and the mount would never see a cold
-        # archive. So mmap is only used by operations that open the file for a moment.
+        # Mapped pages cannot be dropped from the page cache: with a mapped archive, the mount would
+        # never read from the disk. So only operations that open the archive for a moment map it.
         modes = [mode for mode in MODES if mode != "mmap"]
         self._folders = [PackedFolder(stage.archive, mode=mode) for mode in modes]
         self._dataset = DatasetReader(stage.dataset)
@@ -138,7 +138,7 @@ class LibraryReader:
 
     @operation("fork", 3)
     def fork(self) -> list[Answer]:
-        """Fork with reads in flight: the child collects them too, and reads others."""
+        """Fork with reads in flight: the child also collects them, and makes more reads."""
         reader, folder = self._readers[self._mode()], self._chance.choice(self._folders)
         indices, file = self._indices(), self._chance.choice(self._small)
         pending = reader.read_async(indices)

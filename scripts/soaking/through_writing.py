@@ -1,4 +1,4 @@
-"""Operations that write, replace and append to other files, and mount another archive."""
+"""Operations that write files of their own, and operations that mount a second archive."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ class Writer:
         return answers + self._check(path, records)
 
     def _write_until_killed(self, path: Path, records: Sequence[File]) -> tuple[list[int], bool]:
-        """Return the counts of safe records, at first and after each flush, and True at the end."""
+        """Write in a child that may be killed. Return its counts, and True if it finished.
+
+        The counts are the numbers of safe records: at the start, and after each flush.
+        """
         told, tell = os.pipe()
         pid = os.fork()
         if not pid:
@@ -105,7 +108,7 @@ class Writer:
                     os.write(tell, b"%d\n" % writer.count)
 
     def _new_records(self) -> list[File]:
-        """Return new records, others each time."""
+        """Return records with numbers, and therefore contents, that no earlier call has used."""
         self._generation += 1
         first = OTHERS_FROM + 1000 * self._generation
         return [
@@ -114,7 +117,7 @@ class Writer:
         ]
 
     def _check(self, path: Path, records: Sequence[File]) -> list[Answer]:
-        """Check that the file has these records and nothing lies beside it; then remove it."""
+        """Check that the file has these records and is alone in its folder; then remove it."""
         names = sorted(os.listdir(self._folder))
         with FileReader(path) as reader:
             answers = self._read(reader, records)
@@ -149,7 +152,7 @@ class Cycler:
         return [
             *answers,
             Answer("names in the second mount", names, lambda: due),
-            Answer("names after it", os.listdir(stage.second_point), list),
+            Answer("names after unmounting", os.listdir(stage.second_point), list),
         ]
 
 

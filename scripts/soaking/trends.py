@@ -1,4 +1,4 @@
-"""Samples of the memory and descriptors of processes, and the test whether they grow.
+"""Samples of the memory and descriptors of processes, and the test for growth.
 
 A killed worker or reader starts again with fresh memory. Samples therefore belong to a life (a
 pid). One line is fitted by least squares to all lives at once: each life has its own level, all
@@ -64,7 +64,7 @@ class Watch:
     def note_process(self, name: str, pid: int, *, descriptors: float, mebibytes: float) -> None:
         """Sample a process's descriptors and memory; the keywords are the growth tolerated."""
         count, size = open_descriptors(pid), _asked(memory.resident, pid)
-        if size:  # otherwise it has just died
+        if size:  # 0: the process has just died
             self.note(f"{name}: descriptors", pid, count, descriptors)
             self.note(f"{name}: MiB", pid, size / MIB, mebibytes)
 
@@ -73,7 +73,7 @@ class Watch:
     ) -> None:
         """Sample the sums over processes that come and go.
 
-        Of shared memory, each process counts its share (PSS).
+        Each process counts its share of the pages that several processes map (PSS).
         """
         self.note(f"{name}: descriptors", 0, sum(map(open_descriptors, pids)), descriptors)
         shares = [_asked(memory.proportional, pid) / MIB for pid in pids]

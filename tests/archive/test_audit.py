@@ -81,7 +81,7 @@ def deep_pickle(levels: int, name: bytes, files: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", [b"dd", b"d" * 255])
-def test_names_far_down_take_memory_for_names_and_not_for_paths(
+def test_names_in_deep_folders_take_memory_for_names_and_not_for_paths(
     name: bytes, tmp_path: Path, no_paths: None
 ) -> None:
     levels, files = 4_000, 3_000
@@ -100,8 +100,8 @@ def test_names_far_down_take_memory_for_names_and_not_for_paths(
     assert known == [b""]
 
 
-def test_a_too_long_pickled_name_is_refused_when_it_is_read(tmp_path: Path) -> None:
-    """With 20,000 names below it, the paths would take two gigabytes."""
+def test_a_pickled_name_that_is_too_long_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    """The folder of this name has 20,000 files, whose paths would take two gigabytes."""
     children = b"".join(text(f"{number}") + b"K\0" for number in range(20_000))
     pickled = folder(text("n" * 100_000) + b"}(" + children + b"u")
     tracemalloc.start()
@@ -139,7 +139,7 @@ def test_a_pickle_larger_than_its_names_need_is_not_read(tmp_path: Path) -> None
     ],
 )
 def test_an_audit_finds_faults_that_reading_finds_only_on_use(case: Case, tmp_path: Path) -> None:
-    """For harmless attacks that can be opened, it finds nothing or raises an error of ours."""
+    """An audit of a harmless attack that can be opened finds nothing, or raises our errors."""
     for form, made in enumerate(case.archives()):
         path = write(made, tmp_path / f"{form}.ffr")
         with Archive.open(path) as archive:
@@ -151,7 +151,7 @@ def test_an_audit_finds_faults_that_reading_finds_only_on_use(case: Case, tmp_pa
         assert str(tmp_path) in found or (case.error is None and not found)
 
 
-# ---- texts -----------------------------------------------------------------------------------
+# ---- symlinks and extended attributes --------------------------------------------------------
 
 
 def test_targets_of_symlinks_are_checked(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_symlinks_are_resolved_from_their_own_folder(tmp_path: Path) -> None:
         expect_wrong(wrong, tmp_path, name)
 
 
-def test_an_error_far_down_shows_the_end_of_its_path(tmp_path: Path) -> None:
+def test_an_error_in_a_deep_folder_shows_the_end_of_its_path(tmp_path: Path) -> None:
     name = b"n" * 255
     draft = plant(nested(4_000, {b"file": b""}, name))
     with pytest.raises(IndexStructureError) as caught:

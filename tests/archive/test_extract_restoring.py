@@ -79,7 +79,7 @@ def test_dest_gets_the_attributes_of_the_top_if_it_was_empty(
 
 
 @pytest.mark.parametrize("why", ["it was not empty", "not everything is extracted"])
-def test_dest_keeps_its_attributes_otherwise(
+def test_dest_keeps_its_attributes_if_not_empty_or_if_a_part_is_extracted(
     why: str, opened: PackedFolder, tree: Path, dest: Path
 ) -> None:
     if why == "it was not empty":
@@ -139,7 +139,7 @@ def test_a_closed_archive_is_an_error(path: Path, dest: Path) -> None:
     assert not any((dest / name).is_file() for name in names(dest) if name != "link")
 
 
-# ---- a part of it --------------------------------------------------------------------------
+# ---- requested files and folders -----------------------------------------------------------
 
 D = {"d", "d/b", "d/e", "d/e/c", "d/e/large", "d/up"}
 
@@ -204,7 +204,7 @@ def test_requested_files_are_extracted_once_and_under_their_whole_path(
     [["d"], ["d/b", "d"], ["d", "d/e/c"], ["d/e/c", "d/b"], [".", "d/b"], ["d/b", "f"]],
     ids="+".join,
 )
-def test_the_report_counts_a_file_once_that_was_requested_twice(
+def test_a_file_that_was_requested_twice_is_counted_once(
     paths: list[str], opened: PackedFolder, dest: Path
 ) -> None:
     report = opened.extract(dest, paths)
@@ -248,7 +248,7 @@ def test_an_invalid_name_raises_the_same_error_as_in_other_methods(
     assert names(dest) == set()
 
 
-def test_one_str_is_that_path_or_a_type_error(opened: PackedFolder, dest: Path) -> None:
+def test_a_str_is_taken_as_one_path_or_is_a_type_error(opened: PackedFolder, dest: Path) -> None:
     """The str must not be taken as a list of letters."""
     try:
         opened.extract(dest, "empty")
@@ -313,7 +313,7 @@ def test_any_other_error_of_linking_is_raised(
     assert caught.value.errno == errno.EIO
 
 
-def test_a_hard_link_is_made_in_its_folder_although_the_first_name_is_far_down(
+def test_a_hard_link_to_a_file_in_a_deep_folder_is_made_in_its_own_folder(
     tmp_path: Path, dest: Path
 ) -> None:
     """The path of the first name has more folders than are kept open."""

@@ -1,4 +1,4 @@
-"""Extraction writes nothing outside DEST, replaces files on request only, leaves no half files."""
+"""Extraction writes only below its target, replaces files on request, leaves no half files."""
 
 from __future__ import annotations
 

@@ -445,7 +445,7 @@ RESOLVE_IN_ROOT = 0x10
 def openat2(root: int, path: str) -> int:
     """Open a path with the folder `root` as root directory, and return the kernel's answer.
 
-    EAGAIN means that a file was renamed meanwhile, anywhere on the machine.
+    EAGAIN means that a file was renamed meanwhile, anywhere on the machine: try again.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     how = OpenHow(os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_IN_ROOT)

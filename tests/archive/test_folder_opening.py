@@ -231,7 +231,7 @@ def test_the_index_of_another_archive_is_refused(shards: Path, tmp_path: Path) -
 
 
 def test_a_truncated_shard_is_an_error(shards: Path) -> None:
-    """If it ends in the middle of its last record, the length of that record is wrong."""
+    """The shard ends in the middle of its last record, so the length of that record is wrong."""
     path = shards / "PART_00001.ffr"
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(FFRecordError, match="shards"):
@@ -251,14 +251,14 @@ def test_a_stray_file_beside_shards_is_named(shards: Path, one_file: Path) -> No
 
 
 def original_s(path: Path, files: list[bytes]) -> Path:
-    """Write an archive like the original FFRecord, which names no shards."""
+    """Write an archive like the original FFRecord, whose index names no shards."""
     names = OrderedDict((f"{number}", number) for number in range(len(files)))
     return handmade.write_records(path, [*files, b"piouhjgbr" + pickle.dumps(names)])
 
 
 @pytest.mark.parametrize("others", [["a.ffr"], ["zz.ffr"], ["a.ffr", "zz.ffr"]])
 @pytest.mark.parametrize("whose", ["ours", "the original's"])
-def test_among_unrelated_record_files_the_archive_is_named(
+def test_an_error_names_the_archive_among_unrelated_record_files(
     whose: str, others: list[str], one_file: Path, tmp_path: Path
 ) -> None:
     """If other files come first, the original reads the wrong records."""
@@ -274,7 +274,7 @@ def test_among_unrelated_record_files_the_archive_is_named(
     for way in ways:
         with pytest.raises(FFRecordError) as caught:
             PackedFolder(way)
-        # The last file decides: only an index at the end can have wrong files beside it.
+        # The last file decides: if it has no index, the files are not a packed folder.
         due = NotPackedFolderError if "zz.ffr" in others else IndexStructureError
         assert type(caught.value) is due
         assert str(caught.value) == (

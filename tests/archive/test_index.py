@@ -248,7 +248,7 @@ def test_paths_of_a_batch_are_found_or_missing_but_never_wrong(
     for path in there:
         others += [path + b"x", path[:-1], path + b"/", b"/" + path, path + b"/..", path + b"/a"]
     paths = data.draw(st.lists(st.sampled_from([*there] * 3 + others), max_size=40))
-    for _ in range(3):  # first with unknown folders, then with known ones
+    for _ in range(3):  # first with folders that are not cached, then with cached ones
         for path, inode in zip(paths, index.find(paths).tolist(), strict=True):
             # A hash may be hidden by others, but a result is always right.
             assert inode in (there.get(path, MISSING), MISSING)
@@ -315,7 +315,10 @@ def test_wrong_hashes_change_no_answer(root: Node, hashes: list[int]) -> None:
     index, numbers = Index("model.ffr", bytes(image), record_sizes(root)), numbered(root)
     for path, folder, node in breadth_first(root):
         assert index.find([path]).tolist()[0] in (numbers[node], MISSING)
-        assert index.find([path]).tolist()[0] in (numbers[node], MISSING)  # now with known folder
+        assert index.find([path]).tolist()[0] in (
+            numbers[node],
+            MISSING,
+        )  # now the folder is cached
         assert index.child(numbers[folder], path.rpartition(b"/")[2]) == numbers[node]
         assert resolve(index, path, follow=False) == numbers[node]
         assert index.child(numbers[folder], b"\xff" * 300) == MISSING
@@ -335,7 +338,7 @@ def test_a_missing_inode_is_an_index_error(inode: int) -> None:
 
 
 def test_the_image_of_a_small_folder_follows_the_format() -> None:
-    """Every byte is made here with `struct`."""
+    """The expected bytes are all made here, with `struct`."""
     root = a_folder(a=a_file(5, record=1), d=a_folder(), s=a_symlink(b"a"))
     for number, node in enumerate(numbered(root)):
         node.mtime, node.uid, node.gid = 1000 + number, 10 + number, 20 + number
@@ -415,7 +418,7 @@ def test_removing_files_equals_never_adding_them(root: Node, data: st.DataObject
     assert build(left)[:] == build(tree_of(root))[:]
 
 
-def test_a_wrong_hash_does_not_lead_into_a_folder_too_far_down() -> None:
+def test_a_wrong_hash_does_not_lead_into_a_folder_whose_path_is_too_long() -> None:
     deep = Node(stat.S_IFDIR, children={b"x": a_file(0, 1)})
     for _ in range(20):
         deep = Node(stat.S_IFDIR, children={b"d" * 255: deep})
@@ -605,7 +608,7 @@ def test_a_broken_path_raises_the_same_error_as_on_a_disk(
 
 @pytest.mark.parametrize("path", ["absolute", "absolute/secret", "absolute/../root/file"])
 def test_an_absolute_symlink_leaves_the_archive(on_disk: OnDisk, path: str) -> None:
-    """This holds even if it leads into the packed folder: the archive may be used anywhere."""
+    """Even if the symlink leads into the packed folder: the archive may be used anywhere."""
     assert found_in_archive(on_disk.index, path, follow=True) == errno.EXDEV
     assert found_in_archive(on_disk.index, "absolute", follow=False) == "absolute"
 

@@ -25,7 +25,7 @@ from ffrecord.records.table import Table
 from tests.support import handmade
 
 
-@pytest.fixture(params=["in a thread", "alone"])
+@pytest.fixture(params=["in a thread", "without a thread"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(index_copy, "ALONE", 0 if request.param == "in a thread" else 1 << 40)
     monkeypatch.setattr(index_copy, "CHUNK", 4096)
@@ -45,7 +45,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def image_of(archive: Path) -> bytes:
-    """Return the image of an index. The trailer has its length, and follows it."""
+    """Return the image of an index. The trailer follows the image, and has its length."""
     raw = archive.read_bytes()
     length = int.from_bytes(raw[-24:-16], "little")
     return raw[-24 - length : -24]
@@ -119,7 +119,7 @@ def test_a_copy_that_is_left_early_stops(archive: Path, way: str) -> None:
 
 
 def sparse_archive(path: Path, counts: tuple[int, ...], length: int, crc: int | None) -> Path:
-    """Write an archive whose image is counts and a hole. Without `crc` its checksum is right."""
+    """Write an archive whose image is counts and a hole, with the right checksum or with `crc`."""
     image = struct.pack("<10Q", *counts)
     right = zlib.crc32(image)
     for _ in range((length - len(image)) >> 20):

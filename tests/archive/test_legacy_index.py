@@ -34,7 +34,7 @@ MAGIC = b"piouhjgbr"
 PROTOCOLS = (2, 3, 4, 5)
 BLOCK = 128 << 10
 
-# Only a few names, so that the same string is in many folders and comes from the memo.
+# Only a few names, so that many folders have the same name and pickles take it from the memo.
 SHARED_NAMES = ["a", "b", "train", "é", "日本", "\udcff.bin", "n" * 300]
 NAMES = st.one_of(st.sampled_from(SHARED_NAMES), st.text(min_size=0, max_size=5))
 RECORDS = st.one_of(
@@ -151,7 +151,7 @@ def test_a_truncated_pickle_is_refused(structure: Structure, protocol: int) -> N
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("width", [1, 2])
 def test_4_096_levels_of_folders_are_read_without_recursion(protocol: int, width: int) -> None:
-    """This is the highest number of levels, each with one item (SETITEM) or more (SETITEMS)."""
+    """Deeper pickles are refused. Each level has one item (SETITEM) or more (SETITEMS)."""
     make = b"ccollections\nOrderedDict\n)R"
     name, other = b"X\1\0\0\0d", b"X\1\0\0\0eK\0"
     begin, end = (name, b"s") if width == 1 else (b"(" + other + name, b"u")
@@ -204,7 +204,7 @@ FOLDERS: st.SearchStrategy[Structure] = st.deferred(
 
 
 @given(FOLDERS)
-def test_pickle_loads_what_was_written(structure: Structure) -> None:
+def test_pickle_loads_a_pickle_that_was_written_here(structure: Structure) -> None:
     raw = dumped(structure)
     assert raw.startswith(MAGIC)
     loaded = pickle.loads(raw[len(MAGIC) :])
@@ -391,7 +391,7 @@ def sparse_index(path: Path, size: int, files: Sequence[bytes] = (b"a file",)) -
     return path
 
 
-def test_a_pickle_larger_than_its_files_need_is_refused_unread(
+def test_a_pickle_larger_than_its_files_need_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Holes take no space on the disk, but would take memory."""
@@ -422,17 +422,17 @@ def test_a_million_names_that_no_file_needs_are_refused() -> None:
 
 @pytest.mark.parametrize("files", [0, 1, 200_000])
 def test_an_index_with_as_many_folders_as_files_is_within_the_limits(files: int) -> None:
-    """The names have the greatest length, in bytes that are not UTF-8 and take three bytes each."""
+    """The names are as long as possible, of bytes that are not UTF-8 and take three bytes each."""
     longest = len(dumped(OrderedDict({"\udcff" * 255: OrderedDict(a=1 << 40)})))
     assert legacy.most_bytes(files) >= 2 * longest * files
     assert legacy.most_entries(files) >= 2 * files
 
 
 def test_the_memo_of_a_pickle_is_limited() -> None:
-    with pytest.raises(IndexStructureError, match="remembers"):
+    with pytest.raises(IndexStructureError, match="the memo of its pickle has more items"):
         legacy.parse("f.ffr", b"\x80\x04}" + b"\x94" * 100 + b".", most_entries=10)
     puts = b"".join(b"r" + number.to_bytes(4, "little") for number in range(100))
-    with pytest.raises(IndexStructureError, match="remembers"):
+    with pytest.raises(IndexStructureError, match="of its memo, which is out of range"):
         legacy.parse("f.ffr", b"\x80\x04}" + puts + b".", most_entries=10)
 
 
@@ -539,7 +539,7 @@ def test_without_a_legacy_index_the_original_finds_no_packed_folder(
 
 # ---- other locales ---------------------------------------------------------------------------
 
-# The environment of a process in which Python does not take names for UTF-8.
+# The environment of a process in which Python does not decode names as UTF-8.
 PLAIN_C = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 PACKING = "import sys, ffrecord; ffrecord.pack_folder(sys.argv[1], sys.argv[2])"
 LISTING = """

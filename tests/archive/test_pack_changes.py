@@ -215,7 +215,7 @@ def test_a_large_file_that_changes_halfway_can_be_ignored(
 
 
 def test_lost_bytes_of_a_file_become_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """tar does the same: every other byte is at its planned place."""
+    """As in tar, every other byte stays at its planned place."""
     data = trees.content(trees.BLOCK + 500)
     tree = trees.plain_tree(tmp_path / "t", {"victim": data})
     victim = tree / "victim"

@@ -52,7 +52,7 @@ def extracted(archive: Path, dest: Path) -> Path:
 
 
 def digests(archive: Path) -> list[tuple[str, str]]:
-    """Return the digest of a file, or of each shard by name: short enough for a test's output."""
+    """Return the digest of a file, or of each shard by name: a failed test prints little."""
     files = sorted(archive.iterdir()) if archive.is_dir() else [archive]
     shown = [file.name if archive.is_dir() else "" for file in files]
     return [
@@ -186,7 +186,7 @@ def test_folders_may_be_passed_in_any_form(small: Path, out: Path, monkeypatch: 
         assert out.read_bytes() == due
 
 
-def test_a_tree_of_more_levels_than_python_recurses_is_packed_and_extracted(
+def test_a_tree_deeper_than_the_recursion_limit_is_packed_and_extracted(
     tmp_path: Path,
 ) -> None:
     top = trees.chain(tmp_path / "t", 300)
@@ -510,7 +510,7 @@ def test_a_device_is_skipped(tmp_path: Path, out: Path) -> None:
 
 
 class AnotherTime:
-    """A stat_result with any time, also one that the file system of the tests cannot hold."""
+    """A stat_result with any time, even one that the file system of the tests cannot hold."""
 
     def __init__(self, real: os.stat_result, mtime_ns: int) -> None:
         self._real, self.st_mtime_ns = real, mtime_ns

@@ -69,11 +69,11 @@ def test_a_symlink_to_the_archive_does_not_pack_it_into_itself(small: Path) -> N
     assert names(small / "archive.ffr") == ALL
 
 
-@pytest.mark.parametrize("there", ["nothing", "an empty folder", "what a killed process left"])
+@pytest.mark.parametrize("there", ["nothing", "an empty folder", "leftovers of a killed process"])
 def test_shards_inside_their_folder_are_not_packed_into_themselves(there: str, small: Path) -> None:
     if there == "an empty folder":
         (small / "shards").mkdir()
-    elif there == "what a killed process left":
+    elif there == "leftovers of a killed process":
         trees.plain_tree(small / ".shards.packing", {"PART_00000.ffr": OLD})
     pack_folder(small, small / "shards", shard_size=10)
     assert names(small / "shards") == ALL
@@ -120,7 +120,7 @@ def test_an_impossible_target_is_refused_before_the_folder_is_walked(
     (tmp_path / "link").symlink_to("missing/x")
 
     def walk(*_args: object, **_kwargs: object) -> None:
-        raise AssertionError("it was walked")
+        raise AssertionError("the folder was walked")
 
     monkeypatch.setattr("ffrecord.archive.pack.Scan", walk)
     with pytest.raises(OSError, match=where.split("/")[0] + "|missing"):
@@ -149,7 +149,7 @@ def test_shards_need_a_new_folder(there: str, small: Path, tmp_path: Path) -> No
     opened: list[PackProgress] = []
     with pytest.raises(OSError, match="shards"):
         pack_folder(small, target, shard_size=1, progress=opened.append)
-    assert opened == [], "it was noticed only after all was read"
+    assert opened == [], "files were read before the target was checked"
     assert trees.snapshot(tmp_path) == before
 
 
@@ -185,7 +185,7 @@ def test_shards_that_another_process_is_packing_are_refused(small: Path, tmp_pat
 def test_shards_that_other_processes_finish_at_this_moment_are_left_alone(
     next_one: bool, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock of a folder does not protect another folder that has the name by now."""
+    """The lock of a folder does not protect another folder that gets its name meanwhile."""
     packing, theirs = tmp_path / ".shards.packing", {"PART_00000.ffr": OLD}
     trees.plain_tree(packing, theirs)
     plain = fcntl.flock
@@ -324,7 +324,7 @@ def test_a_killed_pack_leaves_the_old_archive_unchanged(when: int, small: Path, 
         assert before is None or out.read_bytes() == before
 
 
-def test_shards_of_a_killed_pack_never_have_the_targets_name(small: Path, tmp_path: Path) -> None:
+def test_shards_of_a_killed_pack_never_get_the_targets_name(small: Path, tmp_path: Path) -> None:
     target = tmp_path / "shards"
     kill_while_packing(small, target, "1", 3)
     assert sorted(os.listdir(tmp_path)) == [".shards.packing", "small"]

@@ -75,7 +75,7 @@ def test_a_prefix_that_is_too_long_is_left_out() -> None:
     assert names.paths_when_wide([1]) is None
 
 
-def test_folders_beyond_the_most_are_left_out() -> None:
+def test_folders_beyond_the_limit_are_left_out() -> None:
     names = Names([b"a", b"b"])
     for folder in range(MOST_FOLDERS + 9):
         names.rows.add(folder, b"%d/" % folder)
@@ -93,7 +93,7 @@ def test_nothing_is_read_beyond_the_image() -> None:
 
 
 def test_a_name_that_begins_at_the_end_of_the_names_has_no_row() -> None:
-    """`Index.find` passes such a place for the first name: the end of the last one."""
+    """`Index.find` may pass the end of the last name as the beginning of the first."""
     for count in range(1, 60):
         names = Names([b"%d" % number for number in range(count)], behind=7)
         names.rows.add(0, b"")
@@ -113,7 +113,7 @@ def test_threads_can_add_folders_at_the_same_time() -> None:
 
     def add(first: int) -> None:
         start.wait()
-        for folder in range(first, count, 2):  # two threads add each
+        for folder in range(first, count, 2):  # each folder is added by two threads
             names.rows.add(folder, b"%d/" % folder)
 
     threads = [threading.Thread(target=add, args=(number % 2,)) for number in range(4)]

@@ -133,10 +133,10 @@ def test_without_locks_nothing_is_removed(
     assert names(dest) == {*DUE, LEFT}
 
 
-def test_a_replaced_temporary_file_never_gets_the_name(
+def test_a_replaced_temporary_file_never_gets_the_name_of_the_file(
     folder: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An extraction on another machine, which does not see the lock, replaces it."""
+    """An extraction on another machine does not see the lock, and replaces the temporary file."""
     jobs.without_tmpfile(monkeypatch)
     plain = os.fchmod
 
@@ -176,7 +176,7 @@ def test_without_links_a_file_that_appears_meanwhile_is_not_replaced(
 def test_a_second_extraction_at_the_same_time_succeeds(
     folder: PackedFolder, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second runs while the first writes a file under its temporary name."""
+    """The second one runs while the first one writes a file under its temporary name."""
     jobs.without_tmpfile(monkeypatch)
     plain = os.pwrite
     seen: set[str] = set()

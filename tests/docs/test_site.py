@@ -25,7 +25,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [
         sys.executable, "-m", "mkdocs", "build", "--strict",
-        "--config-file", CONFIG, "--site-dir", folder,
+        "--config-file", str(CONFIG), "--site-dir", str(folder),
     ]  # fmt: skip
     run = subprocess.run(
         command, cwd=ROOT, timeout=PATIENCE, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},

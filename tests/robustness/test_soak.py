@@ -122,7 +122,7 @@ DEFECTS = {
             return right(self, request)
         Reading.read = wrong
         """,
-        "a spared worker: descriptors grows|Input/output error|Too many open files",
+        "a spared worker: descriptors grew|Input/output error|Too many open files",
     ),
     "a worker leaks memory for each read": (
         """
@@ -133,7 +133,7 @@ DEFECTS = {
             return right(self, request)
         Reading.read = wrong
         """,
-        "a spared worker: MiB grows",
+        "a spared worker: MiB grew",
     ),
     "the supervisor leaks a descriptor for each restart": (
         """
@@ -144,7 +144,7 @@ DEFECTS = {
             return right(self, *which)
         Supervisor._restart = wrong
         """,
-        "supervisor: descriptors grows",
+        "supervisor: descriptors grew",
     ),
     "requests of a dead worker are not sent again": (
         """
@@ -158,7 +158,7 @@ DEFECTS = {
         from ffrecord_fuse.process.supervisor import Supervisor
         Supervisor._restart = lambda self, *which: None
         """,
-        "[12] workers of 3 live",
+        "workers alive: [12] of 3",
     ),
     "a byte is sometimes wrong after it was verified": (
         """
@@ -172,7 +172,7 @@ DEFECTS = {
             return right(self, answer, content)
         Session.send = wrong
         """,
-        "bytes are wrong",
+        "wrong bytes",
     ),
     "the memory of a batch is reused too early": (
         """
@@ -186,7 +186,7 @@ DEFECTS = {
                 return self.memory[start : start + size]
         batch._slabs = Pool()
         """,
-        "SampleChecksumError|bytes are wrong",
+        "SampleChecksumError|wrong bytes",
     ),
     "a killed writer's records are lost": (
         """

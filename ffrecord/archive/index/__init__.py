@@ -1,8 +1,8 @@
 """The index of a packed folder: build it, check it, look up names in it.
 
 These modules do no I/O: they take bytes, and return values or raise errors of this library.
-`format.index` defines the bytes. `check` checks them before use. `lookup` has the `Index`, with the
-help of `pathrows`. `resolve` follows paths and symlinks. `build` makes an index from a `Tree`,
+`format.index` defines the bytes. `check` checks them before use. `lookup` has the class `Index`,
+which uses `pathrows`. `resolve` follows paths and symlinks. `build` makes an index from a `Tree`,
 whose columns are in `columns`. `legacy` reads and writes the pickled index of the original
 FFRecord. docs/format.md is the specification.
 """

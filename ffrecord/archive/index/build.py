@@ -182,7 +182,7 @@ class _Folders:
         is_folder = tree.kinds() == stat.S_IFDIR
         inodes = is_folder.nonzero()[0]
         parents = np.frombuffer(tree.parent, np.uint32)
-        # The type of the column: with another type, numpy would copy the column.
+        # The same type as the column: otherwise numpy would copy the column.
         wanted = inodes.astype(np.uint32)
         first = np.searchsorted(parents, wanted, "left")
         count = np.searchsorted(parents, wanted, "right") - first
@@ -229,7 +229,8 @@ def _attributes(
 ) -> tuple[Numbers, index_layout.Rows]:
     """Return the number of each inode's attribute row, and the distinct rows.
 
-    Neighbouring inodes mostly have equal attributes: only the first inode of a run is looked up.
+    Neighbouring inodes mostly have equal attributes, so only the first inode of each run of equal
+    ones is looked up.
     """
     columns = [np.frombuffer(each, np.uint32) for each in (tree.mode, tree.uid, tree.gid)]
     columns.append(links)
@@ -262,7 +263,7 @@ def _attributes(
 
 
 def _raw_attributes(columns: Sequence[Numbers], inodes: Ints) -> Iterator[bytes]:
-    """Return the bytes of each inode's row."""
+    """Return an iterator over the bytes of each inode's row."""
     rows = np.stack([column[inodes] for column in columns], axis=1).astype("<u4").tobytes()
     size = ATTRIBUTES.itemsize
     return (rows[at : at + size] for at in range(0, len(rows), size))

@@ -2,11 +2,11 @@
 
 An archive may be damaged or hostile. After these checks every number in the tables is in range, the
 folders form a tree, every name is valid, and no folder has the same name twice. Each check is a few
-numpy operations over thousands of rows: a million files take some tens of milliseconds.
+numpy operations on thousands of rows: checking a million files takes some tens of milliseconds.
 
 Some things are not checked here:
 
-- hashes: a wrong hash only costs time, see `lookup`; `audit` checks them
+- values of hashes: a wrong hash only costs time, see `lookup`; `audit` checks them
 - names of extended attributes, and NULs in symlinks: checked on access, and by `audit`
 - shards: `archive` compares them with the existing files
 """
@@ -88,7 +88,7 @@ class _Checks:
         self._scratch = _Scratch()
 
     def _require(self, right: Any, what: str, start: int = 0) -> None:
-        """Raise an error that says `what` and the first wrong row, unless all of `right` hold."""
+        """Raise an error with `what` and the first wrong row, unless all of `right` is true."""
         if not np.all(right):
             row = "" if np.ndim(right) == 0 else f" (row {start + int(np.argmin(right))})"
             raise IndexStructureError(f"{self._path}: its index is wrong: {what}{row}; {WAY_OUT}")
@@ -103,7 +103,7 @@ class _Checks:
             self._wait_for("attributes", start + len(some))
             kinds = some["mode"] >> 12
             known = np.isin(kinds, allowed)
-            self._require(known, "a mode is not one of a file, folder or symlink", start)
+            self._require(known, "a mode belongs to no file, folder or symlink", start)
             self._kinds[start : start + len(kinds)] = kinds
         until = np.zeros(len(xattrs) + 1, np.int64)  # total bytes of all rows before each row
         for start in range(0, len(xattrs), AT_A_TIME):
@@ -165,7 +165,7 @@ class _Checks:
         fits = (target > 0) & (target <= LONGEST_TARGET)
         self._require(fits, "the target of a symlink is empty or too long")
         self._within_texts(data[symlinks], target, "targets of symlinks")
-        # Only neighbours are compared here: in a hole all entries are 0. `entries` checks the rest.
+        # Comparing neighbours rejects a hole, where all entries are 0. `entries` checks the rest.
         entry = rows["entry"][not start :]  # the root has no entry
         different = entry[1:] != entry[:-1]
         self._require(different, "two inodes have the same entry", start + (not start))
@@ -233,10 +233,10 @@ class _Checks:
             self._require(depth <= DEEPEST, f"folders are more than {DEEPEST} levels deep")
 
     def links(self) -> None:
-        """Check the number of links.
+        """Check the number of links of each inode.
 
-        Every inode has at least one name. If inodes with several links have that many names, and
-        the total is right, then all other inodes have exactly one.
+        Every inode except the root has at least one name. If inodes with several links have that
+        many names, and the total is right, then all other inodes have exactly one.
         """
         inodes, entries = self._image.inodes, self._image.entries
         links = self._image.attributes["links"]
@@ -256,7 +256,7 @@ class _Checks:
     def _some_names(self, start: int, stop: int) -> None:
         """Check the names of entries `start` up to `stop`, and their order.
 
-        The name before `start` is included, to compare it with the first.
+        The name before `start` is included, to compare it with the name at `start`.
         """
         start = max(0, start - 1)
         rows = self._image.entries[start:stop]
@@ -281,7 +281,7 @@ class _Checks:
         )
 
     def hashes(self) -> None:
-        """Check that hashes lead to entries. A wrong hash costs time and does no harm."""
+        """Check that hashes lead to entries. A wrong hash only costs time."""
         self._wait_for("hashes", None)
         hashed, entries = self._image.hashed, len(self._image.entries)
         self._require(len(hashed) == entries, "there are more or fewer hashes than entries")
@@ -290,19 +290,18 @@ class _Checks:
             self._require(some < entries, "the entry of a hash is missing", start)
 
     def large_files(self) -> None:
-        """Check the checksums of blocks: for all large files, in order, or for none at all."""
+        """Check that all large files have block checksums, in order, or that no file has any."""
         inodes, large = self._image.inodes, self._image.large
         if not len(large) and not len(self._image.blocks):  # an archive of the original FFRecord
             return
         due = self._large
         self._require(
-            large["zero"] == 0, "the table of large files has other bytes where zeros must be"
+            large["zero"] == 0, "bytes in the table of large files that must be zero are not zero"
         )
         is_all = len(large) == len(due)
-        self._require(is_all, "more or fewer files have block checksums than are large files")
-        self._require(
-            large["inode"] == due, "block checksums belong to files that are not large files"
-        )
+        what = "the number of files with block checksums is not the number of large files"
+        self._require(is_all, what)
+        self._require(large["inode"] == due, "block checksums belong to files that are not large")
         blocks = -(-inodes["length"][due].astype(np.int64) // BLOCK)
         until = np.cumsum(blocks)
         self._require(large["first"] == until - blocks, "block checksums of large files overlap")
@@ -312,9 +311,9 @@ class _Checks:
 
     def padding(self) -> None:
         """Check that the bytes between the tables are zero."""
-        self._wait_for("names", None)  # all other parts were waited for by the checks before
+        self._wait_for("names", None)  # the checks before have waited for all other parts
         for between in self._image.padding:
-            self._require(not between.any(), "between its tables are bytes that are not zero")
+            self._require(not between.any(), "bytes between its tables are not zero")
 
     def _within_texts(self, begin: Column, length: Column, what: str) -> None:
         total = len(self._image.texts)
@@ -339,10 +338,10 @@ class _Scratch:
 
 
 def _in_order(raw: bytearray, begin: Ints, length: Ints, siblings: Mask) -> bool:
-    """Return True if each name is less than the next one, where the two are siblings.
+    """Return True if each name is less than the next one, for names in the same folder.
 
-    Runs of names of one length, such as numbered files, are compared by numpy as arrays of
-    strings. All others are compared eight bytes at a time. `raw` has at least PADDING bytes of any
+    numpy compares runs of names of one length, such as numbered files, as arrays of strings. All
+    other names are compared eight bytes at a time. `raw` has at least PADDING bytes of any
     value after the last name.
     """
     changes = (length[1:] != length[:-1]).nonzero()[0] + 1
@@ -365,7 +364,7 @@ class _Words:
         self._begin = begin
         self._length = length
         self._end = len(raw) - PADDING
-        # One word of eight bytes from each byte on.
+        # A word of eight bytes begins at each byte.
         self._windows = np.ndarray((self._end + 1,), ">u8", raw, strides=(1,))
 
     def in_order(self, siblings: Mask) -> bool:

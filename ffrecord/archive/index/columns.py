@@ -1,7 +1,7 @@
 """Columns of a tree: byte strings, and row numbers that are found by hash.
 
-One Python object for each file would take some hundred bytes for each. Here a million names are
-one piece of memory and one array.
+A Python object for each file would take some hundred bytes per file. Here a million names take one
+piece of memory and one array.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FEWEST_SLOTS = 1 << 6
 
 
 class Texts:
-    """Byte strings end to end. Each takes eight bytes in addition to its own."""
+    """Byte strings end to end. Each string takes eight bytes more than its length."""
 
     def __init__(self) -> None:
         self.bytes = bytearray()
@@ -152,7 +152,7 @@ class TextsOf:
         return default if row == MISSING else self.texts[row]
 
     def renumbered(self, number: Ints) -> TextsOf:
-        """Return a copy for inodes that have new numbers now, in the same order."""
+        """Return a copy with the new numbers of the inodes, which are in the same order."""
         other = TextsOf()
         other.inodes = _taken(number, self.inodes)
         other.texts = self.texts
@@ -179,7 +179,7 @@ class XattrsOf:
         return tuple(_decoded(self._distinct[number]))
 
     def renumbered(self, keep: Mask, number: Ints) -> XattrsOf:
-        """Return a copy for the inodes that are kept, which have new numbers now."""
+        """Return a copy for the kept inodes, with their new numbers."""
         other = XattrsOf()
         rows = keep[np.frombuffer(self.inodes, np.uint32)].nonzero()[0].tolist()
         other.inodes = _taken(number, array("I", (self.inodes[row] for row in rows)))
@@ -215,7 +215,7 @@ class BlocksOf:
         self.ends.append(len(self.checksums))
 
     def renumbered(self, keep: Mask, number: Ints) -> BlocksOf:
-        """Return a copy for the inodes that are kept, which have new numbers now."""
+        """Return a copy for the kept inodes, with their new numbers."""
         other = BlocksOf()
         begin = 0
         for inode, end in zip(self.inodes, self.ends, strict=True):

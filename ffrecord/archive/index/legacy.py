@@ -24,7 +24,7 @@ Raw: TypeAlias = "bytes | bytearray"
 FILE_MODE = stat.S_IFREG | 0o444
 FOLDER_MODE = stat.S_IFDIR | 0o555
 BATCH = 1000
-"""Number of items that `pickle` sets at once: at most so many of a dictionary are on the stack."""
+"""Number of items that `pickle` sets at once. No more items of a dictionary are on the stack."""
 
 PIECE = 1 << 14
 """Number of byte strings that are joined and written at once; an item takes three or four."""
@@ -45,8 +45,8 @@ _NAMES = [b"X" + _U32.pack(length) for length in range(LONGEST_TEXT + 1)]
 def most_bytes(files: int) -> int:
     """Return a limit for the bytes of an index of `files` files.
 
-    It allows the longest name for each file, as long a name for a folder for each file, and some
-    room for folders without files.
+    It allows one folder for each file, the longest possible names for both, and some folders
+    without files.
     """
     return (64 << 20) + 2048 * files
 
@@ -85,7 +85,7 @@ def read_tree(
                     below.append((inode, value))
                 else:
                     if not 0 <= value < len(record_sizes):
-                        what = f"{name!r} is record {value}, of {len(record_sizes)} records"
+                        what = f"{name!r} is record {value}, but only {len(record_sizes)} exist"
                         raise _wrong(path, what)
                     inode = tree.add_inode(FILE_MODE, *owned, record_sizes[value], value)
                 tree.add_entry(parent, name, inode)
@@ -99,15 +99,15 @@ def parse(
     """Return the nested dictionaries of a pickle: str -> int or a dictionary of the same kind."""
     try:
         return _Parser(path, raw, start, most_entries).run()
-    except (IndexError, struct.error):  # the end is inside the argument of an opcode
+    except (IndexError, struct.error):  # the pickle ends inside an opcode's argument
         raise _wrong(path, "its pickle is cut off") from None
 
 
 def pickled(tree: Tree, symlink_record: Callable[[int], int | None]) -> Iterator[bytes]:
     """Yield the index that the original FFRecord reads, magic number and pickle, in pieces.
 
-    It has folders and files. Entries of symlinks are files for which `symlink_record` returns a
-    record, and are left out if it returns None.
+    The index has only folders and files. A symlink becomes a file with the record that
+    `symlink_record` returns for its entry, or is left out if that is None.
     """
     piece = [LEGACY_MAGIC + b"\x80\x04\x8c\x0bcollections\x8c\x0bOrderedDict\x93\x94)R("]
     waiting = [0]  # number of items of each open folder since its last batch
@@ -127,7 +127,7 @@ def pickled(tree: Tree, symlink_record: Callable[[int], int | None]) -> Iterator
         waiting[-1] += 1
         name = names[entry]
         if not name.isascii():
-            # The text that Python makes of such a name on a disk, independent of the locale here.
+            # The text into which Python decodes this name, in a UTF-8 locale.
             name = name.decode("utf-8", "surrogateescape").encode("utf-8", "surrogatepass")
         if kind == stat.S_IFDIR:
             waiting.append(0)
@@ -181,12 +181,14 @@ class _Parser:
         while True:
             opcode = raw[self._at]
             self._at += 1
-            # The most frequent opcodes first: the first three make one file.
+            # The most frequent opcodes come first: the first three make up a file.
             if opcode == 0x8C:  # SHORT_BINUNICODE
                 stack.append(self._string(raw[self._at], 1))
             elif opcode == 0x94:  # MEMOIZE
                 if len(memo) >= most_remembered:
-                    raise self._refused("its pickle remembers more than it contains")
+                    raise self._refused(
+                        "the memo of its pickle has more items than the pickle can need"
+                    )
                 memo.append(stack[-1])
             elif opcode in _INTEGERS:
                 size, number = _INTEGERS[opcode]
@@ -230,7 +232,7 @@ class _Parser:
         return 2 * min(BATCH * (len(self._marks) + 1), self._most_entries) + 2 * DEEPEST
 
     def _rare(self, opcode: int) -> None:
-        """Run an opcode that a pickle has once or twice."""
+        """Run an opcode that is rare in such a pickle."""
         raw = self._raw
         if opcode == 0x80:  # PROTO
             if raw[self._at] > 5:
@@ -293,23 +295,25 @@ class _Parser:
         self._push_folder()
 
     def _push_folder(self) -> None:
-        """Push a folder: the root, or a folder after its name. So folders cannot pile up."""
+        """Push the root, or a folder after its name. So folders cannot pile up on the stack."""
         if self._stack and not isinstance(self._stack[-1], str):
             raise self._refused("an item is a folder without a name")
         self._stack.append({})
 
     def _put(self, number: int, width: int) -> None:
-        """Put the top of the stack into the memo, whose numbers count from 0."""
+        """Put the top of the stack into the memo. New numbers must continue the old ones."""
         self._at += width
         if number > len(self._memo) or number >= self._most_remembered:
-            raise self._refused(f"its pickle remembers something as number {number}")
+            raise self._refused(
+                f"its pickle writes to number {number} of its memo, which is out of range"
+            )
         self._memo[number : number + 1] = [self._stack[-1]]
 
     def _fetch(self, number: int, width: int) -> None:
         self._at += width
         value = self._memo[number] if number < len(self._memo) else None
         if not (isinstance(value, str) or value is _CLASS):
-            raise self._refused("its pickle uses a folder or number twice")
+            raise self._refused("its pickle fetches from its memo something that is not a name")
         self._stack.append(value)
 
     def _set_items(self, mark: int) -> None:
@@ -318,7 +322,7 @@ class _Parser:
             raise self._refused("an item is outside of any folder")
         folder, items = stack[mark - 1], stack[mark:]
         if len(items) % 2:
-            raise self._refused("an item has a name without a file")
+            raise self._refused("a name has no file or folder")
         self._entries += len(items) // 2
         if self._entries > self._most_entries:
             raise self._refused(f"there are more than {self._most_entries} names")

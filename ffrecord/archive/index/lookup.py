@@ -2,8 +2,8 @@
 
 Inodes are numbers in breadth-first order; the root is 0. Names are bytes. A whole path is found by
 its hash, and a batch of paths in a few numpy operations. The path that a hash finds is compared
-byte by byte. If it differs, the name is searched among the sorted names of its folder. So a wrong
-hash in an archive only costs time.
+byte by byte. If the path differs, the name is searched among the sorted names of its folder. So a
+wrong hash in an archive only costs time.
 
 Any number of threads may use an `Index`: only its caches of folder paths ever change.
 """
@@ -39,7 +39,7 @@ from ffrecord.format.index import BLOCK, Buffer
 ROOT = 0
 FOLDER_SIZE = 4096  # st_size of a folder, as on ext4
 LONGEST_PREFIX = 4096  # bytes; longer paths are resolved name by name
-NEAR = 8  # hashes compared in a bucket, which has about one and hardly ever more
+NEAR = 8  # hashes compared in one search; a bucket has about one, and hardly ever more than this
 
 _INODE = struct.Struct("<QQqII")
 _ENTRY = struct.Struct("<QII")
@@ -107,7 +107,7 @@ class Index:
         self._path_crcs = {ROOT: 0}
         self._regular = (tables.attributes["mode"] & np.uint32(0o170000)) == stat.S_IFREG
         self._is_regular: list[bool] = self._regular.tolist()
-        # Cache of the path and slash in front of the names in a folder.
+        # Cache: for each folder, its path and a slash, to put in front of its names.
         self._prefixes = {ROOT: b""}
         self._far_down: set[int] = set()  # folders whose prefix would be too long
         self._path_rows = PathRows(image, self._names_at, len(tables.inodes))
@@ -165,7 +165,7 @@ class Index:
             both = self.tables.texts[text : text + name_length + length].tobytes()
             name = both[:name_length]
             if not name.startswith(b"user.") or b"\0" in name or name in found:
-                what = f"an extended attribute is called {name!r}"
+                what = f"{name!r} is not a valid name of an extended attribute"
                 if name in found:
                     what = f"a file has the extended attribute {name!r} twice"
                 raise IndexStructureError(f"{self._path}: its index is wrong: {what}; {WAY_OUT}")
@@ -175,8 +175,8 @@ class Index:
     def block_checksums(self, inode: int) -> npt.NDArray[np.uint32] | None:
         """Return the CRC-32 of each block of a file, or None if the index has none.
 
-        Files of one block have none: their record's checksum is used. Archives of the original
-        FFRecord have none at all.
+        The index has none for files of one block, which use the checksum of their record, and for
+        archives of the original FFRecord.
         """
         size = self._inode(inode)[1]
         first = self.first_block(inode) if size > BLOCK else None
@@ -201,7 +201,7 @@ class Index:
         return b"/".join(reversed(names))
 
     def last_name(self, inode: int) -> bytes:
-        """Return the last part of the path of an inode: its first name, without folders."""
+        """Return the first name of an inode, without its folders."""
         return self.name(self._inode(inode)[4])
 
     def parent(self, inode: int) -> int:
@@ -229,7 +229,7 @@ class Index:
             at = end
 
     def child(self, folder: int, name: bytes) -> int:
-        """Return the inode of a name in a folder; MISSING if the name or the folder is missing."""
+        """Return the inode of a name in a folder; MISSING if there is no such name or folder."""
         crc = self._path_crcs.get(folder)
         if crc is None:
             if not stat.S_ISDIR(self.mode(folder)):
@@ -245,7 +245,7 @@ class Index:
         return self._search(folder, name)
 
     def _path_crc(self, folder: int) -> int:
-        """Return the CRC-32 of a folder's path and a slash, with which the paths in it begin."""
+        """Return the CRC-32 of a folder's path and a slash: the beginning of all paths in it."""
         way = []
         while folder not in self._path_crcs:
             way.append(folder)
@@ -307,7 +307,7 @@ class Index:
         ]
 
     def records(self, inodes: Ints) -> Ints:
-        """Return the record of each inode; MISSING if it is not a regular file or is MISSING."""
+        """Return the record of each inode; MISSING if it is MISSING, or not a regular file."""
         # "clip" turns MISSING into the root, which is not a regular file.
         rows = self._inode_rows.take(inodes, mode="clip").view("<i8")
         records = rows[::4]
@@ -316,7 +316,7 @@ class Index:
         return records
 
     def _prefix(self, folder: int) -> bytes | None:
-        """Return the path of a folder and a slash; None if that is too long for any path."""
+        """Return the path of a folder and a slash; None if it is longer than LONGEST_PREFIX."""
         way = []
         while folder not in self._prefixes and folder not in self._far_down:
             way.append(folder)
@@ -366,17 +366,17 @@ class Index:
 
 
 class _Buckets:
-    """Table of where the hashes with given leading bits begin among the sorted hashes.
+    """Table of the places in the sorted hashes where each value of the leading bits begins.
 
-    A binary search waits for memory at each step; this needs two memory accesses.
+    A binary search waits for memory at each step. This table needs two memory accesses.
     """
 
     def __init__(self, image: Buffer, tables: index_layout.Image) -> None:
         hashes = tables.hashes
         bits = len(hashes).bit_length()
         self._shift = np.uint32(32 - bits)
-        # The last rows reach into the next tables. Those bytes match by chance at most, and
-        # every match is compared with the path.
+        # The last rows reach into the next tables. Those bytes can match only by chance, and every
+        # match is compared with the path.
         at = index_layout.section_offset(tables, "hashes")
         row = f"V{NEAR * index_layout.HASH.itemsize}"
         self._near = np.ndarray(1 + len(hashes), row, image, at, strides=index_layout.HASH.itemsize)
@@ -384,7 +384,7 @@ class _Buckets:
         self._start = (np.cumsum(counts) - counts).astype(np.uint32)
 
     def places(self, wanted: npt.NDArray[np.uint32]) -> Ints:
-        """Return for each hash the place of an equal one; any place if none is near."""
+        """Return the place of each hash in the sorted hashes; any place if it is not near."""
         start = self._start.take(wanted >> self._shift).astype(np.int64)
         near = self._near[start].view(index_layout.HASH).reshape(-1, NEAR)
         places: Ints = (near == wanted[:, None]).argmax(axis=1)

@@ -1,6 +1,6 @@
 """`PathRows`: builds the paths of many entries at once, so that `lookup` can compare them.
 
-A path is the prefix of its folder, which is stored here, and a name from the image. Each path
+A path is the prefix of its folder, stored here, followed by a name from the image. Each path
 becomes a row of bytes, all of one width. A few numpy operations build the rows of a whole batch, in
 half the time of building one path after another.
 
@@ -23,8 +23,8 @@ from ffrecord.format.index import Buffer
 Rows: TypeAlias = npt.NDArray[np.void]
 
 NARROWEST = 32  # bytes of a row at first
-WIDEST = 128  # most bytes of a path
-MOST_FOLDERS = 1 << 14  # prefixes that are stored, in 2 MiB
+WIDEST = 128  # bytes of the widest row, so of the longest path
+MOST_FOLDERS = 1 << 14  # limit for the stored prefixes, which then take 2 MiB
 
 _UNKNOWN = 1 << 40  # longer than any path
 
@@ -60,8 +60,8 @@ class PathRows:
     def paths(self, folders: Ints, begin: Ints, end: Ints) -> list[bytes] | None:
         """Return the paths of entries whose names are at the given places, or None.
 
-        None means that the caller must build them in another way: a folder was not added, a path
-        is too long, or a name is too close to the end of the image for a whole row.
+        None means that the caller must build the paths in another way: a folder was not added, a
+        path is too long, or a name is too close to the end of the image for a whole row.
         """
         tables = self._tables
         row = self._row_of.take(folders).astype(np.int64)
@@ -95,7 +95,7 @@ class PathRows:
 class _Tables:
     """The parts that make up rows of one width."""
 
-    image: Rows  # a row from each byte of the image on
+    image: Rows  # a row that begins at each byte of the image
     prefixes: Rows
     first: Rows  # masks: row n has ones in its first n bytes
     text: np.dtype[Any]  # type of a row whose trailing zeros are dropped

@@ -17,15 +17,15 @@ from ffrecord.archive.index.lookup import MISSING, ROOT, Index
 from ffrecord.archive.names import to_text
 from ffrecord.format.index import LONGEST_NAME
 
-MOST_SYMLINKS = 40  # on the way to one inode, as in Linux
+MOST_SYMLINKS = 40  # limit on the way to one inode, as in Linux
 MOST_NAMES = 4096
-"""Most names in all symlinks on the way to one inode: twice as many as one symlink can have."""
+"""Limit for the names in all symlinks on the way to one inode; one symlink has at most half."""
 
 
 def resolve(index: Index, path: bytes, *, follow: bool = True, start: int = ROOT) -> int:
     """Return the inode of a path from the folder `start`.
 
-    Without `follow`, a symlink at the end of the path is returned itself.
+    Without `follow`, return a symlink at the end of the path, not its target.
     """
     inode, links = ROOT if path.startswith(b"/") else start, 0
     waiting = [(name, False) for name in reversed(path.split(b"/"))]
@@ -72,7 +72,7 @@ def require(index: Index, paths: Iterable[bytes]) -> None:
 def leads_to(index: Index, folder: int, name: bytes, inode: int) -> int:
     """Return the inode of an entry or, for a symlink, the inode that it leads to.
 
-    A broken symlink, or one that leads out of the archive, returns its own inode.
+    For a broken symlink, or one that leads out of the archive, return its own inode.
     """
     if stat.S_ISLNK(index.mode(inode)):
         with contextlib.suppress(OSError):

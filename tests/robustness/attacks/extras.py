@@ -224,7 +224,7 @@ def a_shard_is_missing() -> list[Archive]:
     return [alone.archive(), files]
 
 
-@attack(IndexStructureError, "another file")
+@attack(IndexStructureError, "is not the shard that was packed")
 def a_shard_is_not_the_file_that_was_packed() -> list[Archive]:
     swapped = sharded(sample())
     swapped["PART_00001.ffr"] = record_bytes([b"other", b"files"])

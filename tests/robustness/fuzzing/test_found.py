@@ -113,7 +113,7 @@ def test_an_index_in_a_hole_takes_no_memory(
     monkeypatch.setattr(os, "memfd_create", kept)
     with pytest.raises(IndexChecksumError):
         PackedFolder(path)
-    with pytest.raises(IndexStructureError, match="a mode is not one of a file"):
+    with pytest.raises(IndexStructureError, match="a mode belongs to no file"):
         PackedFolder(path, check_data=False)
     taken = [512 * os.fstat(fd).st_blocks for fd in memory]
     for fd in memory:
@@ -131,7 +131,7 @@ def test_a_journal_with_an_impossible_begin_is_refused_and_left_alone(tmp_path: 
     partial, log = tmp_path / ".file.partial", tmp_path / ".file.partial.journal"
     partial.write_bytes(b"records")
     log.write_bytes(records.journal_bytes(0, None, 1 << 62, count=0))
-    with pytest.raises(StructureError, match="begin at byte 4611686018427387904"):
+    with pytest.raises(StructureError, match="first record at byte 4611686018427387904"):
         FileWriter(tmp_path / "file", resumable=True)
     assert partial.read_bytes() == b"records"
 
