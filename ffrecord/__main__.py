@@ -1,7 +1,7 @@
 """Entry point of the `ffrecord` command and of `python -m ffrecord`.
 
-Ctrl-C is blocked until all imports are done: an interrupted import ends in a traceback, or in a
-message of numpy that it is not installed properly. `ffrecord.cli` unblocks it.
+Ctrl-C is blocked until all imports are done. An interrupted import would end in a traceback, or in
+a message that numpy is not installed properly. `ffrecord.cli` unblocks Ctrl-C.
 """
 
 import signal

@@ -33,7 +33,7 @@ class Closing:
 
 
 class Finishing(Closing):
-    """Base of writers: a `with` block that succeeds calls `close`, one that fails `_give_up`."""
+    """Base of writers: a `with` block calls `close` at its end, or `_give_up` after a failure."""
 
     def _give_up(self) -> None:
         raise NotImplementedError

@@ -1,8 +1,8 @@
 """Run a command: make the standard streams safe to use, report errors, return an exit code.
 
-Every error becomes one line on standard error and an exit code of docs/commands.md. This includes
-output that cannot be written: a failed write to standard output raises one of our errors. Later
-output is then dropped, so that Python's flush at exit does not fail again. A failed write to
+Every error becomes one line on standard error and an exit code that docs/commands.md lists. This
+includes output that cannot be written: a failed write to standard output raises one of our errors.
+Later output is then dropped, so that Python's flush at exit does not fail again. A failed write to
 standard error is ignored, because no place is left to report it.
 """
 
@@ -38,7 +38,7 @@ def run_command(
         try:
             return _outcome(work, program, told)
         finally:
-            with contextlib.suppress(OSError):  # an earlier error was reported, and matters more
+            with contextlib.suppress(OSError):  # an earlier error was reported already
                 sys.stdout.flush()
     except (KeyboardInterrupt, RuntimeError) as error:
         # Python's own locks, interrupted half-way, raise RuntimeError instead of the interrupt.
@@ -71,7 +71,8 @@ def _outcome(work: Callable[[], int], program: str, told: Callable[[object], str
 def _delivered() -> Iterator[None]:
     """Raise an error if some output could not be written.
 
-    SystemExit is checked too: argparse exits after its help, and ignores failed writes.
+    Output before a SystemExit is checked too: argparse prints its help, ignores failed writes and
+    exits.
     """
     try:
         yield
@@ -166,7 +167,7 @@ class _Output(io.FileIO):
 
 
 def _named(error: OSError) -> OSError:
-    """Return our error for a failed write, except for a broken pipe, which has its own code."""
+    """Return our error for a failed write. A broken pipe stays: it has its own exit code."""
     if isinstance(error, BrokenPipeError):
         return error
     kind = NoRoomError if error.errno in NoRoomError.ERRNOS else WriteFailedError

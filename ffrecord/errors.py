@@ -94,8 +94,8 @@ class CountError(FFRecordError):
 class _SystemCallError(OSError):
     """Base of the errors that come from the operating system: errno, strerror and filename.
 
-    It must precede `FFRecordError` in the list of bases, because OSError's `__init__` sets these
-    three attributes.
+    This class must precede `FFRecordError` in the list of bases, because OSError's `__init__` sets
+    these three attributes.
     """
 
     def __init__(self, path: str, code: int, why: str | None = None) -> None:

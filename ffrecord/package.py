@@ -72,7 +72,7 @@ def dump_files(
         if number != counter:
             raise ValueError(
                 f"{path}: has number {number} in the structure, but number {counter} comes next; "
-                "pass the structure and the first number of dump_structure unchanged"
+                "pass the same structure and counter as to dump_structure"
             )
         with open(path, "rb") as file:
             writer.write_one(file)

@@ -1,4 +1,4 @@
-"""Exit codes, one-line error messages and an argument parser, for both command lines.
+"""Exit codes, one-line error messages and an argument parser, for `ffrecord` and `ffrecord-fuse`.
 
 Colours are used only on a terminal, not in a pipe, a file or a CI log.
 """
@@ -25,7 +25,7 @@ _ALIKE = 0.75  # words this similar differ by a letter or two
 
 
 def complain(what: object, *, warning: bool = False, program: str = PROGRAM) -> None:
-    """Print one line on standard error, after the program's name."""
+    """Print one line on standard error, with the program's name in front."""
     name = f"{program}: warning:" if warning else f"{program}:"
     if has_colours(sys.stderr):
         name = coloured(name, YELLOW if warning else RED)

@@ -21,8 +21,8 @@ def listed(counts: Mapping[str, int]) -> str:
 class Advised(str):
     """Message with advice: the string itself is for Python, `shell` is for a command line.
 
-    An error keeps the message in its arguments, where `for_shell` finds it. There it survives
-    pickling, and the wrapping of one OSError by another.
+    An error keeps the message in its `args`, where `for_shell` finds it. The message survives
+    pickling, and also an OSError that is made from the `strerror` of another one.
     """
 
     shell: str
@@ -45,13 +45,13 @@ def for_shell(said: object) -> str:
 
 
 def there_already(name: str | None = None, *, argument: str = "overwrite") -> FileExistsError:
-    """Return the error for a file that already exists and that `argument` would replace."""
+    """Return the error for a file that already exists. `argument=True` would replace the file."""
     what = Advised("already exists; pass ", f"{argument}=True", "--force", " to replace it")
     return FileExistsError(errno.EEXIST, what, *([] if name is None else [name]))
 
 
 def parse_size(size: int | str) -> int:
-    """Return the bytes of a size such as 10, "10", "10kB" or "1.5 GiB"."""
+    """Return a size such as 10, "10", "10kB" or "1.5 GiB" as a number of bytes."""
     if isinstance(size, str):
         # Imported here: every reader imports this module, and Fraction also loads decimal.
         from fractions import Fraction

@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="also run what takes minutes")
+    parser.addoption("--long", action="store_true", help="also run tests that take minutes")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _few_objects_to_look_through() -> None:
+def _fast_garbage_collection() -> None:
     """Hide all existing objects from the garbage collector.
 
     With torch and a few thousand tests loaded, each collection that a test runs would take half a
@@ -55,16 +55,16 @@ def _few_objects_to_look_through() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _logs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Set a folder of this test run for the logs that mounts write if there is no syslog."""
+def _log_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give mounts a log folder of this test run, which they use if there is no syslog."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep compiled byte code for the commands that tests start, which are hundreds."""
+def _bytecode_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep compiled byte code, because tests start hundreds of commands."""
     if not sys.dont_write_bytecode:
         yield
         return
@@ -81,10 +81,10 @@ ROOM = 1 << 30  # free bytes that the folder in memory must have
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """Return a folder for one test; in memory if the test has the mark `in_memory` and it has room.
+    """Yield a folder for one test, in memory if the test is marked `in_memory` and memory has room.
 
-    A writer syncs every file to disk before it gets its name. Other tests check that. A test that
-    only checks content need not wait for a busy disk.
+    A writer syncs every file to disk before the file gets its name. Tests that only check content
+    need not wait for a busy disk.
     """
     marked = request.node.get_closest_marker("in_memory") is not None
     if not marked or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:

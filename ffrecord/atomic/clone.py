@@ -24,7 +24,10 @@ _CLONE = struct.Struct("qQQQ")  # source descriptor, source offset, length, targ
 
 
 def whole_blocks(size: int) -> int:
-    """Return `size` rounded up to whole blocks. Content that moves by so much can share blocks."""
+    """Return `size` rounded up to whole blocks.
+
+    Content that moves by whole blocks can share them with the old file.
+    """
     return -(-size // ALIGN) * ALIGN
 
 

@@ -38,7 +38,7 @@ class DirectWriter:
         """Begin to write a full buffer at `offset`, and return another one to fill."""
         self.wait()
         other, self.spare = self.spare, full
-        if other is full:  # the first time
+        if other is full:  # the caller filled `spare` itself: it is the first buffer
             other = self._new_memory()
         try:
             self._writing = self._thread.submit(self._write, full, offset)
@@ -49,7 +49,8 @@ class DirectWriter:
     def _write(self, full: memoryview, offset: int) -> None:
         """Write a buffer with O_DIRECT, or through the page cache if that fails with EINVAL.
 
-        Some file systems open with O_DIRECT but do not write, or stop at an unaligned byte.
+        Some file systems open files with O_DIRECT but cannot write them. Some end a write at an
+        unaligned byte, so that the rest is unaligned.
         """
         try:
             write_all(self._fd, full, offset)
@@ -83,8 +84,8 @@ class DirectWriter:
             os.close(fd)
 
     def __del__(self) -> None:
-        # Only a forked child gets here with an open descriptor; the parent has called `close`. The
-        # child has no thread, so no write is pending.
+        # Only a forked child gets here with an open descriptor: the process that made this object
+        # calls `close`. The child has no thread, so no write is pending.
         if self._fd >= 0:
             os.close(self._fd)
 

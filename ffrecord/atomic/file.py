@@ -60,7 +60,7 @@ class Naming:
             return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666), None
         except OSError as error:
             if isinstance(error, PermissionError):
-                what = f"{error.strerror}: cannot create {name} in this folder; choose another one"
+                what = f"{error.strerror}: cannot create {name} here; choose another folder"
                 raise PermissionError(error.errno, what, folder) from error
             if error.errno not in tempnames.NO_UNNAMED_FILES:
                 raise
@@ -77,7 +77,11 @@ class Naming:
         """Raise an error if the file may no longer get its name."""
 
     def end(self, *, kept: bool) -> None:
-        """Release everything else when the file is closed. `kept`: a later writer may resume it."""
+        """Release locks and helper files when the file is closed.
+
+        Args:
+            kept: True if the file stays on disk and a later writer may resume it.
+        """
 
 
 class NewFile:
@@ -85,11 +89,12 @@ class NewFile:
 
     Writes are gathered here, not in a buffered file object, for two reasons. A file object flushes
     when a forked child drops its copy, at an offset that is shared with the parent. And after a
-    failed write, the state of its data on disk is unknown. Every write here has its own offset.
+    failed write, nobody knows which bytes are on disk. Every write here has its own offset.
 
     Large files are written with O_DIRECT, from huge pages. Through the page cache they would evict
-    everything else, and getting pages for them costs more than the disk does (2 GB by hand on this
-    project's machines: 3.0 to 3.5 GB/s, against 0.25 to 1.2 through the cache, fsync included).
+    everything else, and getting pages for them takes longer than the disk. (2 GB, measured by hand
+    on this project's machines: 3.0 to 3.5 GB/s with O_DIRECT, 0.25 to 1.2 GB/s through the cache,
+    fsync included.)
     """
 
     def __init__(self, naming: Naming) -> None:
@@ -132,7 +137,7 @@ class NewFile:
                 self._write_out()
 
     def rewind(self, position: int) -> None:
-        """Continue writing at `position`. Later bytes are overwritten, or cut off at the end."""
+        """Continue writing at `position`. Later bytes are overwritten, or cut off by `publish`."""
         if self._base + self._lead <= position <= self._base + self._fill:
             self._fill = position - self._base
         else:
@@ -171,13 +176,16 @@ class NewFile:
     def with_room(self, begin: int, room: int) -> tuple[NewFile, int]:
         """Make `room` bytes available in front of the content that starts at `begin`.
 
-        Return the file that has the room, and the bytes by which its content moved. If that is
-        another file, it replaces this one.
+        Return the file that has the room, and the number of bytes by which its content moved. If
+        another file is returned, it replaces this one.
         """
         return self._naming.with_room(self, begin, room)
 
     def shifted(self, least: int) -> tuple[NewFile, int]:
-        """Move the content towards the end by at least `least` bytes; return as `with_room`."""
+        """Move the content towards the end by at least `least` bytes.
+
+        Return the same as `with_room`.
+        """
         self.flush()
         size = self.position
         os.ftruncate(self.fd, size)
@@ -211,11 +219,11 @@ class NewFile:
         if self._name is None:
             self._link()
         assert self._name is not None
-        if not is_at(self.fd, self._name):  # a writer on another machine that sees no locks
+        if not is_at(self.fd, self._name):  # locks do not reach a writer on another machine
             self._name = None
             raise ChangedError(
-                f"{self._target}: another writer removed its temporary file; write it again when "
-                "no other program writes it"
+                f"{self._target}: another writer removed its temporary file; write the file again "
+                "when no other program is writing it"
             )
         try:
             os.rename(self._name, self._target)
@@ -283,7 +291,7 @@ def writing(path: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in NoRoomError.ERRNOS:
             raise NoRoomError(path, error.errno) from error
-        if error.filename is not None or error.errno is None:  # has a name, or is not the system's
+        if error.filename is not None or error.errno is None:  # named, or not a system's error
             raise
         if isinstance(error, PermissionError):
             raise PermissionError(error.errno, error.strerror, path) from error

@@ -26,7 +26,7 @@ from ffrecord.atomic.locks import busy, is_at, refuse_planted, take
 from ffrecord.errors import BusyError
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_TRIES = 100
+_TRIES = 100  # a try fails only if another writer renames or removes the hidden folder meanwhile
 _IN_THE_WAY = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
@@ -164,7 +164,7 @@ def check_new_folder(target: str, what: str) -> None:
     the advice, for example "dump wants a".
     """
     require_folder(target)
-    os.stat(os.path.join(os.path.dirname(target), ""))  # the slash requires that it is a folder
+    os.stat(os.path.join(os.path.dirname(target), ""))  # the slash: fail if it is not a folder
     if os.path.lexists(target) and (os.path.islink(target) or not _is_empty_folder(target)):
         message = f"already exists; {what} new folder, so choose another name"
         raise FileExistsError(errno.EEXIST, message, target)

@@ -78,7 +78,7 @@ class GrownFolder(NewFolder):
             super().discard()
         for fd in (self._lock, self._old):
             if fd >= 0:
-                unlock(fd)  # closing is not enough: forked children have the file open too
+                unlock(fd)  # closing is not enough: forked children have the folder open too
         self._unlock()
         self._close_old()
 
@@ -126,8 +126,10 @@ class GrownFolder(NewFolder):
                 os.fsync(new.fileno())
 
     def _remove_old(self) -> None:
-        """Remove the old folder, which now has the hidden name. If this fails, the next writer
-        removes it."""
+        """Remove the old folder, which now has the hidden name.
+
+        If that fails, the next writer removes the folder.
+        """
         with contextlib.suppress(OSError):
             os.fchmod(self._old, 0o700)
             for name in os.listdir(self.path):

@@ -5,11 +5,11 @@ other too. A lock ends with the process that holds it, however that process ends
 shares its parent's lock until both have closed the file.
 
 The name of a file to lock can be guessed. In a sticky folder such as /tmp, every user may create
-names, and only the owner may remove them. There another user can plant a trap under that name: a
-file of their own, into which we would write our data, or a hard link or symlink to a file of ours,
-which we would overwrite. Kernels refuse some of these traps if fs.protected_regular and similar
-settings are on. The checks here refuse them everywhere. In a shared folder that is not sticky,
-other users can replace any file at any time, and no check helps.
+names, and only the owner may remove them. There another user can plant a trap under that name. A
+file of that user would receive our data. A hard link or symlink to one of our files would make us
+overwrite that file. Kernels refuse some of these traps if fs.protected_regular and similar settings
+are on. The checks here refuse them everywhere. In a shared folder that is not sticky, other users
+can replace any file at any time, and no check helps.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def refuse_planted(fd: int, path: str) -> None:
     _refuse_others(found, folder, path)
     if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
         why = (
-            "has another name (a hard link) and is in a folder that all users may write to; "
+            "has another name (a hard link) and is in a folder that other users may write to; "
             "remove it first"
         )
         raise PermissionError(errno.EPERM, why, path)
@@ -159,7 +159,7 @@ def _is_open_to_all(folder: os.stat_result) -> bool:
 def _refuse_others(found: os.stat_result, folder: os.stat_result, path: str) -> None:
     if found.st_uid not in (os.geteuid(), folder.st_uid):
         why = (
-            f"belongs to user {found.st_uid} and is in a folder that all users may write to; "
+            f"belongs to user {found.st_uid} and is in a folder that other users may write to; "
             "have it removed, or choose another folder"
         )
         raise PermissionError(errno.EPERM, why, path)

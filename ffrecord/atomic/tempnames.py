@@ -1,8 +1,8 @@
 """Temporary names of unfinished files: a few for each target, `.NAME.0.tmp` and so on.
 
 Because the names are few, the next writer of a target finds the files that killed writers left, and
-removes them. A file that is still being written is locked; a lock ends with its process, however
-that ends. On a file system without locks, no file is removed.
+removes them. A file that is still being written is locked, and the lock ends with its process, even
+if that is killed. On a file system without locks, no file is removed.
 """
 
 from __future__ import annotations

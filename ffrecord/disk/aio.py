@@ -3,8 +3,8 @@
 The libaio package supplies the shared library. Its Python objects are not used: each costs some
 10 µs. Requests are passed to the kernel by address; `aio_queue` makes and finishes them.
 
-Both calls need a loop: io_submit may accept fewer requests than it is given, and a signal may
-interrupt either call.
+io_submit and io_getevents are repeated here if a signal interrupts them. io_submit may also accept
+fewer requests than it is given: `AioQueue.launch` submits the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOTIFY = 1  # IOCB_FLAG_RESFD: the completion is announced on an eventfd
 # The whole machine shares fs.aio-max-nr requests (65536 by default). So a batch gets a context of
 # the size that it needs, or a smaller one when the machine has no more.
 CAPACITIES = (32, 64, 128, 256, 512, 1024)
-IDLE_EACH = 2  # idle contexts that are kept of each capacity
+IDLE_EACH = 2  # idle contexts that are kept for each capacity
 
 
 def _load() -> Any:
@@ -151,5 +151,5 @@ class ContextPool:
 
 
 contexts = ContextPool()
-# Contexts do not survive a fork, so the child forgets those that its parent had.
+# Contexts do not survive a fork, so a forked child forgets its parent's contexts.
 os.register_at_fork(after_in_child=contexts.clear)

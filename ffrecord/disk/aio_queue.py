@@ -3,7 +3,7 @@
 The library's fetches and the mount's cold reads both use `AioQueue`. `fill` makes the requests of
 a whole batch, `put` makes one. `land` reports every read exactly once, with the number of bytes or
 an error. This includes reads that the kernel refused or never reported. The owner of the queue
-finishes such reads with plain reads (`Source.read_into`); `bytes_got` says from which byte on.
+finishes such reads with plain reads (`Source.read_into`); `bytes_got` says where to begin.
 
 The queue keeps its memory until the kernel no longer writes to it: `close` always waits for that.
 A signal handler may raise (Ctrl-C does) between a system call and the line that stores its result.
@@ -44,13 +44,13 @@ class AioQueue:
         self._context: aio.Context | None = context
         self._pid = os.getpid()
         self._settled = True  # False while `flying` may be wrong: during a system call
-        self._queued = self._sent = 0  # pointers that were made, and that the kernel has seen
+        self._queued = self._sent = 0  # pointers made, and pointers that the kernel has seen
         self.flying = 0
         self._refused: list[tuple[int, int]] = []
-        # If the kernel fails to report, the reads that `land` has not reported must be known. For
-        # a batch, `_told` has the reported rows by wave; for single reads, `_single` has those not
-        # reported. (A dict of a batch's rows cost 4 % of the time of 512 cached records.)
-        # `_filled` and `_single` also keep the memory alive that the kernel writes into.
+        # If io_getevents fails, `land` must know which reads it has not reported yet. For a batch,
+        # `_told` has the reported rows by wave; for single reads, `_single` has the unreported
+        # rows. (A dict of a batch's rows cost 4 % of the time of 512 cached records.) `_filled`
+        # and `_single` also keep the memory alive that the kernel writes into.
         self._untold = 0
         self._told: list[list[int]] = []
         self._filled: Bytes | None = None
@@ -198,7 +198,7 @@ class AioQueue:
 def bytes_got(sources: SourceSet, result: int) -> int:
     """Return the number of bytes that an incomplete read of `sources` got.
 
-    EINVAL means that the file system opens but does not read with O_DIRECT, which ends its use.
+    After EINVAL, stop using O_DIRECT: the file system opens files with it but does not read them.
     """
     if result == -errno.EINVAL:
         sources.give_up_direct()

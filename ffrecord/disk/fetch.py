@@ -25,12 +25,12 @@ from ffrecord.disk.aio_queue import AioQueue, bytes_got
 from ffrecord.disk.extents import Plan
 from ffrecord.disk.source import Source, SourceSet
 
-# The window: how much a plain read keeps in flight. A virtual disk reports completions when its
-# queue runs empty. With everything submitted at once, no checksum overlaps with the disk; with
-# little in flight, the disk often idles. Suppose each wave costs a fixed pause, and the last wave's
-# checksums are computed at the end. Then the best number of waves grows with the square root of
-# the batch size: 3 for 7 MB. (This is a model; 2 to 4 waves measure alike.) The window doubles when
-# a disk needs longer than SLOW_WINDOW seconds to answer.
+# The window: how much `read` keeps in flight. (`read_async` submits everything at once.) A virtual
+# disk reports completions when its queue runs empty. With everything submitted at once, no checksum
+# overlaps with the disk; with little in flight, the disk often idles. Suppose each wave costs a
+# fixed pause, and the last wave's checksums are computed at the end. Then the best number of waves
+# grows with the square root of the batch size: 3 for 7 MB. (This is a model; 2 to 4 waves measure
+# alike.) The window doubles when a disk needs longer than SLOW_WINDOW seconds to answer.
 WINDOW_UNIT = 3 << 18
 WINDOW_READS = 256
 SLOW_WINDOW = 0.004
@@ -52,7 +52,7 @@ class Fetch:
         self._mode = mode
         self._arrived: list[int] = []  # reads that were copied from the page cache
         self._queue: AioQueue | None = None
-        self._left: Ints | None = None  # all other reads: the queue's, or the plain ones
+        self._left: Ints | None = None  # the other reads, by AIO or plain; None: all reads
 
     def start(self, *, everything: bool) -> None:
         """Copy the cached reads and submit the others: everything at once, or one window."""
@@ -102,7 +102,7 @@ class Fetch:
 
     @property
     def mine(self) -> bool:
-        """True unless AIO reads were begun in a parent process, from where they never arrive."""
+        """True unless a parent process began the AIO reads: those never arrive in a child."""
         return self._queue is None or self._queue.mine
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class Fetch:
         return self._sources[0 if self._plan.file is None else int(self._plan.file[read])]
 
     def _window(self) -> int:
-        """Return the number of reads that a plain read keeps in flight."""
+        """Return the number of reads to keep in flight if not all are submitted at once."""
         waves = max(1, round(math.sqrt(self._plan.size / WINDOW_UNIT)))
         return min(WINDOW_READS, -(-len(self._plan.offset) // waves))
 

@@ -1,8 +1,8 @@
 """System calls that Python has no function for, made through the C library.
 
-Each function raises OSError as a function of `os` does, with ENOSYS if the C library is too old.
-`syscall` is the exception: because it is called for every read, it takes addresses and returns -1
-after a failure.
+A function raises OSError as a function of `os` does, unless its docstring says otherwise. The error
+is ENOSYS if the C library is too old. `syscall` is called for every read, so it takes addresses and
+returns -1 after a failure.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def insert_range(fd: int, offset: int, length: int) -> None:
 
 
 def exchange(one: str, other: str) -> None:
-    """Exchange two names in one step: each then names what the other named."""
+    """Exchange two names in one step: each then leads to the file or folder of the other."""
     names = _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other)
     _call("renameat2", *names, _RENAME_EXCHANGE, paths=(one, None, other))
 

@@ -6,8 +6,8 @@ read of the missing pages before it returns EAGAIN, so each cold record would be
 
 Most datasets are either cached or not. So a few reads spread over the batch are checked first, and
 the others only if the answers differ. `cachestat` may be missing, blind (overlayfs) or forbidden (a
-file that the user neither owns nor may write). Then one-byte NOWAIT reads of those few decide for
-the whole batch. Their cost is that each may fetch a few pages.
+file that the user neither owns nor may write). Then one-byte NOWAIT reads at the same few places
+decide for the whole batch, although each may fetch a few pages.
 
 A file on tmpfs exists only in the page cache (or in swap). It counts as cached, and is read with
 plain reads, because tmpfs does not support RWF_NOWAIT.
@@ -37,7 +37,7 @@ _Two, _Five = ctypes.c_uint64 * 2, ctypes.c_uint64 * 5
 def tells(fd: int) -> bool:
     """Return True if `cachestat` sees the pages of a file whose first bytes were just read.
 
-    On overlayfs it sees no pages, because they belong to the file below.
+    `cachestat` sees no pages on overlayfs, because they belong to the file below.
     """
     first = np.array([0]), np.array([1])
     return _cachestat(fd, *first) == [True]
@@ -51,8 +51,8 @@ def is_memory(fd: int) -> bool:
 class PageCache:
     """Policy "page cache first" for a set of files: asks the cache, and reads from it.
 
-    `use_cachestat` is True if `tells` returns True for every file, and `in_memory` if `is_memory`
-    does. Any thread may call `has` and `has_each`.
+    `use_cachestat` is True if `tells` is True for every file. `in_memory` is True if `is_memory` is
+    True for every file. Any thread may call `has` and `has_each`.
     """
 
     def __init__(self) -> None:
@@ -94,14 +94,14 @@ class PageCache:
         return np.zeros(n, bool) if everything is None else np.array(everything)
 
     def read(self, fd: int, memory: memoryview, offset: int) -> bool:
-        """Fill `memory` from the page cache, and return True if all bytes were there.
+        """Fill `memory` from the page cache; return False if some bytes are not cached.
 
         Also returns False if the file system does not support such reads (EOPNOTSUPP on NFS).
 
-        A miss with RWF_NOWAIT starts a read into the page cache, so the same bytes come from the
-        disk twice. While reads hit, trying at once is worth that risk. After a miss, `cachestat`
-        is asked first until HITS_TO_BE_WARM reads in a row have hit. Without `cachestat`, that many
-        reads return False before the next one is tried.
+        A miss with RWF_NOWAIT starts a read into the page cache, and the caller reads the same
+        bytes from the disk once more. While reads hit, that risk is small. After a miss,
+        `cachestat` is asked first until HITS_TO_BE_WARM reads in a row have hit. Without
+        `cachestat`, that many reads return False before the next one is tried.
         """
         if self._hits < HITS_TO_BE_WARM and not self.in_memory:
             if not self.use_cachestat:

@@ -1,9 +1,9 @@
 """Memory for batches: aligned, on huge pages, and reused.
 
 Fresh anonymous memory costs as much as reading into it, because the kernel zeroes every page on
-first touch. And each 4 KiB page costs the disk a descriptor: on this project's machines, a batch of
-64 x 110 kB by O_DIRECT took 2.3 ms into small pages and 1.3 ms into huge ones. So slabs are private
-anonymous mappings with MADV_HUGEPAGE, and a pool keeps unused slabs.
+first touch. And a request to the disk needs a descriptor for each 4 KiB page. On this project's
+machines, a batch of 64 x 110 kB by O_DIRECT took 2.3 ms into small pages and 1.3 ms into huge ones.
+So slabs are private anonymous mappings with MADV_HUGEPAGE, and a pool keeps unused slabs.
 
 `take` returns a numpy array over a slab. Every view of the array keeps the slab in use. When the
 last view is gone, the slab returns to the pool by itself. Small batches get ordinary memory, so

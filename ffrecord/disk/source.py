@@ -21,10 +21,10 @@ from ffrecord.disk import libc, pagecache
 from ffrecord.errors import ReadFailedError, TruncatedError
 from ffrecord.format.checksum import crc32
 
-DESCRIPTORS_EACH = 2  # of a file: buffered and O_DIRECT
+DESCRIPTORS_EACH = 2  # for each file: buffered and O_DIRECT
 SPARE_DESCRIPTORS = 256  # left for the rest of the program
 DEFAULT_ALIGN = 4096  # for O_DIRECT, if the kernel does not say
-CHUNK = 8 << 20
+CHUNK = 8 << 20  # bytes that `Recheck` and salvage read at a time
 
 
 class Source:
@@ -41,8 +41,8 @@ class Source:
         self.align = _direct_alignment(self.fd)
         self.direct_fd = -1
         if direct and self.align:
-            # Opened through the descriptor, so that it is the same file even if the path has
-            # changed. EINVAL: no O_DIRECT on this file system.
+            # Opened through the descriptor, because the path may name another file by now.
+            # EINVAL: no O_DIRECT on this file system.
             with contextlib.suppress(OSError):
                 again = f"/proc/self/fd/{self.fd}"
                 self.direct_fd = os.open(again, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
@@ -81,7 +81,7 @@ class Source:
     def copy_to(self, fd: int, offset: int, length: int) -> None:
         """Append `length` bytes from `offset` on to another file, copied by the kernel.
 
-        If all of them are a hole, they become a hole in the other file too.
+        If all these bytes are in a hole, they become a hole in the other file too.
         """
         if self._is_hole(offset, length):
             os.lseek(fd, length, os.SEEK_CUR)
@@ -164,7 +164,7 @@ class SourceSet:
         self.direct = bool((self.direct_fds >= 0).all())
         self.maps: list[Bytes] = []
         self.cache = pagecache.PageCache()
-        # Without O_DIRECT nothing need be aligned, and padding would be copied in vain.
+        # Without O_DIRECT no alignment is needed, and padding would be copied for nothing.
         self.align = max(source.align for source in self.each) if self.direct else 1
 
     def __getitem__(self, file: int) -> Source:

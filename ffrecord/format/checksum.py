@@ -50,12 +50,15 @@ def crc32_many_shared(buffers: Sequence[Bytes]) -> list[int]:
 
 
 def crc32_followed_by(crc: int, following: int, length: int) -> int:
-    """Return the CRC-32 of two joined pieces from the CRC-32 of each; the second has `length`."""
+    """Return the CRC-32 of two joined pieces from the CRC-32 of each.
+
+    `length` is the number of bytes of the second piece.
+    """
     return isal_zlib.crc32_combine(crc, following, length)
 
 
 def crc32_of_zeros(length: int) -> int:
-    """Return the CRC-32 of `length` zero bytes, without computing it over any memory.
+    """Return the CRC-32 of `length` zero bytes, without going through them.
 
     The CRC of 2n zeros is two CRCs of n zeros combined, so the loop doubles n.
     """
@@ -81,7 +84,7 @@ def crc32_joined(blocks: Sequence[int], block: int, length: int) -> int:
 def _the_helper() -> ThreadPoolExecutor:
     global _helper
     if _helper is None:
-        # Imported here: it takes 8 ms, and few programs need it.
+        # Imported here: the import takes 8 ms, and few programs need the helper.
         from concurrent.futures import ThreadPoolExecutor
 
         _helper = ThreadPoolExecutor(1, thread_name_prefix="ffrecord-crc")
@@ -89,7 +92,7 @@ def _the_helper() -> ThreadPoolExecutor:
 
 
 def _forget_helper() -> None:
-    """Forget the parent's thread in a forked child, which starts another one when needed."""
+    """Forget the parent's thread in a forked child, which starts its own thread when needed."""
     global _helper
     _helper = None
 

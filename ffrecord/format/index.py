@@ -10,9 +10,9 @@ All numbers are little endian:
                                       <--------- length ---------->                 end of record
 
 `crc` is the CRC-32 of the image. The image begins with ten counts (u64 each): the rows of the eight
-tables in order, then the bytes of the two texts. The tables and texts follow. Each begins at a
-multiple of 8 bytes, with zeros in front where needed. The positions of the tables are not stored:
-they follow from the counts.
+tables in order, then the bytes of the two texts. (`hashes` and `hashed` are one table.) The tables
+and texts follow. Each begins at a multiple of 8 bytes, with zeros in front where needed. The
+positions of the tables are not stored: they follow from the counts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ INDEX_NAME = "index.ffr"
 """Name of the index file beside the shards of a sharded archive."""
 
 BLOCK = 128 << 10
-"""Bytes of a block. A file larger than this has a CRC-32 for every block; the last is shorter."""
+"""Bytes of a block. A file larger than this has a CRC-32 for every block; the last may be short."""
 
 NO_ENTRY = 0xFFFFFFFF
 LONGEST_NAME = 255
@@ -266,7 +266,7 @@ def section_offset(image: Image, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Neighbouring sections of an image that are copied and waited for together."""
+    """Neighbouring sections of an image: a unit in which a reader copies and checks the image."""
 
     begin: int
     end: int
@@ -278,7 +278,10 @@ class Part:
 
 
 def parts(path: str, counts: bytes, length: int) -> dict[str, Part]:
-    """Return the parts of an image by name, in the order of the image. Check the counts first."""
+    """Return the parts of an image by name, in the order of the image.
+
+    Raises `IndexStructureError` if the counts do not fit `length`.
+    """
     places = _places(path, counts, length)
     first = {"counts": (0, 1)} | {name: (places[name][1], row) for name, row in _PARTS.items()}
     ends = [*(begin for begin, _ in first.values()), length][1:]

@@ -139,7 +139,7 @@ def whole(
     Args:
         partial: path of the file with the records, for messages.
         content: the journal.
-        begin: offset of the first record in that file.
+        begin: offset of record `content.first` in that file.
         size: bytes of that file.
         verify: called with each record's number, begin and entry; raises `SampleChecksumError` if
             the record is damaged.

@@ -2,13 +2,13 @@
 
 All numbers are little endian. There is no padding:
 
-    +-----------+----------+----------------+-----------------+ - - - +--------- - - ---------+
-    | crc   u32 | N    i64 | crc_i  u32 x N | offset_i i64 x N |  gap  | sample 0 … sample N-1 |
-    +-----------+----------+----------------+-----------------+ - - - +--------- - - ---------+
-    0           4          12               12 + 4N           12 + 12N                  end of file
+    +-----------+----------+----------------+------------------+ - - - +--------- - - ---------+
+    | crc   u32 | N    i64 | crc_i  u32 x N | offset_i i64 x N |  gap  | record 0 … record N-1 |
+    +-----------+----------+----------------+------------------+ - - - +--------- - - ---------+
+    0           4          12               12 + 4N            12 + 12N             end of file
 
 - `crc` is the CRC-32 (the zlib polynomial) of the *body*: bytes 4 up to 12 + 12N.
-- Sample i begins at offset i and ends at offset i+1, the last one at the end of the file.
+- Record i begins at offset i and ends at offset i+1. The last record ends at the end of the file.
 - A gap after the header is legal. The original FFRecord reads such files too.
 - crc 0 with N > 0 marks a file from before header checksums. crc 0 with N = 0 is left by a writer
   that never finished (the crc of a finished file without records is 0x6522df69).
@@ -46,8 +46,8 @@ PREFIX = struct.Struct("<Iq")
 CRC_SIZE = 4
 PER_RECORD = CHECKSUM.itemsize + OFFSET.itemsize
 
-# The header of more records would need over 12 TiB. The limit tells a truncated record file from a
-# file of another kind, where bytes 4 to 12 usually read as a huge or negative number.
+# The header of more records than this would need over 12 TiB. The limit tells a truncated record
+# file from a file of another kind, where bytes 4 to 12 usually read as a huge or negative number.
 MAX_RECORDS = 1 << 40
 
 # First bytes of programs for Linux, Windows and macOS: common files of another kind, where bytes 4
@@ -155,7 +155,7 @@ def parse(path: str, raw: npt.NDArray[np.uint8], size: int, computed_crc: int | 
 
 
 def compare_checksum(path: str, stored: int, computed: int) -> None:
-    """Raise an error if the header's checksum is wrong. 0 means that the file has none."""
+    """Raise an error if the header's checksum is wrong. 0 means that the file has no checksum."""
     if stored not in (0, computed):
         raise HeaderChecksumError(
             f"{path}: the header is damaged: its checksum is {computed:#010x}, "

@@ -1,7 +1,7 @@
-"""`ffrecord.atomic.file`: direct writes of large files, and records of bytes appended before.
+"""`ffrecord.atomic.file`: direct writes of large files, and records made by `append` and `seal`.
 
-The buffers are small here, so that little data is written in the way of much. The files that a
-writer leaves in general are tested in tests/records/test_writer_files.py.
+The buffers are small here, so that small files are written as large files are. Other files of a
+writer are tested in tests/records/test_writer_files.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SMALL, DIRECT, FROM = 8192, 16384, 32768
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """Return the path of an existing file in a folder of its own."""
+    """Return the path of an existing file that is alone in its folder."""
     (tmp_path / "folder").mkdir()
     path = tmp_path / "folder" / "target.ffr"
     path.write_bytes(OLD)
@@ -83,10 +83,10 @@ def read_all(path: Path) -> list[bytes]:
 RECORDS = {
     "one large": [300_000],
     "many small": [1000] * 300,
-    "of a buffer each": [DIRECT] * 12,
-    "up to where it begins": [FROM - 12 - 24, 0],
+    "one buffer each": [DIRECT] * 12,
+    "up to the first direct write": [FROM - 12 - 24, 0],
     "one byte more": [FROM - 12 - 24, 1],
-    "with empty ones": [0, 50_000, 0, 0, 50_000, 0],
+    "some empty": [0, 50_000, 0, 0, 50_000, 0],
     "odd": [1, 4095, 70_001, 4097, 65_537, 3],
 }
 
@@ -116,7 +116,7 @@ def test_a_large_file_has_the_same_bytes_as_any_other(
 def test_rewound_records_leave_no_trace(
     direct: list[int], tmp_path: Path, steps: list[tuple[int, bool]], known: bool
 ) -> None:
-    """Write any mixture of records and of failing streams, which are rewound."""
+    """Write a mixture of records and failing streams. The writer rewinds after a failure."""
     kept = [handmade.random_records([size])[0] for size, breaks in steps if not breaks]
     path = tmp_path / "r.ffr"
     with FileWriter(path, len(kept) if known else None) as writer:
@@ -199,7 +199,7 @@ def test_direct_writes_that_fail_go_through_the_page_cache(
     def refusing(fd: int, data: Any, offset: int) -> int:
         if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
             refused.append(offset)
-            raise OSError(errno.EINVAL, "not like that")
+            raise OSError(errno.EINVAL, "not supported")
         return plain(fd, data, offset)
 
     monkeypatch.setattr(os, "pwrite", refusing)
@@ -382,7 +382,7 @@ def test_both_ways_of_writing_may_be_mixed(target: Path) -> None:
     ],
     ids=str,
 )
-def test_lengths_that_do_not_fit_what_was_appended_are_refused(
+def test_lengths_that_do_not_match_the_appended_bytes_are_refused(
     lengths: list[int], checksums: list[int], target: Path
 ) -> None:
     with FileWriter(target, 2) as writer:

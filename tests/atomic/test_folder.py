@@ -1,7 +1,7 @@
 """Two writers of one target: the second gets an error before it has done any work.
 
-Each case of `MAKERS` makes a new folder, or with `convert` a new file, in its own way. All must
-behave alike. The other writer is a real process; pipes tell how far it is.
+Each case of `MAKERS` makes a new folder in its own way; one case makes a file. All must behave
+alike. The other writer is a real process, which reports its progress through pipes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Listed(list[Any]):
 
 
 def read(item: Any) -> Any:
-    """Return an item: a maker's work is reading its items."""
+    """Return an item. Tests replace this function to forbid or delay a maker's work."""
     return item
 
 
@@ -131,7 +131,7 @@ def make(maker: str, source: Path, target: Path) -> None:
 
 def forbid_work(maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def work(*_arguments: object, **_options: object) -> Any:
-        raise AssertionError("a writer that is refused has begun to work")
+        raise AssertionError("a refused writer has begun to work")
 
     monkeypatch.setattr(MAKERS[maker][1], work)
 

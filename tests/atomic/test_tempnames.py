@@ -32,7 +32,7 @@ def write(target: Path, records: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_the_next_writer_removes_files_of_killed_ones(
+def test_the_next_writer_removes_files_of_killed_writers(
     named: bool, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if named:
@@ -125,7 +125,7 @@ def test_a_forked_child_does_not_keep_a_finished_file_locked(
         assert handmade.as_bytes(reader.read([0, 1])) == [b"first", b"second"]
 
 
-def test_a_name_that_another_writer_locks_first_is_left_to_it(
+def test_a_name_that_another_writer_locks_first_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = str(tmp_path / "a.ffr")

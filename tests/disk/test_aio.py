@@ -37,7 +37,7 @@ def test_a_context_has_the_next_larger_capacity(
 
 
 @needs_libaio
-def test_no_context_is_larger_than_the_largest_class(pool: aio.ContextPool) -> None:
+def test_no_context_is_larger_than_the_largest_capacity(pool: aio.ContextPool) -> None:
     context = borrow(pool, 1_000_000)
     assert context.capacity <= aio.CAPACITIES[-1]
     pool.give_back(context)

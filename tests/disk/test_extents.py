@@ -41,7 +41,7 @@ ALIGNS = st.sampled_from([1, 512, 4096, 64 * KIB])
 
 @st.composite
 def wanted(draw: st.DrawFn, most_files: int = 3) -> Wanted:
-    """Draw some records, in any order and with duplicates, from files that also hold others."""
+    """Draw some records, in any order and with duplicates, from files with more records."""
     there: list[tuple[int, int, int]] = []
     for file in range(draw(st.integers(1, most_files))):
         at = draw(st.integers(24, 5000))

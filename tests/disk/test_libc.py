@@ -41,14 +41,14 @@ def test_a_hole_is_inserted_in_front_of_the_content(tmp_path: Path) -> None:
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
             raise
-        pytest.skip("a file system that cannot: ext4 and XFS can")
+        pytest.skip("this file system cannot insert holes; ext4 and XFS can")
     finally:
         os.close(fd)
     assert path.read_bytes() == bytes(block) + b"x" * 5000
 
 
 @pytest.mark.parametrize("call", [libc.syncfs, lambda fd: libc.insert_range(fd, 0, 4096)])
-def test_a_closed_descriptor_is_the_systems_error(call: Callable[[int], None]) -> None:
+def test_a_closed_descriptor_raises_the_systems_error(call: Callable[[int], None]) -> None:
     with pytest.raises(OSError, match=os.strerror(errno.EBADF)) as caught:
         call(-1)
     assert caught.value.errno == errno.EBADF
@@ -69,7 +69,7 @@ def test_syncing_is_retried_after_a_signal(monkeypatch: pytest.MonkeyPatch) -> N
     assert library.calls == 3
 
 
-def test_an_old_c_library_is_enosys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_c_library_raises_enosys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libc, "_libc", object())
     with pytest.raises(OSError, match="the C library has no renameat2") as caught:
         libc.exchange("one", "other")

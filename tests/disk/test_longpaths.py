@@ -1,7 +1,7 @@
 """Trees with paths longer than a system call accepts (PATH_MAX): pack, read, extract, convert.
 
-The tests also use few descriptors, and more levels than Python can recurse. They never name the
-bottom of such a tree by its path, but open it folder by folder.
+The tests also use few descriptors, and trees with more levels than Python can recurse. They open
+the bottom of such a tree folder by folder, because no system call accepts its path.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY
 CHAINS = {
     "many short names": ["abcd"] * 1_100,  # also more levels than Python can recurse
     "long names": ["n" * 250] * 20,
-    "of the very length": ["n" * 255] * 15 + ["m" * 254, "x"],
+    "one byte too long": ["n" * 255] * 15 + ["m" * 254, "x"],
 }
 
 pytestmark = pytest.mark.in_memory

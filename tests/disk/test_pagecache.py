@@ -243,7 +243,7 @@ def test_after_a_miss_uncached_reads_are_not_tried(
     assert tried == [0]
     for page in range(100, 200):
         assert read(cache, fd, page) is None
-    assert tried == [0]  # a try would have read every page into the cache in vain
+    assert tried == [0]  # each try would have read a page into the cache for nothing
     content = cold_file.read_bytes()
     assert read(cache, fd, 3) == content[3 * PAGE : 4 * PAGE]
     assert tried == [0, 3 * PAGE]

@@ -27,7 +27,7 @@ def zlib_many(buffers: list[Bytes]) -> list[int]:
 
 
 @given(st.binary(max_size=5000))
-def test_crc32_equals_that_of_zlib(data: bytes) -> None:
+def test_crc32_equals_the_crc32_of_zlib(data: bytes) -> None:
     assert checksum.crc32(data) == zlib.crc32(data)
 
 

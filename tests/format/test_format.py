@@ -1,4 +1,4 @@
-"""The bytes of a record file, as stored: every file ever written must stay readable."""
+"""Stored bytes of record files: every file ever written must stay readable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODES = ["auto", "aio", "buffered", "mmap"]
 
 # Three records: b"abc", b"" and b"\x00\xff\x10\x80". Written out, not computed.
 STORED = bytes.fromhex(
-    "fcea1a07"  # CRC-32 of all that follows, up to the end of the offsets
+    "fcea1a07"  # CRC-32 of everything that follows, up to the end of the offsets
     "0300000000000000"  # N = 3
     "c2412435"  # CRC-32 of b"abc" is 0x352441c2
     "00000000"  # CRC-32 of b""
@@ -51,7 +51,7 @@ def test_written_files_equal_stored_bytes(tmp_path: Path) -> None:
     assert path.read_bytes() == STORED
 
 
-def test_the_stored_bytes_are_what_the_format_defines() -> None:
+def test_the_stored_bytes_follow_the_specification() -> None:
     assert handmade.record_bytes(STORED_RECORDS) == STORED
     assert handmade.record_bytes([]) == STORED_EMPTY
 
@@ -92,7 +92,7 @@ def test_files_made_by_hand_are_read_in_every_mode(
 def test_a_file_of_unknown_count_is_valid_and_has_the_same_records(
     tmp_path: Path, records: list[bytes]
 ) -> None:
-    """Its header may be followed by a gap; all other bytes are defined."""
+    """A gap may follow the header; all other bytes are specified."""
     path = tmp_path / "unknown.ffr"
     with FileWriter(path) as writer:
         writer.write(records)

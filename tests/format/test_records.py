@@ -88,7 +88,7 @@ def test_a_count_that_changes_between_two_reads_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("length", range(12))
-def test_fewer_bytes_than_a_prefix_are_truncated(length: int) -> None:
+def test_a_file_shorter_than_the_prefix_is_truncated(length: int) -> None:
     with pytest.raises(TruncatedError, match=rf"f\.ffr: .* has {length} bytes"):
         record_layout.parse_prefix("f.ffr", b"\x01" * length, length)
 
@@ -100,7 +100,7 @@ def test_an_impossible_count_means_another_kind_of_file(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 1000, record_layout.MAX_RECORDS])
-def test_a_count_beyond_what_the_file_can_hold_is_truncated(n: int) -> None:
+def test_more_records_than_the_file_has_room_for_mean_truncation(n: int) -> None:
     needed = 12 + 12 * n
     prefix = struct.pack("<Iq", 1, n)
     assert record_layout.parse_prefix("f.ffr", prefix, needed) == n
@@ -129,7 +129,7 @@ def test_a_wrong_header_checksum_names_both_checksums() -> None:
     assert f"{struct.unpack('<I', data[:4])[0]:#010x}" in str(caught.value)
 
 
-def test_no_computed_checksum_skips_that_check_only() -> None:
+def test_without_a_computed_checksum_only_that_check_is_skipped() -> None:
     data = bytearray(handmade.record_bytes([b"abc", b"de"]))
     data[0] ^= 1
     assert record_layout.parse("f.ffr", raw(bytes(data[:36])), len(data), None).n == 2

@@ -63,7 +63,7 @@ def damage(archive: Path, name: str, byte: int = 0) -> None:
                 flip(Path(path), int(reader.get_offsets(number)[record]) + byte)
                 return
             record -= count
-    raise AssertionError(f"{name} is in no file")
+    raise AssertionError(f"no file of the archive contains {name}")
 
 
 @dataclass

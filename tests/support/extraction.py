@@ -1,4 +1,4 @@
-"""The small folder that tests extract, and a look at the result."""
+"""The small folder that tests extract, and the names in the result."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ import pytest
 
 
 def header_bytes(records: Sequence[bytes], gap: int = 0) -> bytes:
-    """Return the header of a file with `records`, for `gap` unused bytes after the header."""
+    """Return the header of a file with `records` and a gap of `gap` bytes after the header."""
     n = len(records)
     at = 4 + 8 + 4 * n + 8 * n + gap
     body = struct.pack("<q", n)

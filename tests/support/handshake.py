@@ -1,4 +1,4 @@
-"""Real mounts without a daemon: FUSE_INIT is answered by hand, and later requests never.
+"""Real mounts without a daemon: tests answer FUSE_INIT by hand, and no later request.
 
 A stat of such a mountpoint waits for ever. Only operations that the kernel answers alone are safe:
 O_PATH opens, umount, mountinfo. This module does not use the package.

@@ -1,6 +1,6 @@
 """Small jobs that write files in every way, for tests that cut them short by a kill or power cut.
 
-A job writes a target, and says what may exist at the target before.
+Each job writes a target, and names the file or folder that exists at the target before.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def old_or_new(found: Content, old: Content, new: Content) -> bool:
 def old_or_new_folder(found: Content, old: Content, new: Content) -> bool:
     """Check a folder that is replaced in one step.
 
-    Tests do not look into such a folder meanwhile: a look at its files takes several steps.
+    Tests do not look into such a folder during the job: the folder may be replaced between two
+    files.
     """
     return old_or_new(found, old, new)
 
@@ -80,9 +81,9 @@ def no_mixture(found: Content, old: Content, new: Content) -> bool:
 class Job:
     """A job that writes a target: `do`.
 
-    `over` names what exists at the target before. A job with `replaces` False raises
-    FileExistsError if its target is complete already. `named` jobs run without O_TMPFILE. `leaves`
-    checks the content during the job. `beside` is the name of a second file of the target.
+    `over` names the file or folder that exists at the target before. A job with `replaces` False
+    raises FileExistsError if its target is complete already. `named` jobs run without O_TMPFILE.
+    `leaves` checks the content during the job. `beside` is the name of a second file of the target.
     """
 
     name: str

@@ -115,7 +115,7 @@ def parsed(raw: bytes) -> Reply:
 
 
 def packed_attr(status: os.stat_result, node: int) -> bytes:
-    """Pack struct fuse_attr from lstat(2); size and links of a folder are those in an archive."""
+    """Pack struct fuse_attr from lstat(2). The size of a folder is 4096, as in an archive."""
     seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
     seconds &= (1 << 64) - 1
     size = 4096 if stat.S_ISDIR(status.st_mode) else status.st_size
@@ -170,7 +170,7 @@ class Kernel:
         return parsed(self.socket.recv(4 << 20))
 
     def replies(self, raw: bytes) -> list[Reply]:
-        """Send bytes; return all replies that come before the reply to a later request."""
+        """Send bytes, then another request; return all replies before the reply to that request."""
         self.send(raw)
         return self.until_fence()
 

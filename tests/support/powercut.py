@@ -1,8 +1,8 @@
-"""Simulate what a power cut may leave of a folder, depending on what was synced.
+"""Simulate the states that a power cut may leave in a folder.
 
-A file certainly has its content of its last sync, and a folder its names of its last sync. Every
-later change may be there or not, each name and each sector by itself. That is worse than any real
-file system, so code that survives here survives there.
+A file keeps the content of its last sync, and a folder keeps the names of its last sync. Each later
+change of a name or a sector is kept or lost, independently of the others. This is worse than any
+real file system, so code that survives this simulation survives real power cuts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMING = ("rename", "replace", "link", "symlink", "unlink", "mkdir", "rmdir")
 class Cut:
     """Choice among the possible states: random, the latest, or the last synced one.
 
-    `names` and `data` are "now", "any" (random) or the synced state.
+    `names` and `data` are "now", "synced" or "any" (random).
     """
 
     names: str
@@ -53,7 +53,10 @@ def cuts(chance: random.Random) -> Iterator[Cut]:
 
 
 class Disk:
-    """The state of the folder `top` on disk, at first all of it. Used within `watching`."""
+    """State of the folder `top` on disk.
+
+    At the start everything is synced. Work within `watching` changes the state.
+    """
 
     def __init__(self, top: Path) -> None:
         self._top = top
@@ -78,9 +81,10 @@ class Disk:
                     os.close(self._held.pop())
 
     def image(self, path: Path, cut: Cut) -> Image:
-        """Return what is at a path after a power cut.
+        """Return the content of a path after a power cut.
 
-        That is the bytes of a file, the names of a folder with what they name, or nothing.
+        The content is the bytes of a file, a dict from the names of a folder to their content, or
+        None.
         """
         here = dict(_below(self._top))
         number = self._names(path.parent.stat().st_ino, here, cut).get(path.name)
@@ -150,7 +154,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _mixed(then: bytes, now: bytes, cut: Cut) -> bytes:
-    """Mix old and new bytes: each later sector is there or not, and so is the new length."""
+    """Mix old and new bytes: each sector is old or new, and so is the length."""
     if cut.data != "any" or then == now:
         return now if cut.data == "now" else then
     sectors = [

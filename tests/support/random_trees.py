@@ -1,6 +1,6 @@
 """Random folders with everything that a folder can have: plans for hypothesis, and folders on disk.
 
-A plan is a list of entries, each in the folder of an earlier one. If hypothesis drops any of them,
+A plan is a list of entries, each in the folder of an earlier entry. If hypothesis drops entries,
 the rest is still a plan. Impossible entries (a name that exists, a path that is too long) are
 skipped.
 """
@@ -55,7 +55,7 @@ class Entry:
 
 
 def _as_name(raw: bytes) -> bytes:
-    """Turn bytes into a valid name. Filtering them instead would reject nearly all."""
+    """Turn bytes into a valid name. A filter would reject nearly all bytes."""
     raw = raw.replace(b"\0", b"\1").replace(b"/", b"_")[:255]
     return b"_" if raw in (b"", b".", b"..") else raw
 
@@ -103,7 +103,8 @@ entries = st.builds(
     xattrs=st.just({}) | xattrs,
 )
 
-# Several joined lists: one list without a minimum is short on average. Still shrinks to nothing.
+# Several joined lists, because one list without a minimum is short on average. They still shrink
+# to nothing.
 plans = st.tuples(*[st.lists(entries, max_size=14)] * 6).map(lambda lists: [*chain(*lists)])
 
 

@@ -1,6 +1,6 @@
 """A session without a mount, driven over a socket with the bytes of requests.
 
-The tree is small. All numbers in it are chosen so that the byte 0xDB is in no reply, except for the
+The tree is small. Its numbers are chosen so that no reply contains the byte 0xDB, except for the
 content of one file. Any other 0xDB in a reply comes from a reused buffer.
 """
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 BLOCK = 128 << 10
 BATCH = 16 * BLOCK
-"""Bytes of a block. Packing reads a larger file in several pieces."""
+"""Bytes of a batch. Packing reads a larger file in several pieces."""
 
 SIZES = {
     "zero": 0,
@@ -311,7 +311,7 @@ def xattrs(path: bytes | Path) -> tuple[tuple[str, bytes], ...]:
 
 
 def differences(real: Path, other: Path) -> list[str]:
-    """Return the differences of two folders; of the first, only what an archive keeps counts."""
+    """Return the differences of two folders. Fifos and others that no archive keeps are ignored."""
     left = {path: each for path, each in snapshot(real).items() if each.kind in KEPT}
     right = snapshot(other)
     lines = [f"only in the first: {path!r}" for path in left if path not in right]

@@ -50,7 +50,7 @@ def reachable(folder: Path) -> Iterator[Path]:
 
 
 def run(script: str, *arguments: str | Path, imports: str = "") -> str:
-    """Run a script as an ordinary user, and return its output. `imports` run before as root."""
+    """Run a script as an ordinary user, and return its output. `imports` runs first, as root."""
     process = handmade.python(imports + _PREAMBLE + script, *map(str, arguments))
     try:
         out, err = process.communicate(timeout=600)

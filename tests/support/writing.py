@@ -1,4 +1,4 @@
-"""A file that may be replaced, file systems that lack a feature, and streams to write."""
+"""Checks of a replaced file, file systems that lack a feature, and streams to write."""
 
 from __future__ import annotations
 

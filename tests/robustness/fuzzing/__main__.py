@@ -24,7 +24,7 @@ def main() -> int:
 
 
 def _fails(name: str) -> bool:
-    """Fuzz one parser in its own process, because libFuzzer ends that process without cleanup."""
+    """Fuzz one parser in a child process, because libFuzzer ends its process without cleanup."""
     arguments = [each for each in sys.argv[1:] if each not in ("all", *table.PLACES)]
     command = [sys.executable, "-m", "tests.robustness.fuzzing", name, "--alone", *arguments]
     with tempfile.TemporaryDirectory(prefix="ffrecord-fuzz-", dir=in_memory()) as top:

@@ -25,12 +25,15 @@ from tests.robustness.fuzzing.mutate import LARGEST, Mutator
 from tests.robustness.fuzzing.target import EscapeError, Outcome, Target, try_one
 
 SECONDS = 120
-"""Seconds after which an input counts as hanging, even on a busy machine. Normal: milliseconds."""
+"""Seconds after which an input counts as hanging, even on a busy machine.
+
+A normal input takes milliseconds.
+"""
 
 SEALED = 0.85  # part of the inputs that get correct checksums
-MOST_KEPT = 512
-WARM_UP = 2000
-LOOK_AT_MEMORY = 500
+MOST_KEPT = 512  # inputs that are mutated further
+WARM_UP = 2000  # executions before memory is compared
+LOOK_AT_MEMORY = 500  # executions between two looks
 
 
 @dataclass
@@ -62,7 +65,7 @@ class Tally:
         words = ", ".join(f"{word} {times:,}" for word, times in self.words.most_common())
         return (
             f"{self.target.name}: {self.executions:,} executions, {seconds:.0f} s, "
-            f"{len(self.outcomes)} different ends; {words}"
+            f"{len(self.outcomes)} different outcomes; {words}"
         )
 
 
@@ -101,7 +104,7 @@ def run_own(target: Target, runs: int, seed: int, minutes: float | None = None) 
 
 
 class _Memory:
-    """Check of the highest memory use of this process since the end of a warm-up."""
+    """Check that the peak memory of this process hardly grows after the warm-up."""
 
     def __init__(self, target: Target) -> None:
         self._target = target

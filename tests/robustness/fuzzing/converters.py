@@ -26,7 +26,7 @@ RECORDS = [b"one", b"", b"three" * 9]
 
 
 def _reader(module: ModuleType) -> Callable[[bytes], list[bytes]]:
-    """Return a function from bytes to the records that a module reads. It checks their count."""
+    """Return a function that reads records from bytes with a module, and checks their count."""
     scratch = Scratch(folder() / "source")
 
     def read(data: bytes) -> list[bytes]:
@@ -72,7 +72,8 @@ def _recordio(name: str, dialect: str, chunk: Callable[[list[bytes], str], bytes
     def run(data: bytes) -> str:
         got = read(data)
         expected = None
-        with suppress(Exception):  # ours skips skippable chunks, and accepts several gzip members
+        # Our reader also accepts skippable chunks and several gzip members.
+        with suppress(Exception):
             expected = foreign.read_recordio(data, dialect)
         if expected is None:
             return "records that the other reader refuses"

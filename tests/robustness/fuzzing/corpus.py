@@ -2,8 +2,8 @@
 
 The files are not stored: the same seed makes the same files. A right outcome is an answer, or one
 of our errors in one line with its exit code. A traceback is wrong, and so is more memory than the
-file and 16 MiB. A hole counts as part of the file as far as salvage searches any file. To try some
-files and print their outcomes: `python -m tests.robustness.fuzzing.corpus COUNT SEED`.
+size of the file plus 16 MiB. Of a hole, only the bytes that salvage searches count as size. To try
+some files and print their outcomes: `python -m tests.robustness.fuzzing.corpus COUNT SEED`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CODES = {
 
 @dataclass(frozen=True)
 class BadFile:
-    """Files by name, and the one that the commands get."""
+    """Files by name, and the name that the commands get."""
 
     kind: str
     files: dict[str, bytes]
@@ -86,7 +86,7 @@ def _unfinished(kind: str, generator: random.Random) -> BadFile:
 
 
 def _sparse(kind: str, generator: random.Random) -> BadFile:
-    """Make a header or an index of zeros only, with a hole that makes the file large enough."""
+    """Make a file that is mostly a hole, after a header, the start of an HDF5 heap, or nothing."""
     n = generator.choice((1 << 21, 1 << 30)) + generator.randrange(1 << 16)
     if generator.random() < 0.5:
         crc = generator.choice((0, 1))
@@ -145,10 +145,8 @@ def looked_at(bad: BadFile, top: Path) -> list[str]:
             code = main([f"{each}{number}" if each.endswith("/out") else each for each in command])
         lines = [line for line in err.getvalue().splitlines() if "warning: " not in line]
         assert code in CODES, (command, code)
-        several = command[0] == "extract" or code in (
-            0,
-            1,
-        )  # these print a line for each damaged file
+        # These print a line for each damaged file.
+        several = command[0] == "extract" or code in (0, 1)
         assert len(lines) <= 1 or several, (command, lines)
         assert all(line.startswith("ffrecord: ") or code in (0, 1) for line in lines), lines
         assert code in (0, 1) or lines, command
@@ -170,7 +168,7 @@ def run(count: int, seed: int) -> None:
         # The first files of each kind load modules, threads and buffers.
         if number >= 2 * len(_KINDS):
             size = sum(map(len, bad.files.values())) + min(bad.holes, 3 * broken_header.SCANNED)
-            assert used - most <= MEMORY + size, f"{bad.kind}: took {used - most} bytes more memory"
+            assert used - most <= MEMORY + size, f"{bad.kind}: used {used - most} more bytes"
         most = max(most, used)
         print(json.dumps([bad.kind, outcomes]), flush=True)
 

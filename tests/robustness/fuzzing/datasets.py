@@ -79,7 +79,7 @@ def _dataset(path: Path, types: dict[str, str]) -> bytes:
 
 
 def _sealed(data: bytes) -> bytes:
-    """Return the files with correct checksums, also of headers in the spec."""
+    """Return the files with correct checksums, including the header checksums in the spec."""
     files = split(data, NAMES)
     for name in NAMES[1:]:
         files[name] = sealed_with_records(files[name])[:65535]
@@ -96,7 +96,7 @@ def _sealed(data: bytes) -> bytes:
 
 
 def folders() -> Target:
-    """Fuzz the files of a dataset: open it and read every datapoint within its bounds."""
+    """Fuzz the files of a dataset: open the dataset and read every datapoint."""
     top = folder()
     warnings.simplefilter("ignore", LegacyFileWarning)
     seeds = tuple(

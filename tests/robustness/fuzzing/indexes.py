@@ -37,7 +37,7 @@ from tests.support import handmade
 
 DRAFT = sample()
 SIZES = [*(len(each) for each in DRAFT.files), 2 * 131072 + 5]
-"""Sizes of the records that an image may name: those of the sample, and a large one."""
+"""Sizes of the records that an image may name: the files of the sample, and a large file."""
 
 OWNER = os.stat(os.sep)
 NUMBERS = (0o040755, 0o100644, 0o120777, (1 << 32) - 1)
@@ -118,7 +118,7 @@ def _compared(found: Index, expected: reference.Index) -> str:
 
 
 def _looked_at(found: Index, expected: reference.Index, inode: int) -> bool:
-    """Compare one inode; return True if a part of it was refused on access."""
+    """Compare one inode; return True if its target or attributes are refused on access."""
     status, (data, length, mtime, row, _) = found.status(inode), expected.inodes[inode]
     mode, uid, gid, links, first, count = expected.attributes[row]
     assert (status.mode, status.uid, status.gid, status.links) == (mode, uid, gid, links)
@@ -153,8 +153,8 @@ def _looked_at(found: Index, expected: reference.Index, inode: int) -> bool:
 class _OnlyFolders(pickle._Unpickler):
     """Python's own unpickler, restricted to the class OrderedDict.
 
-    The Python version, not the one in C: that reads a stream with a frame inside another frame
-    differently from the same bytes in memory.
+    This is the version in Python. The version in C reads a stream with nested frames differently
+    from the same bytes in memory.
     """
 
     asked_for_more = False
@@ -182,7 +182,7 @@ def pickles() -> Target:
         python = _OnlyFolders(io.BytesIO(data))
         try:
             expected = python.load()
-        except Exception:  # it may refuse more, such as a misplaced mark
+        except Exception:  # Python refuses more, such as a misplaced mark
             assert not python.asked_for_more, "a pickle with a call is accepted"
             expected = found
         assert found == expected

@@ -36,7 +36,7 @@ FILES = (
 
 
 def sealed(data: bytes) -> bytes:
-    """Return a header with a correct checksum, if its count is possible."""
+    """Return a file with a correct header checksum, if its count is possible."""
     if len(data) < 12:
         return data
     crc, n = struct.unpack_from("<Iq", data)
@@ -175,7 +175,7 @@ JOURNALS = (
 
 
 def journals() -> Target:
-    """Fuzz journals: parsed as docs/format.md says, and compared with the claims of salvage."""
+    """Fuzz journals: the parser and salvage read them as docs/format.md says."""
 
     def run(data: bytes) -> str:
         expected, found = reference.journal(data), journal.parse(data)

@@ -1,6 +1,6 @@
-"""Target: saved states of loaders. A state from anywhere loads correctly or raises StateError.
+"""Target: saved states of loaders. A changed state loads correctly or raises StateError.
 
-An input is a list of changes: a field of the state, and one of some odd values for it.
+An input is a list of changes. Each gives a field of the state one of some odd values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All targets by name. A target's function imports what it needs, torch for one of them."""
+"""All targets by name. `make` imports the module of a target, because one of them needs torch."""
 
 from __future__ import annotations
 

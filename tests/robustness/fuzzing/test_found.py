@@ -30,7 +30,7 @@ from tests.support import handmade
 
 
 def claiming(settled: int) -> bytes:
-    """Return a journal of four records, with correct checksums, that claims to have had more."""
+    """Return a journal of four entries that claims `settled` entries, with correct checksums."""
     raw = bytearray(records.journal_bytes(0, None, 1 << 20, count=4))
     struct.pack_into("<q", raw, 40, settled)
     return records.sealed_journal(bytes(raw))
@@ -91,7 +91,7 @@ def test_a_large_header_is_checked_in_pieces_with_the_same_result(
 def test_an_index_in_a_hole_takes_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its counts agree with each other, so every table could be in use."""
+    """The counts of the index agree with each other, so every table could be in use."""
     entries = 1 << 21
     counts = struct.pack("<10Q", entries, entries, entries, entries, 0, 0, 0, 0, 0, entries)
     length = 80 + entries * (32 + 16 + 4 + 4 + 24 + 1)
@@ -163,7 +163,7 @@ def test_a_state_with_an_odd_value_is_a_state_error_and_changes_nothing(
     assert repr(loader.state_dict()) == repr(before)
 
 
-def test_a_sampler_s_state_of_infinity_or_tensors_is_a_state_error() -> None:
+def test_a_sampler_state_with_infinity_or_tensors_is_a_state_error() -> None:
     torch = pytest.importorskip("torch")
     from ffrecord.torch import ShuffleSampler
 

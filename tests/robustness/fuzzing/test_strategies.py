@@ -1,7 +1,7 @@
 """Hypothesis strategies for the most used parsers: record files, indexes, FUSE requests.
 
-They make valid input, change a few numbers in it, and correct the checksums. The targets decide
-what is right. Hypothesis shrinks a failing input.
+They make valid input, change a few numbers in it, and correct the checksums. The targets judge the
+outcome. Hypothesis shrinks a failing input.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ TREES: Any = st.dictionaries(
 
 
 def image_of(tree: Any) -> bytes:
-    """Return the image of a tree whose files are some of the sample's."""
+    """Return the image of a tree whose files have contents of the sample's files."""
     draft = plant(tree)
     for row in draft.inodes:
         if draft.attributes[row.attributes].mode >> 12 == 0o10:

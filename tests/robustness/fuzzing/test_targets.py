@@ -1,6 +1,6 @@
 """Short runs of the fuzzers: every target, every seed, and some thousands of mutations.
 
-`scripts/fuzz` does a million runs of each, and `--long` tens of thousands.
+`scripts/fuzz` runs each target a million times, `--long` up to 20,000 times.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_the_corpus_is_the_same_for_the_same_seed_and_has_a_thousand_files() -> 
     assert len({str(each) for each in files}) > 900
 
 
-def came_of_the_corpus(count: int, seed: int, seconds: int) -> Counter[str]:
+def corpus_outcomes(count: int, seed: int, seconds: int) -> Counter[str]:
     """Run the corpus in its own process, because its memory is measured; return the outcomes."""
     command = [sys.executable, "-m", "tests.robustness.fuzzing.corpus", str(count), str(seed)]
     top = Path(__file__).parents[3]
@@ -94,13 +94,12 @@ def came_of_the_corpus(count: int, seed: int, seconds: int) -> Counter[str]:
 
 
 def test_every_command_reports_bad_files_of_all_kinds_in_one_line() -> None:
-    came = came_of_the_corpus(63, 1, 300)
-    assert len(came) > 10
+    assert len(corpus_outcomes(63, 1, 300)) > 10
 
 
 @pytest.mark.long
 def test_every_command_reports_a_thousand_bad_files_in_one_line_each() -> None:
-    assert len(came_of_the_corpus(1008, 2, 3000)) > 40
+    assert len(corpus_outcomes(1008, 2, 3000)) > 40
 
 
 def test_the_corpus_run_reports_a_traceback() -> None:

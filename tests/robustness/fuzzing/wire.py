@@ -110,7 +110,7 @@ def _parsed(data: bytes) -> tuple[int, int, int, Any] | None:
 
 
 def sessions() -> Target:
-    """Fuzz requests to a session: the kernel would accept every reply, and each is right."""
+    """Fuzz requests to a session: every reply is correct, and the kernel would accept it."""
     top = folder()
     trees.plain_tree(top / "tree", CONTENT)
     pack_folder(top / "tree", top / "tree.ffr")
