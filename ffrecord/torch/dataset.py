@@ -32,6 +32,7 @@ from ffrecord.records.fingerprints import (
 )
 from ffrecord.records.indices import record_numbers
 from ffrecord.records.reader import FileReader
+from ffrecord.text import counted
 from ffrecord.torch.assembler import (
     BatchRequest,
     OnError,
@@ -152,8 +153,8 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
         warn_of_skipped(skipped, stacklevel=3)
         if skipped and not samples:
             raise FFRecordError(
-                f"all {len(skipped)} samples of a batch were skipped, sample {skipped[0][0]} "
-                f"because of {skipped[0][1]}; check the files with `ffrecord verify`, or use "
+                f"every sample of a batch was skipped ({counted(len(skipped), 'sample')}), sample "
+                f"{skipped[0][0]} because of {skipped[0][1]}; check the files with `ffrecord verify`, or use "
                 "ffrecord.torch.DataLoader, which drops such batches"
             )
         return samples

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import struct
 from collections import OrderedDict
-from pathlib import Path
 
 from ffrecord import PackedFolder
 from ffrecord.errors import (
@@ -258,11 +257,6 @@ def a_pickle_asks_for_gigabytes() -> list[Archive]:
     ]
     asking += [b"\x8c\xff", b"C\xff", b"U\xff", b"\x8a\xff"]
     return [legacy(b"\x80\x04}" + start + b"abc") for start in asking]
-
-
-def reading_the_only_pickled_file(packed: PackedFolder) -> None:
-    assert packed.list(recursive=True) == ["folder", Path("folder/folder")]
-    assert packed.read_one("folder/folder").tobytes() == PICKLED_FILES[1]
 
 
 @attack(IndexStructureError, "of its memo, which is out of range")
