@@ -154,8 +154,8 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
         if skipped and not samples:
             raise FFRecordError(
                 f"every sample of a batch was skipped ({counted(len(skipped), 'sample')}), sample "
-                f"{skipped[0][0]} because of {skipped[0][1]}; check the files with `ffrecord verify`, or use "
-                "ffrecord.torch.DataLoader, which drops such batches"
+                f"{skipped[0][0]} because of {skipped[0][1]}; check the files with `ffrecord "
+                "verify`, or use ffrecord.torch.DataLoader, which drops such batches"
             )
         return samples
 
