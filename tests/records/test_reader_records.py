@@ -193,7 +193,7 @@ def test_an_index_out_of_range_is_an_error_that_names_the_file(tmp_path: Path) -
             assert str(raised.value) == said
         with pytest.raises(IndexError) as raised:
             reader.read_range(0, 99999)
-        due = f"range(0, 99999) is not within 0 to {reader.n}"
+        due = f"range(0, 99999) is not valid; read_range needs 0 <= start <= stop <= {reader.n}"
         assert str(raised.value) == f"{said.partition(': ')[0]}: {due}"
 
 

@@ -573,7 +573,9 @@ def test_a_finished_file_takes_no_more_records(path: Path) -> None:
         CountError, match="already has all of its 7 records; pass a larger n or leave it out"
     ):
         again.write_one(b"more")
-    with pytest.raises(CountError, match="already has all of its 7 records"):
+    with pytest.raises(
+        CountError, match="already has all of its 7 records; pass a larger n to write it again"
+    ):
         again.append(memoryview(b"more"))
     again.close()
     with pytest.raises(ClosedError):
