@@ -180,9 +180,10 @@ class FileWriter(Finishing):
                 "pass one checksum per length, and lengths that add up to the appended bytes"
             )
         if self.n is not None and self.count + len(offsets) > self.n:
+            sealed, announced = self.count + len(offsets) - self._before, self.n - self._before
             raise CountError(
-                f"{self._path}: {self.count + len(offsets)} records would be more than the "
-                f"announced {self.n}; pass a larger n or leave it out"
+                f"{self._path}: seal would make {sealed} records, but {announced} records were "
+                "announced; pass a larger n or leave it out"
             )
         self._offsets += offsets
         self._checksums += added

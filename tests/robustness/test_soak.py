@@ -1,6 +1,6 @@
 """scripts/soak: a short soak passes, and fails with each of several injected defects.
 
-`scripts/soak 20` is the long form.
+For a long soak, run `scripts/soak 20` (minutes).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ mounts = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use an empty temporary folder, so that the tests see leftovers."""
+    """Use an empty folder for temporary files, so that tests notice leftovers; return its path."""
     top = tmp_path / "temporary"
     top.mkdir()
     monkeypatch.setenv("TMPDIR", str(top))
@@ -70,7 +70,7 @@ def run(
         said, _ = process.communicate(timeout=LIMIT)
     finally:
         if process.poll() is None:
-            process.terminate()  # it ends the processes that it has started
+            process.terminate()  # the soak then ends the processes that it has started
             process.communicate(timeout=LIMIT)
     return process.returncode, said, json.loads(figures.read_text())
 
