@@ -315,7 +315,7 @@ class FileWriter(Finishing):
     def _put(self, buffer: Bytes) -> None:
         try:
             self._file.write(buffer)
-        except OSError:  # not around the write: that would add a fifth to the time of each record
+        except OSError:  # not around the write: that would take a fifth of each record's time
             with self._writing():
                 raise
 
