@@ -2,9 +2,9 @@
 
 `read_async` returns a handle, and iteration reads ahead with such handles. `prefetch` is for code
 that only calls `reader.read(indices)`, for example the `__getitem__` of a user's dataset. Such code
-often makes a new list of indices, so no handle can be passed through it. Therefore a batch is
-looked up by its record numbers. Only this module does that: the datasets of `ffrecord.torch` just
-announce which records come next.
+often makes a new list of indices, so no handle can be passed through it. Therefore this module
+finds a batch by its record numbers. The datasets of `ffrecord.torch` only announce which records
+come next.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ffrecord.aliases import Ints
 from ffrecord.records.batch import PendingRead
 
 MOST_KEPT = 8
-"""Batches kept until they are read. Older ones are dropped, because each holds memory."""
+"""Number of batches kept until they are read. Older ones are dropped to free their memory."""
 
 
 class ReadAhead:
@@ -29,11 +29,11 @@ class ReadAhead:
         self.hits = 0
 
     def add(self, records: Ints, begin: Callable[[], PendingRead]) -> None:
-        """Start reading a batch unless it is already pending. Keep only the newest few."""
+        """Start reading a batch unless it is already pending. Keep only the newest `MOST_KEPT`."""
         key = records.tobytes()
         if key not in self.pending:
             self.pending[key] = begin()
-            # A list, because other threads may change the dictionary.
+            # Iterate over a list: other threads may change the dictionary.
             for oldest in list(self.pending)[:-MOST_KEPT]:
                 self.pending.pop(oldest, None)
 

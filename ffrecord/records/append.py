@@ -27,15 +27,15 @@ from ffrecord.records.draft import Draft
 from ffrecord.records.reader import STEP_BYTES, STEP_RECORDS, FileReader, table_of
 
 SPARE_RECORDS = 1024
-"""Additional records that the header gets room for if `n` is not given. If an eighth of the old
-records is more, it gets room for that many."""
+"""Records that can be added before the header runs out of room, if `n` is not given. An eighth of
+the old records, if that is more."""
 
 
 def begin(path: str, n: int | None) -> Draft:
     """Return a draft that starts with the records of the file at `path` and will replace it.
 
-    If no such file exists, return an empty draft that must be the first to create it. `n` is the
-    number of records to be added, if known.
+    If no such file exists, return an empty draft. Publishing it fails if another writer has created
+    the file in the meantime. `n` is the number of records to be added, if known.
     """
     if not os.path.exists(path):
         return draft.new(_First(path), n)
@@ -49,7 +49,7 @@ def begin(path: str, n: int | None) -> Draft:
         unlock(old.fd)
         raise
     finally:
-        reader.close()  # the new file needs nothing more from it
+        reader.close()  # the draft needs only the locked source
 
 
 def begin_with(reader: FileReader, records: int, path: str) -> Draft:
@@ -71,7 +71,7 @@ class _First(Naming):
 class _Grown(Naming):
     """Naming of a file that replaces the old one and inherits its owner and attributes.
 
-    The old file stays locked until then.
+    The old file stays locked until the new one is published or discarded.
     """
 
     def __init__(self, target: str, old: Source) -> None:
@@ -95,6 +95,7 @@ class _Grown(Naming):
 
 
 def _open_locked(path: str) -> FileReader:
+    """Open and lock the file at `path`; retry if it was replaced before it was locked."""
     while True:
         with contextlib.ExitStack() as unless_locked:
             reader = unless_locked.enter_context(FileReader(path, mode="buffered"))
@@ -106,8 +107,8 @@ def _open_locked(path: str) -> FileReader:
 def _refuse_packed_folder(reader: FileReader) -> None:
     """Raise AppendError for a packed folder or one of its shards.
 
-    The index must stay the last record. The index of several shards stores the checksums of their
-    headers.
+    The index must stay the last record. If there are several shards, the index also stores the
+    checksum of each shard's header.
     """
     path = reader.fnames[0]
     if _has_index(reader):

@@ -54,7 +54,7 @@ class Batch:
         return results
 
     def begin_read(self, *, everything: bool) -> PendingRead:
-        """Start all reads, or only as many as a plain `read` keeps in flight."""
+        """Start reading: `everything`, or only as much as a plain `read` keeps in flight."""
         if self.mode == "mmap":
             return PendingRead(self)
         full = self.end > self.begin
@@ -82,7 +82,7 @@ class Batch:
         return [np.empty(0, np.uint8) for _ in self.record]
 
     def compare(self, rows: Sequence[int], stored: list[int], computed: list[int]) -> None:
-        """Raise SampleChecksumError for the first row that does not have its stored checksum."""
+        """Raise SampleChecksumError for the first row whose checksum is not the stored one."""
         if computed == stored:
             return
         bad = next(k for k, crc in enumerate(computed) if crc != stored[k])
@@ -160,7 +160,7 @@ class PendingRead:
 class _Completion:
     """Count of the reads that each record still waits for.
 
-    Reads and records are both in file order, so the records that need a read are neighbours.
+    Reads and records are both in file order, so all records that need one read are neighbours.
     """
 
     def __init__(self, plan: extents.Plan) -> None:

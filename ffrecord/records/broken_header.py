@@ -27,9 +27,9 @@ SCANNED = 64 << 20
 
 SMALL = 1 << 20  # records; a header of at most this many is read even if it is a hole
 MOST_MISSING = 1 << 16
-"""Records that may be missing at the end of a journal. Beyond that its claims are not believed."""
+"""Most missing records that are reported if a journal claims more records than it has entries."""
 
-MOST_GAP = 4 << 20  # bytes between a header and the first record
+MOST_GAP = 4 << 20  # most bytes between a header and the first record
 MOST_GUESSES = 64  # counts that are tried: each costs reading a header
 FARTHEST = 1 << 62  # the largest offset that an intact header may state
 
@@ -42,8 +42,8 @@ class Claims:
     end: Ints
     checksums: record_layout.Checksums
     whole: bool
-    """True if the checksum of the header, or of every journal entry, is right. Then all claims
-    are true."""
+    """True if the checksum of the header, or of every journal entry, is right. Then no claim was
+    changed by damage."""
 
     crc: int = 0
     """Checksum that the header states for itself; 0 if there is no header."""
@@ -107,7 +107,7 @@ def of_file(source: Source) -> Claims:
 def _is_mostly_there(source: Source, size: int) -> bool:
     """Return True if holes are at most half of a header.
 
-    Holes cost a file nothing but would cost memory here. Some are accepted, because rescue tools
+    Holes take no disk space, but would take memory here. Some are accepted, because rescue tools
     leave holes where a disk could not be read.
     """
     at = holes = 0
@@ -188,7 +188,7 @@ def _from_header(source: Source, n: int, crc: int, size: int) -> Claims:
     offsets = np.frombuffer(rest[split:], record_layout.OFFSET).astype(np.int64)
     whole = crc != 0 and crc32(record_layout.body(checksums, offsets)) == crc
     known = np.full(n, NOWHERE, np.int64)
-    # Done for an intact header too: overlapping records can only come from a forged one.
+    # Also for an intact header: if its offsets decrease, it is forged and its records overlap.
     kept = _not_decreasing(offsets, record_layout.header_size(n), FARTHEST if whole else size)
     known[kept] = offsets[kept]
     # If the file was truncated before its last record, that record is taken as empty.
@@ -197,10 +197,7 @@ def _from_header(source: Source, n: int, crc: int, size: int) -> Claims:
 
 
 def _not_decreasing(offsets: Ints, lowest: int, highest: int) -> list[int]:
-    """Return the positions of the longest run of offsets in range that never decreases.
-
-    Offsets that do not fit are left out, so the positions need not be neighbours.
-    """
+    """Return the positions of the longest non-decreasing subsequence of the offsets in range."""
     inside = np.flatnonzero((offsets >= lowest) & (offsets <= highest))
     values = offsets[inside]
     if (values[1:] >= values[:-1]).all():
@@ -222,9 +219,10 @@ def _not_decreasing(offsets: Ints, lowest: int, highest: int) -> list[int]:
 
 
 def split(data: bytes, checksums: Sequence[int]) -> list[int] | None:
-    """Return where each record begins in `data`, given their checksums; None if they do not fit.
+    """Return where each record begins in `data`, found by its checksum; None if one is not found.
 
-    The records must fill all of `data`, so the comparison of the last one detects a chance match.
+    The records must fill `data` exactly. The last record takes the rest, so its checksum shows
+    whether an earlier one matched by chance.
     """
     begins, at = [], 0
     for wanted in checksums[:-1]:

@@ -54,12 +54,12 @@ def dump(
         verbose: show progress.
         max_workers: number of processes that write at the same time, at most 16 by default.
         executor: runs the work instead of these processes. If its workers are processes, `dataset`
-            must pickle.
+            must be picklable.
 
     A new folder appears when all shards are complete. In an existing folder the shards get their
-    names when all of them are complete, so a failure leaves the folder unchanged. They are renamed
-    one after the other: a kill or power cut in that moment leaves a mix of old and new shards. Run
-    `dump` again to repair that. The first error of a worker is raised here.
+    names when all of them are complete, so a failure leaves the folder unchanged. The shards are
+    renamed one after the other: a kill or power cut at that moment leaves a mix of old and new
+    shards. Run `dump` again to repair that. `dump` raises the first error of a worker.
 
     Worker processes that are not forked import the program again. Therefore call `dump` below
     `if __name__ == "__main__":`.
@@ -76,7 +76,8 @@ def dump(
     if len(ranges) != nfiles:
         warnings.warn(
             f"{os.fspath(fname)}: writing {counted(len(ranges), 'file')} instead of "
-            f"nfiles={nfiles}: {counted(n, 'record')} need no more",
+            f"nfiles={nfiles}, because {counted(n, 'record')} at {max(1, len(ranges[0]))} per file "
+            "fill no more",
             stacklevel=2,
         )
     target = Path(os.path.realpath(fname))
@@ -197,14 +198,14 @@ def _write_all(
         return
     workers = min(max_workers or MOST_WORKERS, len(parts))
     has_server = multiprocessing.get_start_method() == "forkserver"
-    # An argument of the initializer: forked workers then inherit the dataset instead of unpickling.
+    # Forked workers inherit the arguments of the initializer, so the dataset is not pickled.
     adopted = (dataset, None if has_server else os.getpid())
     with ProcessPoolExecutor(workers, initializer=_adopt, initargs=adopted) as pool:
         _wait([pool.submit(_write_adopted, part, verbose) for part in parts])
 
 
 def _wait(futures: list[Future[None]]) -> None:
-    """Wait for all. On the first error cancel those not started, wait for the rest, and raise."""
+    """Wait for all futures. After the first error, cancel the rest, wait for the end, and raise."""
     try:
         for future in as_completed(futures):
             future.result()
@@ -224,12 +225,12 @@ def _adopt(dataset: Indexable, parent: int | None) -> None:
     """Start a worker that ends with its parent.
 
     Otherwise it would outlive a killed parent for ever, and keep the lock on the unfinished folder.
-    `parent` is None for a child of a fork server, which ends with our process.
+    `parent` is None if a fork server starts the workers: the fork server ends with this process.
     """
     global _dataset
     _dataset = dataset
     die_with_parent()
-    if parent is not None and os.getppid() != parent:  # killed before die_with_parent
+    if parent is not None and os.getppid() != parent:  # it was killed before die_with_parent
         os._exit(1)
 
 

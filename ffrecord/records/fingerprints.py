@@ -33,7 +33,7 @@ def has_fingerprint(thing: Any) -> bool:
 
 
 def former_fingerprint_of(dataset: Any) -> str:
-    """Return the fingerprint as the first version computed it: old saved states contain it."""
+    """Return the fingerprint as version 1 of saved states contains it."""
     inside = getattr(type(dataset), "fingerprint_by", None)
     if inside is not None:
         return str(dataset.fingerprint_by(former_fingerprint_of))
@@ -43,7 +43,7 @@ def former_fingerprint_of(dataset: Any) -> str:
 
 
 def combined(*parts: str) -> str:
-    """Return one fingerprint for several in this order."""
+    """Return one fingerprint for several. Their order counts."""
     # File names that are not UTF-8 are str with surrogates.
     joined = "\n".join(parts).encode(errors="surrogateescape")
     return hashlib.sha256(joined).hexdigest()
@@ -82,6 +82,6 @@ def _is_composed(thing: Any) -> bool:
 
 def _torchs_names(thing: Any) -> set[str]:
     """Return the names of the torch dataset classes that `thing` is an instance of."""
-    # By name: torch may be missing, and must not be imported for this.
+    # Compare names: torch may be missing, and must not be imported for this.
     kinds = type(thing).__mro__
     return {each.__qualname__ for each in kinds if each.__module__ == "torch.utils.data.dataset"}

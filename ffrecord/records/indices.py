@@ -64,7 +64,7 @@ def _as_integers(indices: Any, n: int, where: str) -> Ints:
         raise TypeError(f"indices must have one dimension, not {array.ndim}; pass a flat list")
     if array.dtype.kind == "b":
         raise TypeError("indices must be integers, not booleans; use numpy.flatnonzero(mask)")
-    if array.dtype.kind != "i":  # unsigned, or objects: tensors, numbers of any size, nothing
+    if array.dtype.kind != "i":  # unsigned, floats, an empty list, or objects: tensors, huge ints
         numbers = [_as_integer(index) for index in indices]
         if numbers:
             check_bounds(min(numbers), max(numbers), n, where)
@@ -73,7 +73,7 @@ def _as_integers(indices: Any, n: int, where: str) -> Ints:
 
 
 def _gathered(indices: Any, n: int, where: str) -> Any:
-    """Collect generators, sets and dictionary views into a list: numpy cannot convert those."""
+    """Collect the numbers of generators, sets and dictionary views, which numpy cannot convert."""
     is_text = isinstance(indices, (str, bytes))
     if hasattr(indices, "__array__") or (isinstance(indices, Sequence) and not is_text):
         return indices

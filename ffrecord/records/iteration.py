@@ -40,7 +40,10 @@ def in_order(reader: FileReader, steps: Iterable[range]) -> Iterator[Bytes]:
 
 
 def _begin(reader: FileReader, records: range) -> PendingRead | None:
-    """Start reading; return None if that fails, as it does for an empty record with a wrong CRC."""
+    """Start reading. If that fails, return None with `on_error="skip"`, otherwise raise.
+
+    An empty record with a wrong checksum fails here.
+    """
     try:
         return reader.read_async(records)
     except FFRecordError as error:
@@ -99,7 +102,7 @@ def follow(
     `steps` cuts the records from one number up to another into ranges.
     """
     while True:
-        unfinished = reader.unfinished  # before n: if this is False, n is final
+        unfinished = reader.unfinished  # read before n: if it is False, n is final
         stop = reader.n
         yield from in_order(reader, steps(start, stop))
         start = stop

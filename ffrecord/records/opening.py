@@ -36,16 +36,17 @@ Head = TypeVar("Head")
 MODES = ("auto", "aio", "buffered", "mmap")
 TAR_BLOCK, TAR_MAGIC_AT, TAR_MAGIC = 512, 257, b"ustar"
 AT_ONCE = 1 << 20
-"""Records whose header is read in one piece: 12 MiB."""
+"""Most records of a header that is read without a check for holes: 12 MiB. For longer headers, the
+number of offsets checked at a time."""
 
 MOST_EXPLAINED = 1 << 30
-"""Longest header or index whose checksum is computed after its content was found to be wrong.
-The checksum tells damage from forgery. 1 GiB takes a second; a forged sparse file may claim so much
-that it would take hours."""
+"""Bytes of the longest header or index whose checksum is computed after its content was found to be
+wrong. The checksum tells damage from forgery. 1 GiB takes a second. A forged sparse file may claim
+a header that takes hours."""
 
 
 def check_mode(mode: str) -> None:
-    """Raise ValueError for a mode of reading that does not exist."""
+    """Raise ValueError unless `mode` is one of `MODES`."""
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
 
@@ -206,7 +207,7 @@ def _refuse_holes(source: Source, crc: int, n: int, check: bool) -> None:
     """
     path, begin = source.path, record_layout.PREFIX.size + record_layout.CHECKSUM.itemsize * n
     memory = np.empty(AT_ONCE + 1, record_layout.OFFSET)
-    before = 0  # number of offsets in memory that were checked before
+    before = 0  # 1 if memory starts with the last offset of the previous step
     try:
         for first in range(0, n, AT_ONCE):
             some = memory[: before + min(AT_ONCE, n - first)]
@@ -215,7 +216,7 @@ def _refuse_holes(source: Source, crc: int, n: int, check: bool) -> None:
             record_layout.check_order(path, some, first - before, record_layout.header_size(n))
             memory[0], before = some[-1], 1
     except StructureError:
-        # If the checksum is wrong too, report the damage instead.
+        # If the checksum is wrong too, report a damaged header instead.
         if check and record_layout.header_size(n) <= MOST_EXPLAINED:
             _compare_checksum(source, crc, n)
         raise

@@ -16,8 +16,8 @@ from ffrecord.aliases import Ints
 class Extent:
     """Cumulative sizes of the records of all files of a reader.
 
-    `offsets` has one more entry than records for each file. The records of file f are numbered from
-    `first[f]` on, and the files before it have `before[f]` bytes of records.
+    For each file, `offsets` has one entry per record, then the end of the last record. The records
+    of file f are numbered from `first[f]` on. All files before f have `before[f]` bytes of records.
     """
 
     offsets: Ints

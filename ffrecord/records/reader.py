@@ -6,8 +6,8 @@ read-only views of the mapped file. A view keeps its whole batch in memory, so `
 that you keep for long.
 
 A reader may be used from any number of threads at once, and after a fork. It pickles as its paths
-and options, so a spawned process opens the files again. If a file was replaced in between, that
-raises ChangedError.
+and options, so a spawned process opens the files again. If a file was replaced since the reader
+opened it, pickling or unpickling raises ChangedError.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class FileReader(Closing):
             skips the record with a `BadRecordWarning` that names it. All other methods always
             raise.
         unfinished: read the records that a resumable writer has flushed so far. `fname` is the name
-            that the finished file will have. `refresh` adds records flushed since then. Once the
-            file is finished, the reader reads the finished file and `unfinished` becomes False.
+            that the finished file will have. `refresh` adds records flushed later. It also notices
+            that the file is finished: then the reader continues with the finished file, and
+            `unfinished` becomes False.
     """
 
     def __init__(
@@ -123,8 +124,8 @@ class FileReader(Closing):
     def read_range(self, start: int, stop: int) -> list[Bytes]:
         """Return the records from `start` up to, not including, `stop`."""
         if not 0 <= start <= stop <= self.n:
-            due = f"range({start}, {stop}) is not within 0 to {self.n}"
-            raise IndexError(f"{self._table.name}: {due}")
+            due = f"read_range needs 0 <= start <= stop <= {self.n}"
+            raise IndexError(f"{self._table.name}: range({start}, {stop}) is not valid; {due}")
         return self.read(range(start, stop))
 
     def read_async(self, indices: Indices) -> PendingRead:
@@ -159,7 +160,7 @@ class FileReader(Closing):
         self._ahead.drop()
 
     def stream(self, index: SupportsIndex, chunk: int = STEP_BYTES) -> Iterator[Bytes]:
-        """Yield a record of any size in chunks.
+        """Yield a record of any size in chunks of `chunk` bytes.
 
         Its checksum is known only at the end: SampleChecksumError is raised after the last chunk.
         """
@@ -261,10 +262,10 @@ class FileReader(Closing):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the headers. Copies of the files, in the same order, have the same one.
+        """SHA-256 over the headers: the same for copies of the files in the same order.
 
-        The same records written in another way may have another one, because their positions in the
-        file count too.
+        The same records written in another way may have a different fingerprint, because their
+        positions in the file count too.
         """
         if self._fingerprint is None:
             self._fingerprint = self._table.fingerprint()

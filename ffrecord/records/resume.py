@@ -2,12 +2,12 @@
 
 `.NAME.partial` has room for the header, then the records in the same form as the finished file.
 `.NAME.partial.journal` lists the end and the checksum of each record. A record counts once its
-journal entry is written, and that happens after its bytes are on disk. Everything after the last
-such record is cut off. docs/format.md specifies both files.
+journal entry is written, and that happens after its bytes are on disk. A writer that resumes cuts
+off everything after the last such record. docs/format.md specifies both files.
 
 Nothing here moves or overwrites a flushed record, so all flushed records can be found again until
-the finished file has its name. A writer that is run again after its file was finished finds all
-records, and does not write, rename or touch the file.
+the finished file has its name. If a writer with the same `n` is run again after its file was
+finished, it finds all records, and does not write, rename or touch the file.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class _Partial(Naming):
         return copy, shift
 
     def end(self, *, kept: bool) -> None:
-        # Last: without a journal the records would be useless.
+        # The journal goes last: without it the records cannot be found.
         (self._log.close if kept else self._log.remove)()
 
 
@@ -233,8 +233,8 @@ def _refuse_if_finished_since(
 ) -> None:
     """Raise ChangedError if another writer has finished the target: resuming would replace it.
 
-    A target that begins with the same records is no reason: this writer was killed after it
-    published the file and before it removed the partial one.
+    A target that begins with the same records is allowed: its writer was killed after it published
+    the target and before it removed the partial file.
     """
     try:
         if os.stat(target).st_mtime_ns <= os.fstat(file.fd).st_mtime_ns:

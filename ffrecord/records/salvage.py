@@ -30,7 +30,8 @@ from ffrecord.text import there_already
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 SEARCHED = 32 << 20
-"""Bytes between two known offsets in which a lost one is searched: some seconds in Python."""
+"""Most bytes between two known offsets that are searched for the offsets in between. Searching so
+many takes some seconds in Python."""
 
 TOLD_EVERY = 64
 """Records between two calls of the progress function."""
@@ -48,7 +49,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class SalvageReport:
-    """Result of a salvage. The new file has `kept` whole records of `bytes` bytes, in order."""
+    """Result of a salvage. `kept` of `records` records are whole, and have `bytes` bytes in all."""
 
     records: int
     kept: int
@@ -56,12 +57,12 @@ class SalvageReport:
     lost: list[Lost] = field(default_factory=list)
     header_whole: bool = True
     in_place: bool = False
-    """True if lost records keep their numbers in the new file, where they are still damaged. That
-    is done for a packed folder, because its names refer to record numbers."""
+    """True if the new file also has the lost records, still damaged, so that all records keep their
+    numbers. That is done for a packed folder, because its names refer to record numbers."""
     names_kept: bool | None = None
     """For a packed folder: True if the new file is a packed folder too. False if its files are now
-    records without names, because the index or the position of a lost record is lost. None for
-    other files."""
+    records without names, because the index is lost or the position of a lost record is unknown.
+    None for other files."""
 
 
 def salvage_file(
@@ -165,12 +166,15 @@ class _Findings:
                 )
 
     def _runs_of(self, unknown: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-        """Yield the first and last record of each run of records with `unknown` borders between."""
+        """Yield the first and last record of each run of records whose common borders are unknown.
+
+        `unknown[i]` is True if the border between records i and i + 1 is unknown.
+        """
         edges = np.flatnonzero(np.diff(np.concatenate([[0], unknown.astype(np.int8), [0]])))
         return zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
     def _suspicious(self) -> Iterator[tuple[int, int]]:
-        """Yield runs of lost neighbours: the offsets between them may be wrong."""
+        """Yield runs of neighbouring lost records: the offsets between them may be wrong."""
         lost = np.zeros(len(self.checksums), bool)
         lost[list(self.lost)] = True
         return self._runs_of(lost[:-1] & lost[1:])
@@ -259,7 +263,7 @@ def _copy(source: Source, writer: FileWriter, record: int, begin: int, end: int,
     for piece in _pieces(source, begin, end):
         computed = crc32(piece, computed)
         writer.append(piece.data)
-    if computed != crc:  # it was right when it was checked before
+    if computed != crc:  # the record has changed since it was checked
         raise SampleChecksumError(source.path, record, crc, computed)
     writer.seal([end - begin], [crc])
 
@@ -271,7 +275,7 @@ def _copy_damaged(source: Source, writer: FileWriter, begin: int, end: int, crc:
         piece = np.zeros(min(CHUNK, end - at), np.uint8)
         try:
             source.read_into(piece, at)
-        except FFRecordError:  # unreadable on this disk
+        except FFRecordError:  # the disk cannot read this piece
             piece[:] = 0
         computed = crc32(piece, computed)
         writer.append(piece.data)

@@ -1,8 +1,8 @@
 """Tables of open record files and the positions of their records.
 
-`KeptTable` keeps every header in memory: 12 bytes per record, and a record costs one read.
-`StreamedTable` leaves the headers on disk. Before each batch it reads the header entries of that
-batch, with a batch of reads. `ffrecord.records.opening` makes both.
+`KeptTable` keeps every header in memory, 12 bytes per record, so reading a record takes one read.
+`StreamedTable` leaves the headers on disk. Before each batch it reads the header entries of the
+records in it. `ffrecord.records.opening` makes both kinds.
 
 A table never changes. When a file grows, its reader switches to a new table. A call that already
 holds the old table continues with files, offsets and checksums that belong together. Closing a
@@ -64,7 +64,8 @@ class Table(ABC):
     ) -> tuple[Ints, Ints, record_layout.Checksums]:
         """Return the starts, ends and checksums of records.
 
-        The same records are given by their file (None: there is only one) and number in it.
+        `records` are numbers over all files. `file` (None: there is only one file) and `number` are
+        the file of each record and its number in that file.
         """
 
     def require_open(self) -> SourceSet:
@@ -133,8 +134,8 @@ class Table(ABC):
 class KeptTable(Table):
     """Table of files whose headers are in memory.
 
-    `offsets` has one more entry than records for each file. Record i of file f begins at
-    `offsets[i + f]` and ends at `offsets[i + f + 1]`.
+    For each file, `offsets` has one entry per record, then the end of the last record. So record i,
+    which is in file f, begins at `offsets[i + f]` and ends at `offsets[i + f + 1]`.
     """
 
     offsets: Ints
@@ -163,7 +164,7 @@ class KeptTable(Table):
         return self.batch(records).begin_read(everything=False).result()
 
     def read_one(self, record: int) -> Bytes:
-        """Return one record. A plain read is faster for it than setting up a batch."""
+        """Return one record, with a plain read if it is small: faster than setting up a batch."""
         sources = self.require_open()
         file = self.file_of(record)
         begin, end = self.offsets[record + file : record + file + 2].tolist()
@@ -192,7 +193,7 @@ class KeptTable(Table):
         return self.offsets[at], self.offsets[at + 1], self.checksums[records]
 
     def locate(self, record: int) -> tuple[int, int]:
-        if len(self.first) == 2 and 0 <= record < self.n:  # the most frequent call of the mount
+        if len(self.first) == 2 and 0 <= record < self.n:  # a shortcut: the mount calls this often
             return 0, int(self.offsets[record])
         return Table.locate(self, record)
 
@@ -275,7 +276,7 @@ class StreamedTable(Table):
 
 
 def first_of(counts: Sequence[int]) -> Ints:
-    """Return the number of each file's first record, and finally the number of all records."""
+    """Return the number of each file's first record, then the number of all records."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 

@@ -2,11 +2,11 @@
 
 The writer adds the journal entry of a record after the record's bytes, so a record is visible once
 its entry is whole. Settled entries never change. A writer that resumes after a crash may cut off
-later entries. If this reader has seen one of those, it raises ChangedError.
+entries that are not settled. If this reader has seen one of those, it raises ChangedError.
 
 A file is finished in one of two ways: the partial file is renamed, or a copy with other offsets
-gets the name. A reader treats both alike. The partial file is no longer at its path, and the target
-is a new file that begins with the records seen so far.
+gets the name. A reader recognises both in the same way: the partial file is no longer at its path,
+and the target is a new file that begins with the records seen so far.
 
 Use an `UnfinishedFile` from one thread at a time. Any thread may use the tables that it returns.
 """
@@ -57,7 +57,7 @@ class UnfinishedFile:
         self._mode = mode
         self._check = check
         self._attempt: _Attempt | None = None
-        self._before: State | None = None  # of the target, when the writer was still running
+        self._before: State | None = None  # state of the target while the writer was running
         # The last target compared, and the number of records it was compared with.
         self._compared: tuple[State, int] | None = None
         self._finished: KeptTable | None = None
@@ -67,7 +67,7 @@ class UnfinishedFile:
 
     @property
     def finished(self) -> bool:
-        """True once the table is the finished file's and will not grow."""
+        """True once the table belongs to the finished file and will not grow."""
         return self.table is self._finished
 
     def look(self) -> None:
@@ -110,7 +110,8 @@ class UnfinishedFile:
         )
 
     def _try_to_begin(self) -> KeptTable:
-        before = _state(self._target)  # first: a file that gets the name later has another state
+        # Look at the target first: a file that gets the name later has another state.
+        before = _state(self._target)
         try:
             refuse_other_kinds(self._partial, "a writer's unfinished file")
             sources = sources_for([self._partial], self._mode)
@@ -187,7 +188,7 @@ class UnfinishedFile:
     def _journal_of(self, found: _Look | None, size: int) -> ParsedJournal | None:
         """Return the journal of a partial file of `size` bytes; None if it has no header yet.
 
-        The partial file must still be at its path.
+        Call it only while the partial file is at its path: afterwards the journal may be gone too.
         """
         if found is not None and (found.content is not None or not size):
             return found.content
@@ -247,7 +248,7 @@ class _Attempt:
     def __init__(self, partial: str, sources: SourceSet, content: ParsedJournal, mode: str) -> None:
         self.sources = sources
         self.crc = content.crc
-        self.state: State = ()  # of the journal, when all of its entries were taken
+        self.state: State = ()  # state of the journal when all its entries were taken
         self.sure = 0  # entries that never change
         self.unsure = b""  # raw bytes of the later entries that were taken
         self._partial = partial
@@ -300,10 +301,10 @@ class _Attempt:
     def _prepare(self, size: int) -> None:
         """Prepare the files for reading the records taken so far."""
         if self._mode == "mmap":
-            # No further: a writer that resumes after a crash may cut off the bytes after it.
+            # Map only these records: a writer that resumes may cut off the bytes after them.
             self.sources.map_all(min(size, int(self._offsets[self._n])))
         elif self._mode == "auto" and size and not self.state:
-            self.sources[0].read_bytes(0, 1)  # a page that is certainly cached
+            self.sources[0].read_bytes(0, 1)  # now one page is certainly cached
             self.sources.ask_about_the_cache()
 
 
@@ -331,7 +332,7 @@ def _look_at(path: str, first: int = 0, known: bytes = b"", before: State = ()) 
         source = Source(path, direct=False)
     except FileNotFoundError:
         return None
-    # The state first: entries added from now on change it.
+    # Take the state before reading: entries added from now on change it.
     state = _state_of(os.fstat(source.fd))
     if state == before:
         return _Look(state)

@@ -7,7 +7,7 @@ then an existing target stays unchanged, whatever happens. A killed writer leave
 at worst a file named `.NAME.*.tmp`. Nothing reads that file, and the next writer of `NAME` removes
 it.
 
-With `append=True` the same is true. The existing records are copied in front of the new ones
+All of this holds for `append=True` too. The existing records are copied in front of the new ones
 (`ffrecord.records.append` explains why), and the old file stays until the new one replaces it.
 
 With `resumable=True` the temporary file has a name and outlives its writer (see
@@ -151,7 +151,10 @@ class FileWriter(Finishing):
         """Add bytes. A later `seal` divides them into records."""
         self._opened()
         if self._is_finished:
-            raise CountError(f"{self._path}: already has all of its {self.n} records")
+            raise CountError(
+                f"{self._path}: already has all of its {self.n} records; "
+                "pass a larger n to write it again"
+            )
         with self._writing():
             self._file.write(np.frombuffer(data, np.uint8))
 
@@ -171,10 +174,16 @@ class FileWriter(Finishing):
         end = offsets.pop()
         right = end == self._file.position and len(lengths) == len(added)
         if not right or min(lengths, default=0) < 0:
-            raise CountError(f"{self._path}: lengths and checksums do not match the appended bytes")
-        if self.n is not None and self.count + len(offsets) > self.n:
             raise CountError(
-                f"{self._path}: more than its {self.n} records; pass a larger n or leave it out"
+                f"{self._path}: seal got {len(lengths)} lengths ({sum(lengths)} bytes in all) and "
+                f"{len(added)} checksums for {self._file.position - self._sealed} appended bytes; "
+                "pass one checksum per length, and lengths that add up to the appended bytes"
+            )
+        if self.n is not None and self.count + len(offsets) > self.n:
+            sealed, announced = self.count + len(offsets) - self._before, self.n - self._before
+            raise CountError(
+                f"{self._path}: seal would make {sealed} records, but {announced} records were "
+                "announced; pass a larger n or leave it out"
             )
         self._offsets += offsets
         self._checksums += added
@@ -250,7 +259,7 @@ class FileWriter(Finishing):
             self.suspend()
 
     def __del__(self) -> None:
-        # The original FFRecord finishes the file of a dropped writer: do so if it is surely whole.
+        # Finish the file if no record can be missing: the original FFRecord finishes it too.
         if not hasattr(self, "_file") or self._file.closed or not self._mine:
             return
         if self.n is not None and self.count == self.n:
@@ -306,7 +315,7 @@ class FileWriter(Finishing):
     def _put(self, buffer: Bytes) -> None:
         try:
             self._file.write(buffer)
-        except OSError:  # only now: a context manager for every record would be a fifth of its cost
+        except OSError:  # not around the write: that would take a fifth of each record's time
             with self._writing():
                 raise
 
@@ -334,7 +343,7 @@ class FileWriter(Finishing):
 def _as_bytes(data: Any) -> Bytes | None:
     """Return a contiguous buffer as an array of bytes, without a copy; None for a file object."""
     if isinstance(data, np.ndarray):
-        return _array_as_bytes(np.asarray(data))  # subclasses: matrix, masked array
+        return _array_as_bytes(np.asarray(data))  # asarray, for subclasses: matrix, masked array
     try:
         view = memoryview(data)
     except TypeError:

@@ -17,8 +17,8 @@ from tests.support.unfinished import RECORDS
 
 # ---- unfinished files ----------------------------------------------------------------------
 
-# Room for the header of a file whose number of records is unknown. With too much or too little room
-# the file is copied when it is closed; otherwise it is renamed.
+# Bytes reserved for the header of a file whose number of records is unknown. If these are too many
+# or too few, closing copies the file; otherwise closing renames it.
 ENDS = {"renamed": 64, "copied": 1 << 20, "copied for lack of room": 48}
 
 
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=ENDS)
 def end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Choose whether an unfinished file is renamed or copied at the end."""
+    """Set the room for the header so that closing renames or copies the file; return which."""
     room = ENDS[request.param]
     if request.param == "renamed":
         room = 12 + 12 * len(RECORDS)

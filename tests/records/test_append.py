@@ -41,8 +41,8 @@ from tests.support import handmade, users
 OLD = [b"abc", b"", b"\x00\xff\x10\x80"]
 MORE = [b"four", b"", b"five" * 3000]
 
-# The header of a file with OLD, written by FileWriter(path, 3), after b"xy" was appended with n=1.
-# The header of four records needs 60 bytes, 12 more than it has, so everything moves by one block.
+# The header after b"xy" was appended, with n=1, to the file that FileWriter(path, 3) made from OLD.
+# A header of four records needs 60 bytes. The old one has 48, so all records move by one block.
 STORED_HEADER = bytes.fromhex(
     "9ceeb34e"  # CRC-32 of everything from here to the end of the offsets
     "0400000000000000"
@@ -68,7 +68,7 @@ def read(path: Path) -> list[bytes]:
     return handmade.records_in(path.read_bytes())
 
 
-def test_a_file_that_was_appended_to_equals_stored_bytes(old: Path) -> None:
+def test_an_appended_file_equals_stored_bytes(old: Path) -> None:
     append(old, [b"xy"], n=1)
     data = old.read_bytes()
     assert data[: len(STORED_HEADER)] == STORED_HEADER
@@ -82,7 +82,8 @@ def test_a_header_with_enough_room_does_not_move_the_records(tmp_path: Path) -> 
     assert path.read_bytes() == handmade.record_bytes(OLD + MORE)
 
 
-# Exclude records that look like the index of a packed folder: hypothesis finds those in our source.
+# Without records that look like the index of a packed folder. hypothesis would make such records,
+# because it takes constants from our source.
 PLAIN = st.binary(max_size=5000).filter(
     lambda record: not record.startswith(b"piouhjgbr") and not record.endswith(b"FFRINDEX")
 )
@@ -135,7 +136,7 @@ def test_large_files_are_copied_in_chunks_of_any_size(
 def test_only_whole_blocks_are_shared_and_the_rest_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ioctl is replaced, because this file system cannot share blocks."""
+    """Replace the ioctl, because the test's file system may not share blocks."""
     asked = []
 
     def clone(fd: int, request: int, argument: bytes) -> int:
@@ -411,7 +412,7 @@ with FileReader(path) as reader:
 
 @pytest.mark.parametrize("kind", ["xfs", "btrfs"])
 def test_blocks_are_shared_where_the_file_system_can(kind: str, tmp_path: Path) -> None:
-    """Uses a file system image, mounted in a mount namespace that ends with its process."""
+    """Mount a file system image, in a mount namespace that ends with its process."""
     image, folder = tmp_path / "image", tmp_path / "mounted"
     folder.mkdir()
     with image.open("wb") as file:

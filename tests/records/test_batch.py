@@ -1,4 +1,4 @@
-"""`ffrecord.records.batch`: records complete while reads arrive in any order."""
+"""`ffrecord.records.batch`: each record is complete once its reads have arrived, in any order."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MIB = 1 << 20
     st.lists(st.sampled_from([1, 500, 5000, MIB, 3 * MIB + 7]), min_size=1, max_size=12),
     st.data(),
 )
-def test_a_record_is_whole_when_its_last_read_arrives_and_only_once(
+def test_a_record_is_complete_once_when_its_last_read_arrives(
     sizes: list[int], data: st.DataObject
 ) -> None:
     ends = 100 + np.cumsum(sizes, dtype=np.int64)
     picks = data.draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=30))
     plan = extents.plan(None, (ends - np.array(sizes))[picks], ends[picks], 4096)
-    # With one read per record nothing has to be tracked.
+    # If each record needs one read, there is nothing to track.
     assume(plan.first is not None and plan.last is not None)
     assert plan.first is not None
     assert plan.last is not None

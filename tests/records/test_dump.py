@@ -136,7 +136,7 @@ def main():
 def test_a_program_without_a_main_guard_gets_an_error_about_it(
     method: str, exists: bool, tmp_path: Path
 ) -> None:
-    """The workers import the program, and so call `dump` too."""
+    """Without the guard, each worker calls `dump` when it imports the program."""
     program = tmp_path / "program.py"
     program.write_text(f"{NOT_FORKED}\nmain()\n")
     out = tmp_path / "out"
@@ -168,7 +168,7 @@ def ended(arguments: list[Any]) -> tuple[int, str]:
 
 
 def test_a_worker_ends_if_its_parent_ended_before_it_started(tmp_path: Path) -> None:
-    """The signal that ends a worker with its parent is not sent if the parent ended before."""
+    """A worker gets no signal if its parent ended before the worker asked for the signal."""
     program = (
         "import os, ffrecord.records.dump; ffrecord.records.dump._adopt([], os.getpid()); print(1)"
     )

@@ -26,7 +26,7 @@ def test_a_closed_descriptor_is_not_aligned() -> None:
 
 
 @pytest.mark.parametrize(("answer", "aligned"), [(1, True), (0, False), (2, False)])
-def test_the_answer_of_the_file_system_is_returned(
+def test_the_answer_of_the_file_system_decides(
     answer: int, aligned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ioctl(_fd: int, request: int, buffer: bytearray) -> int:

@@ -97,7 +97,7 @@ def test_a_folder_is_read_as_its_sorted_ffr_files(
             assert handmade.as_bytes(reader) == records
 
 
-def test_a_folder_without_record_files_is_not_found(tmp_path: Path) -> None:
+def test_a_folder_without_record_files_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=str(tmp_path)):
         FileReader(tmp_path)
 
@@ -128,14 +128,14 @@ def test_an_unknown_mode_is_a_value_error_that_lists_the_modes(sample_file: Path
         FileReader(sample_file, mode="fast")
 
 
-def test_a_missing_file_is_the_systems_error(tmp_path: Path) -> None:
+def test_a_missing_file_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"missing\.ffr"):
         FileReader(tmp_path / "missing.ffr")
     with pytest.raises(FileNotFoundError, match=r"missing\.ffr"):
         FileReader([tmp_path / "missing.ffr"])
 
 
-def test_a_broken_symlink_is_the_systems_error(tmp_path: Path) -> None:
+def test_a_broken_symlink_raises_file_not_found(tmp_path: Path) -> None:
     (tmp_path / "link.ffr").symlink_to("nowhere")
     with pytest.raises(FileNotFoundError, match=r"link\.ffr"):
         FileReader(tmp_path / "link.ffr")
@@ -148,8 +148,8 @@ def test_a_symlink_is_followed(sample_file: Path, sample_records: list[bytes]) -
         assert handmade.as_bytes(reader) == sample_records
 
 
-def test_a_file_without_read_permission_is_the_systems_error(sample_file: Path) -> None:
-    """In a child process without root's rights, because root may read every file."""
+def test_a_file_without_read_permission_raises_permission_error(sample_file: Path) -> None:
+    """Open the file in a child process without root's rights, because root may read every file."""
     sample_file.chmod(0)
     child = os.fork()
     if child == 0:
@@ -330,7 +330,7 @@ def test_unchecked_reading_returns_damaged_bytes(sample_file: Path, mode: str) -
         assert reader.read([1, 72, 2])[1].tobytes() == expected
 
 
-def test_damaged_records_are_found_one_by_one(sample_file: Path, mode: str) -> None:
+def test_find_damaged_lists_every_damaged_record(sample_file: Path, mode: str) -> None:
     data = bytearray(sample_file.read_bytes())
     with FileReader(sample_file) as reader:
         offsets = reader.get_offsets(0).tolist()
@@ -394,7 +394,7 @@ def test_a_reader_closed_by_another_thread_returns_right_records_or_raises_close
     when: str, sample_file: Path, sample_records: list[bytes], mode: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """The reader is closed just before or just after the batch is made."""
+    """Close the reader just before or just after its batch is made."""
     batch = Table.batch
     opened: list[FileReader] = []
 
@@ -481,7 +481,7 @@ def test_pending_reads_and_open_files_cannot_be_pickled_or_copied(
         assert handmade.as_bytes(reader.read([5, 6, 7])) == sample_records[5:8]
 
 
-def test_unpickling_a_reader_of_a_missing_file_is_file_not_found(sample_file: Path) -> None:
+def test_unpickling_a_reader_of_a_missing_file_raises_file_not_found(sample_file: Path) -> None:
     with FileReader(sample_file) as reader:
         dumped = pickle.dumps(reader)
     sample_file.unlink()
@@ -502,7 +502,7 @@ def test_failing_to_open_causes_no_errors_in_destructors(
 
 
 def test_more_shards_can_be_open_than_the_usual_limit_of_open_files(tmp_path: Path) -> None:
-    """In a separate process that starts with a soft limit of 1024."""
+    """Open 600 shards in a process that starts with a soft limit of 1024 open files."""
     for i in range(600):
         (tmp_path / f"{i:03d}.ffr").write_bytes(handmade.record_bytes([b"%d" % i]))
     script = (

@@ -25,7 +25,7 @@ from tests.support.modes import COPYING, MODES
 
 
 class TensorLike:
-    """A stand-in for a tensor, with the two things that numpy uses: a length and `__array__`."""
+    """A stand-in for a tensor, with a length and `__array__`, which numpy uses."""
 
     def __init__(self, *numbers: int) -> None:
         self._numbers = numbers
@@ -193,7 +193,7 @@ def test_an_index_out_of_range_is_an_error_that_names_the_file(tmp_path: Path) -
             assert str(raised.value) == said
         with pytest.raises(IndexError) as raised:
             reader.read_range(0, 99999)
-        due = f"range(0, 99999) is not within 0 to {reader.n}"
+        due = f"range(0, 99999) is not valid; read_range needs 0 <= start <= stop <= {reader.n}"
         assert str(raised.value) == f"{said.partition(': ')[0]}: {due}"
 
 
@@ -219,7 +219,7 @@ def test_indices_beyond_64_bits_are_out_of_range_like_any_other(
     [range(10**15), range(-(10**15), 0), range(2**70, 2**70 + 2), range(-(2**63) - 5, 0)],
     ids=str,
 )
-def test_endless_ranges_are_out_of_range_at_once(indices: range, sample_file: Path) -> None:
+def test_huge_ranges_are_out_of_range_at_once(indices: range, sample_file: Path) -> None:
     with FileReader(sample_file) as reader, pytest.raises(IndexError, match="73"):
         reader.read(indices)
 
@@ -502,7 +502,7 @@ def test_result_may_be_called_in_a_forked_child(
         assert handmade.as_bytes(pending.result()) == sample_records
 
 
-def test_a_damaged_record_is_reported_by_result(sample_file: Path, mode: str) -> None:
+def test_result_raises_the_error_of_a_damaged_record(sample_file: Path, mode: str) -> None:
     data = bytearray(sample_file.read_bytes())
     data[-1] ^= 1
     sample_file.write_bytes(data)

@@ -45,7 +45,7 @@ STORED_JOURNAL = bytes.fromhex(
     "efcdab8967452301"
     "e6157a93"
     "00000000"
-    "0100000000000000"  # one record was settled when the second was flushed
+    "0100000000000000"  # settled records: one, when the second was flushed
     "1f33cee5"
     "00000000"
     "0000000000000000"
@@ -311,7 +311,7 @@ def test_a_torn_journal_loses_only_the_records_being_flushed(cut: int, path: Pat
 
 
 def interrupt_second(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Make the second call of an `os` function from now on raise instead."""
+    """Make the second call of an `os` function raise InterruptedError."""
     plain, calls = getattr(os, name), iter(range(2))
 
     def interrupted(*args: object) -> Any:
@@ -338,8 +338,8 @@ def test_a_power_cut_loses_no_flushed_record(
 ) -> None:
     """Cut the power at one `moment`.
 
-    That is right after the last record, after its bytes were written, or before the last flush has
-    synced the journal.
+    "written" is right after the last `write_one`. "in the file" is after the buffer was written to
+    the file. "in the journal" is after the last journal entry was written and before its fsync.
     """
     chance = random.Random(seed)
     path = tmp_path_factory.mktemp("cut") / "long.ffr"
@@ -531,7 +531,7 @@ def test_no_room_for_the_finished_file_keeps_all_records(
 
 
 def test_a_journal_left_over_from_a_finished_file_is_ignored(path: Path) -> None:
-    """The journal is left over from a writer that was killed between its last two steps."""
+    """A writer killed between its last two steps leaves such a journal."""
     interrupted(path, RECORDS[:3])
     data_of(path).unlink()
     assert finish(path) == 0
@@ -573,7 +573,9 @@ def test_a_finished_file_takes_no_more_records(path: Path) -> None:
         CountError, match="already has all of its 7 records; pass a larger n or leave it out"
     ):
         again.write_one(b"more")
-    with pytest.raises(CountError, match="already has all of its 7 records"):
+    with pytest.raises(
+        CountError, match="already has all of its 7 records; pass a larger n to write it again"
+    ):
         again.append(memoryview(b"more"))
     again.close()
     with pytest.raises(ClosedError):
@@ -590,7 +592,7 @@ def test_a_closed_writer_of_a_finished_file_keeps_no_descriptor(end: str, path: 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_several_writers_find_a_finished_file_at_once(path: Path) -> None:
+def test_several_writers_may_open_a_finished_file_at_once(path: Path) -> None:
     finish(path, len(RECORDS))
     writers = [FileWriter(path, len(RECORDS), resumable=True) for _ in range(2)]
     assert [each.count for each in writers] == [len(RECORDS)] * 2

@@ -131,7 +131,9 @@ def test_only_records_that_the_disk_cannot_read_are_lost(
 def test_a_record_that_changes_during_the_copy_is_an_error_and_no_file_is_written(
     broken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_source.Recheck, "checksum", lambda *_: 1234)  # the first check passes
+    monkeypatch.setattr(
+        disk_source.Recheck, "checksum", lambda *_: 1234
+    )  # so the first check passes
     broken.write_bytes(handmade.sealed(1, [1234], [24]) + b"x")
     with pytest.raises(SampleChecksumError, match="record 0"):
         salvage_file(broken, tmp_path / "out.ffr")
@@ -150,18 +152,18 @@ def test_a_wrong_header_checksum_loses_nothing(broken: Path) -> None:
 
 @pytest.mark.parametrize("record", range(N))
 @pytest.mark.parametrize("value", [0, 109, 4000, 7_000_000, -1, 1 << 62])
-def test_a_wrong_offset_is_found_again(value: int, record: int, broken: Path) -> None:
+def test_a_wrong_offset_is_recovered(value: int, record: int, broken: Path) -> None:
     change(broken, OFFSETS + 8 * record, struct.pack("<q", value))
     _report, records = salvaged(broken)
     assert records == RECORDS
 
 
-def test_many_wrong_offsets_are_found_again(broken: Path) -> None:
+def test_many_wrong_offsets_are_recovered(broken: Path) -> None:
     change(broken, OFFSETS + 8, bytes(8 * 5))
     assert salvaged(broken)[1] == RECORDS
 
 
-def test_offsets_are_not_guessed_next_to_a_damaged_record(broken: Path) -> None:
+def test_a_wrong_offset_next_to_a_damaged_record_is_not_guessed(broken: Path) -> None:
     change(broken, OFFSETS + 8 * 3, bytes(8))
     spoil(broken, 2)
     report, records = salvaged(broken)
@@ -188,7 +190,7 @@ def test_a_damaged_stored_checksum_is_not_corrected_without_proof(broken: Path) 
 
 @pytest.mark.parametrize("count", [0, 1, N - 1, N + 1, 1000, -1, 1 << 39, 1 << 60])
 @pytest.mark.parametrize("gap", [0, 100, 4096 * 3 + 8])
-def test_a_wrong_count_is_found_again(count: int, gap: int, tmp_path: Path) -> None:
+def test_a_wrong_count_is_recovered(count: int, gap: int, tmp_path: Path) -> None:
     path = handmade.write_records(tmp_path / "count.ffr", RECORDS, gap)
     change(path, 4, struct.pack("<q", count))
     report, records = salvaged(path)
@@ -252,7 +254,7 @@ def test_an_empty_file_is_salvaged_to_an_empty_file(tmp_path: Path) -> None:
 
 
 def test_records_that_overlap_are_not_multiplied(tmp_path: Path) -> None:
-    """The header is forged: each of its records is nearly the whole file."""
+    """The header is forged: its offsets go back and forth, so many records are the same bytes."""
     path = tmp_path / "bomb.ffr"
     content = random.Random(1).randbytes(1000)
     offsets = [12 + 12 * 40, 12 + 12 * 40 + 1000] * 20
@@ -305,7 +307,7 @@ def test_any_damage_loses_only_the_damaged_records(
         assert header_too
         return
     assert report.records == len(records) or header_too
-    if report.records != len(records):  # the count is lost: still only written records
+    if report.records != len(records):  # the count is lost, but no record may be invented
         assert all(record in records for record in found)
         return
     kept = [i for i in range(len(records)) if i not in lost(report)]
@@ -350,7 +352,7 @@ def test_a_damaged_journal_entry_loses_its_record_and_the_next(tmp_path: Path) -
 
 
 def test_a_damaged_journal_entry_of_an_empty_record_loses_nothing(tmp_path: Path) -> None:
-    """The bytes between its neighbours are exactly the next record."""
+    """The bytes between the two known borders are exactly the next record."""
     path = unfinished(tmp_path / "long.ffr")
     change(path.with_name(path.name + ".journal"), 64 + 16, b"\xff\xff")
     assert salvaged(path)[1] == RECORDS[:5]

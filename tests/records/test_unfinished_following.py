@@ -126,7 +126,7 @@ def test_the_time_limit_starts_again_with_each_record(
         *[event for record in RECORDS for event in (lambda: None, add(writer, record))],
         writer.close,
     )
-    # The second pause ends at 0.003 s: with one limit in all, the third record would be too late.
+    # The first record comes after 0.003 s. The second takes as long: too long for one limit in all.
     found = follow(path).iterate(follow=True, timeout=0.004)
     assert handmade.as_bytes(found) == RECORDS
     assert clock.now > 0.004

@@ -1,4 +1,4 @@
-"""Read the file of a resumable writer while the writer continues or is killed at any call."""
+"""Read the file of a resumable writer while it works, and after it is killed at any call."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ LAST: dict[str, list[bytes]] = {
     "flushed": RECORDS[:5], "finished": RECORDS, "finished, then another started": RECORDS,
     "given up": [], "started again": [],
 }  # fmt: skip
-"""Records that a reader sees in the end if it saw the first ones. Empty: those are gone."""
+"""Records that a reader sees after the event if it saw the first four before. Empty: the first four
+are gone."""
 
 
 class Race:
@@ -96,19 +97,19 @@ class Race:
 def test_a_journal_started_while_a_reader_opens_is_not_mixed_with_the_old_one(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file exists before its journal is started. Until then an older journal may exist."""
+    """A writer makes its file first, then starts its journal. An older journal may still exist."""
     others = [b"something else", b"x" * 5000, b""]
     start = Journal.start
     finds: list[tuple[bool, list[bytes]]] = []
 
     def start_while_a_reader_opens(journal: Journal, n: int | None, begin: int) -> None:
-        def go_on() -> None:
+        def start_and_add() -> None:
             start(journal, n, begin)
             data_of(path).write_bytes(bytes(begin) + b"".join(others))
             ends = itertools.accumulate(map(len, others), initial=begin)
             journal.add(list(ends)[1:], [zlib.crc32(each) for each in others])
 
-        race = Race(at, go_on)
+        race = Race(at, start_and_add)
         reader = race.run(lambda: follow(path))
         finds.append((race.calls > at, all_of(reader)))
         reader.refresh()
@@ -227,7 +228,8 @@ def test_a_reader_survives_killed_writers_and_sees_all_records_in_the_end(
     n: int | None, count: int, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(atomic_file, "SMALL_BUFFER", 16 << 10)
-    monkeypatch.setattr(os, "fsync", lambda _fd: None)  # not needed: a kill loses no written data
+    # Without fsync, for speed: a kill loses no written data.
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)
 
     def work(tell: Callable[[int], None]) -> None:
         write_resumably(path, n, tell)
@@ -288,7 +290,7 @@ def test_a_process_follows_a_writer_that_is_killed_and_restarted_at_random(
         write_resumably(path, n, lambda _: None)
 
     seed = random.randrange(1 << 32)
-    print(f"seed {seed}")  # to repeat these moments; the next run has others
+    print(f"seed {seed}")  # shown if the test fails, to repeat these moments
     chance = random.Random(seed)
     try:
         for _ in range(count):

@@ -304,7 +304,7 @@ def test_opening_an_unfinished_file_normally_is_an_error_that_names_the_option(
     assert raised.value.filename == os.fspath(path)
 
 
-def test_unfinished_error_without_a_journal(path: Path) -> None:
+def test_unfinished_error_if_the_journal_is_missing(path: Path) -> None:
     interrupted(path, RECORDS)
     reader = follow(path)
     journal_of(path).unlink()
@@ -446,7 +446,7 @@ def test_changed_error_when_seen_records_are_cut_off(path: Path) -> None:
     writer.flush()
     writer._file.abandon()
     reader, unaware = follow(path), follow(path)
-    unaware._growing._attempt._n = 4  # type: ignore[union-attr] # has not seen the last three
+    unaware._growing._attempt._n = 4  # type: ignore[union-attr] # as if it had not seen the last three
     os.truncate(journal_of(path), 64 + 16 * 5)
     with pytest.raises(ChangedError, match=r"partial: .* cut off .* from record 4 on"):
         reader.refresh()
@@ -454,7 +454,7 @@ def test_changed_error_when_seen_records_are_cut_off(path: Path) -> None:
     assert all_of(unaware) == RECORDS[:5]
     with FileWriter(path, resumable=True) as again:
         assert again.count == 5
-        again.write(RECORDS[7:])  # other records in the place of the seen ones
+        again.write(RECORDS[7:])  # other records in place of those that `reader` has seen
         again.flush()
         with pytest.raises(ChangedError, match="cut off"):
             reader.refresh()

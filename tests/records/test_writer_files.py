@@ -1,4 +1,4 @@
-"""`FileWriter` and its file: when it appears, failures, full disks, forks."""
+"""`FileWriter` and its file: the moment it appears, failures, full disks and forks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.writing import (
     without_tmpfile,
 )
 
-# These tests need no disk: tests/atomic/test_file.py covers disk behaviour.
+# In memory: tests/atomic/test_file.py covers real disks.
 pytestmark = [pytest.mark.in_memory, pytest.mark.usefixtures("_no_writer_is_left_open")]
 
 
@@ -416,7 +416,7 @@ print("fine")
 
 @pytest.mark.parametrize("n", ["40", "None"])
 @pytest.mark.parametrize("limit", [1_000, 1_000_000, 3_999_999])
-def test_a_file_above_the_size_limit_is_a_no_room_error(limit: int, n: str, target: Path) -> None:
+def test_a_file_above_the_size_limit_raises_no_room_error(limit: int, n: str, target: Path) -> None:
     out, err = handmade.python(NO_ROOM, str(target.parent), n, str(limit)).communicate()
     assert out == "no room\nfine\n", err
     assert untouched(target)
@@ -425,7 +425,7 @@ def test_a_file_above_the_size_limit_is_a_no_room_error(limit: int, n: str, targ
 @pytest.mark.parametrize(
     ("size", "n"), [("1m", "40"), ("3m", "40"), ("1m", "None"), ("5m", "None")]
 )
-def test_a_full_disk_is_a_no_room_error(size: str, n: str, tmp_path: Path) -> None:
+def test_a_full_disk_raises_no_room_error(size: str, n: str, tmp_path: Path) -> None:
     """Use a small tmpfs, in a mount namespace that ends with its process.
 
     5 MiB have room for the records, but not for a second copy with a header.
@@ -445,13 +445,12 @@ def test_a_full_disk_is_a_no_room_error(size: str, n: str, tmp_path: Path) -> No
         capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     assert done.stdout == "no room\nfine\n", done.stderr
-    assert (
-        tmp_path / "target.ffr"
-    ).read_bytes() == OLD  # the mount was only in the other namespace
+    # The mount was only in the other namespace.
+    assert (tmp_path / "target.ffr").read_bytes() == OLD
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_no_room_for_a_new_file_is_a_no_room_error(
+def test_no_room_for_a_new_file_raises_no_room_error(
     code: int, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: str, *_args: object) -> int:
@@ -464,8 +463,8 @@ def test_no_room_for_a_new_file_is_a_no_room_error(
     assert untouched(target)
 
 
-def test_a_full_disk_while_a_stream_is_copied_is_a_no_room_error(target: Path) -> None:
-    """In a child process, because the limit cannot be removed again."""
+def test_a_full_disk_while_a_stream_is_copied_raises_no_room_error(target: Path) -> None:
+    """Set the limit in a child process, because it cannot be removed again."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -566,7 +565,7 @@ def test_a_dropped_writer_whose_folder_was_removed_prints_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This happens to a shard when packing is interrupted and the folder of shards is removed."""
-    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # not pytest's
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # instead of pytest's
     (tmp_path / "folder").mkdir()
     writer = FileWriter(tmp_path / "folder" / "target.ffr", 1)
     writer.write_one(b"all there")
@@ -579,7 +578,7 @@ def test_a_dropped_writer_whose_folder_was_removed_prints_nothing(
 
 @pytest.mark.parametrize("n", [2, None])
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_dropped_writer_that_may_lack_records_discards_the_file(
+def test_a_dropped_writer_without_all_records_discards_the_file(
     n: int | None, target: Path
 ) -> None:
     writer = FileWriter(target, n)

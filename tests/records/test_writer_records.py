@@ -24,7 +24,7 @@ from ffrecord import FileWriter
 from tests.support import handmade
 from tests.support.writing import Pattern, read_all, without_insert_range, without_tmpfile
 
-# These tests need no disk: tests/atomic/test_file.py covers disk behaviour.
+# In memory: tests/atomic/test_file.py covers real disks.
 pytestmark = [pytest.mark.in_memory, pytest.mark.usefixtures("_no_writer_is_left_open")]
 
 
@@ -319,7 +319,7 @@ def test_a_non_blocking_stream_does_not_cut_its_record_short(tmp_path: Path) -> 
 def test_an_interrupted_write_leaves_no_bytes_in_the_file(
     n: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C comes during a large write(2): some of the bytes are already in the file."""
+    """Interrupt a write after half of the bytes are in the file, as Ctrl-C may."""
     with FileWriter(tmp_path / "k.ffr", n) as writer:
         writer.write_one(b"before")
         file = writer._file

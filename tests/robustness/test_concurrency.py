@@ -1,4 +1,4 @@
-"""One reader used by many threads and processes at once, also without free AIO contexts."""
+"""Use one reader from many threads and processes at once, also without free AIO contexts."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_closing_in_one_thread_does_not_disturb_reads_in_others(
 def test_parent_and_forked_children_read_at_the_same_time(
     reader: FileReader, records: list[bytes]
 ) -> None:
-    assert all_right(reader, records, 0, 3)  # contexts, slabs and helpers exist before the fork
+    assert all_right(reader, records, 0, 3)  # make contexts, slabs and helpers before the fork
     children = [
         fork(lambda seed=seed: all_right(reader, records, seed, 40))  # type: ignore[misc]
         for seed in range(1, 4)
@@ -226,7 +226,7 @@ def test_a_process_forked_by_multiprocessing_uses_the_inherited_reader(
 
 @pytest.fixture
 def no_contexts_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use up fs.aio-max-nr while the test runs."""
+    """Use up all AIO contexts (fs.aio-max-nr) while the test runs."""
     if aio._lib is None:
         pytest.skip("libaio is not installed")
     monkeypatch.setattr(aio, "contexts", aio.ContextPool())
@@ -247,7 +247,7 @@ def no_contexts_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_contexts_left")
-def test_with_io_setup_exhausted_reads_are_right(path: Path, records: list[bytes]) -> None:
+def test_reads_are_right_without_free_contexts(path: Path, records: list[bytes]) -> None:
     """All modes are in one test, because the kernel needs a second to free so many contexts."""
     for mode, cached in itertools.product(MODES, [True, False]):
         with FileReader(path, mode=mode) as reader:

@@ -1,7 +1,7 @@
 """Kill every job that makes files at many moments.
 
-After a kill the target is missing, old or new, but never in between. A second run completes the job
-and removes all leftovers. `test_kills` tests jobs that can be resumed.
+After a kill the target is missing, or it is the old or the new one, whole. A second run completes
+the job and removes all leftovers. `test_kills` tests appending, resuming and salvaging.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
 def _small_and_fast_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use small steps, and no fsync: a kill loses nothing that was passed to the kernel.
 
-    `test_power_cuts` tests the losses of a power cut.
+    `test_power_cuts` tests power cuts.
     """
     jobs.use_small_steps(monkeypatch)
     monkeypatch.setattr(os, "fsync", lambda _fd: None)
@@ -68,8 +68,7 @@ class Trial:
     def finished(self) -> tuple[Content, int]:
         """Return the result of the job and the number of its calls.
 
-        Also check after each call that the target is old or new, and never old again once it was
-        new.
+        Also check after each call that the target is old or new. Once it is new, it must stay new.
         """
         old = self.prepare()
         kills.run(self.work, None)
@@ -101,7 +100,7 @@ def trial(
 
 
 def each(trials: list[Job], short: int, long: int) -> pytest.MarkDecorator:
-    """Parametrize a test with jobs and with the number of kills, short and long."""
+    """Parametrize a test with jobs and numbers of kills: `short`, and `long` for long runs."""
     every = [
         pytest.param(job, count, id=f"{job}-{count}", marks=pytest.mark.long if is_long else [])
         for job in trials
@@ -129,21 +128,21 @@ def kill_at_points(trial: Trial, count: int, *, all_of_them: bool) -> None:
 
 
 @each(WRITING + PACKING, SHORT, LONG)
-def test_a_killed_writer_or_packer_leaves_no_target_the_old_or_the_new_one(
+def test_a_killed_writer_or_packer_leaves_the_old_or_the_new_target_or_none(
     trial: Trial, count: int
 ) -> None:
     kill_at_points(trial, count, all_of_them=True)
 
 
 @each(OTHERS, SHORT, LONG)
-def test_any_other_killed_job_leaves_no_target_the_old_or_the_new_one(
+def test_any_other_killed_job_leaves_the_old_or_the_new_target_or_none(
     trial: Trial, count: int
 ) -> None:
     kill_at_points(trial, count, all_of_them=False)
 
 
 @each(EVERY, FEW, MANY)
-def test_a_kill_at_a_random_time_leaves_no_target_the_old_or_the_new_one(
+def test_a_kill_at_a_random_time_leaves_the_old_or_the_new_target_or_none(
     trial: Trial, count: int
 ) -> None:
     old = trial.prepare()
@@ -153,13 +152,13 @@ def test_a_kill_at_a_random_time_leaves_no_target_the_old_or_the_new_one(
     new = trial.found()
     for _ in range(count):
         seed = random.randrange(1 << 32)
-        print(f"{trial.job}: seed {seed}")  # to repeat this moment; the next run has others
+        print(f"{trial.job}: seed {seed}")  # shown if the test fails, to repeat this moment
         old = trial.prepare()
 
         def look(old: Content = old) -> None:
             assert trial.job.leaves(trial.found(), old, new)
 
-        # A result made in several steps cannot be checked atomically during the run.
+        # Check during the run only if the target changes in one step.
         meanwhile = look if trial.job.leaves is jobs.old_or_new else lambda: None
         kills.run_for(random.Random(seed).uniform(0, 1.2 * seconds), trial.work, meanwhile)
         look()
@@ -205,7 +204,7 @@ BEFORE = {
 @pytest.mark.parametrize("count", [SHORT, pytest.param(LONG, marks=pytest.mark.long)])
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("before", [{}, BEFORE], ids=["over nothing", "over files"])
-def test_a_killed_extraction_leaves_whole_files_and_the_next_one_no_leftovers(
+def test_a_killed_extraction_leaves_whole_files_and_the_next_one_removes_leftovers(
     before: dict[str, bytes],
     named: bool,
     count: int,
@@ -213,7 +212,7 @@ def test_a_killed_extraction_leaves_whole_files_and_the_next_one_no_leftovers(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every file with its final name is whole. Some runs are killed twice in a row."""
+    """Kill extractions, some twice in a row. Every file with its final name is whole."""
     if named:
         jobs.without_tmpfile(monkeypatch)
     place = tmp_path / "place"
@@ -249,7 +248,7 @@ def test_a_killed_extraction_leaves_whole_files_and_the_next_one_no_leftovers(
         if before:
             assert (place / "mine").read_bytes() == before["mine"]
             (place / "mine").unlink()
-        # Extraction does not change the mode of a folder that is not empty.
+        # Extraction keeps the mode of a folder that is not empty.
         shutil.copymode(sources.tree, place)
         assert without_folder_times(place) == without_folder_times(sources.tree), point
     assert litter or not named  # otherwise the test proves nothing

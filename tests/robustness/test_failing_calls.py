@@ -1,4 +1,4 @@
-"""Bugs that `tests/robustness/faults` has found: one test each, without its preload library."""
+"""Bugs that `tests/robustness/faults` found: one test each, without its library for faults."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_journal_whose_header_is_written_in_pieces_is_whole(
 
 
 def test_a_failed_append_does_not_keep_the_file_locked(tmp_path: Path) -> None:
-    """A kept exception keeps the objects in its traceback alive, including open files."""
+    """The kept exceptions keep open files alive, through the objects in their tracebacks."""
     path = handmade.write_records(tmp_path / "damaged.ffr", RECORDS)
     archives.flip(path, -1)
     kept = []
@@ -125,7 +125,7 @@ def test_reads_are_repeated_if_the_kernel_does_not_report_their_completion(
     cold = ColdReads(SourceSet([str(path)], direct=True))
     monkeypatch.setattr(aio, "_io_getevents", lambda *_args: -errno.EINVAL)
     spans = {number: (number * 100_001, 50_000) for number in range(9)}
-    for turn in range(2):  # the second time there is no AIO context from the start
+    for turn in range(2):  # in the second turn no AIO context is left from the start
         for number, (begin, length) in spans.items():
             cold.add(number, 0, begin, length)
         cold.submit()

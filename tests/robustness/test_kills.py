@@ -1,6 +1,6 @@
 """Kill append, resume and salvage at many moments.
 
-The file is then old or new, and no flushed record is lost.
+After each kill the file is the old or the new one, and no flushed record is lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def litter(folder: Path, name: str) -> list[str]:
-    """Return the names beside a file, except temporary files that nothing reads."""
+    """Return the names beside a file, except its temporary files, which are allowed."""
     temporary = f".{name}."
     return [
         each for each in os.listdir(folder)
@@ -75,7 +75,7 @@ def write_resumably(path: Path, n: int | None, tell: Callable[[int], None]) -> N
 
 
 def resumed(path: Path, n: int | None, flushed: int) -> int:
-    """Return how many records a new writer finds; check that they are right and complete."""
+    """Return how many records a new writer finds. Check them all."""
     with FileWriter(path, n, resumable=True) as writer:
         there = writer.count
         assert there >= flushed
@@ -110,7 +110,7 @@ def test_a_killed_resumable_writer_loses_no_flushed_record(
         assert killed, point
         if path.read_bytes() == old:
             found.add(resumed(path, n, flushed))
-            # The second writer may be killed too, earlier or later than the first.
+            # Kill the second writer too, earlier or later than the first.
             again = Point(number * 7 % (calls // 2), kills.WHEN[number % 3])
             flushed = max(flushed, kills.run(work, again)[0])
         if path.read_bytes() == old:
@@ -118,7 +118,7 @@ def test_a_killed_resumable_writer_loses_no_flushed_record(
             write_resumably(path, n, lambda _: None)
             assert litter(tmp_path, path.name) == [], point
         assert handmade.records_in(path.read_bytes()) == ADDED, point
-        # Leftovers of a finished file are removed by the next writer.
+        # The next writer removes the leftovers of a finished file.
         if left := litter(tmp_path, path.name):
             assert {os.path.splitext(each)[1] for each in left} <= {".partial", ".journal"}, point
             write_resumably(path, n, lambda _: None)

@@ -1,4 +1,4 @@
-"""Descriptors, AIO contexts and memory do not grow, however long a reader is used.
+"""Check that descriptors, AIO contexts and memory do not grow, however long a reader is used.
 
 AIO contexts are counted in /proc/self/maps, not in fs.aio-nr, which the whole machine shares.
 """
@@ -40,7 +40,7 @@ class Use:
 
     def expect_flat_since(self, before: Use, slack: int) -> None:
         assert self.descriptors == before.descriptors
-        assert self.contexts <= before.contexts + 2  # one for each batch in flight
+        assert self.contexts <= before.contexts + 2  # the tests have at most two batches in flight
         assert self.memory - before.memory < slack
 
 

@@ -1,6 +1,6 @@
 """Cut the power of every job that makes files, at each change of a name.
 
-Then the target is missing, old or new. Once the job has ended, it is always new.
+After each cut the target is missing, old or new. Once the job has ended, the target is new.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
 
 
 @pytest.mark.parametrize("job", JOBS, ids=str)
-def test_a_power_cut_leaves_the_old_or_new_target_and_the_new_one_once_the_job_has_ended(
+def test_a_power_cut_leaves_the_old_or_new_target_and_after_the_job_the_new_one(
     job: Job, sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs.use_small_steps(monkeypatch)
