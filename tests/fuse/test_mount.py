@@ -550,7 +550,7 @@ def test_without_fusermount3_only_root_can_mount(
     monkeypatch.setenv("PATH", str(tmp_path))
     error = refusal("a", folder)
     assert error.errno == errno.ENOENT
-    assert "fusermount3 is missing, and only root can do this without it; install" in str(error)
+    assert "fusermount3 is missing, and only root can mount and unmount without it; install" in str(error)
 
 
 @pytest.mark.usefixtures("an_ordinary_user")
