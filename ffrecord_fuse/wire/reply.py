@@ -171,9 +171,8 @@ def _heads(listing: Listing, dtype: np.dtype[np.void], *, plus: bool) -> npt.NDA
     heads["name_length"] = listing.lengths
     heads["kind"] = listing.modes >> 12
     if plus:
-        heads["nodeid"] = np.where(
-            listing.dots, 0, numbers
-        )  # 0: the kernel does not count a lookup
+        # With nodeid 0, the kernel does not count a lookup of "." or "..".
+        heads["nodeid"] = np.where(listing.dots, 0, numbers)
         heads["entry_valid"] = heads["attr_valid"] = abi.FOREVER
         heads["ino"] = numbers
         heads["size"] = listing.sizes

@@ -108,7 +108,7 @@ def environment() -> dict[str, str]:
 
 
 def python(module: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run `python -m MODULE …`. Return when all processes, even a daemon, have closed the output."""
+    """Run `python -m MODULE …`. Return when all processes, even daemons, have closed the output."""
     return subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)], env=environment(),
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=PATIENCE,
