@@ -57,7 +57,7 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def damage_lines(log: Path) -> list[str]:
-    return [line for line in log.read_text().splitlines() if "damaged" in line]
+    return [line for line in log.read_text().splitlines() if " damaged: " in line]
 
 
 @pytest.mark.parametrize(
