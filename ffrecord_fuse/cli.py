@@ -1,6 +1,6 @@
-"""The command `ffrecord-fuse ARCHIVE MOUNTPOINT -o OPTIONS`, which mount(8) and fstab run.
+"""The command `ffrecord-fuse ARCHIVE MOUNTPOINT -o OPTIONS`.
 
-mount -t fuse.ffrecord-fuse photos.ffr /mnt/photos -o allow_other
+mount(8) runs it for `mount -t fuse.ffrecord-fuse photos.ffr /mnt/photos` and for lines of fstab.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ def run(
     given: argparse.Namespace, caller: Caller | None = None, *, program: str = "ffrecord",
     by_mount8: bool = False,
 ) -> int:  # fmt: skip
-    """Mount as the command line says. Warnings begin with the name of the `program`."""
+    """Mount as the command line says.
+
+    Warnings begin with the name of the `program`. `by_mount8` permits the words that mount(8) adds.
+    """
     words = list(given.options)
     for name in ("workers", "backend", "log"):
         value = getattr(given, name)
