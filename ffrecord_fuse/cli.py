@@ -52,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("archive", metavar="ARCHIVE",
         help="a packed folder, or the folder of its shards")  # fmt: skip
     parser.add_argument("mountpoint", metavar="MOUNTPOINT",
-        help="an empty folder, or /dev/fd/N for a mounted /dev/fuse that was passed in",
+        help="an empty folder, or /dev/fd/N if another program mounted /dev/fuse and passed on its "
+        "descriptor N",
     )  # fmt: skip
     parser.add_argument("-f", "--foreground", action="store_true",
         help="stay in the foreground and log to standard error")  # fmt: skip
@@ -62,9 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and options of mount(8) such as noexec",
     )  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N",
-        help="number of processes that serve the mount")  # fmt: skip
-    parser.add_argument("--backend", choices=BACKENDS, help="default: native")
-    parser.add_argument("--log", metavar="FILE", help="log file; default: syslog")
+        help="number of processes that serve the mount (default: half of the cores, at most 4)",
+    )  # fmt: skip
+    parser.add_argument("--backend", choices=BACKENDS,
+        help="native (the default), or fusepy, which uses libfuse and is slower")  # fmt: skip
+    parser.add_argument("--log", metavar="FILE", help="log file (default: syslog)")
 
 
 def run(

@@ -54,6 +54,7 @@ MAX_RECORDS = 1 << 40
 # to 12 read as a plausible count.
 PROGRAMS = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe")
 
+_PASS_ANOTHER = "pass a file that FileWriter, pack_folder or `ffrecord pack` has written"
 _COPY_OR_SALVAGE = "copy the file again, or save its whole records with `ffrecord salvage`"
 
 
@@ -93,8 +94,7 @@ def parse_prefix(path: str, prefix: bytes, size: int) -> int:
     crc, n = PREFIX.unpack(prefix)
     if not 0 <= n <= MAX_RECORDS:
         raise NotFFRecordError(
-            f"{path}: not an FFRecord file (its header would claim {n} records); pass a file that "
-            "FileWriter, pack_folder or `ffrecord pack` has written"
+            f"{path}: not an FFRecord file (its header would claim {n} records); {_PASS_ANOTHER}"
         )
     if crc == 0 and n == 0:
         what = f"{path}: never finished: its writer was not closed; run the writer again"
@@ -104,7 +104,9 @@ def parse_prefix(path: str, prefix: bytes, size: int) -> int:
         )
     if header_size(n) > size:
         if prefix.startswith(PROGRAMS):
-            raise NotFFRecordError(f"{path}: not an FFRecord file, but a program or library")
+            raise NotFFRecordError(
+                f"{path}: not an FFRecord file, but a program or library; {_PASS_ANOTHER}"
+            )
         other = "" if path.endswith(".ffr") else ", or not an FFRecord file"
         raise TruncatedError(
             f"{path}: truncated{other}: the header of {n} records needs {header_size(n)} bytes, "
