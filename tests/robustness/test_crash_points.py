@@ -129,21 +129,21 @@ def kill_at_points(trial: Trial, count: int, *, all_of_them: bool) -> None:
 
 
 @each(WRITING + PACKING, SHORT, LONG)
-def test_a_killed_writer_or_packer_leaves_no_target_the_old_or_the_new_one(
+def test_a_killed_writer_or_packer_leaves_the_old_or_new_target_or_none(
     trial: Trial, count: int
 ) -> None:
     kill_at_points(trial, count, all_of_them=True)
 
 
 @each(OTHERS, SHORT, LONG)
-def test_any_other_killed_job_leaves_no_target_the_old_or_the_new_one(
+def test_any_other_killed_job_leaves_the_old_or_new_target_or_none(
     trial: Trial, count: int
 ) -> None:
     kill_at_points(trial, count, all_of_them=False)
 
 
 @each(EVERY, FEW, MANY)
-def test_a_kill_at_a_random_time_leaves_no_target_the_old_or_the_new_one(
+def test_a_kill_at_a_random_time_leaves_the_old_or_new_target_or_none(
     trial: Trial, count: int
 ) -> None:
     old = trial.prepare()
@@ -205,7 +205,7 @@ BEFORE = {
 @pytest.mark.parametrize("count", [SHORT, pytest.param(LONG, marks=pytest.mark.long)])
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("before", [{}, BEFORE], ids=["over nothing", "over files"])
-def test_a_killed_extraction_leaves_whole_files_and_the_next_one_no_leftovers(
+def test_a_killed_extraction_leaves_whole_files_and_the_next_one_removes_leftovers(
     before: dict[str, bytes],
     named: bool,
     count: int,
