@@ -30,7 +30,7 @@ from ffrecord.dataset.writer import DatasetWriter
 from ffrecord.errors import ClosedError, DatasetError, MissingShardWarning, SpecError
 from ffrecord.records.fingerprints import combined
 
-# Numbers only as the writer spells them: otherwise two folders could be the same shard.
+# Only the writer's spelling of a number: with others, two folders could be the same shard.
 SHARD_NAME = r"[0-9]{6}|[1-9][0-9]{6,18}"
 
 
