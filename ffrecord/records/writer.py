@@ -39,6 +39,7 @@ from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
 from ffrecord.records import draft
 from ffrecord.records.draft import Draft
+from ffrecord.text import counted
 
 COPY_CHUNK = 1 << 20  # bytes read from a file object at a time
 SHOWN = 30  # characters of a text that an error repeats
@@ -237,7 +238,7 @@ class FileWriter(Finishing):
                 if self._resumable:
                     kept = "resume to write the rest"
                 raise CountError(
-                    f"{self._path}: {written} records were written, {announced} were announced; "
+                    f"{self._path}: {counted(written, 'record')} written, but {announced:,} announced; "
                     f"{kept}"
                 )
             if not self._is_finished:
