@@ -238,8 +238,8 @@ class FileWriter(Finishing):
                 if self._resumable:
                     kept = "resume to write the rest"
                 raise CountError(
-                    f"{self._path}: {counted(written, 'record')} written, but {announced:,} announced; "
-                    f"{kept}"
+                    f"{self._path}: {counted(written, 'record')} written, "
+                    f"but {announced:,} announced; {kept}"
                 )
             if not self._is_finished:
                 with self._writing():
