@@ -101,13 +101,15 @@ def test_the_option_unfinished_changes_nothing_for_a_finished_file(file: Path) -
         assert run(command, file, *more, "--unfinished").stdout == due != b""
 
 
-@pytest.mark.parametrize("command", [["info"], ["cat", "--record", "0"], ["verify"], ["ls"]])
+@pytest.mark.parametrize(
+    "command", [["info"], ["cat", "--record", "0"], ["verify"], ["ls"], ["convert", "out.tar"]]
+)
 def test_an_unfinished_file_is_not_found_without_the_option_that_the_error_names(
     command: list[str], unfinished: Path
 ) -> None:
     result = run(command[0], unfinished, *command[1:])
     assert result.returncode == 13
-    said = f"{unfinished}: ", "not finished", "`ffrecord info --unfinished` shows"
+    said = f"{unfinished}: ", "not finished", "`ffrecord info --unfinished` shows", "salvage"
     (line,) = (result.stderr + result.stdout).decode().splitlines()
     assert all(each in line for each in said)
 
