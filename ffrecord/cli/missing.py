@@ -18,7 +18,7 @@ from ffrecord.archive.names import to_bytes, to_text
 from ffrecord.terminal import nearest
 
 MOST_COMPARED = 10_000
-"""Most names in a folder that are compared with a misspelled one. Comparing takes 0.2 s."""
+"""Most names in a folder that are compared with a misspelled one. Comparing takes up to 0.4 s."""
 
 MOST_PARTS = 64
 """Most names at the start of a path that are left out, one after the other, to find the rest."""
