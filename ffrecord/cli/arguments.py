@@ -226,7 +226,7 @@ def _extract(parser: argparse.ArgumentParser) -> None:
 def _convert(parser: argparse.ArgumentParser) -> None:
     assert parser.description is not None
     # argparse would print "SRC… DST [SRC… DST ...]".
-    parser.usage = "%(prog)s [options] SRC… DST"
+    parser.usage = "%(prog)s [options] SRC [SRC ...] DST"
     names = [*FORMATS, "webdataset"]
     parser.description += f"\nFormats:\n  {', '.join(names[:7])},\n  {', '.join(names[7:])}"
     parser.add_argument("paths", nargs="+", metavar=SOURCES_AND_TARGET,
