@@ -68,14 +68,20 @@ def read_tree(
     Such an index has no attributes. Files and folders get the owner and the time of the archive,
     and are read-only.
     """
-    start = len(LEGACY_MAGIC)
     owned = (archive.st_uid, archive.st_gid, archive.st_mtime_ns)
-    entries = scan(record, start, most_entries)
-    tree = arrange(entries, record_sizes, owned) if entries else None
+    tree = _scanned(record, record_sizes, owned, most_entries)
     if tree is None:
-        structure = parse(path, record, start, most_entries)
+        structure = parse(path, record, len(LEGACY_MAGIC), most_entries)
         tree = tree_of(path, structure, record_sizes.tolist(), owned)
     return tree
+
+
+def _scanned(
+    record: Raw, record_sizes: Ints, owned: tuple[int, int, int], most_entries: int
+) -> Tree | None:
+    """Return the tree of an index record that looks as the original writes it, otherwise None."""
+    entries = scan(record, len(LEGACY_MAGIC), most_entries)
+    return arrange(entries, record_sizes, owned) if entries else None
 
 
 def tree_of(

@@ -1,9 +1,9 @@
 """A fast scan of the index that the original FFRecord writes.
 
 The original pickles nested OrderedDicts with Python's pickler, so the opcodes of a file always look
-alike: a text, its number in the memo, an integer. numpy computes for every byte of the pickle
-whether such a group of opcodes begins there, and how long the group is. Then a loop goes from group
-to group, one step for each file. Only the opcodes of folders are taken one by one.
+alike: a text, its number in the memo, an integer. numpy finds every byte at which such a group of
+opcodes may begin, and where the group would end. Where one group ends and the next begins, they are
+a run of files. A loop then goes from run to run; only the opcodes of folders are taken one by one.
 
 The scan raises no errors. It declines every pickle that differs from the original's pickles, even
 if the difference does no harm; `legacy` then interprets that pickle opcode by opcode. So the scan
@@ -89,7 +89,7 @@ class Entries:
 
 
 class _UnusualError(Exception):
-    """The pickle is not one of the original's, or is too unusual for a scan."""
+    """The original does not write such a pickle, or hardly ever."""
 
 
 def scan(raw: bytes | bytearray, start: int, most_entries: int) -> Entries | None:
@@ -107,10 +107,10 @@ def scan(raw: bytes | bytearray, start: int, most_entries: int) -> Entries | Non
 
 
 class _Walk:
-    """The way through a pickle. It finds the place of each entry, and which folder contains it.
+    """One pass over a pickle, which finds the place and the folder of each entry.
 
-    Entries that follow each other are kept as runs: the first entry, and the one after the last. A
-    folder is a run of its own.
+    A run of entries is a pair of numbers: its first entry, and the entry after its last. A folder
+    is a run of its own.
     """
 
     def __init__(self, data: bytes, most_entries: int) -> None:
@@ -120,7 +120,7 @@ class _Walk:
         self.data = data
         self.places = array("q")  # of the opcode that pushes the name of each entry
         self.folders = array("q")  # entries that are folders
-        self.runs: list[tuple[int, int, int]] = []  # runs with the folder that contains them
+        self.runs = array("q")  # three numbers each: a run, and the folder that contains it
         puts = [group for group in range(1, 5) if header.group(group)]
         self.puts = array("q", map(header.start, puts))  # places of all puts but those of names
         self._opening = (b"h" + bytes([puts.index(3)]), b")", b"R")  # fetch the class, and call it
@@ -205,7 +205,7 @@ class _Walk:
         return at + _PUT_SIZES[data[at]]
 
     def _after_frame(self, at: int) -> int:
-        """Return where the next opcode is that is not the begin of a frame."""
+        """Return the place itself, or the place behind the frame's header that begins there."""
         if self.data[at] != _FRAME:
             return at
         begin = at + _FRAME_BYTES
@@ -234,7 +234,7 @@ class _Walk:
         if folder not in self._is_folder or (marks and marks[-1] > place):
             raise _UnusualError
         for first, stop in stack[place:]:
-            self.runs.append((first, stop, folder))
+            self.runs.extend((first, stop, folder))
             self._pending -= stop - first
         del stack[place:]
 
@@ -247,10 +247,10 @@ _NOTHING = array("q")
 
 
 class _Files:
-    """The files in a part of a pickle that begins at `begin`.
+    """The files that begin in a part of a pickle, AT_A_TIME bytes from `begin` on.
 
-    A file is a name and a number behind it. A place in the text of a name may look like a file too,
-    so only places where an opcode begins may be asked for.
+    A file is a name with a number behind it. The middle of a name may look like a file too, so
+    the caller must ask only for places where an opcode begins.
     """
 
     def __init__(self, raw: _Raw, begin: int) -> None:
@@ -324,7 +324,8 @@ def _entries(walk: _Walk) -> Entries:
     text, length = _texts(raw, names, np.frombuffer(walk.puts, np.int64))
     is_folder = np.zeros(len(text), bool)
     is_folder[np.frombuffer(walk.folders, np.int64)] = True
-    first, stop, folder = np.array(sorted(walk.runs), np.int64).reshape(-1, 3).T
+    runs = np.frombuffer(walk.runs, np.int64).reshape(-1, 3)
+    first, stop, folder = runs[np.argsort(runs[:, 0])].T
     parent = np.repeat(folder, stop - first)
     return Entries(walk.data, text, length, parent, is_folder, _records(raw, names.end))
 
