@@ -253,6 +253,10 @@ def test_an_archive_of_the_original_is_opened_by_the_scan(
 # ---- the scan declines all others ------------------------------------------------------------
 
 
+def _files(count: int) -> bytes:
+    return b"".join(b"\x8c\4%04d\x94K\0" % number for number in range(count))
+
+
 FOLDER = b"h\x02)R\x94"
 UNUSUAL: dict[str, bytes] = {
     "no pickle": b"",
@@ -265,6 +269,15 @@ UNUSUAL: dict[str, bytes] = {
     "a second end of a batch": after_root(b"(uu."),
     "an item without a folder": after_root(b"s."),
     "an item of a file": after_root(b"(\x8c\1a\x94K\0\x8c\1b\x94K\0su."),
+    "an item of a file before a frame": after_root(
+        b"(\x8c\1a\x94K\0\x95" + bytes(8) + b"\x8c\1b\x94K\0su."
+    ),
+    "a batch of a file": after_root(b"(\x8c\1a\x94K\0(\x8c\1b\x94K\0uu."),
+    "a mark in the middle of a run": after_root(
+        b"(\x8c\1a\x94" + FOLDER + b"\x8c\1x\x94" + FOLDER + b"(ss"
+        + b"\x8c\1b\x94K\0\x8c\1c\x94K\0\x8c\1d\x94K\0\x8c\1e\x94" + FOLDER
+        + b"\x8c\1x\x94K\0uu."
+    ),
     "an item on the other side of a mark": after_root(b"\x8c\1a\x94" + FOLDER + b"(s."),
     "a number that is too long": after_root(b"\x8c\1a\x94\x8a\1\0s."),
     "a negative number": after_root(b"\x8c\1a\x94J\xff\xff\xff\xffs."),
@@ -292,12 +305,20 @@ UNUSUAL: dict[str, bytes] = {
     "a name twice": after_root(b"(\x8c\1a\x94K\0\x8c\1a\x94K\0u."),
     "a name twice, in two batches": after_root(b"(\x8c\1a\x94K\0u(\x8c\1a\x94K\0u."),
     "names out of order": after_root(b"(\x8c\1b\x94K\0\x8c\1a\x94K\0u."),
-    "more than a batch": after_root(b"(" + b"\x8c\1a\x94K\0" * 2001 + b"u."),
+    "more than a batch": after_root(b"(" + _files(2001) + b"u."),
+    "more than the stack can hold": after_root(b"(" + _files(9999) + b"u."),
     "4,098 marks": after_root(b"(" * 4098 + b"u" * 4098 + b"."),
-    "4,097 levels": after_root(
-        (b"(\x8c\1a\x94" + FOLDER) * 4097 + b"u" * 4097 + b"."
+    "4,097 levels": after_root((b"(\x8c\1a\x94" + FOLDER) * 4097 + b"u" * 4097 + b"."),
+    "4,098 levels, half of them without marks": after_root(
+        (b"(\x8c\1a\x94" + FOLDER + b"\x8c\1a\x94" + FOLDER) * 2049 + b"su" * 2049 + b"."
     ),
 }  # fmt: skip
+
+
+def test_the_scan_itself_declines_numbers_and_names_that_no_archive_can_have() -> None:
+    """The tree is not needed to see that they are wrong."""
+    for name in ("a negative number", "a name that is too long", "a name that is put later"):
+        assert scan(UNUSUAL[name], 0, MOST) is None
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
