@@ -5,13 +5,14 @@ For every pickle, with and without the scan, the tree is the same or the error i
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
 import pickletools
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 from unittest import mock
@@ -22,7 +23,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ffrecord import PackedFolder
-from ffrecord.archive.index import legacy, legacy_scan
+from ffrecord.archive.index import legacy, legacy_scan, legacy_tree
 from ffrecord.archive.index.build import Tree
 from ffrecord.archive.index.legacy_scan import scan
 from ffrecord.archive.index.legacy_tree import arrange
@@ -104,6 +105,16 @@ def framed(structure: Structure, size: int) -> bytes:
     return after_root(raw[header.end() :])
 
 
+@contextlib.contextmanager
+def in_parts(size: int) -> Iterator[None]:
+    """Read parts of so many bytes, and as many names, at a time."""
+    with (
+        mock.patch.object(legacy_scan, "AT_A_TIME", size),
+        mock.patch.object(legacy_tree, "AT_A_TIME", size),
+    ):
+        yield
+
+
 def sorted_tree(structure: Structure) -> Structure:
     """Return the structure with sorted names and small record numbers, as the original has it."""
     return OrderedDict(
@@ -132,7 +143,7 @@ def pickles(structure: Structure, protocol: int) -> list[bytes]:
 def test_a_pickle_gives_the_same_tree_or_error_with_the_scan(
     structure: Structure, protocol: int, at_a_time: int
 ) -> None:
-    with mock.patch.object(legacy_scan, "AT_A_TIME", at_a_time):
+    with in_parts(at_a_time):
         for raw in pickles(structure, protocol):
             compare(raw)
 
@@ -222,7 +233,7 @@ def test_the_scan_reads_pickles_with_frames_at_any_place(name: str, size: int) -
 @pytest.mark.parametrize("at_a_time", [1, 7, 64, 1000])
 @pytest.mark.parametrize("name", TYPICAL)
 def test_the_scan_reads_pickles_in_parts_of_any_size(name: str, at_a_time: int) -> None:
-    with mock.patch.object(legacy_scan, "AT_A_TIME", at_a_time):
+    with in_parts(at_a_time):
         assert compare(pickle.dumps(sorted_tree(TYPICAL[name]), 4))
 
 

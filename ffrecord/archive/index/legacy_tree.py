@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import stat
 from array import array
-from collections.abc import Sequence
 from itertools import islice
 from operator import lt
 from typing import Any
@@ -23,6 +22,10 @@ from ffrecord.format.index import DEEPEST, LONGEST_NAME
 
 FILE_MODE = stat.S_IFREG | 0o444
 FOLDER_MODE = stat.S_IFDIR | 0o555
+AT_A_TIME = 1 << 13
+"""Number of names that are Python objects at once. Fresh memory costs more than the copies."""
+
+_NOT_NAMES = frozenset([b".", b".."])
 
 
 def arrange(entries: Entries, record_sizes: Ints, owned: tuple[int, int, int]) -> Tree | None:
@@ -38,16 +41,12 @@ def arrange(entries: Entries, record_sizes: Ints, owned: tuple[int, int, int]) -
         return None
     # Of two entries at the same depth, the one with the smaller path comes first in both orders.
     order = np.argsort(levels, kind="stable")
-    length, parent = entries.length[order], entries.parent[order]
-    begin = entries.name[order]
-    data = entries.data
-    names = [data[a:b] for a, b in zip(begin.tolist(), (begin + length).tolist(), strict=True)]
-    raw = b"".join(names)
-    siblings = parent[1:] == parent[:-1]
-    if not (_are_names(raw, length, names) and _are_in_order(names, siblings)):
+    begin, length, parent = entries.name[order], entries.length[order], entries.parent[order]
+    names = _joined_names(entries.data, begin, length, parent)
+    if names is None or not _are_names(names, length):
         return None
     tree = Tree()
-    tree.names.bytes += raw
+    tree.names.bytes = names
     _fill(tree.names.ends, np.cumsum(length))
     _fill(tree.inode, np.arange(1, len(order) + 1))  # the root is 0
     inodes = np.zeros(len(order) + 1, np.int64)  # of the entries in their old order, and of ROOT
@@ -70,19 +69,33 @@ def _levels(entries: Entries) -> npt.NDArray[np.uint16] | None:
     return levels[entries.parent]
 
 
-def _are_names(raw: bytes, length: Ints, names: Sequence[bytes]) -> bool:
+def _joined_names(data: bytes, begin: Ints, length: Ints, parent: Ints) -> bytearray | None:
+    """Return all names end to end; None if names of the same folder are not in order, or equal."""
+    joined = bytearray()
+    for start in range(0, len(begin), AT_A_TIME):
+        first = max(0, start - 1)  # compared with the first of these
+        rows = slice(first, start + AT_A_TIME)
+        ends = (begin[rows] + length[rows]).tolist()
+        names = [data[a:b] for a, b in zip(begin[rows].tolist(), ends, strict=True)]
+        are_siblings = parent[rows][1:] == parent[rows][:-1]
+        in_order = np.fromiter(map(lt, names, islice(names, 1, None)), bool, len(are_siblings))
+        if not (in_order | ~are_siblings).all() or not _NOT_NAMES.isdisjoint(names):
+            return None
+        joined += b"".join(names[start - first :])
+    return joined
+
+
+def _are_names(raw: bytearray, length: Ints) -> bool:
     """Return True if all names are valid, and the same bytes in a pickle and on a disk.
 
     That is so for UTF-8. A name that is not UTF-8 has surrogates in a pickle.
     """
     if not ((length > 0) & (length <= LONGEST_NAME)).all() or b"/" in raw or b"\0" in raw:
         return False
-    if any(names[row] in (b".", b"..") for row in (length <= 2).nonzero()[0].tolist()):
-        return False
     return raw.isascii() or _are_utf8(raw, length)
 
 
-def _are_utf8(raw: bytes, length: Ints) -> bool:
+def _are_utf8(raw: bytearray, length: Ints) -> bool:
     """Return True if each of some joined texts is valid UTF-8."""
     try:
         raw.decode()
@@ -91,12 +104,6 @@ def _are_utf8(raw: bytes, length: Ints) -> bool:
     begin = np.cumsum(length) - length
     first = np.frombuffer(raw, np.uint8)[begin]
     return not ((first & 0xC0) == 0x80).any()  # no text begins within a character
-
-
-def _are_in_order(names: Sequence[bytes], siblings: Mask) -> bool:
-    """Return True if each name is less than the next one, for names in the same folder."""
-    in_order = np.fromiter(map(lt, names, islice(names, 1, None)), bool, len(siblings))
-    return bool((in_order | ~siblings).all())
 
 
 def _fill_inodes(
