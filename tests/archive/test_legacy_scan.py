@@ -337,6 +337,12 @@ def test_the_scan_declines_pickles_that_the_original_does_not_write(name: str) -
     assert not compare(UNUSUAL[name])
 
 
+@pytest.mark.parametrize("name", ["a name twice", "names out of order"])
+def test_the_scan_compares_names_of_neighbouring_parts(name: str) -> None:
+    with in_parts(1):
+        assert not compare(UNUSUAL[name])
+
+
 def test_the_scan_declines_a_cut_number_in_front_of_its_padding() -> None:
     """Behind the data, the scan reads zeros."""
     for number in (b"K", b"M", b"M\1", b"J", b"J\1\0\0"):
