@@ -254,6 +254,13 @@ class ReplacedLoaderWarning(UserWarning):
     """Another package replaced our loader by a torch DataLoader without our options."""
 
 
+class UnclosedWarning(UserWarning):
+    """A writer was never closed, so its file or dataset does not exist under its name.
+
+    Not a `ResourceWarning`: Python does not show those by default, and data is lost here.
+    """
+
+
 class DatasetError(FFRecordError, ValueError):
     """The folder is not a dataset, or its files do not belong together."""
 

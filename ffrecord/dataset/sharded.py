@@ -27,7 +27,13 @@ from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
 from ffrecord.dataset.reader import DatasetReader
 from ffrecord.dataset.spec import load
 from ffrecord.dataset.writer import DatasetWriter
-from ffrecord.errors import ClosedError, DatasetError, MissingShardWarning, SpecError
+from ffrecord.errors import (
+    ClosedError,
+    DatasetError,
+    MissingShardWarning,
+    SpecError,
+    UnclosedWarning,
+)
 from ffrecord.records.fingerprints import combined
 
 # Numbers only as the writer spells them: otherwise two folders could be the same shard.
@@ -150,6 +156,19 @@ class ShardedDatasetWriter(Finishing):
 
     def _give_up(self) -> None:
         self.discard()
+
+    def __del__(self) -> None:
+        writer = getattr(self, "_writer", None)
+        if writer is None or writer._folder is None or not writer._mine:
+            return
+        self.discard()
+        if not self._empty:
+            warnings.warn(
+                f"{writer.directory}: the writer was never closed: {writer._lost()}, and the "
+                "finished shards stay; use a with block, or call close()",
+                UnclosedWarning,
+                stacklevel=2,
+            )
 
 
 class JoinedDatasets(Datapoints):

@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from ffrecord.aliases import Bytes, Finishing
 from ffrecord.atomic.file import Naming, check_target, writing
-from ffrecord.errors import ClosedError, CountError, FFRecordError
+from ffrecord.errors import ClosedError, CountError, FFRecordError, UnclosedWarning
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
 from ffrecord.records import draft
@@ -262,16 +262,23 @@ class FileWriter(Finishing):
         # Finish the file if no record can be missing: the original FFRecord finishes it too.
         if not hasattr(self, "_file") or self._file.closed or not self._mine:
             return
-        if self.n is not None and self.count == self.n:
-            with contextlib.suppress(FileNotFoundError):  # the folder was removed
+        outcome = "no file was written; use a with block, or call close()"
+        if self._resumable:
+            outcome = (
+                f"the records so far ({self.count}) are kept; to continue, open the writer again "
+                "with resumable=True, in a with block"
+            )
+        try:
+            if self.n is not None and self.count == self.n:
                 self.close()
+                return
+            self.suspend()
+        except FileNotFoundError:  # the folder was removed
             return
-        kept = "its records can be resumed" if self._resumable else "no file was written"
-        message = (
-            f"{self._path}: the writer was dropped without close(), and {kept}; use a with block"
-        )
-        warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
-        self.suspend()
+        except (OSError, FFRecordError) as error:  # otherwise Python prints a traceback
+            outcome = f"finishing it now failed: {error}"
+        message = f"{self._path}: the writer was never closed: {outcome}"
+        warnings.warn(message, UnclosedWarning, stacklevel=2)
 
     @property
     def _mine(self) -> bool:

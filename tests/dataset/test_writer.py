@@ -29,6 +29,7 @@ from ffrecord import (
     FileWriter,
     NoRoomError,
     SpecError,
+    UnclosedWarning,
     encoders,
     write_dataset,
 )
@@ -223,9 +224,24 @@ def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_dropped_writer_warns_and_leaves_nothing(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "data", SPEC)
-    with pytest.warns(ResourceWarning, match="dropped without close"):
+    writer.append(point(0))
+    with pytest.warns(
+        UnclosedWarning, match=r"1 datapoint is lost, and the dataset does not exist"
+    ):
         del writer
     assert os.listdir(tmp_path) == []
+
+
+def test_a_dropped_writer_that_appended_says_that_the_dataset_stays(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path / "data", SPEC) as writer:
+        writer.append(point(0))
+    writer = DatasetWriter(tmp_path / "data", append=True)
+    writer.append(point(1))
+    writer.append(point(2))
+    with pytest.warns(UnclosedWarning, match=r"2 datapoints are lost, and the dataset stays as it"):
+        del writer
+    with DatasetReader(tmp_path / "data") as reader:
+        assert len(reader) == 1
 
 
 def test_an_interrupt_between_two_fields_discards_the_dataset(

@@ -29,6 +29,7 @@ from ffrecord import (
     SampleChecksumError,
     StructureError,
     TruncatedError,
+    UnclosedWarning,
 )
 from ffrecord.atomic import file as atomic_file
 from ffrecord.records import resume, writer
@@ -162,7 +163,7 @@ def test_a_suspended_writer_keeps_the_written_records(path: Path) -> None:
 def test_a_dropped_writer_keeps_the_written_records_and_warns(path: Path) -> None:
     unfinished = FileWriter(path, resumable=True)
     unfinished.write(RECORDS[:2])
-    with pytest.warns(ResourceWarning, match="its records can be resumed"):
+    with pytest.warns(UnclosedWarning, match=r"never closed: the records so far \(2\) are kept"):
         del unfinished
     assert finish(path) == 2
 
