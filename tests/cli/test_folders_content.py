@@ -326,7 +326,12 @@ def test_verify_extract_and_cat_report_a_damaged_large_file_alike(
     line = f"ffrecord: {tmp_path}/x/d/large: {file}: record {record} is damaged: {part}"
     assert extracted.err.decode().splitlines()[0] == line
     shown = ffrecord("cat", packed, "d/large")
-    assert shown.error == f"ffrecord: {file}: record {record} is damaged (d/large): {part}"
+    said, _, advice = shown.error.partition("; ")
+    assert said == f"ffrecord: {file}: record {record} is damaged (d/large): {part}"
+    assert advice.startswith("copy the file again, or save the undamaged records with `ffrecord")
+    converted = ffrecord("convert", packed, tmp_path / "out.tar")
+    assert converted.error == shown.error
+    assert converted.code == 7
 
 
 def test_verify_reports_a_whole_record_in_an_archive_of_the_original(
