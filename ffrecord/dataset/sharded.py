@@ -10,7 +10,6 @@ writer can continue with the first missing number as `shardstart`, or with `appe
 
 from __future__ import annotations
 
-import operator
 import os
 import re
 import warnings
@@ -35,6 +34,7 @@ from ffrecord.errors import (
     UnclosedWarning,
 )
 from ffrecord.records.fingerprints import combined
+from ffrecord.text import integer
 
 # Numbers only as the writer spells them: otherwise two folders could be the same shard.
 SHARD_NAME = r"[0-9]{6}|[1-9][0-9]{6,18}"
@@ -68,7 +68,7 @@ class ShardedDatasetWriter(Finishing):
         *,
         append: bool = False,
     ) -> None:
-        self.shardlen = operator.index(shardlen)
+        self.shardlen = integer(shardlen, "shardlen")
         if self.shardlen < 1:
             raise ValueError(f"shardlen is {shardlen}; it must be at least 1")
         numbers = _numbers(shardstart, shardstep)
@@ -286,7 +286,8 @@ class ShardedDatasetReader(Closing, JoinedDatasets):
 
 
 def _numbers(start: int, step: int) -> range:
-    if operator.index(start) < 0 or operator.index(step) < 1:
+    start, step = integer(start, "shardstart"), integer(step, "shardstep")
+    if start < 0 or step < 1:
         raise ValueError(
             f"shardstart is {start} and shardstep is {step}; they must be at least 0 and 1"
         )

@@ -268,9 +268,14 @@ class _FieldWriter:
         """Return the records of a value: one, or one for each element of a sequence."""
         if not self.type.sequence:
             return [self._encode_one(value)]
-        if isinstance(value, (str, bytes, bytearray, memoryview, Mapping)):
+        try:
+            single = isinstance(value, (str, bytes, bytearray, memoryview, Mapping))
+            elements = None if single else iter(value)
+        except TypeError:
+            elements = None
+        if elements is None:
             raise TypeError(f"expected a list, a tuple or an array, got {type(value).__name__}")
-        return [self._encode_one(element) for element in value]
+        return [self._encode_one(element) for element in elements]
 
     def _encode_one(self, value: Any) -> Any:
         encoded = self._encoder(value)

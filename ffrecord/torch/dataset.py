@@ -9,7 +9,6 @@ Each process uses its own copy of a dataset. Errors of reading are subclasses of
 from __future__ import annotations
 
 import functools
-import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
@@ -32,7 +31,7 @@ from ffrecord.records.fingerprints import (
 )
 from ffrecord.records.indices import record_numbers
 from ffrecord.records.reader import FileReader
-from ffrecord.text import counted
+from ffrecord.text import counted, integer
 from ffrecord.torch.assembler import (
     BatchRequest,
     OnError,
@@ -67,7 +66,7 @@ def _takes_any_key(getitem: GetItem) -> GetItem:
             return getitem(self, list(key))
         if getattr(key, "ndim", 0) == 1:  # an array or a tensor
             return getitem(self, key.tolist())
-        samples = getitem(self, [operator.index(key)])
+        samples = getitem(self, [integer(key, "the index of a sample")])
         if samples is None:
             raise TypeError(
                 f"{type(self).__name__}.__getitem__ returned None; return a list with one sample "

@@ -582,6 +582,9 @@ def test_a_damaged_index_has_its_own_exit_code(ffrecord: Command, archive: Path)
         result = ffrecord(*words)
         assert (result.code, result.out) == (IndexChecksumError.exit_code, b"")
         assert result.error.startswith(f"ffrecord: {archive}: its index is damaged")
+        assert result.error.endswith(
+            "`ffrecord salvage` saves the contents of its files, without names"
+        )
     archive.write_bytes(whole)
     archives.spoil_image(archive, lambda image: image.__setitem__(0, 0))
     for words in (

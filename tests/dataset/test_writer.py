@@ -155,11 +155,16 @@ def test_a_value_may_change_after_it_was_appended(tmp_path: Path) -> None:
         ([1, []], "datapoint 1 has type list; pass a dict"),
         ({"number": 1}, "datapoint 1 lacks 'words'"),
         ({"number": 1, "words": [], "more": 2}, "datapoint 1 has the extra 'more'"),
-        ({"number": "1", "words": []}, "datapoint 1: field 'number' .* as int"),
+        (
+            {"number": "1", "words": []},
+            "datapoint 1: field 'number' .* as int: expected an int, got str",
+        ),
         ({"number": 1, "words": ["a", 2]}, r"datapoint 1: field 'words' .* as utf8\[\]"),
         ({"number": 1, "words": "text"}, "expected a list, .* got str"),
         ({"number": 1, "words": {"a": 1}}, "expected a list, .* got dict"),
-        ({"number": 1, "words": 5}, "not iterable"),
+        ({"number": 1, "words": 5}, "expected a list, .* got int"),
+        ({"number": 1, "words": None}, "expected a list, .* got NoneType"),
+        ({"number": 1, "words": np.array(5)}, "expected a list, .* got ndarray"),
     ],
 )
 def test_a_datapoint_that_does_not_fit_is_an_error_and_the_others_are_kept(

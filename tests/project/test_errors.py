@@ -129,7 +129,7 @@ OTHER_FORMATS = {
     "sqlite": (b"SQLite format 3\x00" + bytes(100), "an SQLite database"),
     "exe": (b"MZ\x90\x00\x03" + bytes(100), "a program or library"),
     "csv": ("number,name\r\n1,ça va\r\n".encode() * 100, "a text file"),
-    "long text": ("a" + "\u20ac" * 1000, "a text file"),
+    "long text": (("a" + "\u20ac" * 1000).encode(), "a text file"),
 }
 
 
@@ -137,7 +137,7 @@ OTHER_FORMATS = {
 def test_not_ffrecord_error_names_a_well_known_format(name: str, tmp_path: Path) -> None:
     content, format_name = OTHER_FORMATS[name]
     path = tmp_path / "other"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    path.write_bytes(content)
     for use in (FileReader, lambda path: salvage_file(path, tmp_path / "rest.ffr")):
         with pytest.raises(NotFFRecordError, match=f"other: not an .*, but {format_name}") as error:
             use(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import stat
 import struct
 import zlib
@@ -469,7 +470,7 @@ def test_another_count_is_refused(path: Path) -> None:
 def test_two_writers_cannot_share_one_partial_file(path: Path) -> None:
     first = FileWriter(path, resumable=True)
     first.write(RECORDS[:2])
-    with pytest.raises(BusyError, match="another writer"):
+    with pytest.raises(BusyError, match=f"^{re.escape(str(path))}: another writer"):
         FileWriter(path, resumable=True)
     first.write(RECORDS[2:])
     first.close()

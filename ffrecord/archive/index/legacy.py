@@ -15,9 +15,8 @@ from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from ffrecord.archive.index.build import Tree
-from ffrecord.archive.index.check import WAY_OUT
 from ffrecord.errors import IndexStructureError
-from ffrecord.format.index import DEEPEST, LEGACY_MAGIC, LONGEST_NAME
+from ffrecord.format.index import DEEPEST, LEGACY_MAGIC, LONGEST_NAME, WAY_OUT
 
 Raw: TypeAlias = "bytes | bytearray"
 
