@@ -168,7 +168,7 @@ class _Output(io.FileIO):
 
 
 def _named(error: OSError) -> OSError:
-    """Return our error for a failed write. A broken pipe stays: it has its own exit code."""
+    """Return our error for a failed write, or the same error for a broken pipe."""
     if isinstance(error, BrokenPipeError):
         return error
     kind = NoRoomError if error.errno in NoRoomError.ERRNOS else WriteFailedError

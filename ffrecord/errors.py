@@ -161,7 +161,7 @@ class WriteFailedError(_SystemCallError, FFRecordError):
 
 
 class MissingFolderError(_SystemCallError, FileNotFoundError, FFRecordError):
-    """The folder that a new file or folder is to be created in does not exist."""
+    """The parent folder of a new file or folder does not exist."""
 
     exit_code = 23
 

@@ -33,7 +33,7 @@ def complain(what: object, *, warning: bool = False, program: str = PROGRAM) -> 
 
 
 def has_colours(stream: TextIO, when: str = "auto") -> bool:
-    """Return True if text for `stream` is to be coloured; `when` is auto, always or never."""
+    """Return True if text for `stream` gets colours; `when` is auto, always or never."""
     if when != "auto":
         return when == "always"
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"

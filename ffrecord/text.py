@@ -54,7 +54,10 @@ def integer(value: Any, name: str) -> int:
 
 
 def there_already(name: str | None = None, *, argument: str = "overwrite") -> FileExistsError:
-    """Return the error for a file that already exists. `argument=True` would replace the file."""
+    """Return the error for a file that already exists.
+
+    `argument` is the name of the Python argument that permits replacing the file.
+    """
     what = Advised("already exists; pass ", f"{argument}=True", "--force", " to replace it")
     return FileExistsError(errno.EEXIST, what, *([] if name is None else [name]))
 

@@ -34,10 +34,11 @@ def mount(
     backend: str = "native",
     log: str | os.PathLike[str] | None = None,
 ) -> Iterator[str]:
-    """Mount an archive while the `with` block runs. The `as` variable is the mountpoint's path.
+    """Mount an archive while the `with` block runs, and yield the mountpoint's path.
 
     The mount belongs to the process that calls this function. If that process is killed in the
-    block, the mount ends too. A forked child can read the mount, but neither keeps nor ends it.
+    block, the mount ends too. A forked child can read the mount. It neither keeps the mount alive
+    nor ends it.
 
     Args:
         archive: a packed folder, or the folder of its shards.
@@ -55,7 +56,7 @@ def mount(
         words.append(f"workers={workers}")
     if log is not None:
         words.append(f"log={escape(os.path.abspath(log))}")
-    named = mountpoint or archive  # for errors: the user does not know a temporary folder
+    named = mountpoint or archive  # in errors: a temporary folder would tell the user nothing
     folder = ""
     if mountpoint is None:
         # The daemon creates the folder, and removes it if this program is killed.
@@ -71,7 +72,7 @@ def mount(
         yield path
 
 
-# Not `python -m`: it imports from the current folder first, which may contain a numpy.py.
+# `python -m` would import from the current folder first, which may contain a numpy.py.
 _COMMAND = """
 import sys
 sys.path[:] = filter(None, sys.path)
@@ -92,8 +93,8 @@ def _start(arguments: list[str], named: str, lifeline: Lifeline, folder: str) ->
     command = [sys.executable, "-c", _COMMAND, descriptors, folder, *arguments]
     here = str(Path(__file__).parent.parent)
     known = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    # The command runs in its own session: a signal to this process group would end it before it can
-    # undo the mount. If this process dies, the command notices that through the lifeline.
+    # The command runs in its own session, so that a signal to this process group does not end the
+    # command before it undoes the mount. The lifeline tells the command if this process dies.
     with subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": known}, pass_fds=lifeline.descriptors,
         start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -118,7 +119,7 @@ def _unmount(mountpoint: str, folder: str, maker: int) -> None:
     """Unmount, and remove the temporary folder. In a forked child this does nothing."""
     if os.getpid() != maker:
         return
-    if find(mountpoint) is not None:  # it may have been unmounted in the block or from outside
+    if find(mountpoint) is not None:  # not unmounted in the block or by another program
         try:
             unmount(mountpoint)
         except MountError as error:

@@ -1,6 +1,6 @@
-"""The command `ffrecord-fuse ARCHIVE MOUNTPOINT -o OPTIONS`, which mount(8) and fstab run.
+"""The command `ffrecord-fuse ARCHIVE MOUNTPOINT -o OPTIONS`.
 
-mount -t fuse.ffrecord-fuse photos.ffr /mnt/photos -o allow_other
+mount(8) runs it for `mount -t fuse.ffrecord-fuse photos.ffr /mnt/photos` and for lines of fstab.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("archive", metavar="ARCHIVE",
         help="a packed folder, or the folder of its shards")  # fmt: skip
     parser.add_argument("mountpoint", metavar="MOUNTPOINT",
-        help="an empty folder, or /dev/fd/N for a mounted /dev/fuse that was passed in",
+        help="an empty folder, or /dev/fd/N if another program mounted /dev/fuse and passed on its "
+        "descriptor N",
     )  # fmt: skip
     parser.add_argument("-f", "--foreground", action="store_true",
         help="stay in the foreground and log to standard error")  # fmt: skip
@@ -62,16 +63,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and options of mount(8) such as noexec",
     )  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N",
-        help="number of processes that serve the mount")  # fmt: skip
-    parser.add_argument("--backend", choices=BACKENDS, help="default: native")
-    parser.add_argument("--log", metavar="FILE", help="log file; default: syslog")
+        help="number of processes that serve the mount (default: half of the cores, at most 4)",
+    )  # fmt: skip
+    parser.add_argument("--backend", choices=BACKENDS,
+        help="native (the default), or fusepy, which uses libfuse and is slower")  # fmt: skip
+    parser.add_argument("--log", metavar="FILE", help="log file (default: syslog)")
 
 
 def run(
     given: argparse.Namespace, caller: Caller | None = None, *, program: str = "ffrecord",
     by_mount8: bool = False,
 ) -> int:  # fmt: skip
-    """Mount as the command line says. Warnings begin with the name of the `program`."""
+    """Mount as the command line says.
+
+    Warnings begin with the name of the `program`. `by_mount8` permits the words that mount(8) adds.
+    """
     words = list(given.options)
     for name in ("workers", "backend", "log"):
         value = getattr(given, name)

@@ -63,15 +63,15 @@ class Listing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Owner, group and umask that replace the packed ones of all files; None replaces nothing."""
+    """The owner, group and umask to show for all files. None shows the packed ones."""
 
     uid: int | None = None
     gid: int | None = None
     umask: int | None = None
     keeper: int | None = None
-    """The only user, besides root, who can enter the root folder. This implements allow_root: the
-    kernel admits either all users or one, and serves cached data without asking the daemon. But it
-    always checks permissions."""
+    """The only user, besides root, who can enter the root folder. This implements allow_root. The
+    kernel admits either one user or all, and the daemon cannot refuse a user, because the kernel
+    serves cached data without asking. But the kernel always checks the root folder's mode."""
 
     def applied(self, found: Status) -> Status:
         """Return the attributes of an inode as the mount shows them."""
@@ -114,7 +114,7 @@ class Filesystem:
 
     def _special(self, folder: int, name: bytes) -> int:
         """Return the inode of "." or ".."; MISSING for a name that the index does not have."""
-        if name == b".":  # NFS servers ask for it, also in files: their handle is only a number
+        if name == b".":  # NFS servers look it up, also in files: their handle is only a number
             return folder
         if not stat.S_ISDIR(self.mode(folder)):
             raise OSError(errno.ENOTDIR, "not a folder")

@@ -78,7 +78,7 @@ def _audit_xattrs(archive: Archive) -> None:
     tables = archive.index.tables
     last_row: dict[bytes, int] = {}  # the last row so far with each name
     latest = -1
-    # For each row r, the largest row whose name occurs again in a later row, up to row r.
+    # again[r]: considering rows 0 to r, the last row whose name occurs again after it; or -1.
     again = array("q")
     for row, (text, length, _) in enumerate(tables.xattrs.tolist()):
         name = tables.texts[text : text + length].tobytes()

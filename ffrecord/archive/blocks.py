@@ -62,7 +62,7 @@ class Blocks:
         self._derived: dict[int, npt.NDArray[np.uint32]] = {}  # by record
 
     def __len__(self) -> int:
-        """Return the number of numbered blocks."""
+        """Return how many blocks have a number."""
         return len(self._of_records) + len(self._of_blocks)
 
     def piece(

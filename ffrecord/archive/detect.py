@@ -25,12 +25,12 @@ from ffrecord.text import Advised, for_shell
 
 
 def open_if_packed(reader: FileReader, advice: str) -> Archive | None:
-    """Return the packed folder that the reader's files are, or None if they are plain records.
+    """Open the reader's files as a packed folder; return None if they are plain records.
 
     Args:
         reader: the reader of the files. It must verify checksums (`check_data=True`).
-        advice: the next step for a user whose file contains plain records. It ends the message
-            if the last record may be a damaged index as well as a plain record.
+        advice: the next step for a user whose file contains plain records. It is added to the
+            message if the last record can be either a damaged index or a plain record.
 
     Raises:
         IndexStructureError: The last record is a wrong index, or may be one.

@@ -45,7 +45,7 @@ class ExtractReport(Counts):
     """Counts of extracted files, folders and links, and of damage."""
 
     damaged: int = 0
-    """Number of damaged files and symlinks, left out, and of folders with damaged attributes."""
+    """Number of damaged files and symlinks, and of folders with damaged attributes."""
 
 
 def extract(
@@ -346,7 +346,8 @@ class _Extraction:
             if self._owners:
                 os.fchown(fd, status.uid, status.gid)
             elif status.uid != os.geteuid() or status.gid != os.getegid():
-                mode &= ~_SET_IDS  # the program would run as another user than the packed one
+                # Otherwise the program would run as the user who extracts, not as its owner.
+                mode &= ~_SET_IDS
             os.fchmod(fd, mode)
             os.utime(fd, ns=(status.mtime_ns, status.mtime_ns))
 

@@ -60,7 +60,7 @@ class PackedFile(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         self._require_open()
         with memoryview(buffer).cast("B") as target:
-            # The read ends with a block, so that no block is read twice.
+            # A long read ends where a block ends, so that no block is read twice.
             step = STEP - self._position % BLOCK
             count = max(0, min(len(target), self._size - self._position, step))
             if count:

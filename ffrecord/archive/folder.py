@@ -61,7 +61,7 @@ class PackedFolder(Closing):
     """Reader of a folder that was packed by `pack_folder`, from this library or the original.
 
     Args:
-        ffr_file: the archive: a file, or a folder of shards.
+        ffr_file: the archive: a file, a folder of shards, or a list of shards.
         check_data: verify the CRC-32 of the index and of everything that is read.
         mode: how records are read, see `FileReader`.
     """

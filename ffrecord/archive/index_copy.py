@@ -35,7 +35,7 @@ _TOGETHER = ("entries", "names")  # parts that are checked together
 
 
 class CopyTo(Protocol):
-    """Function that appends bytes of the image, from `offset` on, to the file of a descriptor."""
+    """Function that writes bytes of the image, from `offset` on, at a descriptor's position."""
 
     def __call__(self, fd: int, offset: int, length: int) -> None: ...
 

@@ -67,7 +67,7 @@ class OpenFolders:
             finally:
                 if passing >= 0:
                     os.close(passing)
-            # The last folders on the way stay open: extraction returns to them from below.
+            # The innermost folders stay open: the next lookup starts at the nearest open one.
             passing = fd if len(way) > self._most // 2 else -1
             if passing < 0:
                 self._opened[folder] = fd
@@ -224,7 +224,7 @@ def rename_to_new_file(passing: AnyStr, name: AnyStr, folder: int | None = None)
     """Rename a file from its temporary name to a name that must not exist.
 
     Raises:
-        FileExistsError: something has the name by now. The file is removed.
+        FileExistsError: the name exists by now. The file with the temporary name is removed.
     """
     try:
         os.link(passing, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
@@ -248,8 +248,8 @@ def rename_to_new_file(passing: AnyStr, name: AnyStr, folder: int | None = None)
 def _require_at(fd: int, folder: int, name: bytes) -> None:
     """Check that the name still belongs to the open file.
 
-    On a network file system, other machines do not see the lock of a folder. An extraction there
-    may have removed the file.
+    On a network file system, other machines do not see the lock of a folder. So an extraction on
+    another machine may have removed the file.
     """
     now = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not os.path.samestat(now, os.fstat(fd)):

@@ -46,7 +46,7 @@ MOST_PATHS = 256  # folder paths that are cached
 
 
 class Scan:
-    """The tree of a folder, with the state of each file, which later shows changes of the file.
+    """The tree of a folder, and the state of each file, which is used to detect later changes.
 
     The state takes 28 bytes for each inode, in addition to the columns of the tree.
 
@@ -330,7 +330,9 @@ def _is_symlink(fd: int, name: bytes) -> bool:
 
 
 def _places(paths: Iterable[str]) -> Iterator[tuple[tuple[int, int], tuple[int, int, bytes]]]:
-    """Yield device and inode of each existing path, and device, inode and name in its folder.
+    """Yield, for each existing path, its device and inode, and its place.
+
+    The place is the device and inode of the folder that contains it, and its name there.
 
     Files are compared by inode, because the walk may reach a file by another path.
     """

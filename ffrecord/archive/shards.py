@@ -18,8 +18,8 @@ from ffrecord.records.reader import FileReader, table_of
 from ffrecord.text import Advised
 
 MOST_CLAIMED = 1 << 17
-"""Largest number of shards that an index may name. No process can have that many files open. All
-shards are compared in order to name a missing one, so their number needs a limit."""
+"""Largest number of shards that an index may name. `pack_folder` writes at most 100,000. A limit is
+needed because the search for a missing shard compares all of them."""
 
 SHOWN = 3  # archives named in a message
 

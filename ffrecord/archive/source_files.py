@@ -33,8 +33,8 @@ BATCH_BYTES = 16 * BLOCK  # limit for the bytes of a batch
 BATCH_FILES = 512  # limit for the files of a batch
 MOST_THREADS = 8
 # A batch has waited if more than a quarter of its bytes came from a disk, or if its thread used the
-# processor for less than 15 % of the time, as on a network. (Waiting for other threads of this
-# process leaves a larger share.)
+# processor for less than 15 % of the time, as on a network. (A thread that waits only for other
+# threads of this process uses a larger share.)
 FROM_DISK = 0.25
 WAITING = 0.15
 _SECTOR = 512

@@ -2,8 +2,8 @@
 
 A new folder is filled beside its target, under a hidden name, and renamed at the end. The folder is
 locked while it is filled. A hidden folder without a lock was left by a killed process: its content
-is removed. Nothing is replaced: the target must not exist, or be an empty folder. Until the rename,
-only the owner has access to the folder.
+is removed. Nothing is replaced: the target must either not exist or be an empty folder. Until the
+rename, only the owner has access to the folder.
 
 If two writers have the same target, the second gets a `BusyError` when it begins. The target is
 checked before the lock is taken and again after that, because another writer may have made it in
@@ -160,8 +160,8 @@ def hidden_name(target: str, doing: str) -> str:
 def check_new_folder(target: str, what: str) -> None:
     """Raise an error if `target` cannot be a new folder.
 
-    The parent folder must exist. The target must not exist, or be an empty folder. `what` begins
-    the advice, for example "dump wants a".
+    The parent folder must exist. The target must either not exist or be an empty folder. `what`
+    begins the advice, for example "dump needs a".
     """
     require_folder(target)
     os.stat(os.path.join(os.path.dirname(target), ""))  # the slash: fail if it is not a folder

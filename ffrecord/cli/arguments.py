@@ -191,6 +191,8 @@ def _extract(parser: argparse.ArgumentParser) -> None:
 
 def _convert(parser: argparse.ArgumentParser) -> None:
     assert parser.description is not None
+    # argparse would print "SRC… DST [SRC… DST ...]".
+    parser.usage = "%(prog)s [options] SRC… DST"
     names = [*FORMATS, "webdataset"]
     parser.description += f"\nFormats:\n  {', '.join(names[:7])},\n  {', '.join(names[7:])}"
     parser.add_argument("paths", nargs="+", metavar="SRC… DST",
@@ -201,7 +203,8 @@ def _convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", dest="target", choices=names, metavar="FORMAT",
         help="format of DST (default: found from its name)")  # fmt: skip
     parser.add_argument("--field", metavar="NAME",
-        help="the only field of SRC to convert; for records, the name of their field in DST",
+        help="convert only this field of SRC; if SRC has records, the name of the field that they "
+        "become (default: data)",
     )  # fmt: skip
     parser.add_argument("--type", action="append", default=[], type=_field_type,
         metavar="FIELD=TYPE",
@@ -338,7 +341,7 @@ COMMANDS = {
         ("ffrecord umount mounted", "ffrecord umount --list"),
     ),
     "completion": Command(
-        "print a script with which a shell completes this command", _completion, (
+        "print a script that adds tab completion of ffrecord to a shell", _completion, (
             "source <(ffrecord completion bash)    # in ~/.bashrc",
             "ffrecord completion zsh > ~/.zfunc/_ffrecord    # a folder in $fpath",
             "ffrecord completion fish > ~/.config/fish/completions/ffrecord.fish",

@@ -1,4 +1,4 @@
-"""`ffrecord completion SHELL`: print a script with which bash, zsh or fish completes the command.
+"""`ffrecord completion SHELL`: print a script that adds tab completion to bash, zsh or fish.
 
 The script is generated from the parser of the command line. It completes commands, options, values
 of options, files and folders. While the user types, it runs `ffrecord ls -p` for paths inside an

@@ -83,8 +83,8 @@ def describe(path: str, shards: Sequence[str]) -> dict[str, Any]:
                 )
             file = os.path.join(shard, file_name(name))
             size += os.path.getsize(file)
-            # Two records may follow the values: the compression's dictionary, and the table of
-            # where sequences begin.
+            # Two records may follow the values: the dictionary of the compression, and the bounds
+            # of the sequences.
             trained = bool(type_.compression and type_.compression.dictionary)
             with FileReader(file) as reader:
                 values = reader.n - trained - type_.sequence

@@ -45,6 +45,6 @@ def run(options: argparse.Namespace) -> int:
         print(printable(f"{options.directory}: {describe_counts(report)}"))
     if report.damaged:
         files = counted(report.damaged, "damaged file")
-        complain(f"{files} left out or incomplete; the lines above name them")
+        complain(f"{files} left out or incomplete, named above")
         return SampleChecksumError.exit_code
     return 0

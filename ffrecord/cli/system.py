@@ -41,7 +41,7 @@ def _lines(found: Facts, path: str) -> Iterator[tuple[str, str]]:
     yield "locked memory", "no limit" if locked is None else human(locked)
     yield "AIO", _aio(found)
     yield "FUSE", _fuse(found)
-    yield "file system", f"{found['file_system'] or 'not known'}, of {path}"
+    yield "file system", f"{found['file_system'] or 'not known'} (path: {path})"
     yield "O_DIRECT", _direct(found["direct_bytes"])
     yield "cachestat", {True: "yes", False: "no", None: "not known"}[found["cachestat"]]
     yield "read-ahead", _size(found["read_ahead_bytes"])

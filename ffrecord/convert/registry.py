@@ -92,7 +92,7 @@ def find(path: str) -> Format:
     """Return the format of an existing file or folder."""
     name = _folder_format(path) if os.path.isdir(path) else _file_format(path)
     if name is None:
-        message = f"{path}: cannot detect the format by the content or the name; name it with "
+        message = f"{path}: cannot detect the format from its content or its name; choose one with "
         raise ConversionError(Advised(message, "source_format", "--from", f": {KNOWN}"))
     return FORMATS[name]
 
@@ -105,7 +105,7 @@ def find_target(path: str, shape: type[Shape]) -> Format:
     if by_name is not None:
         return FORMATS[by_name]
     if os.path.splitext(path)[1] and not path.endswith("/") and not os.path.isdir(path):
-        message = f"{path}: the suffix of the target is not one of a known format; name it with "
+        message = f"{path}: no known format has the suffix of this target; choose one with "
         raise ConversionError(Advised(message, "target_format", "--to", f": {KNOWN}"))
     return FORMATS["dataset" if shape is Rows else "folder"]
 

@@ -89,7 +89,7 @@ def _values(rows: Rows, options: ConvertOptions) -> Records:
     """Return one field of rows, as the bytes that a dataset stores."""
     named = [name for name in rows.spec if name != webdataset.KEY]
     if options.field is None and len(named) != 1:
-        before = f"the source has {len(named)} fields, and a record holds one; choose it with "
+        before = f"the source has {len(named)} fields, and a record holds one; choose one with "
         known = f": {', '.join(rows.spec)}"
         raise ConversionError(Advised(before, "field", "--field", known))
     field = options.field or named[0]

@@ -150,7 +150,7 @@ def parse_header(whole: bytes) -> Described:
     text = whole[10 if whole[6] == 1 else 12 :].decode(_ENCODINGS[whole[6:8]])
     try:
         found = ast.literal_eval(text.strip())
-    except (MemoryError, RecursionError):  # of the parser's stack; memory did not run out
+    except (MemoryError, RecursionError):  # the parser's stack overflowed; memory did not run out
         raise ValueError("the .npy header is nested too deeply") from None
     if not isinstance(found, dict) or found.keys() != _KEYS:
         raise ValueError(

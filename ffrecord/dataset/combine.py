@@ -187,7 +187,7 @@ class Mix(_Combined):
         weights: A positive number for each reader. Whole numbers that add up to at most 10,000
             are kept exactly, others to one part in 10,000.
         length: The number of datapoints. A reader at its end starts again. By default the mix ends
-            when the first reader is at its end, so that no datapoint comes twice.
+            as soon as one of the readers is at its end, so that no datapoint comes twice.
     """
 
     def __init__(

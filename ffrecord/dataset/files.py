@@ -48,7 +48,7 @@ class RecordFiles:
         return self._table.header_crcs[file]
 
     def begin(self, file: Ints, record: Ints, *, ahead: bool) -> Collect:
-        """Start to read some records of some files as one batch; return a function that waits.
+        """Start to read records as one batch; return a function that waits for them.
 
         With `ahead`, all reads are put in flight now.
         """

@@ -36,7 +36,7 @@ from ffrecord.errors import (
 from ffrecord.records.fingerprints import combined
 from ffrecord.text import integer
 
-# Numbers only as the writer spells them: otherwise two folders could be the same shard.
+# Only the writer's spelling of a number: with others, two folders could be the same shard.
 SHARD_NAME = r"[0-9]{6}|[1-9][0-9]{6,18}"
 
 

@@ -35,7 +35,7 @@ SPEC_NAME = "spec.json"
 FORMAT = "ffrecord dataset"
 VERSION = 1
 SEQUENCE = "[]"
-BOUND = np.dtype("<i8")  # the element at which a sequence begins
+BOUND = np.dtype("<i8")  # type of a bound, the number of the element at which a sequence begins
 LONGEST_NAME = 200  # bytes; file systems allow 255 for the name and its suffix
 MOST_FIELDS = 4096
 LARGEST_SPEC = 4 << 20
@@ -49,7 +49,7 @@ _CLASSES: dict[Any, str] = {
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """A parsed type: its text, the codec's name, the compression, and if it is a sequence."""
+    """A parsed type: its text, the codec's name, the compression, and True for a sequence."""
 
     text: str
     name: str

@@ -36,7 +36,7 @@ IDLE_EACH = 2  # idle contexts that are kept for each capacity
 
 
 def _load() -> Any:
-    """Return the shared library that the libaio package loads; None if it is not installed."""
+    """Return the system's libaio, which the Python package libaio loads; None if one is missing."""
     try:
         from libaio import libaio
     except (ImportError, OSError):
@@ -68,7 +68,8 @@ class Context:
 
     def __init__(self, capacity: int) -> None:
         if _lib is None:
-            raise OSError(errno.ENOSYS, "libaio is not installed; run `pip install libaio`")
+            what = "libaio is not installed; install the system package libaio1 or libaio1t64"
+            raise OSError(errno.ENOSYS, what)
         handle = ctypes.c_void_p()
         code = _io_setup(capacity, ctypes.addressof(handle))
         if code < 0:

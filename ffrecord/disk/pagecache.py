@@ -66,7 +66,10 @@ class PageCache:
         return 0 if self.in_memory else os.RWF_NOWAIT
 
     def has(self, fd: int, offset: int, length: int) -> bool:
-        """Return True if all pages of one read are in the page cache."""
+        """Return True if all pages of one read are in the page cache.
+
+        Without `cachestat`, only the first page is checked.
+        """
         if self.use_cachestat:
             span, answer = _Two(offset, length), _Five()
             code = syscall(SYS_CACHESTAT, fd, ctypes.addressof(span), ctypes.addressof(answer), 0)

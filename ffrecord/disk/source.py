@@ -79,7 +79,7 @@ class Source:
         return memory[: self._read_up_to(memory, offset)].tobytes()
 
     def copy_to(self, fd: int, offset: int, length: int) -> None:
-        """Append `length` bytes from `offset` on to another file, copied by the kernel.
+        """Write `length` bytes from `offset` on to another file at its position, by the kernel.
 
         If all these bytes are in a hole, they become a hole in the other file too.
         """

@@ -15,7 +15,10 @@ SHORTEST = 12  # bytes; a shorter file is reported as truncated
 _CONVERT = "`ffrecord convert` converts it"
 _PACK = "pack the folder it is in with `ffrecord pack`"
 _UNPACK = "unpack it into a folder, then pack that with `ffrecord pack`"
-_PROGRAM = ("a program or library", "")
+_PROGRAM = (
+    "a program or library",
+    "pass a file that FileWriter, pack_folder or `ffrecord pack` has written",
+)
 
 # (position, mark, name of the format, next step)
 _MARKS = (
@@ -53,7 +56,7 @@ def recognised(start: bytes) -> str | None:
         return None
     for at, mark, name, step in _MARKS:
         if start.startswith(mark, at):
-            return f"{name}; {step}" if step else name
+            return f"{name}; {step}"
     return f"a text file; {_PACK}" if _is_text(start) else None
 
 

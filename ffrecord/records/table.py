@@ -108,7 +108,7 @@ class Table(ABC):
         self.require_open()[file].read_into(memory, start + offset)
 
     def copy_unchecked(self, record: int, offset: int, length: int, fd: int) -> None:
-        """Append bytes of a record to another file, without checking them."""
+        """Write bytes of a record to another file at its position, without checking them."""
         file, start = self.locate(record)
         self.require_open()[file].copy_to(fd, start + offset, length)
 

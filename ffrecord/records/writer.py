@@ -38,7 +38,7 @@ from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
 from ffrecord.records import draft
 from ffrecord.records.draft import Draft
-from ffrecord.text import integer
+from ffrecord.text import counted, integer
 
 COPY_CHUNK = 1 << 20  # bytes read from a file object at a time
 SHOWN = 30  # characters of a text that an error repeats
@@ -237,8 +237,8 @@ class FileWriter(Finishing):
                 if self._resumable:
                     kept = "resume to write the rest"
                 raise CountError(
-                    f"{self._path}: {written} records were written, {announced} were announced; "
-                    f"{kept}"
+                    f"{self._path}: {counted(written, 'record')} written, "
+                    f"but {announced:,} announced; {kept}"
                 )
             if not self._is_finished:
                 with self._writing():

@@ -212,7 +212,7 @@ class DataLoader(ResumableLoader[T_co]):
 def _in_torchs_order(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Insert None for torch's `multiprocessing_context` if the arguments have the original's order.
 
-    The original has a generator in its place.
+    In that order the generator is at the place of `multiprocessing_context`.
     """
     place = 9  # counted after the dataset and the batch size
     if len(args) > place and isinstance(args[place], torch.Generator):

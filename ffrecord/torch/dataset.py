@@ -175,9 +175,9 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
         warn_of_skipped(skipped, stacklevel=3)
         if skipped and not samples:
             raise FFRecordError(
-                f"every sample of a batch was skipped ({counted(len(skipped), 'sample')}), sample "
-                f"{skipped[0][0]} because of {skipped[0][1]}; check the files with `ffrecord "
-                "verify`, or use ffrecord.torch.DataLoader, which drops such batches"
+                f"every sample of a batch was skipped ({counted(len(skipped), 'sample')}); the "
+                f"error of sample {skipped[0][0]} is {skipped[0][1]}; check the files with "
+                "`ffrecord verify`, or use ffrecord.torch.DataLoader, which drops such batches"
             )
         return samples
 

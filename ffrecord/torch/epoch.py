@@ -136,7 +136,7 @@ class Epoch(Iterator[Any]):
         return self._length()
 
     def __getstate__(self) -> Any:
-        return self._batches.__getstate__()  # torch's raises: its iterators cannot be copied
+        return self._batches.__getstate__()  # torch's method raises: its iterators cannot be copied
 
     def __getattr__(self, name: str) -> Any:
         if "_batches" not in vars(self):  # __init__ has not run

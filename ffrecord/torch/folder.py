@@ -113,7 +113,7 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
         try:
             sample = self.loader(data)
         except OSError as error:
-            if error.errno is None:  # Pillow's error for a truncated file or one that is no image
+            if error.errno is None:  # Pillow's error: truncated, or not an image
                 where = f"{self.folder.archive.path}: {self._paths[index]}"
                 error.args = (f"{where}: {error}",)
             raise

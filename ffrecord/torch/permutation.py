@@ -1,11 +1,11 @@
 """A shuffle of 0 … n-1 that is computed in O(1) memory, for any positions in any order.
 
-The shuffle is a Feistel network over the smallest power of two that is at least n and 2. Each round
-XORs one half of an index's bits with a keyed hash of the other half. Such a round can be undone
-with any hash, so the network is a permutation. A result of n or more goes through the network again
-until it is below n (cycle walking). This gives a permutation of 0 … n-1. For n above 1, the power
-of two is less than 2n, so an index takes fewer than two passes on average. The keys are a hash of
-the seed and the epoch, so they are the same on every machine.
+The shuffle is a Feistel network over the smallest power of two that is at least max(n, 2). Each
+round XORs one half of an index's bits with a keyed hash of the other half. Such a round can be
+undone with any hash, so the network is a permutation. A result of n or more goes through the
+network again until it is below n (cycle walking). This gives a permutation of 0 … n-1. For n above
+1, the power of two is less than 2n, so an index takes fewer than two passes on average. The keys
+are a hash of the seed and the epoch, so they are the same on every machine.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _round_keys(seed: int, epoch: int, rounds: int) -> list[tuple[np.uint32, np.
 
 
 def _mixed(words: _Words, key: np.uint32) -> _Words:
-    """Hash each word with a key: multiply and shift until every bit depends on every bit."""
+    """Hash each word with a key: multiply and shift until each bit depends on all input bits."""
     mixed = words + key
     mixed ^= mixed >> np.uint32(16)
     mixed *= np.uint32(0x7FEB352D)

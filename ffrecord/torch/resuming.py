@@ -261,7 +261,7 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
     def _base_state(self, begun: bool) -> Any:
         """Return the random state that torch draws its workers' seeds from, or None.
 
-        It is saved only if the workers' states of the dataset may depend on these seeds.
+        It is saved only if the dataset's states in the workers may depend on these seeds.
         """
         if not self.num_workers or not (self._stateful or self._iterable):
             return None

@@ -135,7 +135,7 @@ class _Shuffle:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin the next iteration at a saved state, from any number of ranks.
+        """Begin the next iteration at a saved state, which may be from another number of ranks.
 
         Raises:
             StateError: the state belongs to other data, or is not the state of a sampler.

@@ -1,7 +1,7 @@
 """Find a Python binding of libfuse, build its arguments, and catch its messages.
 
-mfusepy uses libfuse 3 or 2, fusepy uses libfuse 2. Both packages have two classes. FUSE mounts and
-serves until the file system is unmounted. Operations is the base class of the callbacks.
+mfusepy uses libfuse 3 or 2, fusepy uses libfuse 2. Both packages have two classes. `FUSE` mounts
+and serves until the file system is unmounted. `Operations` is the base class of the callbacks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def load(mountpoint: str) -> Any:
 
 @contextlib.contextmanager
 def _libfuse3_first() -> Iterator[None]:
-    """Make mfusepy load libfuse 3. It prefers libfuse 2 if both are installed."""
+    """Make mfusepy load libfuse 3. By itself, mfusepy prefers libfuse 2 if both are installed."""
     path = ctypes.util.find_library("fuse3")
     if path is None or "FUSE_LIBRARY_PATH" in os.environ:
         yield
@@ -79,7 +79,7 @@ def settings(source: str, options: Options) -> dict[str, str | int | bool]:
 
 
 class Overheard:
-    """Catches standard error while libfuse mounts: it writes its messages nowhere else."""
+    """Catches standard error while libfuse mounts: libfuse writes its messages nowhere else."""
 
     def __init__(self) -> None:
         self._heard = os.memfd_create("stderr")

@@ -1,7 +1,7 @@
 """Serve the file system through libfuse, with mfusepy (libfuse 3 or 2) or fusepy (libfuse 2).
 
-This back end is for systems where the native one does not work. Tests also compare the two. It is
-slower: one thread runs all callbacks one after the other, and each waits for the disk.
+This back end is for systems where the native back end does not work. Tests also compare the two.
+This one is slower: one thread runs all callbacks one after the other, and each waits for the disk.
 
 libfuse names files by their paths, as text: see `binding.ENCODING`.
 """
@@ -37,7 +37,7 @@ T = TypeVar("T")
 Log: TypeAlias = Callable[[str], None]
 Ready: TypeAlias = Callable[[], None]
 
-KNOWN_PATHS = 1 << 14
+KNOWN_PATHS = 1 << 14  # in the cache from paths to inodes
 
 
 def prepare(
@@ -52,7 +52,7 @@ def prepare(
     inherited = mounting.inherited_descriptor(mountpoint)
     if inherited is None:
         mounting.check(mountpoint)
-    else:  # libfuse 3.3 and later also accepts /dev/fd/N; it waits in read(2), hence blocking
+    else:  # libfuse 3.3 and later accepts /dev/fd/N. It waits in read(2), which must block.
         os.set_blocking(mounting.mount(source, mountpoint, options), True)
     library = binding.load(mountpoint)
     settings = binding.settings(source, options)
@@ -73,7 +73,7 @@ def prepare(
         try:
             library.FUSE(callbacks, place, **settings)
         except RuntimeError as error:
-            # libfuse 3 also fails at the end if a signal made it unmount.
+            # After a signal made libfuse 3 unmount, FUSE() raises too: ignore that.
             if not callbacks.has_started:
                 said = stderr.stop() or f"libfuse failed with code {error}"
                 raise mounting.refusal(mountpoint, said, options) from None

@@ -5,7 +5,7 @@ The program that mounts (the caller) gives the daemon two descriptors:
 - The reading end of a pipe. It reports end of file when the caller closes the writing end, exits,
   or runs another program (exec).
 - A pidfd of the caller. It reports the caller's death even while forked children keep the pipe
-  open. Some sandboxes refuse pidfds; then the pipe alone must do.
+  open. Some sandboxes refuse pidfds. Then only the pipe is used.
 
 The mount belongs to the process that made it. A forked child neither keeps the mount alive nor ends
 it.
@@ -24,12 +24,13 @@ from ffrecord_fuse.mounting.mount import unmount
 from ffrecord_fuse.mounting.mounttable import connection_at
 
 RELEASE_SECONDS = 10.0
+"""The longest wait for another thread's `release` at the end of the process."""
 _held: set[int] = set()
 """The writing ends of this process's pipes."""
 
 
 class Lifeline:
-    """The caller's end: mounts that received `descriptors` last until it is closed."""
+    """The caller's end. The mount that received `descriptors` lasts until `close`."""
 
     def __init__(self) -> None:
         theirs, self._pipe = os.pipe()
@@ -60,7 +61,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class Caller:
-    """The daemon's end: the program that a mount belongs to.
+    """The daemon's end: represents the program that a mount belongs to.
 
     Args:
         descriptors: the descriptors of a `Lifeline`.
@@ -95,9 +96,9 @@ class Caller:
             raise
 
     def release(self, mountpoint: str, connection: int | None, log: Callable[[str], None]) -> None:
-        """Unmount after the caller's end, lazily: other programs may still read open files.
+        """Unmount after the caller's end, if the caller has not done so.
 
-        A caller that ends normally has already unmounted.
+        The unmount is lazy: other programs can still read files that they have open.
         """
         if connection is not None and connection_at(mountpoint) == connection:
             log(f"unmounting {mountpoint}: the program that mounted it has ended")

@@ -1,9 +1,9 @@
 """Mount and unmount: by mount(2), by fusermount3, or with a descriptor that was passed in.
 
 `mount` returns a descriptor of /dev/fuse that is mounted. The kernel's first request, FUSE_INIT,
-waits there. Until it is answered, every program that looks at the mountpoint waits. When the last
-copy of the descriptor is closed, a dead mount stays (ENOTCONN): an empty folder in its place could
-be taken for the data.
+waits there. Until FUSE_INIT is answered, every program that looks at the mountpoint waits. When the
+last copy of the descriptor is closed, a dead mount stays (ENOTCONN). That is better than an empty
+folder, which could be mistaken for the data.
 
 There are three ways to mount:
 
@@ -12,8 +12,8 @@ There are three ways to mount:
   passes the descriptor back over a socket.
 - Another program, such as a container runtime, has mounted already: the mountpoint is `/dev/fd/N`.
 
-This module never looks into a mounted file system. A hanging daemon would hang the caller too, and
-a dead one fails even lstat. `mounttable` finds out what is mounted where.
+This module never looks into a mounted file system: a daemon that hangs would make the caller hang,
+and on a dead mount even lstat fails. The mount table (`mounttable`) shows what is mounted where.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _UMOUNT_NOFOLLOW = 8
 def mount(source: str, mountpoint: str, options: Options, *, root_mode: int = 0o40755) -> int:
     """Mount, and return the descriptor to serve from: non-blocking, closed on exec.
 
-    `df` and `findmnt` show `source`; it has no other use. The kernel has no `allow_root`, so the
-    mount asks for `allow_other`. The mode of the root folder then keeps other users out
-    (`Ownership.keeper`).
+    `source` is only a label, which `df`, `findmnt` and error messages show. The kernel has no
+    `allow_root`, so the mount asks for `allow_other`. The mode of the root folder then keeps other
+    users out (`Ownership.keeper`).
     """
     inherited = inherited_descriptor(mountpoint)
     if inherited is not None:
@@ -99,7 +99,10 @@ def unmount(mountpoint: str, *, lazy: bool = False) -> None:
 
 
 def inherited_descriptor(mountpoint: str) -> int | None:
-    """Return N of `/dev/fd/N`. The program that made such a mount also unmounts it."""
+    """Return N for the mountpoint `/dev/fd/N`, and None for any other.
+
+    The program that made such a mount also unmounts it.
+    """
     match = re.fullmatch(r"/dev/fd/([0-9]{1,9})", mountpoint)
     return None if match is None else int(match[1])
 
@@ -111,7 +114,7 @@ _NO_DEVICE = (
     f"or start the container with --device {_DEVICE}"
 )
 _NO_HELPER = (
-    "fusermount3 is missing, and only root can do this without it; "
+    "fusermount3 is missing, and only root can mount and unmount without it; "
     "install the package fuse3, or run the command as root"
 )
 _BUSY = (
@@ -185,14 +188,14 @@ _NO_FOLDER = {
 def _shown(source: str) -> str:
     """Return a name that all readers of /proc/mounts can parse.
 
-    Some of them take \\r for the end of a line, or fail on bytes that are not UTF-8.
+    Some readers treat \\r as the end of a line, or fail on bytes that are not UTF-8.
     """
     printable = "".join(each if each.isprintable() else "?" for each in source)
     return printable.encode()[:_MAX_SOURCE].decode(errors="ignore") or "ffrecord"
 
 
 def _names(options: Options) -> list[str]:
-    """Return the names of the mount's flags, each once."""
+    """Return the names of the mount's flags, without duplicates."""
     return list(dict.fromkeys((*_ALWAYS, *options.kernel)))
 
 
@@ -319,7 +322,7 @@ def _received(mountpoint: str, ours: socket.socket) -> int:
 
 
 _NOT_FOR_USERS = "'user_allow_other' is set"
-# a part of fusermount3's message, the errno, our message
+# rows: a part of fusermount3's message, our errno, our message
 _SAID_OF_MOUNTING = (
     (_NOT_FOR_USERS, errno.EPERM,
         "allow_other needs root, or the line user_allow_other in /etc/fuse.conf; "
@@ -348,7 +351,7 @@ _ALLOW_ROOT = (
 
 def refusal(mountpoint: str, said: str, options: Options) -> MountError:
     """Return the error for a message of fusermount3, with the next step for the user."""
-    if options.allow_root and _NOT_FOR_USERS in said:  # fusermount3 only saw allow_other
+    if options.allow_root and _NOT_FOR_USERS in said:  # fusermount3 was given allow_other
         return MountError(mountpoint, errno.EPERM, _ALLOW_ROOT)
     for part, code, why in _SAID_OF_MOUNTING:
         if part in said:
@@ -389,7 +392,7 @@ def _take_over(mountpoint: str, fd: int) -> int:
 
 
 def is_unmounted(fd: int) -> bool:
-    """Return True if a descriptor of /dev/fuse was never mounted, or is unmounted by now."""
+    """Return True if a descriptor of /dev/fuse was never mounted, or was unmounted."""
     poll = select.poll()
     poll.register(fd, 0)
     return bool(poll.poll(0))  # POLLERR

@@ -50,12 +50,12 @@ def find(mountpoint: str) -> MountEntry | None:
     found = None
     for entry in entries():
         if entry.mountpoint == folder:
-            found = entry  # the last one is on top
+            found = entry  # of stacked mounts, the last line is the top one
     return found
 
 
 def mount_points(type_: str) -> list[str]:
-    """Return the mountpoints of file systems whose type begins with `type_`, each once."""
+    """Return the mountpoints of file systems whose type begins with `type_`, without duplicates."""
     return list(dict.fromkeys(e.mountpoint for e in entries() if e.type.startswith(type_)))
 
 
@@ -97,8 +97,8 @@ def set_read_ahead(mountpoint: str, kib: int) -> bool:
 def resolve(path: str) -> str:
     """Return the absolute path without symlinks, as in mountinfo.
 
-    os.path.realpath would call lstat, which the mounted file system has to answer. The kernel
-    answers readlink by itself, because the root of a mount is never a symlink.
+    os.path.realpath calls lstat, which waits for the daemon of a mount. readlink does not: the
+    kernel knows by itself that the root of a mount is not a symlink.
     """
     todo = _components(path if os.path.isabs(path) else os.path.join(_here(path), path))
     resolved = "/"
@@ -135,7 +135,7 @@ def _components(path: str) -> list[str]:
 def _readlink(path: str, at: str) -> str | None:
     try:
         return os.readlink(at)
-    except OSError:  # not a symlink, or missing: the later use of the path fails then
+    except OSError:  # not a symlink, or missing; a missing path fails later, when it is used
         return None
     except ValueError:
         why = "the path contains a character that no path can have, such as NUL; correct the path"

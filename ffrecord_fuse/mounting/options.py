@@ -46,7 +46,7 @@ class Options:
 def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
     """Parse one `-o` string, or the strings of several `-o` in their order.
 
-    `rw` is an error, unless the words come from mount(8): it adds `rw` wherever `ro` is missing.
+    `rw` is an error, unless the words come from mount(8), which adds `rw` wherever `ro` is missing.
     """
     fields: dict[str, object] = {}
     kernel: list[str] = []
@@ -153,10 +153,9 @@ _SWITCHES = ("allow_other", "allow_root")
 
 _KERNEL = ("noexec", "nosuid", "nodev", "noatime", "nodiratime")
 _UNDO = {"exec": "noexec", "atime": "noatime", "diratime": "nodiratime"}
-# These words change nothing. Some ask for the state that every mount has: an archive is never
-# written to, so syncing and access times do not matter. Others are notes of mount(8) and systemd to
-# themselves. mount(8) adds `rw`, `dev` and `suid` unasked, also for `defaults` in fstab; they do
-# not undo ro, nodev and nosuid.
+# These words change nothing. Some have no effect, because an archive is never written to: syncing
+# and access times do not matter. Others are meant for mount(8) and systemd. mount(8) adds `rw`,
+# `dev` and `suid` by itself, also for `defaults` in fstab; they do not undo ro, nodev and nosuid.
 _IGNORED = frozenset({
     "ro", "rw", "default_permissions", "dev", "suid", "async", "sync", "dirsync", "relatime",
     "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime", "iversion",

@@ -38,8 +38,8 @@ READY = b"+"
 SPARE_DESCRIPTORS = 16
 """Open files that serving needs, besides one for each worker."""
 ANSWER_SECONDS = 2.0
-"""Seconds that a mount may take to answer. After that it counts as alive: a dead mount fails at
-once."""
+"""Seconds to wait for an answer of a mount. A mount that has not answered by then counts as alive,
+because a dead mount fails at once."""
 
 
 def serve(
@@ -61,7 +61,7 @@ def serve(
     served = _served(opened, options, workers, log.place)
     facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}, verify={options.verify}"
     logged = partial(_logged, log, f"mounted {archive} on {mountpoint}: {facts}", mountpoint)
-    # In the foreground libfuse handles the signals.
+    # In the foreground, libfuse itself handles the signals.
     is_left_alone = by_libfuse and foreground
     with contextlib.nullcontext() if is_left_alone else _undone_if_interrupted(mountpoint):
         if by_libfuse:
@@ -117,7 +117,7 @@ def _unmount_quietly(mountpoint: str) -> None:
 
 
 def _served(archive: Archive, options: Options, workers: int, log_place: str) -> Served:
-    """Return the archive and all that the workers need to serve it."""
+    """Return the archive with its counters and options, as the workers need them."""
     counters = Counters(workers)
     keeper = os.getuid() if options.allow_root else None
     ownership = Ownership(options.uid, options.gid, options.umask, keeper)
@@ -160,8 +160,8 @@ def _ending(mountpoint: str, connection: int | None) -> str:
 def _is_dead(mountpoint: str) -> bool:
     """Return True if a mount has no daemon.
 
-    A child process looks, because it can be killed: meanwhile another file system may be mounted
-    there that does not answer yet.
+    Meanwhile another file system, which does not answer yet, may have been mounted there. So a
+    child process asks: it can be killed if no answer comes.
     """
     child = os.fork()
     if not child:
@@ -185,10 +185,10 @@ def _is_dead(mountpoint: str) -> bool:
 
 @contextlib.contextmanager
 def _undone_if_interrupted(mountpoint: str) -> Iterator[None]:
-    """Delay Ctrl-C and other ending signals until mounting has succeeded or failed; then unmount.
+    """Delay Ctrl-C and other ending signals while the block mounts; unmount if one has arrived.
 
-    An interrupt in between would leave a mount behind. In the foreground, the supervisor takes
-    these signals as the order to unmount.
+    A signal in the middle of mounting would leave a mount behind. In the foreground, the supervisor
+    receives these signals while it serves, and unmounts.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
@@ -219,7 +219,7 @@ def in_background(run: Run, mountpoint: str) -> None:
     if pid:
         os.close(tell)
         with open(told, "rb") as pipe:
-            said = pipe.read(1)  # not read(): workers keep the pipe open if all is well
+            said = pipe.read(1)  # read() would wait for the workers, which inherit the pipe
             if said == READY:
                 return
             said += pipe.read()

@@ -2,9 +2,9 @@
 
 Each worker has its own descriptor of the connection (FUSE_DEV_IOC_CLONE). The supervisor keeps all
 of these descriptors open, so a dead worker's requests are not lost. The supervisor asks the kernel
-to hand them out again (FUSE_NOTIFY_RESEND), and the programs that wait for them only wait longer.
-Kernels before 6.9 cannot do that. There the supervisor closes the descriptor: the dead worker's
-requests fail, and no others.
+to send these requests again (FUSE_NOTIFY_RESEND), and the programs behind them only wait longer.
+Kernels before 6.9 cannot send requests again. There the supervisor closes the dead worker's
+descriptor, and only the dead worker's requests fail.
 
 When the supervisor itself is killed, the workers die with it (PR_SET_PDEATHSIG) and the kernel
 aborts the connection. The mountpoint then answers ENOTCONN and does not look like an empty folder.
@@ -124,7 +124,7 @@ class Supervisor:
         except OSError as error:
             self.close()  # first: unmounting may need a free descriptor
             self._log(f"{self._mountpoint}: cannot start the workers: {error}")
-            self._unmount()  # `ready` was not called yet
+            self._unmount()  # nobody was told that the mount exists: `ready` was not called
             raise
 
     def _heed(self, signo: int | None, events: Events) -> None:
@@ -138,7 +138,7 @@ class Supervisor:
             self._caller = None
 
     def _reap(self, events: Events) -> None:
-        """Replace all workers that have ended. One SIGCHLD may stand for several of them."""
+        """Replace all workers that have ended. One SIGCHLD can stand for several workers."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -153,7 +153,7 @@ class Supervisor:
     def _ended(self, worker: _Worker, status: int, events: Events) -> None:
         worker.pid = 0
         code = os.waitstatus_to_exitcode(status)
-        if code == 0 or self._ending:  # unmounted: the other workers also notice that
+        if code == 0 or self._ending:  # unmounted; the other workers end by themselves
             self._ending = True
             return
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -161,16 +161,19 @@ class Supervisor:
         self._pause(worker)
         self._served.counters.row(worker.number)[RESTARTS] += 1
         if not self._agreement.may_resend:
-            os.close(worker.fd)  # its requests fail now instead of waiting for ever
+            os.close(worker.fd)  # the worker's requests fail now instead of waiting for ever
             worker.fd = -1
         self._restart(worker, events)
         if self._agreement.may_resend:
             self._resend()
 
     def _restart(self, worker: _Worker, events: Events) -> None:
-        """Start a worker again. Retry if memory or processes are short: programs then wait."""
+        """Start a worker again. Retry while the system lacks memory or processes.
+
+        Meanwhile the programs that read wait.
+        """
         while not self._ending:
-            if is_unmounted(self._fd):  # there may be no living worker that notices
+            if is_unmounted(self._fd):  # perhaps no worker is alive that would notice it
                 self._ending = True
                 return
             try:
@@ -190,9 +193,10 @@ class Supervisor:
             time.sleep(min(0.01 * 2 ** (worker.failures - 3), LONGEST_PAUSE))
 
     def _resend(self) -> None:
-        """Make the kernel hand out all unanswered requests again.
+        """Make the kernel send all unanswered requests again.
 
-        This includes the requests of living workers: their replies then get ENOENT.
+        Requests that living workers are processing are sent again too. A reply to the first
+        sending then fails with ENOENT, and the second sending is answered.
         """
         try:
             os.write(self._fd, reply.resend())
@@ -218,8 +222,8 @@ class Supervisor:
                 os._exit(code)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            self._close_those_of_others(worker)
-            # The objects that exist now stay for ever, and requests leave hardly any cycles.
+            self._close_other_descriptors(worker)
+            # Collect garbage rarely: existing objects stay for ever, and requests make few cycles.
             gc.freeze()
             gc.set_threshold(GARBAGE)
             served = self._served
@@ -237,11 +241,11 @@ class Supervisor:
         finally:
             os._exit(code)
 
-    def _close_those_of_others(self, worker: _Worker) -> None:
+    def _close_other_descriptors(self, worker: _Worker) -> None:
         """Close the descriptors of the other workers.
 
-        When a worker has died, the supervisor must hold the last copy of its descriptor. Where
-        requests cannot be sent again, they fail only when that copy is closed.
+        When a worker dies, the supervisor must hold the only copy of the worker's descriptor. On
+        kernels that cannot send requests again, the requests fail only when that copy is closed.
         """
         for other in self._workers:
             if other is not worker and other.fd >= 0:

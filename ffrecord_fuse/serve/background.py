@@ -14,12 +14,12 @@ from typing import Any
 class Background:
     """A pool of threads that start on demand.
 
-    Each job has a token. `ended` returns the token with None, or with the job's exception. The jobs
-    run in threads; only the loop calls `run`, `ended` and `close`.
+    Each job has a token. `ended` returns the token with the job's exception, or with None. Jobs run
+    in the threads; only the loop calls `run`, `ended` and `close`.
 
     Args:
         eventfd: written to when a job has ended; this wakes the loop.
-        most: the largest number of threads.
+        most: the maximum number of threads.
     """
 
     def __init__(self, eventfd: int, most: int) -> None:
@@ -53,7 +53,7 @@ class Background:
         return found
 
     def close(self) -> None:
-        """Drop jobs that have not started, and wait for the others: they use the eventfd."""
+        """Drop jobs that have not started, and wait for running jobs, which use the eventfd."""
         with contextlib.suppress(Empty):
             while True:
                 self._jobs.get_nowait()
@@ -67,7 +67,7 @@ class Background:
             token, work = job
             self._ended.append((token, problem_with(work)))
             os.eventfd_write(self._eventfd, 1)
-            del job, token, work  # they keep slabs in use
+            del job, token, work  # these references would keep slabs in use
 
 
 def problem_with(work: Callable[[], object]) -> Exception | None:

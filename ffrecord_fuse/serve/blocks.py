@@ -1,8 +1,8 @@
 """Read and verify the contents of files for READ requests, before they are served.
 
 `ffrecord.archive.blocks` plans the bytes to read and the checksums to compare. With verify "first",
-`CheckedContent` remembers verified blocks: a later read of another part of the block is one short
-read. With verify "off" it checks nothing.
+`CheckedContent` remembers verified blocks, and later reads only the requested bytes of them. With
+verify "off", `CheckedContent` checks nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ffrecord_fuse.mounting.options import VERIFY
 
 
 class DamageError(Exception):
-    """A block differs from the packed one."""
+    """A block whose checksum differs from the stored one."""
 
     def __init__(self, stored: int, computed: int) -> None:
         super().__init__(f"its checksum is {computed:#010x}, but the archive says {stored:#010x}")
@@ -29,7 +29,7 @@ class DamageError(Exception):
 class CheckedContent:
     """Plans, reads and verifies the contents of an archive's files.
 
-    Create it before the workers are forked: they share the memory of verified blocks.
+    Create it before the workers are forked, so that they share the table of verified blocks.
     """
 
     def __init__(self, archive: Archive, verify: str = "first") -> None:
@@ -51,8 +51,8 @@ class CheckedContent:
     def piece(self, inode: int, offset: int, size: int, *, anew: bool = False) -> FilePiece | None:
         """Plan a read of `size` bytes from `offset` on; return None at the end of the file.
 
-        Verified blocks are not checked again, unless `anew` is True. That is for memory that was
-        filled before the block was verified: it may hold other bytes.
+        Verified blocks are not checked again, unless `anew` is True. Pass it for memory that was
+        filled before the block was verified, because that memory may hold other bytes.
         """
         known = None if anew else self._known
         return self._blocks.piece(inode, offset, size, self._check, known)

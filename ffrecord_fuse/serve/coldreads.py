@@ -4,8 +4,8 @@ Reads use O_DIRECT, so that data is cached once, for the mount, and not a second
 archive. Each worker has one `AioQueue` with a fixed number of slots.
 
 A plain read in a thread replaces a read that cannot be queued (no O_DIRECT, no AIO, no free slot).
-It also completes a read that failed or returned too few bytes. Only if the plain read fails is the
-result an error. The loop never waits for a read.
+A plain read also completes a read that failed or returned too few bytes. The result is an error
+only if the plain read fails. The loop does not wait for reads; `reading` names two exceptions.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from ffrecord.disk.source import SourceSet
 from ffrecord_fuse.serve.background import Background, problem_with
 
 SLOTS = 256
+"""The most queued reads."""
 SLOT_BYTES = 32 << 10
+"""The memory of each slot. Larger reads get separate memory."""
 NO_SLOT = -1
 IDLE_BYTES = 64 << 20
+"""The most unused memory to keep for later reads."""
 THREADS = 8
-"""Plain reads at the same time. A network disk answers several in the time of one."""
+"""The most plain reads at a time. A network disk answers several reads in the time of one."""
 
 
 class ColdReads:
@@ -41,14 +44,14 @@ class ColdReads:
         self._queue = AioQueue(context, slots) if context is not None else None
         self._direct_fds: list[int] = sources.direct_fds.tolist()
         self._free = list(range(slots))
-        # Each slot has memory for small reads: allocating it takes longer than filling it.
+        # Each slot has its memory for small reads, because allocating takes longer than filling.
         self._slabs = slabs.SlabPool(IDLE_BYTES)
         memory = self._slabs.take(max(slots, 1) * SLOT_BYTES)
         self._memory = [memory[SLOT_BYTES * slot :][:SLOT_BYTES] for slot in range(slots)]
         self._memory_at = memory.ctypes.data
-        self._reads: dict[int, tuple[Any, int, int, int, Bytes]] = {}  # queued, by slot
+        self._reads: dict[int, tuple[Any, int, int, int, Bytes]] = {}  # slot -> queued read
         self._plain = Background(self.eventfd, THREADS)
-        self._done: list[tuple[Any, memoryview | Exception, int]] = []  # with its slot
+        self._done: list[tuple[Any, memoryview | Exception, int]] = []  # token, result, slot
 
     @property
     def busy(self) -> bool:
@@ -61,9 +64,9 @@ class ColdReads:
         return len(self._free) > len(self._memory) // 2
 
     def add(self, token: object, file: int, begin: int, length: int, *, kept: bool = False) -> None:
-        """Add a read. `submit` sends it to the disk; without a free slot, a thread reads it now.
+        """Add a read for `submit` to send. Without a free slot, a thread reads at once.
 
-        The read uses the memory of its slot. A large read, or one with `kept`, gets separate
+        The read uses the memory of its slot. A large read, or a read with `kept`, gets separate
         memory.
         """
         if self._queue is None or not self._free:
@@ -76,8 +79,8 @@ class ColdReads:
             slot = self._free.pop()
             memory, address = self._memory[slot], self._memory_at + SLOT_BYTES * slot
         else:
-            # Slabs below SMALLEST are not reused, and fresh memory takes as long as filling it.
-            # Take the memory first: if that fails, no slot is lost.
+            # Take at least SMALLEST: smaller slabs are not reused, and allocating takes as long as
+            # filling. Take the memory before the slot: if that fails, no slot is lost.
             memory = self._slabs.take(max(high - low, slabs.SMALLEST))
             slot = self._free.pop()
             address = memory.ctypes.data
@@ -93,7 +96,7 @@ class ColdReads:
     def landed(self) -> Iterator[tuple[Any, memoryview | Exception]]:
         """Yield the token and the data, or the error, of each completed read. Does not wait.
 
-        Unless the read was added with `kept`, its memory is valid only until the next item.
+        The data is valid only until the next item, unless the read was added with `kept`.
         """
         self.has_landed()
         while self._done:

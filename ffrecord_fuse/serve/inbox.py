@@ -1,14 +1,14 @@
 """Receive a worker's requests: spin for a while, then sleep. `Idling` keeps idle cores awake.
 
-Waking a process on another core takes longer than most answers. So before it sleeps, a worker keeps
-looking for requests (it spins). It yields its core between looks, and stops spinning when spinning
-no longer pays off.
+Waking a process on another core takes longer than most answers. So a worker spins before it sleeps:
+it looks for requests again and again, and yields its core between looks. A worker stops spinning
+when spinning no longer pays off.
 
-While a client waits for an answer, its core is idle, and an idle core halts. Waking the core takes
-longer than the answer: a virtual machine's host must schedule the core again, and a physical core
-may be in a deep sleep. A process that keeps /dev/cpu_dma_latency open prevents this; the kernel
-undoes it when the process ends. It affects all cores of the machine. So a worker does this only
-while it pays off, and by default only on machines with few cores.
+While a client waits for an answer, the client's core is idle, and an idle core halts. Waking the
+core takes longer than the answer: a virtual machine's host must schedule the core again, and a
+physical core may be in a deep sleep. While a process keeps /dev/cpu_dma_latency open, no core of
+the machine halts. A worker opens this file only while that pays off, and by default only on
+machines with few cores. The kernel closes the file when the worker ends.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ CROWDED = 30e-6
 """Seconds. If a yield takes longer, other processes need the core, and spinning stops."""
 
 MOST_WORTH = 8
-"""Consecutive waits that outlast the spin time before spinning is given up."""
+"""Spinning stops after this many consecutive waits that were longer than the spin time."""
 
 BUSY = 64
-"""Consecutive requests within the spin time after which idle cores are made to poll."""
+"""Idle cores poll after this many consecutive requests that came within the spin time."""
 
 
 class Disk(Protocol):
@@ -44,9 +44,9 @@ class Disk(Protocol):
 class Inbox:
     """The requests on one descriptor.
 
-    Without reads in flight, the worker sleeps in read(2), the cheapest way to wait. With reads in
-    flight, the descriptor does not block, and epoll waits for requests and reads together. A new
-    request wakes one of the sleeping workers.
+    Without reads in flight, the worker sleeps in read(2), which is the cheapest way to wait. With
+    reads in flight, the descriptor does not block, and epoll waits for requests and reads together.
+    A new request wakes only one of the sleeping workers.
     """
 
     def __init__(self, fd: int, eventfd: int, spin: float, idling: Idling) -> None:
@@ -79,7 +79,7 @@ class Inbox:
         came = self._worth > 0 and self._spin_until(began + self._spin, None)
         if not came:
             self._idling.halt()  # a sleeping mount must not keep cores awake
-        self._set_blocking(not came)  # do not sleep if another worker takes the request first
+        self._set_blocking(not came)  # if another worker takes the request first, do not sleep
         try:
             return self._receive(memory)
         finally:
@@ -101,7 +101,7 @@ class Inbox:
         self._idling.halt()
 
     def _learn(self, waited: float) -> None:
-        """Note whether spinning would have covered a wait of this length."""
+        """Record whether a wait was shorter than the spin time."""
         if waited < self._spin:
             self._worth = MOST_WORTH
             self._in_a_row += 1
@@ -137,7 +137,7 @@ _NO_LATENCY = struct.pack("=i", 0)  # microseconds
 
 
 class Idling:
-    """One worker's request that idle cores poll; made while busy, withdrawn before sleep.
+    """Makes idle cores poll while one worker is busy, and lets them halt before it sleeps.
 
     Args:
         idle: "poll", "halt", or None to decide by the number of cores.

@@ -3,10 +3,10 @@
 Most disks, and all network disks, take about as long for 10 kB as for a megabyte. Files lie in an
 archive in the order in which they are listed. So when requests follow one another in the archive,
 the worker reads a larger part of the archive at once: a window. Later requests are answered from
-the window, and the next window is read before the first is used up. Windows are memory of this
-process, not of the page cache: data is cached once, by the mount.
+the window, and the next window is read before the current one is used up. Windows are in the memory
+of the worker, not in the page cache, so that the kernel caches data once, for the mount.
 
-Random requests open no windows, and read only the bytes that they need.
+Random requests open no windows. Only the needed bytes are read for them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from typing import Protocol
 from ffrecord.archive.blocks import FilePiece
 
 FOLLOWING = 3
-"""Consecutive reads before a window is opened."""
+"""The number of consecutive reads that opens a window."""
 GAP = 64 << 10
-"""Bytes that may lie between two consecutive reads: hard links, or files that a program skips."""
+"""Bytes that may lie between two consecutive reads, because a program skips files or hard links."""
 SHORTEST = 128 << 10
+"""The length of a run's first window. Each further window is twice as long, up to LONGEST."""
 LONGEST = (2 << 20) - (8 << 10)
-"""The length that fits into one huge page with the disk's alignment at both ends."""
+"""The longest window. With the disk's alignment at both ends, it fits into one huge page."""
 SMALL = LONGEST // 4
 """The longest read that opens a window. Longer reads are efficient without one."""
 RUNS = 8
-"""Runs, about one for each client, that are followed at the same time. Each has up to two
-windows."""
+"""The most runs that are followed at the same time, about one for each client. Each run has up to
+two windows."""
 
 
 class Disk(Protocol):
@@ -52,7 +53,7 @@ class Window:
     end: int
     memory: memoryview | None = None
     waiting: list[tuple[int, FilePiece]] = field(default_factory=list)
-    """Requests, by number, that wait until the window is read."""
+    """Requests (number and piece) that wait until the window is read."""
 
     def has(self, piece: FilePiece) -> bool:
         return (
@@ -83,9 +84,9 @@ class ReadAhead:
     """The runs and windows of one worker.
 
     Args:
-        disk: reads windows. Each window is the token of its read.
+        disk: reads windows. The token of a read is its window.
         last_start: takes a file and a byte offset, and returns the start of the record at that
-            offset. A window ends where a record ends: a partial record could not be verified.
+            offset. Windows end there, because a partial record could not be verified.
     """
 
     def __init__(self, disk: Disk, last_start: Callable[[int, int], int]) -> None:
@@ -107,7 +108,7 @@ class ReadAhead:
         return None
 
     def follow(self, piece: FilePiece) -> Window | None:
-        """Open a window that begins with a piece; return None if the piece is to be read alone."""
+        """Open a window that begins with a piece; return None if the piece must be read alone."""
         end = piece.begin + piece.length
         for run in reversed(self._runs):
             if run.file == piece.file and 0 <= piece.begin - run.end <= GAP:
@@ -134,16 +135,17 @@ class ReadAhead:
             self._runs.append(run)
 
     def _open(self, run: Run, begin: int, least: int | None = None) -> Window | None:
-        """Start to read a run's next window.
+        """Start to read a run's next window from `begin` on.
 
-        Return None if the window would end at or before `least`, or if memory is short. Requests
-        for those bytes are then read alone.
+        Return None if no window can be opened: no record ends behind `least` (by default `begin`)
+        within the window's length, the disk is busy, or memory is short. The caller then reads its
+        piece alone.
         """
         end = self._last_start(run.file, begin + run.length)
         if end <= (begin if least is None else least) or not self._disk.has_room:
             return None
         window = Window(run, run.file, begin, end)
-        try:  # before the window is listed: requests would wait for ever for an unread window
+        try:  # list the window only after this: requests would wait for ever for an unread window
             self._disk.add(window, run.file, begin, end - begin, kept=True)
         except (MemoryError, OSError):
             return None
@@ -155,7 +157,7 @@ class ReadAhead:
 
     def _end(self, run: Run) -> None:
         self._close(run.windows)
-        run.windows = []  # break the reference cycle, so that their memory is freed at once
+        run.windows = []  # break the reference cycle, so that the memory is freed at once
 
     def _close(self, windows: list[Window]) -> None:
         """Stop offering windows to new requests. Requests that wait for one still get it."""

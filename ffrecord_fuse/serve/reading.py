@@ -4,10 +4,10 @@
          ├─ the page cache of the archive ──────────▶ check ─▶ reply
          └─ one io_submit for all, or a thread ─────▶ check ─▶ reply
 
-No function waits for a disk. If the bytes must come from the disk, `go_on` answers the request
-when they have arrived, by AIO or from a thread (see `coldreads`). There are two exceptions. If no
-thread can be started, the loop reads by itself. And after io_getevents fails, the loop waits once
-for the reads in flight.
+No function waits for a disk. If the bytes must come from the disk, AIO or a thread reads them (see
+`coldreads`), and `go_on` answers the request afterwards. There are two exceptions. If no thread can
+be started, the loop itself reads. And after io_getevents has failed, the loop waits once for the
+reads in flight.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ffrecord_fuse.wire import abi, reply
 from ffrecord_fuse.wire.request import Request
 
 READ_BYTES = 3 << 19
-"""The longest cached read: 1 MiB, extended to whole blocks at both ends."""
+"""The longest read from the page cache. 1 MiB fits, extended to whole blocks at both ends."""
 
 _slabs = SlabPool()
 
@@ -80,7 +80,7 @@ class Reading:
         self.cold = ColdReads(sources)
         self._ahead = ReadAhead(self.cold, filesystem.archive.blocks.last_start)
         self._background = Background(self.cold.eventfd, 1)
-        self._unlearned: dict[int, list[Request]] = {}  # reads that wait for their file's checksums
+        self._unlearned: dict[int, list[Request]] = {}  # inode -> reads that wait for checksums
 
     @property
     def is_under_way(self) -> bool:
@@ -98,7 +98,7 @@ class Reading:
         self.cold.close()
 
     def read(self, request: Request) -> None:
-        """Answer a READ now if its bytes are in memory, otherwise when the disk has read them."""
+        """Answer a READ now if its bytes are in memory, otherwise start a read from the disk."""
         self._counts[report.READS] += 1
         offset, size = request.argument
         inode = request.node - abi.ROOT_ID
@@ -120,7 +120,7 @@ class Reading:
             self._from_disk(unique, piece)
 
     def _from_window(self, request: Request, piece: FilePiece) -> bool:
-        """Answer from a window, now or when it is read; return False if no window has the piece."""
+        """Answer from a window, now or later; return False if no window has the piece."""
         window = self._ahead.find(piece)
         if window is None:
             return False
@@ -158,7 +158,10 @@ class Reading:
             self._serve_from(window, unique, piece)
 
     def _serve_from(self, window: Window, unique: int, piece: FilePiece) -> None:
-        """Answer from a window. If its bytes are wrong, read again: the file may be right now."""
+        """Answer from a window. If its bytes are wrong, read them again from the disk.
+
+        The archive may have been repaired since the window was read.
+        """
         memory = window.part(piece)
         try:
             self._check(piece, memory)

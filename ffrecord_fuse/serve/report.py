@@ -1,8 +1,8 @@
 """The counters of a mount, its damaged files, and its log.
 
-All processes of a mount log to the same place, `Log.place`. That is the file that the user names,
-or syslog. Containers often have no syslog; there the default is a file of limited size. Each event
-is one line.
+All processes of a mount log to the same place, `Log.place`: the file that the user names, standard
+error in the foreground, or syslog. Containers often have no syslog. Then the default is a file of
+limited size. Each event is one line.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ NAME = "ffrecord-fuse"
 SYSLOG = "syslog"
 NOWHERE = "nowhere"
 MOST_BYTES = 1 << 20
-"""The size limit of the default log file. A full file is renamed and replaces the older one."""
+"""The size at which the default log file is renamed to `….log.1`, which replaces an older one."""
 
 _SYSLOG_SOCKET = "/dev/log"
-# O_NONBLOCK: a log may be a pipe. Without a reader, opening it fails instead of waiting. Later,
-# lines are lost instead of blocking the mount.
+# O_NONBLOCK, because a log may be a pipe. If no process reads the pipe, opening it fails instead of
+# waiting. If the pipe is full, lines are lost instead of blocking the mount.
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Counters:
-    """Counters in shared memory: one row for each worker, which only that worker writes.
+    """Counters in shared memory, with one row for each worker. Create them before the workers.
 
-    Create them before the workers are forked.
+    Only the worker writes its row. The supervisor counts restarts there while the worker is dead.
     """
 
     def __init__(self, workers: int = 1) -> None:
@@ -60,7 +60,7 @@ class Counters:
         self._all = memoryview(mmap.mmap(-1, 8 * workers * len(NAMES))).cast("q")
 
     def row(self, worker: int) -> memoryview:
-        """Return a worker's row, to be indexed with LOOKUPS, READS and so on."""
+        """Return a worker's row. LOOKUPS, READS and so on are its indices."""
         return self._all[worker * len(NAMES) : (worker + 1) * len(NAMES)]
 
     def totals(self) -> dict[str, int]:
@@ -106,7 +106,8 @@ class Log:
         self.place = SYSLOG
         """The path of the log file, `syslog`, `standard error` or `nowhere`."""
         self.is_our_choice = False
-        """True if there is no syslog: the place is then the default file or nowhere."""
+        """True if the user named no log and syslog is missing. The place is then the default file,
+        or `nowhere`."""
         self._fd = -1
         if path is not None:
             self._fd, self.place = _open(path), path
@@ -179,7 +180,7 @@ def _our_own_paths() -> Iterator[str]:
 
 def _open(path: str) -> int:
     """Open a log file. Follow a symlink, unless another user put it into a shared folder."""
-    follow = 0 if os.path.islink(path) else os.O_NOFOLLOW  # refuse a symlink that appears now
+    follow = 0 if os.path.islink(path) else os.O_NOFOLLOW  # refuse a symlink that appears later
     locks.refuse_planted_symlink(path)
     fd = os.open(path, _APPEND | follow, 0o640)
     try:

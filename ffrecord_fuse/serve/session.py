@@ -31,7 +31,7 @@ from ffrecord_fuse.wire.request import MOST_BYTES, MalformedError, Request, pars
 Handler: TypeAlias = "Callable[[Request], bytes | None]"
 
 AT_ONCE = 64
-"""The most requests that are taken before cold reads are submitted and completed ones answered."""
+"""The most requests to take before cold reads are submitted and completed reads are answered."""
 
 LISTED = 1024
 """Entries of a folder that are rendered together."""
@@ -109,7 +109,8 @@ class Session:
     def close(self) -> None:
         """Wait for the reads in flight, and free the session's resources.
 
-        A process that ends need not call this: a disk that never answers would keep it alive.
+        A worker that ends does not call this, because a disk that never answers would keep the
+        worker alive.
         """
         self._inbox.close()
         self._reading.close()

@@ -19,7 +19,7 @@ OLDEST_MINOR = 31
 
 ROOT_ID = 1
 FOREVER = (1 << 63) - 1
-"""Seconds that an answer stays valid. The kernel shortens it to its longest time."""
+"""Seconds that an answer stays valid. The kernel reduces this to the longest time it supports."""
 
 
 class Opcode(IntEnum):
@@ -92,7 +92,7 @@ class InitFlag(IntFlag):
 
 
 NOTIFY_RESEND = 7
-"""The notice that makes the kernel hand out all unanswered requests again."""
+"""The notice that makes the kernel send all unanswered requests again."""
 
 DEV_IOC_CLONE = 0x8004E500
 """_IOR(229, 0, u32): turns a newly opened /dev/fuse into another descriptor of a connection."""

@@ -33,7 +33,7 @@ class Agreement:
 
     @property
     def may_resend(self) -> bool:
-        """True if the kernel can hand out the requests of a dead worker again."""
+        """True if the kernel can send the requests of a dead worker again."""
         return bool(self.flags & InitFlag.HAS_RESEND)
 
 
@@ -76,7 +76,7 @@ def _require_known_version(fd: int, mountpoint: str, unique: int, offered: Init)
 
 
 def _agreement(fd: int, unique: int, offered: Init) -> Agreement | None:
-    """Answer INIT; return None if the kernel must ask again with our major version."""
+    """Answer INIT; return None if the kernel has a newer major version and will ask again."""
     minor = min(offered.minor, abi.MINOR) if offered.major == abi.MAJOR else abi.MINOR
     flags = offered.flags & WANTED
     read_ahead = min(offered.max_readahead, READ_AHEAD) or READ_AHEAD

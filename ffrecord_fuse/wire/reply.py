@@ -1,7 +1,8 @@
 """Turn results and errors into replies to the kernel: bytes with a header in front.
 
-Each function returns one `bytes` object. For file data it returns a view of a frame, or the buffers
-of one writev. Every byte of a reply is set here: old contents of a buffer are never sent.
+Most functions return one `bytes` object. For file data, `framed` returns a view of a frame, and
+`data` returns the buffers of one writev. Every byte of a reply is set here: old contents of a
+buffer are never sent.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from ffrecord_fuse.wire import abi
 
 HEADER = abi.OUT_HEADER.size
 FRONT = 4096
-"""Bytes before the content in a frame. It is one page, so that the content begins at a page: the
-kernel copies page by page, and needs two steps for a page that lies across two of ours."""
+"""Bytes before the content in a frame: one page, so that the content begins at a page. The kernel
+copies page by page, and needs two steps for a page whose bytes lie in two pages of the frame."""
 
 MOST_BACKGROUND, CONGESTION = 256, 192
-"""Asynchronous requests (read-ahead, O_DIRECT) that may be in flight, and the number from which the
-kernel holds back."""
-MOST_PAGES = 256  # of one read
+"""The most asynchronous requests (read-ahead, O_DIRECT) in flight, and the number from which the
+kernel sends fewer."""
+MOST_PAGES = 256  # of one read: 1 MiB
 MOST_WRITTEN = 4096  # bytes; the kernel's minimum, because the mount is read-only
 
 _SECOND = 1_000_000_000
@@ -39,7 +40,7 @@ def failure(unique: int, code: int) -> bytes:
 
 
 def unique_of(answer: bytes | memoryview) -> int:
-    """Return the number of the request that a reply answers."""
+    """Return the number of the request to which a reply belongs."""
     unique: int = abi.OUT_HEADER.unpack_from(answer)[2]
     return unique
 
@@ -123,7 +124,7 @@ def init(unique: int, minor: int, max_readahead: int, flags: int) -> bytes:
 
 
 def resend() -> bytes:
-    """Return the notice that makes the kernel hand out all unanswered requests again."""
+    """Return the notice that makes the kernel send all unanswered requests again."""
     return _header(HEADER, abi.NOTIFY_RESEND, 0)
 
 
@@ -170,7 +171,8 @@ def _heads(listing: Listing, dtype: np.dtype[np.void], *, plus: bool) -> npt.NDA
     heads["name_length"] = listing.lengths
     heads["kind"] = listing.modes >> 12
     if plus:
-        heads["nodeid"] = np.where(listing.dots, 0, numbers)  # 0: not a lookup of "." or ".."
+        # With nodeid 0, the kernel does not count a lookup of "." or "..".
+        heads["nodeid"] = np.where(listing.dots, 0, numbers)
         heads["entry_valid"] = heads["attr_valid"] = abi.FOREVER
         heads["ino"] = numbers
         heads["size"] = listing.sizes

@@ -16,8 +16,8 @@ from ffrecord_fuse.wire.abi import Opcode
 
 HEADER = abi.IN_HEADER.size
 MOST_BYTES = 68 << 10
-"""The buffer for one request. The kernel demands 8192 bytes, and room for a header and max_write;
-BATCH_FORGET can use more."""
+"""The size of the buffer for one request. The kernel demands 8192 bytes, and room for a header and
+max_write. In a larger buffer, one BATCH_FORGET has more inodes."""
 
 
 class Request(NamedTuple):
@@ -26,7 +26,7 @@ class Request(NamedTuple):
     opcode: int
     unique: int
     node: int
-    argument: Any  # the result of the opcode's parser; None for opcodes without one
+    argument: Any  # the result of the opcode's parser; None for an opcode without a parser
 
 
 class Span(NamedTuple):
@@ -63,7 +63,7 @@ class MalformedError(Exception):
 def parse(raw: memoryview) -> Request:
     """Return the request in the bytes of one read(2)."""
     if len(raw) < HEADER:
-        raise MalformedError(0, f"it has {len(raw)} bytes, and a header alone has {HEADER}")
+        raise MalformedError(0, f"it has {len(raw)} bytes, but a header has {HEADER}")
     length, opcode, unique, node = abi.IN_HEADER.unpack_from(raw)
     if length != len(raw):
         raise MalformedError(unique, f"it has {len(raw)} bytes, but its header says {length}")

@@ -36,7 +36,7 @@ FOOTNOTES = f"""
 - slower (faster): × differs from 1 by more than {ALLOWED:.0%} plus the larger of the two spreads.
 - CPU: processor time for each record, file or sample: of the reading process, of the mount's daemon
   (on two cores it polls while it waits), or of the loader's process with its workers.
-- Every repeat measures all lines with one tree and then with the other; the next repeat starts with
+- Every repeat measures each line with one tree, then with the other. The next repeat starts with
   the other tree. Each measurement is a fresh process.
 """
 

@@ -32,7 +32,7 @@ def add_commands(commands: Commands) -> None:
     parser = commands.add_parser(
         "all", help="run all benchmarks except compare, then pages", description=__doc__
     )
-    add_common_options(parser, "small amounts, once: does everything work?")
+    add_common_options(parser, "small amounts, 1 repeat: shows only that everything works")
     parser.set_defaults(run=run)
     parser = commands.add_parser(
         "pages",

@@ -106,6 +106,6 @@ def _cpu_seconds(mark: str) -> float:
 def _check(seen: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> None:
     if not np.array_equal(seen, wanted):
         raise WrongSamplesError(
-            f"{len(seen)} samples with checksums that add up to {seen.sum()}, instead of "
-            f"{len(wanted)} and {wanted.sum()}, or another order"
+            f"got {len(seen)} samples, and the sum of their checksums is {seen.sum()}; expected "
+            f"{len(wanted)} samples and {wanted.sum()}, in the requested order"
         )

@@ -14,15 +14,15 @@ def private() -> int:
 
 
 def proportional(pid: int) -> int:
-    """Return the memory of a process; of pages that several processes map, its share (PSS)."""
+    """Return the PSS of a process: a page that n processes map counts as 1/n of a page."""
     return _kilobytes("Pss", Path(f"/proc/{pid}/smaps_rollup").read_text())
 
 
 def resident(pid: int) -> int:
-    """Return the memory of a process without files: its own, and shared memory that it has touched.
+    """Return the resident memory of a process, without the pages of mapped files.
 
-    Pages that it shares with forked children count in full, so that children do not change the
-    result.
+    Shared memory counts if the process has touched it. Pages that the process shares with forked
+    children count in full, so that children do not change the result.
     """
     text = Path(f"/proc/{pid}/status").read_text()
     return _kilobytes("RssAnon", text) + _kilobytes("RssShmem", text)

@@ -119,7 +119,7 @@ METRICS = tuple(dict.fromkeys(metric for columns in COLUMNS.values() for metric 
 FOOTNOTES = f"""
 - Every measurement has a fresh mount, with its archive in the page cache unless it is cold. The
   client is a fresh process that times only its own reading.
-- Ratios are those of the first column: medians of each repeat's own ratio.
+- The ratios compare the first column: they are medians of each repeat's own ratio.
 - {SOURCE}: the packed files on the disk's own file system, also in the page cache.
 - one core: client and daemon share it. two cores: both may run on either.
 - again: the same client reads the same files again, as often as half a second allows.

@@ -46,7 +46,10 @@ def load_before() -> float:
     """
     load = os.getloadavg()[0]
     if load > BUSY:
-        say(f"the machine is busy (load {load:.1f}): figures for two cores will be wrong")
+        say(
+            f"the machine is busy (load {load:.1f}), so figures for two cores will be wrong; stop "
+            "other programs and run the benchmark again"
+        )
     return load
 
 

@@ -82,7 +82,7 @@ def _folder() -> tuple[list[str], list[Row]]:
     ways = {"1,000,000 files": "ours", "pickle, 1,000,000 files": "the original's pickled index"}
     metrics = {"ms": "ms", "private_mb": "private MB", "shared_mb": "MB that forked workers share"}
     rows = [
-        (f"a million files opened, {state}, {label}", [
+        (f"archive of 1,000,000 files opened, {state}, {label}", [
             Figure(f"{state} open", way, metric) for way in ways
         ])
         for state in ("cold", "warm")
@@ -112,7 +112,7 @@ def _mount() -> tuple[list[str], list[Row]]:
         row("files/s, read again", two, "again_files_per_s"),
         row("walk with stat of 50,000, s", "walk, two cores", "seconds", 1, 2),
         row("one 2 GB file, MB/s", "large file", "bytes_per_s", 1e-6),
-        row("a million files mounted, s", "mounting many files", "mount_s", 1, 2),
+        row("archive of 1,000,000 files mounted, s", "mounting many files", "mount_s", 1, 2),
     ]
     return ["", *mounters.values()], rows
 

@@ -6,5 +6,5 @@
                        ▲                                          ▲
                  disturbances: kills, stops, dropped caches   trends: descriptors, memory
 
-The expected data of a read is computed from the seed, never read from the archive.
+The expected data of a read (`due`) is computed from the seed, never read from the archive.
 """

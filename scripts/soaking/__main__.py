@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if os.geteuid() != 0:
         print(
-            "not root: only the pages of the files in use are dropped, and no cached names",
+            "not root: only the pages of the files in use are dropped from the cache; "
+            "run as root to drop all pages and names",
             file=sys.stderr,
         )
     # Like Ctrl-C: started processes are ended, and mounts are unmounted.

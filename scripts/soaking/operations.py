@@ -137,7 +137,10 @@ def difference(answer: Answer) -> str:
 
 
 def in_a_fork(work: Callable[[], str]) -> str:
-    """Return the result of `work` in a forked child, or its wait status if it failed."""
+    """Run `work` in a forked child; return its result, or the traceback if it raises.
+
+    If the child is killed, the returned text ends with its wait status.
+    """
     told, tell = os.pipe()
     pid = os.fork()
     if not pid:

@@ -202,7 +202,7 @@ class Soak:
         return found + [f"never happened: {name}" for name in never]
 
     def _sample(self, crew: Crew, served: Mounted, watch: Watch) -> None:
-        """Sample descriptors and memory; the keywords are the growth that is not a leak."""
+        """Sample descriptors and memory; the keywords say how much growth is tolerated."""
         watch.note_process("supervisor", served.supervisor, descriptors=0.5, mebibytes=2)
         watch.note_process("a spared worker", served.elder, descriptors=0.5, mebibytes=8)
         for actor in crew.actors:

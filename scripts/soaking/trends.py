@@ -2,8 +2,8 @@
 
 A killed worker or reader starts again with fresh memory. Samples therefore belong to a life (a
 pid). One line is fitted by least squares to all lives at once: each life has its own level, all
-share one slope. The remaining noise gives the slope's standard error. Only a slope beyond three
-standard errors counts as growth.
+share one slope. The remaining noise gives the slope's standard error. Growth counts only if it
+exceeds the tolerated amount by more than three standard errors.
 
 One line is fitted to the first half of each life, another to the second, and the flatter one
 counts. A leak rises in both halves. Memory that is allocated once and reused rises only in one.
@@ -62,7 +62,7 @@ class Watch:
         self._samples.setdefault(name, []).append((life, time.monotonic(), value))
 
     def note_process(self, name: str, pid: int, *, descriptors: float, mebibytes: float) -> None:
-        """Sample a process's descriptors and memory; the keywords are the growth tolerated."""
+        """Sample a process's descriptors and memory; the keywords are the tolerated growth."""
         count, size = open_descriptors(pid), _asked(memory.resident, pid)
         if size:  # 0: the process has just died
             self.note(f"{name}: descriptors", pid, count, descriptors)

@@ -139,7 +139,7 @@ def test_a_pickle_larger_than_its_names_need_is_not_read(tmp_path: Path) -> None
     ],
 )
 def test_an_audit_finds_faults_that_reading_finds_only_on_use(case: Case, tmp_path: Path) -> None:
-    """An audit of a harmless attack that can be opened finds nothing, or raises our errors."""
+    """The audit raises one of our errors, or finds nothing if the attack is harmless."""
     for form, made in enumerate(case.archives()):
         path = write(made, tmp_path / f"{form}.ffr")
         with Archive.open(path) as archive:

@@ -116,7 +116,7 @@ def test_length_and_iteration_cover_all_files(
     assert [run.count("/") for run in runs if run] == sorted(run.count("/") for run in runs if run)
 
 
-def test_in_accepts_only_names(folder: PackedFolder) -> None:
+def test_a_value_that_is_not_a_name_is_not_in_a_folder(folder: PackedFolder) -> None:
     things: list[Any] = [None, 5, 2.5, ["sizes"], object()]
     for thing in things:
         assert thing not in folder
@@ -355,7 +355,7 @@ def test_files_are_read_by_any_iterable_of_names(
     assert folder.read({"sizes/one"})[0].tobytes() == files["sizes/one"]
 
 
-def test_arguments_have_the_originals_names_and_their_former_ones(
+def test_arguments_have_the_originals_names_and_accept_our_former_names(
     folder: PackedFolder, files: dict[str, bytes]
 ) -> None:
     due = files["sizes/one"]

@@ -195,7 +195,7 @@ def pickled_structure(archive: Path) -> Any:
         return pickle.loads(reader.read_one(-1).tobytes().removeprefix(b"piouhjgbr"))
 
 
-def test_structure_equals_the_original_s_unpickled_index(
+def test_structure_equals_the_originals_unpickled_index(
     folder: PackedFolder, single: PackedFolder, one_file: Path
 ) -> None:
     """OrderedDicts compare their order, too."""

@@ -365,7 +365,7 @@ def test_a_full_disk_leaves_nothing(shard_size: str, limit: int, tmp_path: Path,
 def test_a_full_disk_is_noticed_at_every_write(
     rich: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In each run a later write fails, until none does."""
+    """Each run allows one write more than the run before, until no write fails."""
     plain = os.pwrite
     left = 0
 

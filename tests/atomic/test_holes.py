@@ -113,7 +113,7 @@ def test_the_command_makes_holes_on_request(archive: Path, tmp_path: Path) -> No
         taken[option] = sum(each.stat().st_blocks for each in dest.iterdir())
     if not has_holes(tmp_path):
         pytest.skip("this file system has no holes")
-    # Not equal: the blocks of a file besides its data depend on how full the disk is.
+    # The sums may differ a little: blocks besides a file's data depend on how full the disk is.
     assert max(taken["--sparse"], taken["-S"]) < taken["--no-progress"] // 4
 
 

@@ -553,7 +553,7 @@ def test_verify_finds_an_index_for_the_original_that_disagrees(
 def test_verify_finds_a_folder_that_the_original_would_read_as_a_file(
     ffrecord: Command, archive: Path
 ) -> None:
-    """Whatever record number the original reads for that name."""
+    """The pickle gives the folder each possible record number in turn."""
     for record in range(len(FILES) - 1):
         set_structure(archive, lambda structure, record=record: structure.update(empty=record))  # type: ignore[misc]
         lines = bad_lines(ffrecord("verify", archive))
@@ -601,7 +601,7 @@ def test_a_damaged_index_has_its_own_exit_code(ffrecord: Command, archive: Path)
 # ---- records that resemble an index ------------------------------------------------------------
 
 
-def test_info_and_verify_take_a_record_that_only_begins_like_an_index_for_a_record(
+def test_info_and_verify_treat_a_record_that_only_begins_like_an_index_as_a_record(
     ffrecord: Command, tmp_path: Path
 ) -> None:
     path = handmade.write_records(tmp_path / "plain.ffr", [b"first", b"piouhjgbr is how it begins"])

@@ -1,4 +1,4 @@
-"""Names that commands print are accepted by commands again, with any bytes in them."""
+"""Commands accept the names that commands print, with any bytes in them."""
 
 from __future__ import annotations
 

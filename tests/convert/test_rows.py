@@ -745,7 +745,7 @@ def test_invalid_keys_are_refused(key: str, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["in"]
 
 
-def test_the_key_of_the_previous_row_is_an_error(tmp_path: Path) -> None:
+def test_a_row_with_the_key_of_the_previous_row_is_an_error(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "d", {"__key__": "utf8", "x": "bytes"}) as writer:
         for _ in range(2):
             writer.append({"__key__": "same", "x": b""})

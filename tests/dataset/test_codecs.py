@@ -82,7 +82,7 @@ EXAMPLES: dict[str, Any] = {
         ("tree", [1 << 64], b"\x91\xc7\x09\x02" + b"\x00" * 8 + b"\x01"),
     ],
 )
-def test_the_bytes_of_a_value(name: str, value: Any, encoded: bytes) -> None:
+def test_a_value_has_the_documented_bytes(name: str, value: Any, encoded: bytes) -> None:
     assert encoders[name](value) == encoded
 
 

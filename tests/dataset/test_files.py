@@ -61,9 +61,7 @@ def files(request: pytest.FixtureRequest, keep: bool, paths: list[str]) -> Recor
     return RecordFiles(paths, True, request.param, keep_headers=keep)
 
 
-def test_counts_sizes_and_checksums_are_those_of_the_files(
-    files: RecordFiles, paths: list[str]
-) -> None:
+def test_counts_sizes_and_checksums_match_the_files(files: RecordFiles, paths: list[str]) -> None:
     assert files.counts == [len(records) for records in RECORDS]
     assert files.size == sum(os.path.getsize(path) for path in paths)
     heads = [int.from_bytes(Path(path).read_bytes()[:4], "little") for path in paths]

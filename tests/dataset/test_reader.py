@@ -150,7 +150,7 @@ def test_a_reader_knows_its_spec_length_and_size(reader: Any, shared: Path) -> N
     assert reader.size == on_disk or type(reader).__name__ == "MemoryDataset"
 
 
-def test_datapoints_by_number_slice_and_list(reader: Any) -> None:
+def test_datapoints_are_read_by_number_slice_and_list(reader: Any) -> None:
     assert reader[3] == POINTS[3]
     assert reader[-1] == POINTS[-1]
     assert reader[np.int64(2)] == POINTS[2]
@@ -340,7 +340,7 @@ def test_cached_fields_cost_no_request(shared: Path, requests: Requests) -> None
         assert requests() == 1
 
 
-def test_cached_fields_must_be_fields(shared: Path) -> None:
+def test_fields_to_cache_must_exist(shared: Path) -> None:
     with pytest.raises(KeyError, match="what"):
         DatasetReader(shared, cache_keys=("what",))
     with pytest.raises(KeyError, match="what"):

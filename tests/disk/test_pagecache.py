@@ -288,7 +288,7 @@ def test_a_partly_cached_read_is_a_miss(cold_file: Path, fd: int) -> None:
 
 @pytest.mark.in_memory
 def test_a_file_in_memory_always_counts_as_cached(tmp_path: Path, tried: list[int]) -> None:
-    """It needs neither `cachestat` nor RWF_NOWAIT, which tmpfs does not support."""
+    """Such a file needs neither `cachestat` nor RWF_NOWAIT, which tmpfs does not support."""
     content = handmade.random_records([PAGE * 20])[0]
     (tmp_path / "data").write_bytes(content)
     handmade.require_memory(tmp_path / "data")
@@ -313,7 +313,7 @@ def test_a_file_on_a_disk_does_not_count_as_in_memory(cold_file: Path) -> None:
 def test_cachestat_is_not_trusted_if_it_misses_a_page_that_was_just_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On overlayfs it sees nothing. One-byte reads then still find a cached file."""
+    """On overlayfs, cachestat sees nothing. One-byte reads still find a cached file there."""
     path = tmp_path / "file"
     path.write_bytes(bytes(100_000))
     path.read_bytes()

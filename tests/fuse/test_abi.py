@@ -26,7 +26,7 @@ def test_a_reply_header_has_a_signed_error() -> None:
     )
 
 
-def test_a_read_has_its_offset_and_size_behind_the_handle() -> None:
+def test_a_read_has_its_offset_and_size_after_the_handle() -> None:
     raw = struct.pack("=QQIIQII", 1 << 60, 123_456_789_012, 65536, 5, 6, 7, 8)
     assert len(raw) == 40
     assert abi.READ_IN.unpack(raw) == (123_456_789_012, 65536)
@@ -45,7 +45,7 @@ def test_an_init_reply_is_64_bytes_and_ends_in_zeros() -> None:
     assert raw == fields + bytes(28)
 
 
-def test_statistics_are_80_bytes_with_no_byte_left_over() -> None:
+def test_a_statfs_reply_is_80_bytes_and_ends_in_zeros() -> None:
     raw = abi.STATFS_OUT.pack(1, 2, 3, 4, 5, 6, 7, 8)
     assert raw == struct.pack("=5Q3I", 1, 2, 3, 4, 5, 6, 7, 8) + bytes(28)
 
@@ -77,7 +77,7 @@ def test_directory_entries_have_no_gaps() -> None:
     assert list(row) == values
 
 
-def test_the_clone_ioctl_has_the_number_of_its_parts() -> None:
+def test_the_clone_ioctl_is_composed_of_direction_size_group_and_number() -> None:
     read, size, group, number = 2, 4, 229, 0
     due = read << 30 | size << 16 | group << 8 | number
     assert due == abi.DEV_IOC_CLONE
@@ -86,11 +86,11 @@ def test_the_clone_ioctl_has_the_number_of_its_parts() -> None:
 @pytest.fixture(scope="module")
 def kernel_header() -> str:
     if not HEADER.exists():
-        pytest.skip(f"{HEADER} is missing: it comes with the C library's headers")
+        pytest.skip(f"{HEADER} is missing; the C library's headers contain it")
     return HEADER.read_text()
 
 
-def test_opcodes_are_those_of_the_kernels_header(kernel_header: str) -> None:
+def test_opcodes_equal_the_kernels_header(kernel_header: str) -> None:
     body = re.search(r"enum fuse_opcode \{(.*?)\};", kernel_header, re.DOTALL)
     assert body is not None
     theirs = {name: int(value) for name, value in re.findall(r"FUSE_(\w+)\s*=\s*(\d+)", body[1])}
@@ -102,7 +102,7 @@ def test_opcodes_are_those_of_the_kernels_header(kernel_header: str) -> None:
     assert all(ours[name] > max(v for v in theirs.values() if v < 4096) for name in newer)
 
 
-def test_init_flags_are_those_of_the_kernels_header(kernel_header: str) -> None:
+def test_init_flags_equal_the_kernels_header(kernel_header: str) -> None:
     found = re.findall(r"#define FUSE_(\w+)\s+\(1(?:ULL)? << (\d+)\)", kernel_header)
     theirs = {name: 1 << int(bit) for name, bit in found}
     for flag in abi.InitFlag:

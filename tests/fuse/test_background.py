@@ -24,7 +24,7 @@ def eventfd() -> Iterator[int]:
 
 
 def ended(background: Background, eventfd: int) -> dict[object, Exception | None]:
-    """Collect the results of all jobs. Look only after the eventfd, as the loop does."""
+    """Collect the results of all jobs. Look only when the eventfd is readable, as the loop does."""
     found: dict[object, Exception | None] = {}
     while background.under_way:
         assert select.select([eventfd], [], [], PATIENCE)[0], (
@@ -39,7 +39,7 @@ def fail(error: Exception) -> None:
     raise error
 
 
-def test_every_token_comes_back_once_with_its_error(eventfd: int) -> None:
+def test_every_token_is_returned_once_with_its_error(eventfd: int) -> None:
     background = Background(eventfd, 3)
     error, done = ValueError("a defect"), list[int]()
     assert not background.under_way
@@ -75,7 +75,7 @@ def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", refuse)
 
 
-def test_work_is_not_done_later_if_no_thread_could_start(
+def test_a_job_without_a_thread_is_not_run_later(
     eventfd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -145,7 +145,7 @@ def test_an_ended_job_keeps_no_memory(eventfd: int, fails: bool) -> None:
     del memory, work
     ended(background, eventfd)
     deadline = time.monotonic() + PATIENCE
-    while kept() is not None and time.monotonic() < deadline:  # the thread is about to drop it
+    while kept() is not None and time.monotonic() < deadline:  # the thread drops it soon
         gc.collect()
         time.sleep(0.001)
     assert kept() is None

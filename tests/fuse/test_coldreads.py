@@ -99,7 +99,7 @@ LATER: list[Way] = [
 
 @needs_libaio
 @pytest.mark.parametrize("way", FROM_THE_START + LATER)
-def test_a_plain_read_that_takes_long_holds_up_no_other_request(
+def test_a_slow_plain_read_delays_no_other_request(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, way: Way
 ) -> None:
     whole = (tree / "big").read_bytes()
@@ -171,10 +171,10 @@ def _has_nowait(path: Path) -> bool:
             return False
 
 
-def test_a_file_system_without_nowait_is_read_beside_the_loop(
+def test_a_file_system_without_nowait_is_read_in_threads(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RWF_NOWAIT fails with EOPNOTSUPP: even a read of cached pages may ask a network."""
+    """RWF_NOWAIT fails with EOPNOTSUPP, and any read may then wait for a network."""
     preadv = os.preadv
 
     def unsupported(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
@@ -325,7 +325,7 @@ def test_a_failing_plain_read_fails_only_its_request(
         assert talking.log[0].startswith(told)
 
 
-def test_a_session_that_ends_while_a_thread_still_reads_waits_for_it(
+def test_closing_a_session_waits_for_threads_that_read(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_direct(monkeypatch)
@@ -342,7 +342,7 @@ def test_a_session_that_ends_while_a_thread_still_reads_waits_for_it(
 def test_a_session_ends_although_a_thread_waits_for_a_dead_disk(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker process ends with its loop, without closing the session."""
+    """A worker process ends when its loop ends, without closing the session."""
     without_direct(monkeypatch)
     close, done = Session.close, list[int]()
     with talk(packed, reading=ColdReading) as talking:
@@ -363,7 +363,7 @@ def test_a_session_ends_although_a_thread_waits_for_a_dead_disk(
 def test_a_completed_read_is_reported_while_a_refused_one_is_still_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The eventfd was reset, and nothing else would wake the loop."""
+    """Without this report, nothing would wake the loop, because the eventfd was reset."""
     path = tmp_path / "data"
     path.write_bytes(trees.content(1 << 20))
     slow = SlowDisk(monkeypatch)
@@ -387,7 +387,7 @@ def test_a_completed_read_is_reported_while_a_refused_one_is_still_read(
 def test_after_closing_no_thread_writes_to_the_eventfd(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The eventfd's number may belong to another file later."""
+    """Later the eventfd's number may belong to another file."""
     path = tmp_path / "data"
     path.write_bytes(trees.content(1 << 20))
     slow = SlowDisk(monkeypatch)
@@ -437,7 +437,7 @@ def test_a_refused_submission_is_read_another_way(
     read_in_batches(packed, tree)
 
 
-def test_a_kernel_that_takes_one_read_at_a_time_gets_them_all(
+def test_a_kernel_that_accepts_one_read_at_a_time_gets_all_reads(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit = aio.Context.submit
@@ -468,7 +468,7 @@ def test_a_kernel_that_refuses_every_other_time_loses_nothing(
         lambda result: -errno.EINVAL,
         lambda result: -errno.EAGAIN,
     ],
-    ids=["half", "nothing", "a byte", "a byte less", "EIO", "EINVAL", "EAGAIN"],
+    ids=["half", "nothing", "one byte", "one byte less", "EIO", "EINVAL", "EAGAIN"],
 )
 def test_a_short_read_is_finished_by_a_plain_read(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, shorten: Callable[[int], int]
@@ -494,7 +494,7 @@ def test_without_o_direct_all_reads_are_plain(
     read_everything(packed, tree)
 
 
-def test_a_machine_with_few_aio_requests_left_serves_more_reads_than_that(
+def test_more_reads_than_available_aio_requests_are_all_served(
     packed: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aio, "CAPACITIES", (1,))

@@ -106,7 +106,7 @@ LIBRARIES = {
 @needs_fuse
 @needs_root
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_mount_is_the_folder_that_was_packed(
+def test_a_mount_equals_the_packed_folder(
     tmp_path: Path, daemon: Callable[..., Daemon], library: str
 ) -> None:
     package, name = LIBRARIES[library]
@@ -215,7 +215,7 @@ def test_the_mount_has_the_flags_and_the_name_of_a_native_one(
 @needs_root
 @needs_mfusepy
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_unmounts_though_a_file_is_open(
+def test_a_signal_unmounts_even_if_a_file_is_open(
     tmp_path: Path, archive: Path, daemon: Callable[..., Daemon], sent: signal.Signals
 ) -> None:
     running = daemon(archive)
@@ -292,7 +292,7 @@ def test_without_libfuse_the_error_says_what_to_install(monkeypatch: pytest.Monk
         binding.load("/mnt")
 
 
-def test_another_package_that_is_called_fuse_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_package_called_fuse_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mfusepy", None)
     monkeypatch.setitem(sys.modules, "fuse", types.ModuleType("fuse"))
     with pytest.raises(MountError, match="is installed"):
@@ -300,7 +300,7 @@ def test_another_package_that_is_called_fuse_is_not_taken(monkeypatch: pytest.Mo
 
 
 @needs_mfusepy
-def test_libfuse_3_is_taken_where_both_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libfuse_3_is_preferred_to_libfuse_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FUSE_LIBRARY_PATH", raising=False)
     monkeypatch.delitem(sys.modules, "mfusepy", raising=False)
     assert binding.load("/mnt").fuse_version_major == 3
@@ -345,7 +345,7 @@ def test_a_folder_that_is_not_empty_is_refused_before_libfuse_is_asked(
         serve(str(archive), str(tmp_path / "tree"), Options(backend="fusepy"))
 
 
-def test_a_callback_that_fails_is_an_error_of_its_request_and_a_line_in_the_log(
+def test_a_failing_callback_fails_its_request_and_is_logged(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []

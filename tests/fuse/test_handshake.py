@@ -76,14 +76,14 @@ def test_a_current_kernel_gets_all_wanted_flags(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("bit", range(64))
-def test_no_flag_is_answered_that_was_not_offered(ends: Ends, bit: int) -> None:
+def test_only_offered_flags_are_answered(ends: Ends, bit: int) -> None:
     agreed(ends, kernel.init(7, 45, 1 << bit))
     found = answer(ends)
     known = (LOWER | INIT_EXT) & 1 << bit  # without INIT_EXT, the upper half does not count
     assert (found.flags, found.flags2) == (known, 0)
 
 
-def test_without_init_ext_there_is_no_upper_half(ends: Ends) -> None:
+def test_without_init_ext_the_upper_flags_are_ignored(ends: Ends) -> None:
     agreement = agreed(ends, kernel.init(7, 45, EVERYTHING & ~INIT_EXT))
     found = answer(ends)
     assert (found.flags, found.flags2) == (LOWER, 0)
@@ -96,20 +96,20 @@ def test_a_kernel_that_cannot_resend_is_not_asked_to(ends: Ends) -> None:
     assert not agreement.may_resend
 
 
-def test_a_kernel_of_5_4_asks_with_16_bytes(ends: Ends) -> None:
+def test_linux_5_4_sends_an_init_of_16_bytes(ends: Ends) -> None:
     agreement = agreed(ends, kernel.old_init(7, 31, 0x00FFFFFF))
     found = answer(ends)
     assert (found.major, found.minor, found.flags, found.flags2) == (7, 31, LOWER, 0)
     assert agreement.minor == 31
 
 
-def test_a_newer_minor_is_answered_with_the_one_known_here(ends: Ends) -> None:
+def test_a_newer_minor_version_is_answered_with_ours(ends: Ends) -> None:
     assert agreed(ends, kernel.init(7, 200, EVERYTHING)).minor == 45
     assert answer(ends).minor == 45
 
 
 @pytest.mark.parametrize(("offered", "due"), [(4096, 4096), (1 << 30, 1 << 20), (0, 1 << 20)])
-def test_no_more_is_read_ahead_than_the_kernel_offers(ends: Ends, offered: int, due: int) -> None:
+def test_read_ahead_has_the_kernels_limit_and_ours(ends: Ends, offered: int, due: int) -> None:
     agreed(ends, kernel.init(7, 45, EVERYTHING, offered))
     assert answer(ends).readahead == due
 
@@ -123,7 +123,7 @@ def test_a_kernel_that_is_too_old_is_named(ends: Ends, major: int, minor: int) -
     assert kernel.parsed(ends[0].recv(4096)).error == errno.EPROTO
 
 
-def test_a_newer_major_is_told_ours_and_asks_again(ends: Ends) -> None:
+def test_a_kernel_with_a_newer_major_version_gets_ours_and_asks_again(ends: Ends) -> None:
     agreement = agreed(
         ends, kernel.init(8, 0, EVERYTHING), kernel.init(7, 45, INIT_EXT | HAS_RESEND | 1)
     )

@@ -52,7 +52,7 @@ def eventfd() -> Iterator[int]:
     os.close(fd)
 
 
-def test_cores_stay_awake_when_requests_keep_coming_and_not_before(
+def test_cores_stay_awake_only_when_requests_keep_coming(
     kernel: tuple[socket.socket, int], eventfd: int
 ) -> None:
     send, fd = kernel
@@ -166,7 +166,7 @@ def test_a_worker_stops_spinning_when_it_does_not_pay_off(
 def test_a_worker_does_not_sleep_on_a_request_that_another_has_taken(
     kernel: tuple[socket.socket, int], eventfd: int
 ) -> None:
-    """Sleeping would keep cores awake until the next request."""
+    """If the worker slept, cores would stay awake until the next request."""
     send, fd = kernel
     recorded, memory = Recorded(), memoryview(bytearray(8))
 
@@ -236,7 +236,7 @@ def test_cores_poll_as_long_as_the_device_is_open(device: Path) -> None:
     ("idle", "cores", "polls"),
     [
         (None, FEW, True),
-        (None, FEW + 1, False),  # it would affect all cores
+        (None, FEW + 1, False),  # polling would affect all cores
         ("poll", 128, True),
         ("halt", 1, False),
     ],

@@ -16,7 +16,7 @@ from ffrecord_fuse.serve.report import MOST_BYTES, NOWHERE, SYSLOG, Log
 
 @pytest.fixture
 def no_syslog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Remove syslog, and return the folder of the default log file."""
+    """Hide syslog, and return the folder of the default log file."""
     monkeypatch.setattr(report, "_SYSLOG_SOCKET", str(tmp_path / "dev log"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state/ffrecord"
@@ -46,7 +46,7 @@ def test_without_syslog_lines_go_to_a_file(no_syslog: Path) -> None:
     assert path.read_text().count("\n") == 2
 
 
-def test_a_log_that_was_asked_for_is_not_our_choice(no_syslog: Path, tmp_path: Path) -> None:
+def test_a_log_that_the_user_chose_is_not_our_choice(no_syslog: Path, tmp_path: Path) -> None:
     for log in (Log(str(tmp_path / "log")), Log(foreground=True)):
         assert not log.is_our_choice
     assert not no_syslog.exists()

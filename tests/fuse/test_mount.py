@@ -108,7 +108,7 @@ def test_a_mount_is_read_only_and_keeps_devices_setuid_and_other_users_out(
         ("nosuid,nodev,ro,dev,suid", set()),
     ],
 )
-def test_flags_asked_for_are_added_and_none_is_taken_away(
+def test_requested_flags_are_added_and_none_is_removed(
     mounter: Mounter, folder: str, options: str, added: set[str]
 ) -> None:
     mounter(folder, options)
@@ -119,7 +119,7 @@ def test_flags_asked_for_are_added_and_none_is_taken_away(
 
 @needs_root
 @pytest.mark.parametrize("word", ["allow_other", "allow_root"])
-def test_others_are_let_in_when_asked_for(mounter: Mounter, folder: str, word: str) -> None:
+def test_other_users_get_access_on_request(mounter: Mounter, folder: str, word: str) -> None:
     mounter(folder, word)
     line = mount_line(folder)
     assert line is not None
@@ -270,7 +270,7 @@ def test_a_mount_point_is_the_same_however_it_is_spelled(
 
 
 @needs_root
-def test_mounting_through_a_symlink_mounts_where_it_leads(
+def test_mounting_on_a_symlink_mounts_on_its_target(
     mounter: Mounter, cleanup: handshake.Cleanup, tmp_path: Path, folder: str
 ) -> None:
     (tmp_path / "link").symlink_to("mnt")
@@ -305,7 +305,7 @@ def test_the_upper_of_two_stacked_mounts_is_found_and_unmounted(
 
 
 @needs_root
-def test_the_connection_is_the_one_the_kernel_lists(mounter: Mounter, folder: str) -> None:
+def test_the_connection_number_equals_the_kernels(mounter: Mounter, folder: str) -> None:
     mounter(folder)
     line = mount_line(folder)
     assert line is not None
@@ -317,7 +317,7 @@ def test_the_connection_is_the_one_the_kernel_lists(mounter: Mounter, folder: st
 
 
 @needs_root
-def test_read_ahead_is_raised_where_that_is_permitted(mounter: Mounter, folder: str) -> None:
+def test_read_ahead_is_raised_if_permitted(mounter: Mounter, folder: str) -> None:
     mounter(folder)
     setting = Path(f"/sys/class/bdi/0:{mounttable.connection_of(folder)}/read_ahead_kb")
     if not os.access(setting, os.W_OK):
@@ -362,18 +362,18 @@ def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
     assert "is not empty" in str(error)
 
 
-def test_a_symlink_to_itself_is_our_error(tmp_path: Path) -> None:
+def test_a_symlink_to_itself_is_a_mount_error(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     assert refusal("a", str(tmp_path / "loop")).errno == errno.ELOOP
 
 
 @pytest.mark.parametrize("name", ["nul\0", "surrogate\ud800"])
-def test_a_name_that_no_file_can_have_is_our_error(tmp_path: Path, name: str) -> None:
+def test_a_name_that_no_file_can_have_is_a_mount_error(tmp_path: Path, name: str) -> None:
     error = refusal("a", str(tmp_path / name))
     assert "a character that no path can have, such as NUL; correct the path" in str(error)
 
 
-def test_a_name_that_is_too_long_is_our_error_with_the_system_s_reason(tmp_path: Path) -> None:
+def test_a_name_that_is_too_long_is_a_mount_error_with_the_systems_reason(tmp_path: Path) -> None:
     error = refusal("a", str(tmp_path / ("n" * 256)))
     assert "cannot mount here: File name too long" in str(error)
 
@@ -430,7 +430,7 @@ def test_a_user_who_may_not_unmount_is_told_whose_mount_it_is(
 def test_the_user_who_mounted_can_unmount_even_without_a_name(
     folder: str, uid: int, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """User 54321 has mounted; `uid` is the user who mounts there again."""
+    """User 54321 has mounted; the user `uid` tries to mount on the same folder."""
     entry = mounttable.MountEntry(
         folder, mounting.TYPE, "/data/a.ffr", 0, 99, ("ro",), ("rw", f"user_id={NOT_IN_PASSWD}")
     )
@@ -461,7 +461,7 @@ def test_other_file_systems_are_left_alone() -> None:
 # ---- unsuitable machines ---------------------------------------------------------------------
 
 
-def test_a_missing_device_is_named_with_what_to_do(
+def test_a_missing_device_is_reported_with_the_next_step(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path / "missing"))
@@ -472,7 +472,7 @@ def test_a_missing_device_is_named_with_what_to_do(
 
 
 @needs_root
-def test_a_device_without_a_driver_is_a_missing_one(
+def test_a_device_without_a_driver_is_reported_as_missing(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
@@ -517,7 +517,7 @@ for call, arguments in (
 
 @needs_root
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
-def test_a_root_without_rights_is_told_what_its_container_lacks(
+def test_root_without_rights_is_told_the_missing_container_option(
     mounter: Mounter, folder: str, tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -550,7 +550,9 @@ def test_without_fusermount3_only_root_can_mount(
     monkeypatch.setenv("PATH", str(tmp_path))
     error = refusal("a", folder)
     assert error.errno == errno.ENOENT
-    assert "fusermount3 is missing, and only root can do this without it; install" in str(error)
+    assert "fusermount3 is missing, and only root can mount and unmount without it; install" in str(
+        error
+    )
 
 
 @pytest.mark.usefixtures("an_ordinary_user")
@@ -750,7 +752,7 @@ def test_an_ordinary_user_s_source_cannot_become_an_option(
 
 @needs_helper
 @pytest.mark.parametrize("word", ["allow_other", "allow_root"])
-def test_letting_others_in_needs_user_allow_other(theirs: str, word: str) -> None:
+def test_access_for_other_users_needs_user_allow_other(theirs: str, word: str) -> None:
     told = life_of_a_mount(theirs, options=word)
     try:
         settings = Path("/etc/fuse.conf").read_text().splitlines()
@@ -803,7 +805,7 @@ for lazy in (False, True):
 @needs_root
 @pytest.mark.skipif(
     not handshake.users_can_open_the_device(),
-    reason="users cannot open /dev/fuse; the substitute for it leaves nothing behind",
+    reason="users cannot open /dev/fuse, and the substitute for it ends with its process",
 )
 def test_root_can_unmount_a_user_s_mount(theirs: str) -> None:
     life_of_a_mount(theirs, end="none")
@@ -868,7 +870,7 @@ def test_a_descriptor_that_is_not_mounted_is_an_error(
 # ---- the error class -------------------------------------------------------------------------
 
 
-def test_a_mount_error_is_an_os_error_and_one_of_ours_with_its_own_exit_code() -> None:
+def test_a_mount_error_is_an_os_error_and_an_ffrecord_error_with_its_own_exit_code() -> None:
     error = MountError("/mnt", errno.EBUSY, "is in use")
     assert isinstance(error, OSError)
     assert isinstance(error, FFRecordError)

@@ -66,11 +66,11 @@ def test_each_word_sets_its_field(text: str, expected: Options) -> None:
     assert parse(f"ro,,{text},") == expected
 
 
-def test_a_backslash_with_nothing_after_it_is_itself() -> None:
+def test_a_backslash_at_the_end_is_kept() -> None:
     assert parse("log=a\\") == Options(log="a\\")
 
 
-def test_several_strings_count_in_their_order() -> None:
+def test_several_strings_are_applied_in_order() -> None:
     assert parse(["uid=1,noexec", "gid=2", "uid=3"]) == Options(uid=3, gid=2, kernel=("noexec",))
     assert parse("uid=1,gid=2,uid=3") == Options(uid=3, gid=2)
 
@@ -84,7 +84,7 @@ def test_several_strings_count_in_their_order() -> None:
         "default_permissions", "silent", "uhelper=udisks2",
     ],
 )  # fmt: skip
-def test_words_that_are_for_mount8_change_nothing(text: str) -> None:
+def test_words_meant_for_mount8_change_nothing(text: str) -> None:
     assert parse(text) == Options()
 
 
@@ -93,7 +93,7 @@ def test_words_that_mount8_adds_remove_no_protection() -> None:
     assert parse("nosuid,nodev,dev,suid").kernel == ("nosuid", "nodev")
 
 
-def test_the_last_of_a_flag_and_its_opposite_counts() -> None:
+def test_the_last_of_a_flag_and_its_opposite_takes_precedence() -> None:
     assert parse("noexec,exec").kernel == ()
     assert parse("exec,noexec").kernel == ("noexec",)
     assert parse("noexec,noatime,nodiratime,atime,diratime").kernel == ("noexec",)
@@ -101,22 +101,22 @@ def test_the_last_of_a_flag_and_its_opposite_counts() -> None:
 
 
 @pytest.mark.parametrize("text", ["rw", "ro,rw", "rw,ro", "defaults,rw,allow_other"])
-def test_rw_which_mount8_adds_unasked_changes_nothing(text: str) -> None:
+def test_rw_from_mount8_changes_nothing(text: str) -> None:
     assert parse(text, by_mount8=True) == parse(text.replace("rw", "ro"), by_mount8=True)
 
 
 @pytest.mark.parametrize("text", ["rw", "ro,rw", "defaults,rw,allow_other"])
-def test_rw_that_a_user_asks_for_is_refused(text: str) -> None:
+def test_rw_from_a_user_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match=r"^rw is not possible, because mounts are read-only"):
         parse(text)
 
 
-def test_the_last_of_ro_and_rw_counts() -> None:
+def test_the_last_of_ro_and_rw_takes_precedence() -> None:
     assert parse("rw,ro") == parse(["defaults,rw", "ro"]) == Options()
 
 
 @pytest.mark.parametrize("word", ["noexce", "ALLOW_OTHER", " ro", "nonempty", "=1", "x", "é"])
-def test_an_unknown_word_is_named_and_the_known_are_listed(word: str) -> None:
+def test_an_unknown_word_is_reported_with_the_known_words(word: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse(f"ro,{word},noexec")
     line = str(caught.value)
@@ -176,12 +176,12 @@ def test_an_invalid_value_is_reported_with_the_valid_ones(text: str, reason: str
     assert str(caught.value).startswith(f"{text} is not valid; {name} must be {reason}")
 
 
-def test_allowing_others_and_root_alone_exclude_each_other() -> None:
+def test_allow_other_and_allow_root_exclude_each_other() -> None:
     with pytest.raises(OptionError, match="exclude each other"):
         parse("allow_other,allow_root")
 
 
-def test_an_option_error_is_a_value_error_and_one_of_ours_with_the_code_of_bad_usage() -> None:
+def test_an_option_error_is_a_value_error_and_an_ffrecord_error_with_exit_code_2() -> None:
     assert issubclass(OptionError, ValueError)
     assert issubclass(OptionError, FFRecordError)
     assert OptionError.exit_code == 2
@@ -190,7 +190,7 @@ def test_an_option_error_is_a_value_error_and_one_of_ours_with_the_code_of_bad_u
 
 
 @given(paths)
-def test_an_escaped_value_comes_back_as_it_was(path: str) -> None:
+def test_an_escaped_value_is_parsed_unchanged(path: str) -> None:
     assert parse(f"log={escape(path)}") == Options(log=path)
     assert parse(f"uid=1,log={escape(path)},gid=2") == Options(uid=1, gid=2, log=path)
 
@@ -201,7 +201,7 @@ def test_escaped_text_is_one_word_however_many_commas_it_has(text: str) -> None:
 
 
 @given(st.text(st.sampled_from(",=\\\nabro-x1") | st.characters()) | st.text())
-def test_any_text_is_parsed_or_is_our_error(text: str) -> None:
+def test_any_text_is_parsed_or_is_an_option_error(text: str) -> None:
     with contextlib.suppress(OptionError):
         assert isinstance(parse(text), Options)
 

@@ -82,7 +82,7 @@ def test_windows_grow_and_are_read_once_and_in_time() -> None:
     records = Records([SIZE] * 2000)
     for number in range(2000):
         window = records.ask(number)
-        if window is not None:  # the next window is being read when half is used
+        if window is not None:  # the next window is read as soon as half of this one is used
             used = records.starts[number + 1] - window.begin
             if used > (window.end - window.begin) / 2 and window.end < records.starts[-1]:
                 assert records.disk.read[-1].begin == window.end
@@ -103,12 +103,12 @@ def test_skipped_files_do_not_end_a_run() -> None:
     assert None not in found[FOLLOWING - 1 :]
 
 
-def test_a_run_continues_behind_a_gap_with_a_new_window() -> None:
+def test_a_run_continues_after_a_gap_with_a_new_window() -> None:
     records = Records([SIZE] * 1000)
     for number in range(10):
         records.ask(number)
     end = records.disk.read[-1].end
-    number = records.starts.index(end) + 3  # not far behind the window
+    number = records.starts.index(end) + 3  # a few records after the window
     for each in range(10, records.starts.index(end)):
         records.ask(each)
     window = records.ask(number)
@@ -169,7 +169,7 @@ def test_a_window_ends_before_a_record_that_is_too_large_for_it() -> None:
     for number in range(10):
         records.ask(number)
     assert [window.end for window in records.disk.read] == [records.starts[10]]
-    assert records.ask(10) is None  # it is read alone, and the run continues behind it
+    assert records.ask(10) is None  # the large record is read alone, and the run continues
     assert records.ask(11) is not None
 
 
@@ -233,7 +233,7 @@ def test_windows_always_contain_the_request_and_are_bounded(
     number = 0
     for step in steps:
         number = (number + step) % len(sizes)
-        records.ask(number)  # compares the window with the piece
+        records.ask(number)  # checks that the window contains the piece
         assert len(records.ahead._windows) <= 2 * RUNS
     for window in records.disk.read:
         assert 0 < window.end - window.begin <= LONGEST

@@ -36,7 +36,7 @@ def test_an_error_is_a_negative_number_and_nothing_else() -> None:
     assert reply.failure(UNIQUE, errno.ENOENT) == struct.pack("=IiQ", 16, -2, UNIQUE)
 
 
-def test_a_success_says_its_length() -> None:
+def test_a_success_has_its_length_in_the_header() -> None:
     assert reply.success(UNIQUE) == answer(b"")
     assert reply.success(UNIQUE, b"payload") == answer(b"payload")
 
@@ -56,7 +56,7 @@ def test_framed_data_has_its_header_right_before_it(begin: int, count: int) -> N
     assert bytes(raw) == answer(content[begin : begin + count])
 
 
-def test_attributes_hold_for_ever() -> None:
+def test_attributes_are_valid_for_ever() -> None:
     due = struct.pack("=QII", FOREVER, 0, 0) + FILE_ATTR
     assert reply.attributes(UNIQUE, FILE) == answer(due)
 
@@ -66,7 +66,7 @@ def test_an_entry_is_a_node_and_its_attributes() -> None:
     assert reply.entry(UNIQUE, FILE) == answer(due)
 
 
-def test_a_name_that_is_missing_is_an_entry_without_a_node() -> None:
+def test_a_missing_name_is_an_entry_without_a_node() -> None:
     due = struct.pack("=4Q2I", 0, 0, FOREVER, 0, 0, 0) + bytes(88)
     assert reply.no_entry(UNIQUE) == answer(due)
 
@@ -102,7 +102,7 @@ def test_an_init_reply_has_the_flags_in_two_halves() -> None:
     assert raw == answer(due + bytes(28))
 
 
-def test_the_notice_to_send_again_has_no_unique() -> None:
+def test_the_resend_notice_has_no_unique() -> None:
     assert reply.resend() == struct.pack("=IiQ", 16, 7, 0)
 
 

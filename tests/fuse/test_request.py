@@ -36,12 +36,12 @@ def test_a_read_has_an_offset_and_a_size() -> None:
         assert taken(kernel.read(7, *asked, 99, opcode)) == Request(opcode, 99, 7, asked)
 
 
-def test_extended_attributes_are_asked_for_by_name_and_room() -> None:
+def test_requests_for_extended_attributes_have_a_name_and_a_size() -> None:
     assert taken(kernel.getxattr(7, b"user.x", 64)) == Request(22, 2, 7, Xattr(64, b"user.x"))
     assert taken(kernel.listxattr(7, 0)) == Request(23, 2, 7, Xattr(0, b""))
 
 
-def test_the_upper_flags_of_an_init_count_only_where_they_are_announced() -> None:
+def test_the_upper_flags_of_an_init_count_only_with_init_ext() -> None:
     announced = 1 << 30
     both = kernel.init(7, 45, announced | 1 << 39 | 1)
     assert taken(both).argument == Init(7, 45, 131_072, announced | 1 << 39 | 1)
@@ -53,7 +53,7 @@ def test_an_init_of_an_old_kernel_is_shorter() -> None:
     assert taken(kernel.old_init(7, 31, 0x00FFFFFF)).argument == Init(7, 31, 131_072, 0x00FFFFFF)
 
 
-def test_an_opcode_that_needs_nothing_takes_any_body() -> None:
+def test_an_opcode_without_arguments_accepts_any_body() -> None:
     for opcode in set(range(64)) - set(NEEDED):
         assert taken(kernel.request(opcode, 3, b"whatever", 5)) == Request(opcode, 5, 3, None)
 
@@ -86,7 +86,7 @@ def test_only_a_body_that_is_too_short_is_malformed(opcode: int) -> None:
             assert caught.value.unique == 77
 
 
-def test_a_name_without_an_end_is_malformed() -> None:
+def test_a_name_without_a_nul_is_malformed() -> None:
     with pytest.raises(MalformedError):
         taken(kernel.request(kernel.LOOKUP, 1, b"name"))
     with pytest.raises(MalformedError):

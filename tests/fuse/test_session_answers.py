@@ -30,7 +30,7 @@ def test_lookup_gives_the_node_and_attributes_of_a_name(
     assert reply == Reply(99, 0, entry(tree, name))
 
 
-def test_lookup_knows_the_dots(warm: Kernel, tree: Path) -> None:
+def test_lookup_finds_dot_and_dot_dot(warm: Kernel, tree: Path) -> None:
     assert warm.ask(kernel.lookup(7, b".")).payload == entry(tree, "sub")
     assert warm.ask(kernel.lookup(7, b"..")).payload == entry(tree, "")
     assert warm.ask(kernel.lookup(1, b"..")).payload == entry(tree, "")
@@ -51,7 +51,7 @@ def test_a_name_that_is_too_long_is_an_error(warm: Kernel, length: int) -> None:
     assert warm.ask(kernel.lookup(1, b"x" * length)) == Reply(2, errno.ENAMETOOLONG)
 
 
-def test_a_name_without_a_byte_is_malformed(warm: Kernel) -> None:
+def test_an_empty_name_is_malformed(warm: Kernel) -> None:
     assert warm.ask(kernel.lookup(1, b"")) == Reply(2, errno.EINVAL)
 
 
@@ -140,7 +140,7 @@ def test_a_folder_is_listed_from_any_position_into_any_buffer(
 @pytest.mark.parametrize("plus", [False, True])
 @pytest.mark.parametrize("size", [0, 4096, (1 << 32) - 1])
 @pytest.mark.parametrize("past", [0, 1, 219, 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 9])
-def test_after_the_last_entry_there_is_nothing(
+def test_a_listing_after_the_last_entry_is_empty(
     warm: Kernel, past: int, size: int, plus: bool
 ) -> None:
     asked = kernel.readdir(NODES["sub/inner"], 2 + past, size, plus=plus)
@@ -191,7 +191,7 @@ def test_a_crowded_folder_has_every_name_once(
 
 
 @pytest.mark.parametrize("plus", [False, True])
-def test_a_folder_can_be_entered_anywhere_and_backwards(
+def test_a_folder_can_be_listed_from_any_position_and_backwards(
     crowded: tuple[Path, list[str]], plus: bool
 ) -> None:
     archive, names = crowded
@@ -301,7 +301,7 @@ def test_every_way_to_verify_gives_the_same_bytes(packed: Path, tree: Path, veri
 
 @pytest.mark.parametrize("opcode", kernel.UNANSWERED)
 @pytest.mark.parametrize("body", [b"", struct.pack("=Q", 1), bytes([0xDB]) * 60_000])
-def test_forgetting_is_never_answered(warm: Kernel, opcode: int, body: bytes) -> None:
+def test_forget_is_never_answered(warm: Kernel, opcode: int, body: bytes) -> None:
     assert warm.replies(kernel.request(opcode, 2, body, 99)) == []
 
 

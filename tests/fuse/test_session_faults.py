@@ -108,7 +108,7 @@ def fill_buffers_with_poison(talking: Kernel) -> None:
 
 
 def storm(talking: Kernel, tree: Path, count: int, seed: int) -> int:
-    """Send spoiled requests; return the number of replies with a payload."""
+    """Send mutated requests; return the number of replies with a payload."""
     generator = random.Random(seed)
     answered = 0
     for number in range(0, count, talking.at_once):
@@ -126,13 +126,13 @@ def storm(talking: Kernel, tree: Path, count: int, seed: int) -> int:
 
 
 def answers(talking: Kernel, asked: list[bytes]) -> Iterator[tuple[bytes, Reply]]:
-    """Yield requests with their replies: at most one reply to each, and no others."""
+    """Yield requests with their replies. A second or a foreign reply is a KeyError."""
     waiting = {unique_of(raw): raw for raw in asked if len(raw) >= 40}
     for raw in asked:
         talking.send(raw)
     for reply in talking.until_fence():
         yield waiting.pop(reply.unique), reply
-    while any(map(is_sound_read, waiting.values())):  # these come from the disk, in any order
+    while any(map(is_sound_read, waiting.values())):  # their data comes from the disk, in any order
         reply = talking.receive()
         yield waiting.pop(reply.unique), reply
 
@@ -146,18 +146,18 @@ def is_sound_read(raw: bytes) -> bool:
     return len(raw) >= 80 and struct.unpack_from("=II", raw) == (len(raw), kernel.READ)
 
 
-def test_twenty_thousand_spoiled_requests_do_not_end_the_loop(talking: Kernel, tree: Path) -> None:
+def test_ten_thousand_mutated_requests_do_not_end_the_loop(talking: Kernel, tree: Path) -> None:
     assert storm(talking, tree, 10_000, seed=1) > 800
 
 
 @pytest.mark.long
-def test_a_million_spoiled_requests_do_not_end_the_loop(talking: Kernel, tree: Path) -> None:
+def test_half_a_million_mutated_requests_do_not_end_the_loop(talking: Kernel, tree: Path) -> None:
     for seed in range(2, 52):
         storm(talking, tree, 10_000, seed)
         talking.log.clear()
 
 
-def test_replies_have_no_byte_of_a_buffer_that_was_used_before(talking: Kernel, tree: Path) -> None:
+def test_replies_contain_no_old_bytes_of_a_buffer(talking: Kernel, tree: Path) -> None:
     asked = [kernel.lookup(1, b"a.txt"), kernel.lookup(1, b"missing"), kernel.getattr_(3)]
     asked += [kernel.request(opcode, 5) for opcode in (kernel.READLINK, kernel.STATFS)]
     asked += [kernel.readdir(1, 0, 4096, plus=plus) for plus in (False, True)]
@@ -184,7 +184,7 @@ def test_the_poison_is_where_the_tests_expect_it(warm: Kernel, tree: Path) -> No
 # ---- failures of one request -----------------------------------------------------------------
 
 
-def test_a_handler_that_raises_answers_eio_and_the_loop_lives(
+def test_a_handler_that_raises_answers_eio_and_the_loop_continues(
     warm: Kernel, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def defect(self: Filesystem, inode: int) -> bytes:
@@ -197,7 +197,7 @@ def test_a_handler_that_raises_answers_eio_and_the_loop_lives(
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a defect"), FFRecordError("a defect")])
-def test_a_check_that_raises_answers_eio_and_the_loop_lives(
+def test_a_check_that_raises_answers_eio_and_the_loop_continues(
     talking: Kernel, tree: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def defect(self: CheckedContent, piece: object, memory: object) -> int:
@@ -259,7 +259,7 @@ def test_a_file_truncated_while_it_is_served_is_an_error_and_not_a_crash(
         assert is_well(talking, tree)
 
 
-def test_statistics_describe_the_open_archive(own_copy: Path) -> None:
+def test_statfs_describes_the_open_archive_even_if_it_was_deleted(own_copy: Path) -> None:
     blocks = -(-own_copy.stat().st_size // 4096)
     with talk(own_copy) as talking:
         own_copy.unlink()

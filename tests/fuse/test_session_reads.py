@@ -91,7 +91,7 @@ def test_consecutive_cold_files_requested_together_are_all_answered(
 
 @pytest.mark.parametrize("verify", ["first", "off"])
 def test_the_memory_of_a_window_does_not_change(tmp_path: Path, verify: str) -> None:
-    """This holds for small windows too, while other reads from the disk take memory."""
+    """Small windows also keep their bytes while other reads from the disk take memory."""
     sizes = ([3000] * 8 + [1_300_000]) * 10
     contents = [content(size, number) for number, size in enumerate(sizes)]
     top = tmp_path / "rows"
@@ -172,13 +172,13 @@ def test_without_memory_for_a_window_every_request_is_answered(
     archive, contents = row
     take, turns = SlabPool.take, iter(range(1, 1 << 30))
 
-    def take_if_there_is(self: SlabPool, size: int) -> npt.NDArray[np.uint8]:
+    def take_or_fail(self: SlabPool, size: int) -> npt.NDArray[np.uint8]:
         if 1 << 16 < size < 3 << 19 and next(turns) == which:  # the memory of a window
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
         return take(self, size)
 
     with talk(archive, reading=ColdReading) as talking:
-        monkeypatch.setattr(SlabPool, "take", take_if_there_is)
+        monkeypatch.setattr(SlabPool, "take", take_or_fail)
         for number, whole in enumerate(contents):
             assert read_row(talking, number) == Reply(2, 0, whole)
         assert talking.log == []
@@ -219,7 +219,7 @@ def test_an_error_fails_only_one_of_the_requests_that_wait_for_a_window(
     ) -> None:
         if kept:
             self._done.append((token, FFRecordError("a bad sector"), NO_SLOT))
-        elif next(turns) == 5:  # three reads precede the first window: this one is in it
+        elif next(turns) == 5:  # this file is in the window: only two reads precede the window
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
         else:
             add(self, token, file, begin, length)
@@ -254,7 +254,7 @@ def node_of(talking: Kernel, name: bytes) -> int:
     return int(struct.unpack_from("=Q", found)[0])
 
 
-def test_a_large_file_of_the_original_is_read_beside_the_loop(
+def test_a_large_file_of_the_original_is_read_in_a_thread(
     original: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive, whole = original

@@ -282,7 +282,7 @@ def test_closed_error_from_a_closed_writer(tmp_path: Path) -> None:
 def test_count_error_for_too_few_and_for_too_many(tmp_path: Path) -> None:
     writer = FileWriter(tmp_path / "w.ffr", 2)
     writer.write_one(b"1")
-    with pytest.raises(CountError, match=r"w\.ffr: 1 records were written, 2 were announced"):
+    with pytest.raises(CountError, match=r"w\.ffr: 1 record written, but 2 announced"):
         writer.close()
     with FileWriter(tmp_path / "w.ffr", 1) as writer:
         writer.write_one(b"1")

@@ -178,7 +178,7 @@ def test_count_includes_the_old_records_and_n_does_not(old: Path) -> None:
 
 def test_fewer_records_than_announced_leave_the_file_unchanged(old: Path) -> None:
     before = old.read_bytes()
-    with pytest.raises(CountError, match="1 records were written, 2 were announced"):
+    with pytest.raises(CountError, match="1 record written, but 2 announced"):
         append(old, [b"1"], n=2)
     assert old.read_bytes() == before
     assert os.listdir(old.parent) == [old.name]

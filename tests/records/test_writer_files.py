@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.in_memory, pytest.mark.usefixtures("_no_writer_is_left
 def test_too_few_records_leave_the_target_unchanged(target: Path) -> None:
     writer = FileWriter(target, 3)
     writer.write_one(b"only one")
-    with pytest.raises(CountError, match="1 records were written, 3 were announced"):
+    with pytest.raises(CountError, match="1 record written, but 3 announced"):
         writer.close()
     assert untouched(target)
     writer.close()

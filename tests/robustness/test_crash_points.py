@@ -128,21 +128,21 @@ def kill_at_points(trial: Trial, count: int, *, all_of_them: bool) -> None:
 
 
 @each(WRITING + PACKING, SHORT, LONG)
-def test_a_killed_writer_or_packer_leaves_the_old_or_the_new_target_or_none(
+def test_a_killed_writer_or_packer_leaves_the_old_or_new_target_or_none(
     trial: Trial, count: int
 ) -> None:
     kill_at_points(trial, count, all_of_them=True)
 
 
 @each(OTHERS, SHORT, LONG)
-def test_any_other_killed_job_leaves_the_old_or_the_new_target_or_none(
+def test_any_other_killed_job_leaves_the_old_or_new_target_or_none(
     trial: Trial, count: int
 ) -> None:
     kill_at_points(trial, count, all_of_them=False)
 
 
 @each(EVERY, FEW, MANY)
-def test_a_kill_at_a_random_time_leaves_the_old_or_the_new_target_or_none(
+def test_a_kill_at_a_random_time_leaves_the_old_or_new_target_or_none(
     trial: Trial, count: int
 ) -> None:
     old = trial.prepare()

@@ -79,7 +79,7 @@ def no_mixture(found: Content, old: Content, new: Content) -> bool:
 
 @dataclass(frozen=True)
 class Job:
-    """A job that writes a target: `do`.
+    """A job: `do` writes a target.
 
     `over` names the file or folder that exists at the target before. A job with `replaces` False
     raises FileExistsError if its target is complete already. `named` jobs run without O_TMPFILE.
@@ -261,7 +261,7 @@ def dump_one(_sources: Sources, target: Path) -> None:
 
 
 def dump_shards(_sources: Sources, target: Path) -> None:
-    """Write shards in a thread: a process would have to be killed too."""
+    """Write shards in a thread, because a worker process would have to be killed too."""
     with ThreadPoolExecutor(1) as pool:
         utils.dump(RECORDS, target, 4, executor=pool)
 

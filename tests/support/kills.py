@@ -39,7 +39,10 @@ class Point:
 
 
 class _Counter:
-    """Counts calls of all threads, and kills the process at one; calls `watch` after the others."""
+    """Counts the calls of all threads.
+
+    Kills the process at the call `stop`. Calls `watch` after every other call.
+    """
 
     def __init__(self, stop: Point | None, watch: Callable[[], object]) -> None:
         self._numbers = itertools.count()

@@ -1,4 +1,4 @@
-"""How long tests wait for events that normally take a moment."""
+"""The time limit of tests for events that normally take a moment."""
 
 from __future__ import annotations
 

@@ -47,7 +47,10 @@ class ColdReading(Reading):
 
 
 class GatedReading(ColdReading):
-    """Reading that waits at its first read until the gate opens: earlier requests are one batch."""
+    """Reading that waits at its first read until the gate opens.
+
+    So all requests that arrive before are one batch.
+    """
 
     gate = threading.Event()
 
@@ -62,7 +65,7 @@ def talk(
     ownership: Ownership | None = None,
     reading: type[Reading] = Reading,
 ) -> Iterator[Kernel]:
-    """Serve an archive by a session that does not poll, because it shares this process."""
+    """Serve an archive with a session that does not poll, because it shares this process."""
     with Archive.open(archive) as opened:
         counters, contents = Counters(), CheckedContent(opened, verify)
         filesystem = Filesystem(opened, ownership, counters.json)

@@ -311,7 +311,7 @@ def xattrs(path: bytes | Path) -> tuple[tuple[str, bytes], ...]:
 
 
 def differences(real: Path, other: Path) -> list[str]:
-    """Return the differences of two folders. Fifos and others that no archive keeps are ignored."""
+    """Return the differences of two folders, except fifos and other files that no archive keeps."""
     left = {path: each for path, each in snapshot(real).items() if each.kind in KEPT}
     right = snapshot(other)
     lines = [f"only in the first: {path!r}" for path in left if path not in right]

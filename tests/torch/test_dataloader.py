@@ -471,7 +471,7 @@ class Seeds(Processed):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_seeds_fit_into_a_tensor(workers: int, numbers: Path) -> None:
-    """A dataset may return its seed, for example for another library. It becomes a tensor."""
+    """A dataset may return its seed, for example for another library. The seed becomes a tensor."""
     dataset = Seeds(numbers)
     found = []
     for seed in range(8):

@@ -158,7 +158,7 @@ def test_a_rank_out_of_range_is_torchs_error() -> None:
 def test_runs_with_changing_numbers_of_ranks_lose_and_repeat_nothing(
     n: int, stops: list[tuple[int, int]], last_ranks: int, epoch: int
 ) -> None:
-    """Each run has (ranks, indices per rank) and resumes the one before. The last run ends it."""
+    """A run is (ranks, indices per rank) and resumes the one before. The last ends the epoch."""
     order = whole_order(n, 6, epoch)
     seen: list[int] = []
     state = None

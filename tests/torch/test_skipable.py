@@ -237,7 +237,7 @@ def test_the_generator_may_be_the_twelfth_argument_as_in_the_original(
     assert len(batches(loader)) == 5
 
 
-def test_the_start_method_keeps_torchs_position(numbers: Path) -> None:
+def test_the_start_method_may_be_the_twelfth_argument_as_in_torch(numbers: Path) -> None:
     loader: Any = DataLoader(
         Processed(numbers), 4, False, None, None, 2, None, False, False, 0, None, "fork",
         torch.Generator(),

@@ -41,7 +41,7 @@ WaitFor: TypeAlias = "Callable[[str, int | None], None]"
 AT_A_TIME = 1 << 14
 """Number of rows checked at once. For this many, malloc reuses memory; fresh pages cost more."""
 
-PADDING = 8  # bytes after the last name, so that eight bytes can be read from any of its bytes
+PADDING = 8  # bytes after the last name, so that a read of eight bytes can begin at any byte of it
 MOST_XATTRS = 16 << 20
 """Most bytes of all extended attributes of one inode. No file system allows nearly as much."""
 

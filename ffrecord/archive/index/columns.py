@@ -1,6 +1,6 @@
 """Columns of a tree: byte strings, and row numbers that are found by hash.
 
-A Python object for each file would take some hundred bytes per file. Here a million names take one
+A Python object for each file would take a few hundred bytes per file. Here a million names take one
 piece of memory and one array.
 """
 

@@ -19,7 +19,7 @@ from ffrecord.format.index import LONGEST_NAME
 
 MOST_SYMLINKS = 40  # limit on the way to one inode, as in Linux
 MOST_NAMES = 4096
-"""Limit for the names in all symlinks on the way to one inode; one symlink has at most half."""
+"""Limit for the names in all symlinks on the way to one inode. One symlink has at most 2,048."""
 
 
 def resolve(index: Index, path: bytes, *, follow: bool = True, start: int = ROOT) -> int:

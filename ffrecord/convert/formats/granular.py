@@ -262,7 +262,7 @@ def _encode_int(value: int) -> bytes:
 
 def _described(array: Any) -> tuple[str, tuple[int, ...], bytes]:
     if array.dtype.names is not None or array.dtype.hasobject:
-        raise TypeError(f"granular has no arrays of the structured dtype {array.dtype}")
+        raise TypeError(f"granular cannot store arrays of dtype {array.dtype}")
     return array.dtype.str, array.shape, array.tobytes()
 
 

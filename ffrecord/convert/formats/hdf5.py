@@ -88,9 +88,8 @@ def count(path: str) -> int:
 @contextmanager
 def _opened(path: str) -> Iterator[Any]:
     refuse_other_kinds(path, "an HDF5 file")
-    os.close(
-        os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    )  # fail here if the system refuses: that is no damage
+    # If the system refuses to open the file, fail here: that is not damage.
+    os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     with _damage_of(path):
         file = _file(path)
     with file:
@@ -118,9 +117,8 @@ def _damage_of(path: str, record: int | None = None) -> Iterator[None]:
     except FFRecordError:
         raise
     except (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
-        if (
-            isinstance(error, OSError) and error.filename is not None
-        ):  # not from h5py, which sets no filename
+        # h5py sets no filename, so this error is not from h5py.
+        if isinstance(error, OSError) and error.filename is not None:
             raise
         if code := _number(_ERRNO, error):
             raise ReadFailedError(path, code, _number(_OFFSET, error)) from error
@@ -198,8 +196,8 @@ def _type(path: str, name: str, dataset: Any) -> str:
         return "array"
     if dataset.dtype.hasobject:
         raise ConversionError(
-            f"{path}: {name} has references, which have no meaning outside of the file; remove it "
-            "first"
+            f"{path}: {name} contains references, which have no meaning outside of the file; "
+            "remove this dataset first"
         )
     scalar = said in _SCALARS and dataset.ndim == 1 and dataset.dtype == _SCALARS[said]
     return said if scalar else "array"
@@ -386,7 +384,8 @@ class _Column:
         rows = max(1, min(BLOCK_ROWS, CHUNK_BYTES // row))
         self._dataset = self._file.create_dataset(
             self.name, (0, *self._shape), dtype=self._dtype,
-            # A chunk's side must be at least 1 and at most the maximum: a side of 0 gets none.
+            # A chunk's side must be at least 1 and at most the maximum. So a side of 0 has no
+            # maximum.
             maxshape=(None, *(side or None for side in self._shape)),
             chunks=(rows, *(max(1, side) for side in self._shape)),
         )  # fmt: skip

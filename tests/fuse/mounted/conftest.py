@@ -38,7 +38,7 @@ class Packed(NamedTuple):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _fuse_is_there() -> None:
+def _fuse_is_available() -> None:
     why = mounting.why_not()
     if why is not None:
         pytest.skip(why)

@@ -82,7 +82,7 @@ def why_no_backend(name: str) -> str | None:
     try:
         importlib.import_module("ffrecord_fuse.libfuse.fusepy_adapter")
     except ImportError as error:
-        return f"the fusepy back end is not there: {error}"
+        return f"the fusepy back end is not available: {error}"
     for library in ("mfusepy", "fuse"):
         # OSError: libfuse is missing.
         with contextlib.suppress(ImportError, OSError):
@@ -108,7 +108,7 @@ def environment() -> dict[str, str]:
 
 
 def python(module: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run `python -m MODULE …`. Return when all processes, a daemon too, have closed its output."""
+    """Run `python -m MODULE …`. Return when all processes, even daemons, have closed the output."""
     return subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)], env=environment(),
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=PATIENCE,
@@ -193,7 +193,7 @@ def wait_until_ended(mountpoint: Path) -> bool:
 
 
 def wait_until(is_so: Callable[[], bool]) -> bool:
-    """Wait until `is_so` returns True; return False if it does not in time."""
+    """Wait until `is_so` returns True. Return False if it is still False after PATIENCE seconds."""
     deadline = time.monotonic() + PATIENCE
     while not is_so():
         if time.monotonic() > deadline:
@@ -212,7 +212,7 @@ def kill(mountpoint: Path | str) -> None:
 
 
 class OutOfTimeError(Exception):
-    """A test took longer than it may."""
+    """A test took longer than its time limit."""
 
 
 @contextlib.contextmanager
@@ -224,7 +224,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     """
 
     def expired(signo: int, frame: FrameType | None) -> None:
-        raise OutOfTimeError(f"it took longer than {seconds:.0f} seconds")
+        raise OutOfTimeError(f"the test took longer than {seconds:.0f} seconds")
 
     def end() -> None:
         for mountpoint in list(_live):
@@ -250,6 +250,6 @@ def time_limit(seconds: float) -> Iterator[None]:
 @contextlib.contextmanager
 def fails_with(code: int) -> Iterator[None]:
     """Check that the block raises an OSError with this errno."""
-    with pytest.raises(OSError) as caught:  # noqa: PT011 - its number says more than its text
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - the errno says more than the text
         yield
     assert errno.errorcode[caught.value.errno or 0] == errno.errorcode[code], repr(caught.value)

@@ -58,7 +58,7 @@ def test_a_given_mountpoint_is_not_removed(archive: Path, mountpoint: Path) -> N
     assert os.listdir(mountpoint) == []
 
 
-def test_relative_paths_mean_the_folder_of_the_caller(
+def test_relative_paths_start_at_the_callers_folder(
     archive: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(archive.parent)
@@ -84,7 +84,7 @@ def test_an_archive_and_a_mount_point_may_have_any_name(
     assert (place / f"{name} log").exists()
 
 
-def test_one_archive_is_mounted_twice(archive: Path, backend: str) -> None:
+def test_an_archive_can_be_mounted_twice(archive: Path, backend: str) -> None:
     with mount(archive, backend=backend) as one, mount(archive, backend=backend) as other:
         for top in (one, other):
             assert Path(top, "file").read_bytes() == b"content"
@@ -94,7 +94,9 @@ def test_one_archive_is_mounted_twice(archive: Path, backend: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="fusermount3 cannot look into a user's mount")
-def test_an_archive_is_mounted_in_an_empty_folder_of_another(archive: Path, backend: str) -> None:
+def test_an_archive_can_be_mounted_in_an_empty_folder_of_another(
+    archive: Path, backend: str
+) -> None:
     with mount(archive, backend=backend) as outer:
         inner = Path(outer, "empty")
         with mount(archive, inner, backend=backend):
@@ -116,7 +118,7 @@ def test_a_file_that_is_still_open_can_be_read_after_the_block(archive: Path, ba
     assert mounting.wait_until_ended(Path(path))
 
 
-def test_threads_mount_at_once(archive: Path) -> None:
+def test_threads_can_mount_at_the_same_time(archive: Path) -> None:
     found = []
 
     def look() -> None:

@@ -53,7 +53,7 @@ def test_the_command_returns_when_the_mount_answers(
     assert os.listdir(mountpoint) == []
 
 
-def test_a_daemon_leaves_its_callers_session_folder_and_files(
+def test_a_daemon_keeps_no_session_folder_or_file_of_its_caller(
     archive: Path, mountpoint: Path, tmp_path: Path, backend: str
 ) -> None:
     """A closing terminal must not end the daemon, and the daemon must keep no folder busy."""
@@ -65,7 +65,7 @@ def test_a_daemon_leaves_its_callers_session_folder_and_files(
         assert streams == {os.devnull}
 
 
-def test_the_log_says_what_was_mounted_and_that_it_no_longer_is(
+def test_the_log_records_mounting_and_unmounting(
     archive: Path, mountpoint: Path, tmp_path: Path, backend: str
 ) -> None:
     log = tmp_path / "a log"
@@ -77,7 +77,7 @@ def test_the_log_says_what_was_mounted_and_that_it_no_longer_is(
     assert f"unmounted {mountpoint}" in last
 
 
-def test_without_syslog_the_log_is_a_file_that_is_named(
+def test_without_syslog_the_command_names_the_log_file(
     archive: Path, mountpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -207,7 +207,7 @@ def test_absolute_paths_mount_and_unmount_from_a_folder_that_was_deleted(
 
 
 @pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_unmounts_and_ends_it(
+def test_a_signal_unmounts_and_ends_a_foreground_mount(
     archive: Path, mountpoint: Path, signo: signal.Signals, backend: str
 ) -> None:
     process = foreground(archive, mountpoint, backend)
@@ -220,7 +220,7 @@ def test_a_signal_unmounts_and_ends_it(
     assert "Traceback" not in said
 
 
-def test_a_signal_unmounts_it_though_a_file_is_open(archive: Path, mountpoint: Path) -> None:
+def test_a_signal_unmounts_even_if_a_file_is_open(archive: Path, mountpoint: Path) -> None:
     process = foreground(archive, mountpoint)
     fd = os.open(mountpoint / "file", os.O_RDONLY)
     try:
@@ -235,7 +235,7 @@ def test_a_signal_unmounts_it_though_a_file_is_open(archive: Path, mountpoint: P
             os.close(fd)
 
 
-def test_it_ends_when_it_is_unmounted_from_outside(
+def test_a_foreground_mount_ends_when_it_is_unmounted_from_outside(
     archive: Path, mountpoint: Path, backend: str
 ) -> None:
     process = foreground(archive, mountpoint, backend)
@@ -316,12 +316,12 @@ def test_a_dead_mount_is_unmounted(archive: Path, mountpoint: Path, backend: str
     assert command("mount", archive, mountpoint, "--backend", backend).returncode == 0
     mounting.kill(mountpoint)
     # A dying process loses its arguments some time before its descriptors.
-    assert mounting.wait_until(lambda: how_it_fails(mountpoint) == errno.ENOTCONN)
+    assert mounting.wait_until(lambda: errno_of_stat(mountpoint) == errno.ENOTCONN)
     assert command("umount", mountpoint).returncode == 0
     assert os.listdir(mountpoint) == []
 
 
-def how_it_fails(path: Path) -> int | None:
+def errno_of_stat(path: Path) -> int | None:
     try:
         os.stat(path)
     except OSError as error:
@@ -363,7 +363,9 @@ def test_every_setting_can_be_an_option_as_in_fstab(
     assert "fuse.ffrecord" in shown
 
 
-def test_its_errors_are_one_line_under_its_own_name(archive: Path, mountpoint: Path) -> None:
+def test_an_error_of_ffrecord_fuse_is_one_line_with_its_name(
+    archive: Path, mountpoint: Path
+) -> None:
     done = mounting.python("ffrecord_fuse", archive, mountpoint / "missing", "-o", "ro")
     assert done.returncode == 18
     assert one_line(done).startswith("ffrecord-fuse: ")
@@ -375,10 +377,10 @@ def test_its_errors_are_one_line_under_its_own_name(archive: Path, mountpoint: P
 @pytest.mark.skipif(shutil.which("mount.fuse3") is None, reason="fuse3 is not installed")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may call mount(8)")
 @pytest.mark.parametrize("access", ["ro", "defaults", "rw"])
-def test_the_system_s_mount_command_mounts_it(
+def test_mount8_mounts_an_archive(
     archive: Path, mountpoint: Path, tmp_path: Path, access: str
 ) -> None:
-    """mount(8) mounts as for a line of fstab. It would search ffrecord-fuse in root's PATH only."""
+    """mount(8) gets the path of ffrecord-fuse, because it searches only the system's folders."""
     program = tmp_path / "bin/ffrecord-fuse"
     program.parent.mkdir()
     program.write_text(

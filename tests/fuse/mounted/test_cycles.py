@@ -56,7 +56,7 @@ for cycle in range(int(count)):
     code = forked(lambda: cli.main([archive, mountpoint, "--backend", backend, "--workers", "2"]))
     with open(mountpoint + "/file", "rb") as file:
         content = file.read()
-    # By the command and by the system's own way in turn.
+    # Unmount with the command and with the function in turn.
     if cycle % 2:
         gone = forked(lambda: ffrecord.cli.main(["umount", mountpoint]))
     else:
@@ -97,7 +97,7 @@ def test_cycles_leave_no_process_descriptor_or_mount(
 def test_files_opened_in_a_mount_take_no_descriptors_of_its_daemon(
     tmp_path: Path, backend: str
 ) -> None:
-    """A daemon has no table of open files, so opening hundreds of files costs it nothing."""
+    """A daemon has no table of open files: opening hundreds of files costs the daemon nothing."""
     archives.pack(trees.plain_tree(tmp_path / "tree", {"file": b"content"}), tmp_path / "tree.ffr")
     with mounting.mounted(tmp_path / "tree.ffr", tmp_path / "mnt", backend=backend) as path:
         (path / "file").read_bytes()

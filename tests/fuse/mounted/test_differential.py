@@ -39,12 +39,12 @@ FORMS = {"file": (5, 250), "shards": (2, 100), "original": (2, 60)}
 
 @pytest.fixture
 def _time_limit() -> None:
-    """Disable the limit of the folder: each example has one, and shrinking needs many examples."""
+    """Disable the time limit of a test: each example has one, and shrinking needs many examples."""
 
 
 @pytest.fixture(scope="session")
-def _fuse_is_there() -> None:
-    """Do not skip: if nothing can be mounted, the other ways are still compared."""
+def _fuse_is_available() -> None:
+    """Do not skip the tests: if nothing can be mounted, the other ways are still compared."""
 
 
 def why_not(backend: str) -> str | None:
@@ -52,7 +52,7 @@ def why_not(backend: str) -> str | None:
 
 
 @pytest.mark.parametrize("way", [*mounting.BACKENDS, "extracted"])
-def test_a_wrong_answer_of_any_way_is_found(
+def test_a_wrong_answer_is_found_in_every_way_of_reading(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way in mounting.BACKENDS and (why := why_not(way)):
@@ -157,7 +157,7 @@ PACKERS: dict[str, Callable[[Path, Path], tuple[Path, Answer]]] = {
 
 def differences(who: str, found: Answer, due: Answer) -> Iterator[str]:
     for path in found.keys() - due.keys():
-        yield f"{who}: {path!r} is too much"
+        yield f"{who}: {path!r} is unexpected"
     for path in due.keys() - found.keys():
         yield f"{who}: {path!r} is missing"
     for path in sorted(due.keys() & found.keys()):

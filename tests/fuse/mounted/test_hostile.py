@@ -45,7 +45,7 @@ def entry_of(path: Path) -> MountEntry:
 UNDOING = {
     "flags": "suid,dev,rw,exec,user,users,owner",
     "twice": "nosuid,suid,nodev,dev,ro,rw",
-    "what mount8 adds": "defaults,uhelper=x,x-systemd.automount,comment=allow_other",
+    "words of mount8": "defaults,uhelper=x,x-systemd.automount,comment=allow_other",
     "in the values": "comment=a\\,allow_other\\,suid,x-a=b\\,dev",
     "a log with options in its name": "log=LOG\\,allow_other\\,suid",
 }
@@ -57,7 +57,7 @@ def test_no_options_remove_the_protection(
 ) -> None:
     options = ",".join(UNDOING.values()) if how == "all" else UNDOING[how]
     options = options.replace("LOG", str(tmp_path / "log"))
-    # Called as by mount(8): only there `rw` is accepted, because mount(8) adds it unasked.
+    # Run ffrecord-fuse, as mount(8) does: only ffrecord-fuse accepts `rw`.
     helper = ("ffrecord_fuse", archive, mountpoint, "--backend", backend, "-o", options)
     done = mounting.python(*helper)
     assert done.returncode == 0, done.stderr
@@ -79,7 +79,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("options", REFUSED, ids=ascii)
-def test_words_that_are_meant_for_libfuse_or_the_kernel_are_refused(
+def test_words_meant_for_libfuse_or_the_kernel_are_refused(
     options: str, archive: Path, mountpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["mount", str(archive), str(mountpoint), "-o", options]) == 2
@@ -130,7 +130,7 @@ def test_a_set_user_id_program_on_a_mount_runs_as_the_user_who_starts_it(
         for path, user in (
             (mountpoint / "id", users.NOBODY),
             (program, 0),
-        ):  # the second is a control
+        ):  # the second pair shows that the setuid bit works outside of the mount
             done = subprocess.run(
                 [path, "-u"], user=users.NOBODY, group=users.NOBODY, extra_groups=[],
                 capture_output=True, text=True, check=False, timeout=mounting.PATIENCE,
@@ -158,7 +158,7 @@ def test_an_archive_with_a_device_in_it_is_not_mounted(
         pytest.param("system.posix_acl_access", marks=LONG),
     ],
 )
-def test_attributes_that_mean_something_to_the_kernel_are_not_served(
+def test_attributes_with_a_meaning_for_the_kernel_are_not_served(
     name: str, backend: str, tmp_path: Path, mountpoint: Path
 ) -> None:
     value = b"\1\0\0\2" + b"\xff" * 16  # would grant all capabilities
@@ -173,7 +173,7 @@ def test_attributes_that_mean_something_to_the_kernel_are_not_served(
         assert stat.S_ISREG((mountpoint / "alpha").stat().st_mode)
 
 
-def test_no_name_of_a_file_makes_a_line_of_the_log(
+def test_no_file_name_can_fake_a_line_of_the_log(
     backend: str, tmp_path: Path, mountpoint: Path
 ) -> None:
     forged = "2026-01-01T00:00:00+0000 ffrecord-fuse[1] unmounted |mnt"
@@ -212,7 +212,7 @@ print(json.dumps([code, [line.split()[4] for line in open("/proc/self/mountinfo"
 
 @needs_helper
 @needs_root
-def test_a_mount_point_that_becomes_a_symlink_does_not_lead_to_a_folder_of_root_s(
+def test_a_mountpoint_that_becomes_a_symlink_mounts_nothing_on_roots_folder(
     archive: Path, tmp_path: Path
 ) -> None:
     """An ordinary user swaps the mountpoint between our check and fusermount3's."""

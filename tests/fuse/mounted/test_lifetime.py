@@ -194,7 +194,7 @@ with mount(archive, backend=backend) as path:
 """
 
 
-def test_a_program_that_becomes_another_leaves_no_mount(archive: Path, backend: str) -> None:
+def test_a_program_that_calls_exec_leaves_no_mount(archive: Path, backend: str) -> None:
     with program(REPLACED, archive, backend) as running:
         assert_nothing_is_left(running.folder, running.paths())
         assert running.process.poll() is None
@@ -230,7 +230,9 @@ os._exit(0)
 """
 
 
-def test_a_forked_child_that_leaves_the_block_ends_nothing(archive: Path, backend: str) -> None:
+def test_a_forked_child_that_leaves_the_block_does_not_end_the_mount(
+    archive: Path, backend: str
+) -> None:
     with program(LEFT_BY_A_CHILD, archive, backend) as running:
         paths = running.paths()
         assert running.process.communicate(timeout=mounting.PATIENCE)[0] == "unmounted\n"

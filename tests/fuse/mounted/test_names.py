@@ -71,7 +71,7 @@ def test_a_path_that_leads_nowhere_fails_as_on_any_file_system(
 
 
 @WHOLE
-def test_symlinks_lead_where_they_did(mounted: Mounted) -> None:
+def test_symlinks_have_the_targets_of_the_source(mounted: Mounted) -> None:
     for name in os.listdir(mounted.source / "links"):
         assert os.readlink(mounted.path / "links" / name) == os.readlink(
             mounted.source / "links" / name
@@ -92,7 +92,7 @@ def test_only_symlinks_can_be_read_as_symlinks(mounted: Mounted) -> None:
 
 
 @WHOLE
-def test_a_file_is_no_folder_and_a_folder_no_file(mounted: Mounted) -> None:
+def test_a_file_cannot_be_opened_as_a_folder(mounted: Mounted) -> None:
     with fails_with(errno.ENOTDIR):
         os.listdir(mounted.path / FILE)
     with fails_with(errno.ENOTDIR):
@@ -109,7 +109,7 @@ def test_dots_lead_up_and_out_of_the_mount(mounted: Mounted) -> None:
 # ---- numbers of the file system ----------------------------------------------------------------
 
 
-def test_statfs_tells_true_numbers(mounted: Mounted) -> None:
+def test_statfs_describes_the_archive(mounted: Mounted) -> None:
     found = os.statvfs(mounted.path)
     if mounted.archive.is_dir():
         sizes = [path.stat().st_size for path in mounted.archive.iterdir()]

@@ -216,7 +216,7 @@ def test_sendfile_sends_a_file(mounted: Mounted, tmp_path: Path) -> None:
 def test_copy_file_range_copies_a_file_or_says_that_it_cannot(
     mounted: Mounted, tmp_path: Path
 ) -> None:
-    """Some kernels refuse it between two file systems, and callers fall back to a copy."""
+    """Some kernels refuse to copy between two file systems, and callers then copy by themselves."""
     with open(mounted.path / LARGE, "rb") as file, open(tmp_path / "out", "wb") as out:
         copied = 0
         while True:
@@ -322,7 +322,7 @@ def test_numpy_loads_an_array_by_mapping_it(library: Path) -> None:
     array._mmap.close()
 
 
-# ---- many at once ------------------------------------------------------------------------------
+# ---- many readers ------------------------------------------------------------------------------
 
 
 @WHOLE
@@ -345,5 +345,5 @@ def test_threads_that_read_at_once_each_get_their_own_bytes(mounted: Mounted) ->
 def test_the_kernel_reads_far_ahead_if_permitted(mounted: Mounted) -> None:
     path = Path(f"/sys/class/bdi/0:{connection_of(str(mounted.path))}/read_ahead_kb")
     if mounted.backend != "native" or not os.access(path, os.W_OK):
-        pytest.skip("only the native back end sets it, and only with permission")
+        pytest.skip("only the native back end sets read_ahead_kb after FUSE_INIT, if permitted")
     assert int(path.read_text()) == 1024

@@ -35,13 +35,13 @@ def test_folders_have_a_link_for_each_folder_in_them(mounted: Mounted) -> None:
             assert found.st_nlink == 2 + inner, path
 
 
-def test_listings_know_the_kind_and_the_number_of_every_entry(mounted: Mounted) -> None:
+def test_listings_have_the_kind_and_the_inode_number_of_every_entry(mounted: Mounted) -> None:
     for path in trees.paths(mounted.path):
         place = os.path.join(os.fsencode(mounted.path), path)
         if not stat.S_ISDIR(os.lstat(place).st_mode):
             continue
         with os.scandir(place) as entries:
-            for entry in entries:  # compares d_type and d_ino, without stat
+            for entry in entries:  # its methods use d_type and d_ino, not stat
                 found = os.lstat(entry.path)
                 assert entry.inode() == found.st_ino
                 assert entry.is_dir(follow_symlinks=False) == stat.S_ISDIR(found.st_mode)
@@ -120,7 +120,7 @@ def test_diff_finds_no_difference(mounted: Mounted) -> None:
     ],
     ids=lambda arguments: " ".join(arguments[:3]),
 )
-def test_find_finds_the_same(mounted: Mounted, arguments: Sequence[str]) -> None:
+def test_find_gives_the_same_results(mounted: Mounted, arguments: Sequence[str]) -> None:
     here = found_by_find(mounted.path, arguments)
     assert here == found_by_find(mounted.source, arguments)
 

@@ -16,7 +16,7 @@ BLOCK = 128 << 10
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     why = ""
     if not os.path.exists("/dev/fuse"):
-        why = "there is no /dev/fuse here"
+        why = "/dev/fuse is missing"
     elif os.geteuid() != 0:
         why = "these tests mount as root"
     for item in items:

@@ -1,7 +1,7 @@
 """Mounts for tests that kill or damage them: their processes, resources and remains.
 
-No function looks into a mount itself, because a mount may be dead or hang. Child processes, which
-can be killed, do that.
+No function here looks into a mount, because a mount may be dead or hang. Child processes look into
+it, because they can be killed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Daemon:
         self.wait_for_others([victim], len(before))
 
     def wait_for_others(self, killed: Collection[int], due: int) -> None:
-        """Wait until `due` workers run that were not killed. Killed ones are listed for a while."""
+        """Wait until `due` workers run. Ignore killed workers, which are listed for a while."""
         wait_until(lambda: len({*self.workers} - {*killed}) == due, "no other worker was started")
 
     def end(self) -> int:
@@ -101,7 +101,7 @@ def daemon(
 
 
 def release(point: Path) -> None:
-    """Unmount everything that is mounted there. An ending daemon may be faster."""
+    """Unmount everything that is mounted there. A daemon that ends may unmount at the same time."""
 
     def gone() -> bool:
         if is_mounted(point):
@@ -134,7 +134,7 @@ def wait_until(happened: Callable[[], bool], else_say: str) -> None:
 
 
 def status(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the name; none for a process that has ended."""
+    """Return the fields of /proc/PID/stat after the name; an empty list for an ended process."""
     try:
         raw = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -282,7 +282,7 @@ sys.stdout.buffer.write(data)
 
 
 def read(path: Path, offset: int = 0, size: int = 1 << 30) -> bytes:
-    """Read from a mount that may hang, in a process that can be killed. Raise its error."""
+    """Read from a mount that may hang, in a process that can be killed. Raise the read's error."""
     done = subprocess.run(
         [sys.executable, "-S", "-c", _ONE_READ, str(path), str(offset), str(size)],
         capture_output=True, timeout=LIMIT, check=False,

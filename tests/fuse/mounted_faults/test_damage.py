@@ -30,7 +30,7 @@ def names_of(packed: Packed) -> list[str]:
         return sorted(names, key=folder.record)
 
 
-def where_it_is(packed: Packed, name: str) -> tuple[int, int]:
+def record_and_offset(packed: Packed, name: str) -> tuple[int, int]:
     """Return the record and the offset of a file in an archive."""
     with PackedFolder(packed.archive) as folder:
         record = folder.record(name)
@@ -66,7 +66,7 @@ def test_flipped_bytes_are_an_error_of_their_files_only(own: Packed, point: Path
         lines = daemons.damage_lines(mounted.log())
         assert sorted(lines) == damaged
         for name, line in lines.items():
-            assert line == f"record {where_it_is(own, name)[0]} of own.ffr"
+            assert line == f"record {record_and_offset(own, name)[0]} of own.ffr"
         assert stats(point)["damaged_reads"] >= len(damaged)
         assert stats(point)["restarts"] == stats(point)["errors"] == 0
         assert mounted.workers == workers
@@ -112,7 +112,7 @@ def test_a_truncated_archive_serves_its_remaining_files(
     middle = names[len(names) // 2]
     with daemons.daemon(own.archive, point, "--workers", "2") as mounted:
         workers = mounted.workers
-        _, cut = where_it_is(own, middle)
+        _, cut = record_and_offset(own, middle)
         os.truncate(own.archive, cut)
         if evicted:
             handmade.evict(own.archive)
@@ -148,7 +148,7 @@ def test_an_archive_that_is_replaced_or_removed_is_served_to_the_end(
         os.replace(tmp_path / "other.ffr", own.archive)
         assert all(right(own, point, name) for name in names[:half])
         own.archive.unlink()
-        mounted.kill_worker(0)  # the next worker serves the mounted archive too
+        mounted.kill_worker(0)  # the next worker also serves the archive that was mounted
         assert all(right(own, point, name) for name in names[half:])
         assert os.statvfs(point).f_blocks > 100
         assert daemons.damage_lines(mounted.log()) == {}

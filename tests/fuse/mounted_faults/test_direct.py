@@ -178,7 +178,7 @@ def test_all_requested_reads_are_in_flight(
 
 
 @pytest.mark.parametrize("workers", ["1", "3"])
-def test_reads_that_die_with_their_workers_are_answered_by_others(
+def test_reads_of_killed_workers_are_answered_by_other_workers(
     large: Packed, point: Path, connections: Path, engine: str, workers: str
 ) -> None:
     whole, reads = (large.source / NAME).read_bytes(), pages(64)
@@ -192,7 +192,7 @@ def test_reads_that_die_with_their_workers_are_answered_by_others(
             mounted.wait_for_others(killed, int(workers))
 
 
-def test_nothing_is_left_of_the_reads_of_a_client_that_was_killed(
+def test_a_killed_client_leaves_no_reads_behind(
     large: Packed, point: Path, connections: Path, engine: str, backend: tuple[str, ...]
 ) -> None:
     whole, reads = (large.source / NAME).read_bytes(), pages(64)

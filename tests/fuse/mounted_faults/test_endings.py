@@ -106,7 +106,7 @@ def test_after_a_killed_supervisor_the_mount_point_can_be_used_again(
 
 
 def test_a_killed_daemon_leaves_no_process(packed: Packed, point: Path) -> None:
-    """The same as the previous test, but with a daemon in the background."""
+    """Kill a daemon in the background. The tests above kill one in the foreground."""
     point.mkdir()
     log = point.with_name("log")
     try:
@@ -192,7 +192,9 @@ def test_a_dead_mount_that_stays_is_not_reported_as_unmounted(
         assert said in mounted.log()[-1]
 
 
-def test_an_abort_under_load_hangs_nobody(packed: Packed, point: Path, connections: Path) -> None:
+def test_after_an_abort_under_load_nothing_hangs(
+    packed: Packed, point: Path, connections: Path
+) -> None:
     with (
         daemons.daemon(packed.archive, point, "--workers", "2") as mounted,
         daemons.readers(point, packed.source, 8) as readers,
@@ -210,7 +212,7 @@ def test_an_abort_under_load_hangs_nobody(packed: Packed, point: Path, connectio
 
 @pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_signal_unmounts_though_files_are_open(
+def test_a_signal_unmounts_even_if_files_are_open(
     packed: Packed, point: Path, signo: signal.Signals, busy: bool
 ) -> None:
     with daemons.daemon(packed.archive, point, "--workers", "2") as mounted:
@@ -308,7 +310,7 @@ def test_a_late_signal_does_not_unmount_another_mount(packed: Packed, point: Pat
 # ---- failing starts, and unusual environments ----------------------------------------------
 
 
-# Fails after mount(2): in `module.function`, from the nth call on.
+# Makes `module.function` fail after a number of successful calls, when mount(2) has succeeded.
 _HALF_WAY = """
 import errno, importlib, os, sys
 from ffrecord_fuse import cli

@@ -2,7 +2,7 @@
 
 Nothing here may use the package. A `Draft` begins as a valid index according to docs/format.md, and
 an attack changes one number. All checksums are computed last, after the change. So the checksums
-are right, and a reader goes on to its other checks.
+are right, and a reader continues with its other checks.
 """
 
 from __future__ import annotations

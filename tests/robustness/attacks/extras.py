@@ -195,7 +195,7 @@ def reading_large_files(packed: PackedFolder) -> None:
 
 @attack(None, use=reading_large_files)
 def no_file_has_checksums_of_blocks() -> Archive:
-    """They are computed from the whole record, as for archives of the original."""
+    """The checksums are computed from the whole record, as for archives of the original."""
     draft = large_files()
     draft.large.clear()
     draft.blocks.clear()

@@ -144,7 +144,7 @@ def _some(count: int, kind: str, lasting: bool) -> Sequence[int]:
     """Return the numbers of calls to try without `--long`."""
     if kind in ("EIO", shim.SHORT):
         return [count // 2] if lasting else sorted({0, count - 1})
-    if kind in ("EAGAIN", "EINTR", shim.NONE):  # a retry must not go on for ever
+    if kind in ("EAGAIN", "EINTR", shim.NONE):  # retries must end
         return [0] if lasting else []
     return [] if lasting else [count - 1]
 

@@ -35,7 +35,7 @@ SHORT, NONE = "short", "none"
 _CODES = {SHORT: -1, NONE: -2}
 
 STORM = 100
-"""The number of interrupts, or of empty event lists, in a row. With endless ones, retries hang."""
+"""Number of interrupts, or of empty event lists, in a row. With endless faults, retries hang."""
 
 FOR_EVER = 1 << 60
 COUNT_ONLY = -1
@@ -44,7 +44,11 @@ TIME_LIMIT = PATIENCE
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of fault at call `number`, counted from 0. `lasting`: at all later calls too."""
+    """One kind of fault at call `number`, counted from 0.
+
+    A `lasting` fault happens at all later calls too. Interrupts and empty event lists last for
+    STORM calls.
+    """
 
     call: str
     kind: str

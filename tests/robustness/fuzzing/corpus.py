@@ -2,7 +2,7 @@
 
 The files are not stored: the same seed makes the same files. A right outcome is an answer, or one
 of our errors in one line with its exit code. A traceback is wrong, and so is more memory than the
-size of the file plus 16 MiB. Of a hole, only the bytes that salvage searches count as size. To try
+size of the file plus 16 MiB. Only the bytes of a hole that salvage searches count as size. To try
 some files and print their outcomes: `python -m tests.robustness.fuzzing.corpus COUNT SEED`.
 """
 

@@ -14,7 +14,7 @@ NUMBERS = (
     1 << 61, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1,
 )  # fmt: skip
 LARGEST = 4096
-"""Most bytes of an input. Small files show nearly all problems; other tests cover the rest."""
+"""The longest input, in bytes. Small files show nearly all problems; other tests cover the rest."""
 
 
 class Mutator:

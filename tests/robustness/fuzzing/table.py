@@ -1,4 +1,4 @@
-"""All targets by name. `make` imports the module of a target, because one of them needs torch."""
+"""All targets by name. `make` imports only the module of its target: one module needs torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Short runs of the fuzzers: every target, every seed, and some thousands of mutations.
 
-`scripts/fuzz` runs each target a million times, `--long` up to 20,000 times.
+`scripts/fuzz` runs each target a million times. With `--long`, these tests run it up to 20,000
+times.
 """
 
 from __future__ import annotations

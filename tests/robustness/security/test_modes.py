@@ -311,7 +311,7 @@ def test_the_files_of_an_unfinished_writer_obey_the_umask(place: Path) -> None:
 def test_an_unfinished_replacement_of_a_private_file_is_private(
     place: Path,
 ) -> None:
-    """The journal too: from the checksum of a record of four bytes the record can be computed."""
+    """The journal must be private too: a record of four bytes can be computed from its checksum."""
     writer = FileWriter(place / "data.ffr", resumable=True)
     writer.write_one(SECRET)
     writer.suspend()
@@ -325,7 +325,7 @@ def test_an_unfinished_replacement_of_a_private_file_is_private(
 def test_extracting_restores_modes_under_any_umask(
     umask: int, archive: Path, tmp_path: Path
 ) -> None:
-    """An archive is a copy of the folder, as with `tar -p`, or tar run by root."""
+    """Extraction ignores the umask, like `tar -p`, or tar run by root."""
     os.umask(umask)
     with Archive.open(archive) as opened:
         extract(opened, tmp_path / "dest")

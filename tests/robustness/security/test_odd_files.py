@@ -112,7 +112,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def outcomes(place: Path) -> dict[tuple[str, str], tuple[Any, str, str]]:
-    # Not packed into: some of these names can be created, and nothing is wrong with that.
+    # `pack` gets none of these names as its target: it would succeed for some of them.
     not_packed_into = [
         name for name in READ if name not in FOLDERS and name not in NOT_REGULAR
         if not name.startswith("/")

@@ -2,7 +2,8 @@
 
 The other user is `nobody`. The folder is like /tmp: everyone can create names in it, but not remove
 the names of others. Some kernels refuse such files themselves (fs.protected_regular and similar
-settings); the library refuses them on every kernel, with the same exceptions.
+settings). The library refuses them on every kernel. Like the kernel, it accepts files of the
+folder's owner.
 """
 
 from __future__ import annotations
