@@ -13,7 +13,7 @@ from ffrecord.errors import (
     MissingFolderError, MissingPackageError, MissingShardWarning, NoRoomError, NotFFRecordError,
     NotPackedFolderError, ReadFailedError, ReplacedLoaderWarning, SampleChecksumError,
     SkippedWarning, SpecError, StateError, StructureError, TimedOutError, TruncatedError,
-    UnfinishedError, WriteFailedError,
+    UnclosedWarning, UnfinishedError, WriteFailedError,
 )  # fmt: skip
 from ffrecord.version import __version__
 # isort: on
@@ -45,9 +45,9 @@ __all__ = [
     "NotPackedFolderError", "PackReport", "PackedFolder", "ReadFailedError",
     "ReplacedLoaderWarning", "SalvageReport", "SampleChecksumError", "ShardedDatasetReader",
     "ShardedDatasetWriter", "SkippedWarning", "SpecError", "StateError", "StructureError",
-    "TimedOutError", "Transform", "TruncatedError", "UnfinishedError", "WriteFailedError",
-    "__version__", "checkFsAlign", "decoders", "encoders", "pack_folder", "packing_bar",
-    "salvage_file", "view_decoder", "write_dataset",
+    "TimedOutError", "Transform", "TruncatedError", "UnclosedWarning", "UnfinishedError",
+    "WriteFailedError", "__version__", "checkFsAlign", "decoders", "encoders", "pack_folder",
+    "packing_bar", "salvage_file", "view_decoder", "write_dataset",
 ]  # fmt: skip
 
 # These names are loaded on first use. A command or a worker process that needs one part does not

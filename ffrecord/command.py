@@ -56,6 +56,7 @@ def _outcome(work: Callable[[], int], program: str, told: Callable[[object], str
         return EXIT_BROKEN_PIPE  # the reader of our output has ended, as `head` does
     except FFRecordError as error:
         what, code = told(error), error.exit_code
+        what += f"; {error.advice}" if error.advice else ""
     except IndexError as error:
         what, code = str(error), EXIT_USAGE
     except MemoryError as error:

@@ -16,6 +16,9 @@ class FFRecordError(RuntimeError):
     """A record file is wrong, or is used in a wrong way. Base class of all errors."""
 
     exit_code = 1
+    advice = ""
+    """Next step that a command prints after this error. Lists of errors leave it out, because it
+    would be the same in every line."""
 
 
 class NotFFRecordError(FFRecordError):
@@ -46,6 +49,10 @@ class SampleChecksumError(FFRecordError):
     """A record is damaged: its checksum does not match its bytes."""
 
     exit_code = 7
+    advice = (
+        "copy the file again, or save the undamaged records with `ffrecord salvage`; `ffrecord "
+        "verify` lists the damaged ones"
+    )
     name: str | None = None
     """Name of the file in a packed folder, as the caller gave it; None for other records."""
 
@@ -60,6 +67,8 @@ class SampleChecksumError(FFRecordError):
         self.computed = computed
         self.part = part
         """Range of the record's bytes that the checksums cover: begin and end; None for all."""
+        # Python 3.11 and newer print notes below a traceback; `str(error)` does not contain them.
+        self.__notes__ = [f'{self.advice}; on_error="skip" leaves them out of loops and loaders']
 
     def __str__(self) -> str:
         name = "" if self.name is None else f" ({self.name})"
@@ -252,6 +261,13 @@ class BadRecordWarning(UserWarning):
 
 class ReplacedLoaderWarning(UserWarning):
     """Another package replaced our loader by a torch DataLoader without our options."""
+
+
+class UnclosedWarning(UserWarning):
+    """A writer was never closed, so its file or dataset does not exist under its name.
+
+    Not a `ResourceWarning`: Python does not show those by default, and data is lost here.
+    """
 
 
 class DatasetError(FFRecordError, ValueError):

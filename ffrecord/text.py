@@ -6,6 +6,7 @@ import errno
 import operator
 import re
 from collections.abc import Mapping
+from typing import Any
 
 
 def counted(count: int, what: str) -> str:
@@ -44,6 +45,14 @@ def for_shell(said: object) -> str:
     return text
 
 
+def integer(value: Any, name: str) -> int:
+    """Return an integer argument as an int; raise a TypeError that names the argument."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}") from None
+
+
 def there_already(name: str | None = None, *, argument: str = "overwrite") -> FileExistsError:
     """Return the error for a file that already exists.
 
@@ -65,7 +74,7 @@ def parse_size(size: int | str) -> int:
         number, prefix, binary = match.groups()
         step = 1024 if binary else 1000
         size = int(Fraction(number) * step ** " kmgt".index(prefix.lower() or " "))
-    if operator.index(size) < 1:
+    if integer(size, "a size") < 1:
         raise ValueError(f"a shard must be at least 1 byte, not {size}")
     return size
 

@@ -21,7 +21,6 @@ from ffrecord.archive import shards
 from ffrecord.archive.blocks import STEP_BLOCKS, Blocks
 from ffrecord.archive.index import Index, legacy
 from ffrecord.archive.index.build import build
-from ffrecord.archive.index.check import WAY_OUT
 from ffrecord.archive.index_copy import ImageCopy
 from ffrecord.disk.source import Recheck
 from ffrecord.errors import (
@@ -32,7 +31,7 @@ from ffrecord.errors import (
     SampleChecksumError,
 )
 from ffrecord.format import index as index_layout
-from ffrecord.format.index import BLOCK
+from ffrecord.format.index import BLOCK, WAY_OUT
 from ffrecord.records.opening import MOST_EXPLAINED
 from ffrecord.records.reader import FileReader, table_of
 

@@ -16,12 +16,11 @@ from ffrecord.archive.archive import Archive
 from ffrecord.archive.counts import kinds_of
 from ffrecord.archive.index import ROOT, Index, legacy
 from ffrecord.archive.index.build import Tree
-from ffrecord.archive.index.check import WAY_OUT
 from ffrecord.archive.index.resolve import readable_record
 from ffrecord.archive.names import to_text
 from ffrecord.errors import IndexStructureError
 from ffrecord.format.checksum import crc32, crc32_joined
-from ffrecord.format.index import BLOCK, LEGACY_MAGIC
+from ffrecord.format.index import BLOCK, LEGACY_MAGIC, WAY_OUT
 from ffrecord.records.reader import table_of
 
 LONGEST_SHOWN = 4096  # bytes of a path in a message: Linux allows no longer path

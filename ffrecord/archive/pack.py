@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import operator
 import os
 import stat
 import sys
@@ -43,7 +42,7 @@ from ffrecord.format.records import CRC_SIZE, part_name
 from ffrecord.progress import bar
 from ffrecord.records.writer import FileWriter
 from ffrecord.terminal import printable
-from ffrecord.text import Advised, listed, parse_size
+from ffrecord.text import Advised, integer, listed, parse_size
 
 DOING = "packing"  # part of the name of a folder whose shards are not complete yet
 MOST_SHARDS = 100_000  # the names PART_00000.ffr to PART_99999.ffr sort by number
@@ -104,7 +103,7 @@ def pack_folder(
     """
     top = absolute(folder)
     _require_folder(top)
-    if jobs is not None and operator.index(jobs) < 1:
+    if jobs is not None and integer(jobs, "jobs") < 1:
         raise ValueError(f"jobs must be at least 1, not {jobs}")
     target = os.path.abspath(os.fsdecode(out_file))
     largest = None if shard_size is None else parse_size(shard_size)

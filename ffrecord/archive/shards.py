@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 
 from ffrecord.archive.index.build import Tree
-from ffrecord.archive.index.check import WAY_OUT, WaitFor
+from ffrecord.archive.index.check import WaitFor
 from ffrecord.archive.names import to_text
 from ffrecord.errors import IndexStructureError
 from ffrecord.format import index as index_layout
+from ffrecord.format.records import PART_NAME
 from ffrecord.records.reader import FileReader, table_of
 from ffrecord.text import Advised
 
@@ -32,7 +33,7 @@ def compare(reader: FileReader, tables: index_layout.Image, wait_for: WaitFor) -
     if len(tables.shards) > MOST_CLAIMED:
         raise IndexStructureError(
             f"{path}: its index claims {len(tables.shards)} shards, but at most {MOST_CLAIMED} are "
-            f"possible; {WAY_OUT}"
+            f"possible; {index_layout.WAY_OUT}"
         )
     wait_for("large", None)
     found = [
@@ -51,8 +52,15 @@ def compare(reader: FileReader, tables: index_layout.Image, wait_for: WaitFor) -
     names = [name for name, *_ in found]
     for shard in due:
         if shard not in found:
+            shown = to_text(shard[0])
+            folder = os.path.dirname(path)
+            if not found and os.path.exists(os.path.join(folder, shown)):
+                raise IndexStructureError(
+                    f"{path}: has the index of a packed folder, but not its files; pass its "
+                    f"folder: {folder or os.curdir}"
+                )
             what = "is not the shard that was packed" if shard[0] in names else "is missing"
-            raise IndexStructureError(f"{path}: {to_text(shard[0])} {what}; copy all shards again")
+            raise IndexStructureError(f"{path}: {shown} {what}; copy all shards again")
     for shard in found:
         if shard not in due:
             raise IndexStructureError(_beside(path, os.fsdecode(shard[0])))
@@ -81,6 +89,10 @@ def no_archive(reader: FileReader) -> str:
     """
     names, path = reader.fnames, reader.fnames[-1]
     archives = [file for file in range(len(names)) if _ends_with_index(reader, file)]
+    folder = os.path.dirname(path)
+    is_part = len(names) == 1 and PART_NAME.fullmatch(os.path.basename(path)) is not None
+    if is_part and os.path.exists(os.path.join(folder, index_layout.INDEX_NAME)):
+        return f"{path}: one shard of a packed folder; pass its folder: {folder or os.curdir}"
     if len(names) == 1 or not archives:
         how = "FileReader", "`ffrecord info` or `ffrecord cat --record N`"
         before = f"{path}: not a packed folder: it has no index; to read records use "

@@ -80,9 +80,12 @@ def is_at(fd: int, path: str) -> bool:
 # ---- opening -----------------------------------------------------------------------------------
 
 
-def open_locked(path: str, mode: int) -> int:
-    """Open a file as `open_own` does, and lock it."""
-    return _locked(partial(open_own, path, mode), path)
+def open_locked(path: str, mode: int, *, target: str) -> int:
+    """Open a file as `open_own` does, and lock it. `BusyError` names `target`, the user's file."""
+    try:
+        return _locked(partial(open_own, path, mode), path)
+    except BusyError:
+        raise busy(target) from None
 
 
 def open_locked_folder(path: str) -> int:

@@ -55,7 +55,12 @@ def takes_view(decode: Decoder) -> bool:
 
 @raising(EncodeError)
 def encode_bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else memoryview(value).tobytes()
+    if isinstance(value, bytes):
+        return value
+    try:
+        return memoryview(value).tobytes()
+    except TypeError:
+        raise TypeError(f"expected bytes or another buffer, got {type(value).__name__}") from None
 
 
 @raising(EncodeError)
@@ -73,7 +78,10 @@ def decode_utf8(buffer: memoryview) -> str:
 @raising(EncodeError)
 def encode_int(value: Any) -> bytes:
     """Return the number in two's complement, little endian, in the fewest bytes with a sign bit."""
-    number = operator.index(value)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"expected an int, got {type(value).__name__}") from None
     return number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
 
 

@@ -11,13 +11,13 @@ list, tuple or set of names selects those fields, and None selects all fields.
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
 from ffrecord.aliases import Ints
 from ffrecord.records.indices import Indices, record_numbers
+from ffrecord.text import integer
 
 Datapoint: TypeAlias = dict[str, Any]
 Mask: TypeAlias = Any
@@ -104,7 +104,9 @@ class Datapoints(ABC):
             yield from self.read(range(start, min(start + STEP, len(self))))
 
     def _number(self, index: SupportsIndex) -> Ints:
-        return record_numbers([operator.index(index)], len(self), self.directory)
+        return record_numbers(
+            [integer(index, "the index of a datapoint")], len(self), self.directory
+        )
 
     def _asked(self, indices: Indices, mask: Mask) -> tuple[Ints, list[Parts]]:
         numbers = record_numbers(indices, len(self), self.directory)

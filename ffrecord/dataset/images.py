@@ -7,6 +7,7 @@ RGB and, in PNG only, 2 for grey with alpha and 4 for RGBA.
 from __future__ import annotations
 
 import io
+import os
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -53,6 +54,11 @@ def decode_png(buffer: memoryview) -> Pixels:
 
 
 def _save(value: Any, kind: str, **how: Any) -> bytes:
+    if isinstance(value, (str, bytes, bytearray, memoryview, os.PathLike)):
+        raise TypeError(
+            f"an image must be an array of uint8, not {type(value).__name__}; decode it first, or "
+            "store the bytes of the file in a field of type bytes"
+        )
     pixels = np.asarray(value)
     if pixels.dtype != np.uint8:
         raise TypeError(f"an image must be an array of uint8, not {pixels.dtype}")

@@ -10,7 +10,6 @@ writer can continue with the first missing number as `shardstart`, or with `appe
 
 from __future__ import annotations
 
-import operator
 import os
 import re
 import warnings
@@ -27,8 +26,15 @@ from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
 from ffrecord.dataset.reader import DatasetReader
 from ffrecord.dataset.spec import load
 from ffrecord.dataset.writer import DatasetWriter
-from ffrecord.errors import ClosedError, DatasetError, MissingShardWarning, SpecError
+from ffrecord.errors import (
+    ClosedError,
+    DatasetError,
+    MissingShardWarning,
+    SpecError,
+    UnclosedWarning,
+)
 from ffrecord.records.fingerprints import combined
+from ffrecord.text import integer
 
 # Only the writer's spelling of a number: with others, two folders could be the same shard.
 SHARD_NAME = r"[0-9]{6}|[1-9][0-9]{6,18}"
@@ -62,7 +68,7 @@ class ShardedDatasetWriter(Finishing):
         *,
         append: bool = False,
     ) -> None:
-        self.shardlen = operator.index(shardlen)
+        self.shardlen = integer(shardlen, "shardlen")
         if self.shardlen < 1:
             raise ValueError(f"shardlen is {shardlen}; it must be at least 1")
         numbers = _numbers(shardstart, shardstep)
@@ -150,6 +156,19 @@ class ShardedDatasetWriter(Finishing):
 
     def _give_up(self) -> None:
         self.discard()
+
+    def __del__(self) -> None:
+        writer = getattr(self, "_writer", None)
+        if writer is None or writer._folder is None or not writer._mine:
+            return
+        self.discard()
+        if not self._empty:
+            warnings.warn(
+                f"{writer.directory}: the writer was never closed: {writer._lost()}, and the "
+                "finished shards stay; use a with block, or call close()",
+                UnclosedWarning,
+                stacklevel=2,
+            )
 
 
 class JoinedDatasets(Datapoints):
@@ -267,7 +286,8 @@ class ShardedDatasetReader(Closing, JoinedDatasets):
 
 
 def _numbers(start: int, step: int) -> range:
-    if operator.index(start) < 0 or operator.index(step) < 1:
+    start, step = integer(start, "shardstart"), integer(step, "shardstep")
+    if start < 0 or step < 1:
         raise ValueError(
             f"shardstart is {start} and shardstep is {step}; they must be at least 0 and 1"
         )

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,12 @@ BOUND = np.dtype("<i8")  # type of a bound, the number of the element at which a
 LONGEST_NAME = 200  # bytes; file systems allow 255 for the name and its suffix
 MOST_FIELDS = 4096
 LARGEST_SPEC = 4 << 20
+
+# Classes that are passed by mistake, and the types to pass instead.
+_CLASSES: dict[Any, str] = {
+    int: "int", float: "float", bool: "bool", bytes: "bytes", str: "utf8", dict: "json",
+    np.ndarray: "array",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,12 @@ def parse_type(text: str, known: Container[str]) -> FieldType:
         hint = f"; write {name.removesuffix(SEQUENCE)}+{how}{SEQUENCE} for compressed elements"
         reason = "[] must come once, at the end"
         raise SpecError(f"type {text!r}: {reason}{hint if plus else ''}")
+    if name not in known and (sized := re.fullmatch(r"(.+)\[.+\]", name)) is not None:
+        base = sized[1]
+        raise SpecError(
+            f"type {text!r}: a type has no length or shape; write {base}{SEQUENCE} for a list of "
+            f"any length, or {base} for one value"
+        )
     if name not in known:
         raise SpecError(
             f"type {text!r}: there is no codec for {name!r}; pass one in `encoders` or `decoders`"
@@ -111,6 +124,11 @@ def check_spec(spec: Any) -> dict[str, str]:
         raise SpecError(f"the spec has {len(spec)} fields; it must have 1 to {MOST_FIELDS}")
     for name, type_ in spec.items():
         _check_name(name)
+        if isinstance(type_, type) and type_ in _CLASSES:
+            raise SpecError(
+                f"the type of field {name!r} is the class {type_.__name__}; pass the text "
+                f"{_CLASSES[type_]!r}"
+            )
         if not isinstance(type_, str) or not type_.isprintable():
             raise SpecError(f"the type of field {name!r} is {type_!r}; it must be a printable str")
     return dict(spec)

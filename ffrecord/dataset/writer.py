@@ -42,9 +42,16 @@ from ffrecord.dataset.spec import (
     load,
     parse_type,
 )
-from ffrecord.errors import ClosedError, EncodeError, FFRecordError, SpecError
+from ffrecord.errors import (
+    ClosedError,
+    EncodeError,
+    FFRecordError,
+    SpecError,
+    UnclosedWarning,
+)
 from ffrecord.records.reader import FileReader
 from ffrecord.records.writer import FileWriter
+from ffrecord.text import counted
 
 # The first values train a dictionary: this many bytes of them, or this many values.
 SAMPLE_BYTES = 4 << 20
@@ -177,12 +184,18 @@ class DatasetWriter(Finishing):
 
     def __del__(self) -> None:
         if getattr(self, "_folder", None) is not None and self._mine:
-            message = (
-                f"{self.directory}: the writer was dropped without close(), so nothing was kept; "
-                "use it in a `with` block"
-            )
-            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
             self.discard()
+            kept = "stays as it was" if self._before else "does not exist"
+            warnings.warn(
+                f"{self.directory}: the writer was never closed: {self._lost()}, and the dataset "
+                f"{kept}; use a with block, or call close()",
+                UnclosedWarning,
+                stacklevel=2,
+            )
+
+    def _lost(self) -> str:
+        added = self._length - self._before
+        return f"{counted(added, 'datapoint')} {'is' if added == 1 else 'are'} lost"
 
     @property
     def _mine(self) -> bool:
@@ -255,9 +268,14 @@ class _FieldWriter:
         """Return the records of a value: one, or one for each element of a sequence."""
         if not self.type.sequence:
             return [self._encode_one(value)]
-        if isinstance(value, (str, bytes, bytearray, memoryview, Mapping)):
+        try:
+            single = isinstance(value, (str, bytes, bytearray, memoryview, Mapping))
+            elements = None if single else iter(value)
+        except TypeError:
+            elements = None
+        if elements is None:
             raise TypeError(f"expected a list, a tuple or an array, got {type(value).__name__}")
-        return [self._encode_one(element) for element in value]
+        return [self._encode_one(element) for element in elements]
 
     def _encode_one(self, value: Any) -> Any:
         encoded = self._encoder(value)

@@ -39,6 +39,12 @@ TRAILER = struct.Struct("<QII8s")
 INDEX_NAME = "index.ffr"
 """Name of the index file beside the shards of a sharded archive."""
 
+WAY_OUT = (
+    "restore the archive from a copy, or pack the folder again; `ffrecord salvage` saves the "
+    "contents of its files, without names"
+)
+"""The advice in messages about a wrong index."""
+
 BLOCK = 128 << 10
 """Bytes of a block. A file larger than this has a CRC-32 for every block; the last may be short."""
 
@@ -233,9 +239,7 @@ def _places(path: str, raw: bytes, length: int) -> dict[str, tuple[int, int]]:
 
 def _damaged(path: str, what: str) -> IndexStructureError:
     """Return the error for an index whose lengths or counts are wrong."""
-    return IndexStructureError(
-        f"{path}: the index is damaged: {what}; copy the archive again or pack the folder again"
-    )
+    return IndexStructureError(f"{path}: the index is damaged: {what}; {WAY_OUT}")
 
 
 def blank(rows: Mapping[str, int]) -> tuple[mmap.mmap, Image]:

@@ -50,11 +50,6 @@ PER_RECORD = CHECKSUM.itemsize + OFFSET.itemsize
 # file from a file of another kind, where bytes 4 to 12 usually read as a huge or negative number.
 MAX_RECORDS = 1 << 40
 
-# First bytes of programs for Linux, Windows and macOS: common files of another kind, where bytes 4
-# to 12 read as a plausible count.
-PROGRAMS = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe")
-
-_PASS_ANOTHER = "pass a file that FileWriter, pack_folder or `ffrecord pack` has written"
 _COPY_OR_SALVAGE = "copy the file again, or save its whole records with `ffrecord salvage`"
 
 
@@ -89,13 +84,18 @@ def parse_prefix(path: str, prefix: bytes, size: int) -> int:
     if len(prefix) < PREFIX.size:
         raise TruncatedError(
             f"{path}: truncated, or not an FFRecord file: it has {size} bytes, but the shortest "
-            f"header has {PREFIX.size}; copy the file again"
+            f"header has {PREFIX.size}; copy it again, or pass another file"
         )
     crc, n = PREFIX.unpack(prefix)
     if not 0 <= n <= MAX_RECORDS:
+        what = f"{path}: not an FFRecord file, or its header is damaged: its number of records is "
+        how = "ffrecord.salvage_file", "`ffrecord salvage`"
         raise NotFFRecordError(
-            f"{path}: not an FFRecord file (its header would claim {n} records); {_PASS_ANOTHER}"
-        )
+            Advised(
+                f"{what}impossible; if FFRecord wrote it, ", *how,
+                " saves its records; if another program wrote it, try `ffrecord convert`",
+            )
+        )  # fmt: skip
     if crc == 0 and n == 0:
         what = f"{path}: never finished: its writer was not closed; run the writer again"
         how = " (with resumable=True if it had that before)", " (it continues if it can)"
@@ -103,14 +103,11 @@ def parse_prefix(path: str, prefix: bytes, size: int) -> int:
             Advised(what, *how, ", or save the written records with `ffrecord salvage`")
         )
     if header_size(n) > size:
-        if prefix.startswith(PROGRAMS):
-            raise NotFFRecordError(
-                f"{path}: not an FFRecord file, but a program or library; {_PASS_ANOTHER}"
-            )
-        other = "" if path.endswith(".ffr") else ", or not an FFRecord file"
+        ours = path.endswith(".ffr")
         raise TruncatedError(
-            f"{path}: truncated{other}: the header of {n} records needs {header_size(n)} bytes, "
-            f"but the file has {size}; copy the file again"
+            f"{path}: truncated{'' if ours else ', or not an FFRecord file'}: the header of {n} "
+            f"records needs {header_size(n)} bytes, but the file has {size}; copy it again"
+            f"{'' if ours else ', or pass another file'}"
         )
     return int(n)
 

@@ -20,6 +20,7 @@ from ffrecord.errors import NotFFRecordError, TruncatedError, UnfinishedError
 from ffrecord.format import journal
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
+from ffrecord.records.opening import refuse_other_formats
 
 NOWHERE = -1  # an unknown offset
 SCANNED = 64 << 20
@@ -101,7 +102,7 @@ def of_file(source: Source) -> Claims:
         claims = None
     likely = claims is not None and _sensible(claims)
     recounted = _recounted(source, crc, size, proof=likely)
-    return recounted or claims or _hopeless(source.path, crc, n, size)
+    return recounted or claims or _hopeless(source, crc, n, size)
 
 
 def _is_mostly_there(source: Source, size: int) -> bool:
@@ -129,14 +130,17 @@ def _sensible(claims: Claims) -> bool:
     return _known(claims) > len(claims) // 2
 
 
-def _hopeless(path: str, crc: int, n: int, size: int) -> Claims:
+def _hopeless(source: Source, crc: int, n: int, size: int) -> Claims:
     """Raise the error that explains why no record can be found."""
+    path = source.path
+    refuse_other_formats(source)
     if crc == 0 and n == 0:  # the message of `parse_prefix` would recommend salvage itself
         raise UnfinishedError(
             f"{path}: never finished, or its header is lost: the header is all zeros, and no "
             "record can be found; restore a copy, or write the file again"
         )
-    record_layout.parse_prefix(path, record_layout.PREFIX.pack(crc, n), size)
+    if 0 <= n <= record_layout.MAX_RECORDS:  # likewise for an impossible count
+        record_layout.parse_prefix(path, record_layout.PREFIX.pack(crc, n), size)
     raise NotFFRecordError(
         f"{path}: not an FFRecord file, or its header is destroyed; check the name or use "
         "another copy"

@@ -41,9 +41,20 @@ def record_numbers(indices: Indices, n: int, where: str = "") -> Ints:
 
 def record_number(index: SupportsIndex, n: int, where: str = "") -> int:
     """Return `index` as a number from 0 to n - 1."""
-    number = operator.index(index)
+    number = as_integer(index)
     check_bounds(number, number, n, where)
     return number + n if number < 0 else number
+
+
+def as_integer(index: SupportsIndex) -> int:
+    """Return one index as an int; raise a TypeError with advice if it is something else."""
+    try:
+        return operator.index(index)
+    except TypeError:
+        several = isinstance(index, (Sequence, slice, np.ndarray)) and not isinstance(index, str)
+        how = "; to read several records use read" if several else ""
+        kind = type(index).__name__
+        raise TypeError(f"the index of a record must be an int, not {kind}{how}") from None
 
 
 def check_bounds(lowest: int, highest: int, n: int, where: str = "") -> None:

@@ -27,7 +27,7 @@ from ffrecord.errors import (
     StructureError,
     TruncatedError,
 )
-from ffrecord.format import checksum
+from ffrecord.format import checksum, foreign
 from ffrecord.format import records as record_layout
 from ffrecord.records.table import KeptTable, StreamedTable, first_of
 from ffrecord.text import Advised, counted
@@ -35,7 +35,6 @@ from ffrecord.text import Advised, counted
 Head = TypeVar("Head")
 
 MODES = ("auto", "aio", "buffered", "mmap")
-TAR_BLOCK, TAR_MAGIC_AT, TAR_MAGIC = 512, 257, b"ustar"
 AT_ONCE = 1 << 20
 """Most records of a header that is read without a check for holes: 12 MiB. For longer headers, the
 number of offsets checked at a time."""
@@ -153,7 +152,7 @@ def _name_of(paths: Sequence[str]) -> str:
 
 def read_header(source: Source, check: bool) -> record_layout.Header:
     """Read and validate a header. `check` compares its checksum too."""
-    with _refusing_tar(source):
+    with _naming_other_formats(source):
         crc, n, size = _read_prefix(source)
         if n > AT_ONCE:
             _refuse_holes(source, crc, n, check)
@@ -169,7 +168,7 @@ def _verify_header(source: Source, check: bool) -> tuple[int, int, int]:
 
     `check` compares the checksum. The header is never in memory as a whole.
     """
-    with _refusing_tar(source):
+    with _naming_other_formats(source):
         crc, n, size = _read_prefix(source)
         if check:
             _compare_checksum(source, crc, n)
@@ -191,16 +190,21 @@ def _compare_checksum(source: Source, stored: int, n: int) -> None:
 
 
 @contextlib.contextmanager
-def _refusing_tar(source: Source) -> Iterator[None]:
-    """Report a tar archive as such, not as damaged: its first bytes may look like a header."""
+def _naming_other_formats(source: Source) -> Iterator[None]:
+    """Report a file of a well-known format as such: its first bytes may look like a header."""
     try:
         yield
-    except (HeaderChecksumError, StructureError, TruncatedError):
-        large_enough = os.fstat(source.fd).st_size >= TAR_BLOCK
-        if large_enough and source.read_bytes(TAR_MAGIC_AT, len(TAR_MAGIC)) == TAR_MAGIC:
-            why = "not an FFRecord file but a tar archive; `ffrecord convert` converts it"
-            raise NotFFRecordError(f"{source.path}: {why}") from None
+    except (HeaderChecksumError, NotFFRecordError, StructureError, TruncatedError):
+        refuse_other_formats(source)
         raise
+
+
+def refuse_other_formats(source: Source) -> None:
+    """Raise NotFFRecordError if the file begins like a file of a well-known format."""
+    size = os.fstat(source.fd).st_size
+    found = foreign.recognised(bytes(source.read_bytes(0, min(size, foreign.START))))
+    if found is not None:
+        raise NotFFRecordError(f"{source.path}: not an FFRecord file, but {found}") from None
 
 
 def _refuse_holes(source: Source, crc: int, n: int, check: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ffrecord.aliases import Ints
+from ffrecord.text import integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Extent:
 
 def part(extent: Extent, k: int, n: int) -> range:
     """Return the k-th of `n` ranges that are about equal in bytes."""
-    k, n = operator.index(k), operator.index(n)
+    k, n = integer(k, "k"), integer(n, "n")
     if n < 1:
         raise ValueError(f"n must be 1 or more, not {n}")
     if not 0 <= k < n:
@@ -79,7 +79,7 @@ def _tasks(
 def _limit(name: str, value: int | None) -> int | None:
     if value is None:
         return None
-    value = operator.index(value)
+    value = integer(value, name)
     if value < 1:
         raise ValueError(f"{name} must be 1 or more, not {value}")
     return value

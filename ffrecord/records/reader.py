@@ -12,7 +12,6 @@ opened it, pickling or unpickling raises ChangedError.
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,10 +24,17 @@ from ffrecord.format.checksum import crc32
 from ffrecord.records import iteration, opening
 from ffrecord.records.ahead import ReadAhead
 from ffrecord.records.batch import PendingRead
-from ffrecord.records.indices import Indices, check_bounds, record_number, record_numbers
+from ffrecord.records.indices import (
+    Indices,
+    as_integer,
+    check_bounds,
+    record_number,
+    record_numbers,
+)
 from ffrecord.records.ranges import part, tasks
 from ffrecord.records.table import KeptTable
 from ffrecord.records.unchanged import changed, refuse_replaced
+from ffrecord.text import integer
 
 if TYPE_CHECKING:
     from ffrecord.records.unfinished import UnfinishedFile
@@ -116,13 +122,14 @@ class FileReader(Closing):
 
     def read_one(self, index: SupportsIndex) -> Bytes:
         """Return the record at `index`."""
-        record = operator.index(index)
+        record = as_integer(index)
         table = self._table
         check_bounds(record, record, table.n, table.name)
         return table.read_one(record + table.n if record < 0 else record)
 
     def read_range(self, start: int, stop: int) -> list[Bytes]:
         """Return the records from `start` up to, not including, `stop`."""
+        start, stop = integer(start, "start"), integer(stop, "stop")
         if not 0 <= start <= stop <= self.n:
             due = f"read_range needs 0 <= start <= stop <= {self.n}"
             raise IndexError(f"{self._table.name}: range({start}, {stop}) is not valid; {due}")
@@ -201,7 +208,7 @@ class FileReader(Closing):
         """
         if timeout is not None and not (follow and timeout >= 0):
             raise ValueError("timeout must be 0 or more seconds and needs follow=True")
-        first, n = operator.index(start), self.n
+        first, n = integer(start, "start"), self.n
         if first != n:
             first = record_number(first, n, self._table.name)
         if follow:

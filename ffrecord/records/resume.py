@@ -53,7 +53,8 @@ def begin(path: str, n: int | None) -> Draft:
     partial = partial_path(path)
     beside = journal_path(partial)
     # Checksums of small records reveal their content: the journal gets the same mode as the file.
-    log = Journal(beside, locks.open_locked(beside, mode_for(path) | stat.S_IRUSR | stat.S_IWUSR))
+    mode = mode_for(path) | stat.S_IRUSR | stat.S_IWUSR
+    log = Journal(beside, locks.open_locked(beside, mode, target=path))
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(log.close)  # releases the lock even if the exception is kept for long
         there = os.path.lexists(partial)

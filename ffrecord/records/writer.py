@@ -21,7 +21,6 @@ A writer belongs to one thread and to the process that made it.
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
 import warnings
 from array import array
@@ -34,12 +33,12 @@ import numpy.typing as npt
 
 from ffrecord.aliases import Bytes, Finishing
 from ffrecord.atomic.file import Naming, check_target, writing
-from ffrecord.errors import ClosedError, CountError, FFRecordError
+from ffrecord.errors import ClosedError, CountError, FFRecordError, UnclosedWarning
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
 from ffrecord.records import draft
 from ffrecord.records.draft import Draft
-from ffrecord.text import counted
+from ffrecord.text import counted, integer
 
 COPY_CHUNK = 1 << 20  # bytes read from a file object at a time
 SHOWN = 30  # characters of a text that an error repeats
@@ -76,13 +75,13 @@ class FileWriter(Finishing):
     ) -> None:
         if not isinstance(fname, (str, os.PathLike)):
             raise TypeError(f"fname must be a path, not {type(fname).__name__}")
-        if n is not None and not 0 <= operator.index(n) <= record_layout.MAX_RECORDS:
+        n = None if n is None else integer(n, "n")
+        if n is not None and not 0 <= n <= record_layout.MAX_RECORDS:
             raise ValueError(f"n must be between 0 and {record_layout.MAX_RECORDS}, not {n}")
         if append and resumable:
             raise ValueError(
                 "append=True and resumable=True cannot be combined; finish the file, then append"
             )
-        n = None if n is None else operator.index(n)
         self._pid = os.getpid()
         self._resumable = resumable
         # Follow a symlink: replacing the link would orphan the file it points to.
@@ -263,16 +262,23 @@ class FileWriter(Finishing):
         # Finish the file if no record can be missing: the original FFRecord finishes it too.
         if not hasattr(self, "_file") or self._file.closed or not self._mine:
             return
-        if self.n is not None and self.count == self.n:
-            with contextlib.suppress(FileNotFoundError):  # the folder was removed
+        outcome = "no file was written; use a with block, or call close()"
+        if self._resumable:
+            outcome = (
+                f"the records so far ({self.count}) are kept; to continue, open the writer again "
+                "with resumable=True, in a with block"
+            )
+        try:
+            if self.n is not None and self.count == self.n:
                 self.close()
+                return
+            self.suspend()
+        except FileNotFoundError:  # the folder was removed
             return
-        kept = "its records can be resumed" if self._resumable else "no file was written"
-        message = (
-            f"{self._path}: the writer was dropped without close(), and {kept}; use a with block"
-        )
-        warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
-        self.suspend()
+        except (OSError, FFRecordError) as error:  # otherwise Python prints a traceback
+            outcome = f"finishing it now failed: {error}"
+        message = f"{self._path}: the writer was never closed: {outcome}"
+        warnings.warn(message, UnclosedWarning, stacklevel=2)
 
     @property
     def _mine(self) -> bool:
@@ -351,7 +357,7 @@ def _as_bytes(data: Any) -> Bytes | None:
         if isinstance(data, str):
             raise _refuse_text(data) from None
         if not hasattr(data, "read"):
-            raise
+            raise _refuse_object(data) from None
         return None
     if not view.c_contiguous:
         raise ValueError("the record's buffer is not C-contiguous; copy it first")
@@ -362,6 +368,17 @@ def _refuse_text(text: str) -> TypeError:
     """Return the error for a str, with the line to write instead."""
     shown = repr(text) if len(text) <= SHOWN else "text"
     return TypeError(f"a record is bytes, not str; encode it: writer.write_one({shown}.encode())")
+
+
+def _refuse_object(data: Any) -> TypeError:
+    """Return the error for an object without bytes."""
+    how = "serialise it, for example with pickle.dumps"
+    if callable(getattr(data, "numpy", None)):
+        how = "convert it with .numpy()"
+    elif isinstance(data, (list, tuple)):
+        how += ", or write a list of records with write"
+    kind = "None" if data is None else type(data).__name__
+    return TypeError(f"a record is bytes, a numpy array or another buffer, not {kind}; {how}")
 
 
 def _array_as_bytes(array: npt.NDArray[Any]) -> Bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -76,6 +77,12 @@ class DataLoader(ResumableLoader[T_co]):
         snapshot_every_n_steps: int | None = 1,
         **options: Any,
     ) -> None:
+        if isinstance(dataset, (str, bytes, os.PathLike)):
+            path = os.fspath(dataset)
+            raise TypeError(
+                f"{path!r} is a path, not a dataset; derive a class from ffrecord.torch.Dataset "
+                f"that defines process, for example Samples, and pass Samples({path!r})"
+            )
         super().__init__(dataset, batch_size, *_in_torchs_order(args), **options)
         self._ours = isinstance(dataset, Dataset)
         check_on_error("raise" if on_error is None else on_error)

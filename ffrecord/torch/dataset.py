@@ -9,7 +9,6 @@ Each process uses its own copy of a dataset. Errors of reading are subclasses of
 from __future__ import annotations
 
 import functools
-import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
@@ -32,7 +31,7 @@ from ffrecord.records.fingerprints import (
 )
 from ffrecord.records.indices import record_numbers
 from ffrecord.records.reader import FileReader
-from ffrecord.text import counted
+from ffrecord.text import counted, integer
 from ffrecord.torch.assembler import (
     BatchRequest,
     OnError,
@@ -67,7 +66,13 @@ def _takes_any_key(getitem: GetItem) -> GetItem:
             return getitem(self, list(key))
         if getattr(key, "ndim", 0) == 1:  # an array or a tensor
             return getitem(self, key.tolist())
-        return getitem(self, [operator.index(key)])[0]
+        samples = getitem(self, [integer(key, "the index of a sample")])
+        if samples is None:
+            raise TypeError(
+                f"{type(self).__name__}.__getitem__ returned None; return a list with one sample "
+                "for each index"
+            )
+        return samples[0]
 
     return wrapper
 
@@ -120,11 +125,28 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
             cls.__getitem__ = _takes_any_key(vars(cls)["__getitem__"])  # type: ignore[method-assign]
 
     def __len__(self) -> int:
-        return self.reader.n
+        return self._own_reader().n
+
+    def _own_reader(self) -> FileReader:
+        """Return `self.reader`, or raise an error if a subclass did not call our `__init__`."""
+        try:
+            return self.reader
+        except AttributeError:
+            if hasattr(type(self), "reader"):  # a property of the subclass failed
+                raise
+        name = type(self).__name__
+        raise AttributeError(
+            f"{name} has no reader; call super().__init__(fnames) in {name}.__init__, or define "
+            "__len__ and __getitem__"
+        )
 
     @_takes_any_key
     def __getitem__(self, indices: list[int]) -> Any:
-        samples = self.process(indices, self.reader.read(indices))
+        samples = self.process(indices, self._own_reader().read(indices))
+        if samples is None:
+            raise TypeError(
+                f"{type(self).__name__}.process returned None; return one sample for each record"
+            )
         if not _is_one_each(samples, len(indices)):
             raise CountError(
                 f"{type(self).__name__}.process returned {len(samples)} samples for "

@@ -187,8 +187,9 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
         if missing and not self.allow_empty:
             names = ", ".join(map(repr, missing))
             raise FileNotFoundError(
-                f"{self._where()}: no usable files in the class folders {names}; "
-                "choose other files with extensions= or is_valid_file=, or pass allow_empty=True"
+                f"{self._where()}: no usable files in the class folders {names}; choose other "
+                "files with extensions= or is_valid_file=, pass the parent folder of the class "
+                "folders as root=, or pass allow_empty=True"
             )
         return paths, np.repeat(np.arange(len(counts)), counts)
 

@@ -7,7 +7,6 @@ loader from one thread. A state that does not fit raises `StateError`.
 from __future__ import annotations
 
 import copy
-import operator
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,6 +24,7 @@ from ffrecord.records.fingerprints import (
     former_fingerprint_of,
     has_fingerprint,
 )
+from ffrecord.text import integer
 from ffrecord.torch.epoch import Progress, WorkerStates
 from ffrecord.torch.randomness import (
     drawn_seed,
@@ -164,7 +164,7 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
                 f"set_step({step}) does not work with an IterableDataset, which has no indices; "
                 "use state_dict() and load_state_dict() instead"
             )
-        step = operator.index(step)
+        step = integer(step, "step")
         steps = self._steps
         if self._loaded is not None and steps.seekable:
             steps.sampler.rewind()

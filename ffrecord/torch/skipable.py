@@ -8,13 +8,14 @@ torch's `BatchSampler`, because Lightning and Accelerate make new loaders from a
 
 from __future__ import annotations
 
-import operator
 import weakref
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
+
+from ffrecord.text import integer
 
 
 class SkipableSampler(BatchSampler):
@@ -56,9 +57,10 @@ class SkipableSampler(BatchSampler):
         if loader is not None:
             loader.set_step(step)
             return
-        if operator.index(step) < 0:
+        step = integer(step, "step")
+        if step < 0:
             raise ValueError(f"step {step} cannot be set; pass a number from 0 up")
-        self.step = operator.index(step)
+        self.step = step
 
     def __iter__(self) -> Iterator[list[int]]:
         return islice(self.batches, self.step, None)

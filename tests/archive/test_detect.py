@@ -85,7 +85,7 @@ def test_a_missing_shard_is_an_error_without_the_advice(tmp_path: Path) -> None:
     """The checksum of the index is right, so the file is certainly the index of a packed folder."""
     tree = trees.plain_tree(tmp_path / "tree", {"a": b"a" * 90, "b": b"b" * 90})
     archives.pack(tree, tmp_path / "packed", shard_size=100)
-    with pytest.raises(IndexStructureError, match=r"copy all shards again$"):
+    with pytest.raises(IndexStructureError, match=r"pass its folder: .*/packed$"):
         is_packed(tmp_path / "packed/index.ffr")
 
 
@@ -93,5 +93,5 @@ def test_a_damaged_index_is_an_error_without_the_advice(tmp_path: Path) -> None:
     tree = trees.plain_tree(tmp_path / "tree", {"a": b"a"})
     archives.pack(tree, tmp_path / "a.ffr")
     archives.flip(tmp_path / "a.ffr", -30)
-    with pytest.raises(IndexChecksumError, match=r"or pack the folder again$"):
+    with pytest.raises(IndexChecksumError, match=r"of its files, without names$"):
         is_packed(tmp_path / "a.ffr")

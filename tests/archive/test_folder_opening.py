@@ -215,8 +215,10 @@ def test_wrong_shards_are_an_error_that_names_one(what: str, shards: Path) -> No
 
 
 def test_shards_without_their_index_are_not_a_packed_folder(shards: Path) -> None:
-    with pytest.raises(IndexStructureError, match="PART_00000"):
+    with pytest.raises(IndexStructureError, match=f"but not its files; pass its folder: {shards}$"):
         PackedFolder(shards / "index.ffr")
+    with pytest.raises(NotPackedFolderError, match=f"one shard .*; pass its folder: {shards}$"):
+        PackedFolder(shards / "PART_00000.ffr")
     (shards / "index.ffr").unlink()
     with pytest.raises(NotPackedFolderError):
         PackedFolder(shards)

@@ -335,7 +335,12 @@ def test_verify_extract_and_cat_report_a_damaged_large_file_alike(
     line = f"ffrecord: {tmp_path}/x/d/large: {file}: record {record} is damaged: {part}"
     assert extracted.err.decode().splitlines()[0] == line
     shown = ffrecord("cat", packed, "d/large")
-    assert shown.error == f"ffrecord: {file}: record {record} is damaged (d/large): {part}"
+    said, _, advice = shown.error.partition("; ")
+    assert said == f"ffrecord: {file}: record {record} is damaged (d/large): {part}"
+    assert advice.startswith("copy the file again, or save the undamaged records with `ffrecord")
+    converted = ffrecord("convert", packed, tmp_path / "out.tar")
+    assert converted.error == shown.error
+    assert converted.code == 7
 
 
 def test_verify_reports_a_whole_record_in_an_archive_of_the_original(
@@ -586,6 +591,9 @@ def test_a_damaged_index_has_its_own_exit_code(ffrecord: Command, archive: Path)
         result = ffrecord(*words)
         assert (result.code, result.out) == (IndexChecksumError.exit_code, b"")
         assert result.error.startswith(f"ffrecord: {archive}: its index is damaged")
+        assert result.error.endswith(
+            "`ffrecord salvage` saves the contents of its files, without names"
+        )
     archive.write_bytes(whole)
     archives.spoil_image(archive, lambda image: image.__setitem__(0, 0))
     for words in (

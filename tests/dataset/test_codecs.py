@@ -226,6 +226,22 @@ def test_a_value_that_its_type_cannot_hold_is_refused(name: str, value: Any) -> 
         encoders[name](value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("int", "3", "expected an int, got str"),
+        ("int", 3.0, "expected an int, got float"),
+        ("bytes", 3, "expected bytes or another buffer, got int"),
+        ("jpg", "cats/0007.jpg", "an image must be an array of uint8, not str; decode it first"),
+        ("png", b"\x89PNG", "not bytes; .* the bytes of the file in a field of type bytes"),
+        ("jpg", Path("cats/0007.jpg"), "an image must be an array of uint8, not PosixPath; decode"),
+    ],
+)
+def test_a_refused_value_is_named_by_its_python_type(name: str, value: Any, message: str) -> None:
+    with pytest.raises(ffrecord.EncodeError, match=message):
+        encoders[name](value)
+
+
 def test_a_list_that_contains_itself_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)

@@ -22,6 +22,7 @@ from ffrecord import (
     MissingShardWarning,
     ShardedDatasetReader,
     ShardedDatasetWriter,
+    UnclosedWarning,
     decoders,
     encoders,
 )
@@ -185,3 +186,26 @@ def test_invalid_shard_numbers_are_errors(options: dict[str, int], tmp_path: Pat
     with pytest.raises(ValueError, match="must be"):
         write(tmp_path / "data", range(3), **options)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_dropped_writer_names_the_lost_shard_and_keeps_finished_ones(tmp_path: Path) -> None:
+    writer = ShardedDatasetWriter(tmp_path, {"n": "int"}, shardlen=2)
+    for number in range(3):
+        writer.append({"n": number})
+    with pytest.warns(
+        UnclosedWarning, match=r"/000001: the writer .*: 1 datapoint is lost"
+    ) as all_:
+        del writer
+    assert len(all_) == 1
+    assert os.listdir(tmp_path) == ["000000"]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_dropped_writer_without_an_unfinished_shard_does_not_warn(
+    count: int, tmp_path: Path
+) -> None:
+    writer = ShardedDatasetWriter(tmp_path, {"n": "int"}, shardlen=2)
+    for number in range(count):
+        writer.append({"n": number})
+    del writer
+    assert os.listdir(tmp_path) == ["000000"][: count // 2]

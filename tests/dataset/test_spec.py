@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ffrecord import DatasetError, DatasetReader, DatasetWriter, FFRecordError, SpecError, encoders
@@ -45,6 +46,21 @@ def test_an_unknown_type_is_an_error_and_creates_no_folder(text: str, tmp_path: 
     with pytest.raises(SpecError, match="field 'x'"):
         DatasetWriter(tmp_path / "new", {"x": text})
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "advice"),
+    [
+        ("array[3]", r"a type has no length or shape; write array\[\] for a list of any length"),
+        ("int[3, 4]", r"write int\[\] for a list of any length, or int for one value"),
+        (int, "field 'x' is the class int; pass the text 'int'"),
+        (str, "field 'x' is the class str; pass the text 'utf8'"),
+        (np.ndarray, "field 'x' is the class ndarray; pass the text 'array'"),
+    ],
+)
+def test_a_common_mistake_is_answered_with_the_right_type(wrong: Any, advice: str) -> None:
+    with pytest.raises(SpecError, match=advice):
+        DatasetWriter("unused", {"x": wrong})
 
 
 def test_the_error_shows_how_to_write_a_compressed_sequence() -> None:

@@ -29,6 +29,7 @@ from ffrecord import (
     FileWriter,
     NoRoomError,
     SpecError,
+    UnclosedWarning,
     encoders,
     write_dataset,
 )
@@ -154,11 +155,16 @@ def test_a_value_may_change_after_it_was_appended(tmp_path: Path) -> None:
         ([1, []], "datapoint 1 has type list; pass a dict"),
         ({"number": 1}, "datapoint 1 lacks 'words'"),
         ({"number": 1, "words": [], "more": 2}, "datapoint 1 has the extra 'more'"),
-        ({"number": "1", "words": []}, "datapoint 1: field 'number' .* as int"),
+        (
+            {"number": "1", "words": []},
+            "datapoint 1: field 'number' .* as int: expected an int, got str",
+        ),
         ({"number": 1, "words": ["a", 2]}, r"datapoint 1: field 'words' .* as utf8\[\]"),
         ({"number": 1, "words": "text"}, "expected a list, .* got str"),
         ({"number": 1, "words": {"a": 1}}, "expected a list, .* got dict"),
-        ({"number": 1, "words": 5}, "not iterable"),
+        ({"number": 1, "words": 5}, "expected a list, .* got int"),
+        ({"number": 1, "words": None}, "expected a list, .* got NoneType"),
+        ({"number": 1, "words": np.array(5)}, "expected a list, .* got ndarray"),
     ],
 )
 def test_a_datapoint_that_does_not_fit_is_an_error_and_the_others_are_kept(
@@ -223,9 +229,24 @@ def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_dropped_writer_warns_and_leaves_nothing(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "data", SPEC)
-    with pytest.warns(ResourceWarning, match="dropped without close"):
+    writer.append(point(0))
+    with pytest.warns(
+        UnclosedWarning, match=r"1 datapoint is lost, and the dataset does not exist"
+    ):
         del writer
     assert os.listdir(tmp_path) == []
+
+
+def test_a_dropped_writer_that_appended_says_that_the_dataset_stays(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path / "data", SPEC) as writer:
+        writer.append(point(0))
+    writer = DatasetWriter(tmp_path / "data", append=True)
+    writer.append(point(1))
+    writer.append(point(2))
+    with pytest.warns(UnclosedWarning, match=r"2 datapoints are lost, and the dataset stays as it"):
+        del writer
+    with DatasetReader(tmp_path / "data") as reader:
+        assert len(reader) == 1
 
 
 def test_an_interrupt_between_two_fields_discards_the_dataset(

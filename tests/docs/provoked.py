@@ -299,6 +299,11 @@ def _write_failed() -> Example:
     return _written_with(errno.EIO)
 
 
+@_raises("UnclosedWarning")
+def _unclosed() -> Example:
+    return _warning(lambda: FileWriter("train.ffr").write_one(b"one"))
+
+
 # ---- packed folders ----------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import itertools
 import os
 import re
 import shlex
@@ -99,11 +100,15 @@ def test_text_blocks_contain_no_code(block: Block) -> None:
 def test_the_commands_of_console_blocks_exist_and_accept_their_arguments(
     block: Block, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for line in filter(None, block.text.splitlines()):
-        command, *arguments = shlex.split(line, comments=True)
-        if command == "sudo":
-            command, *arguments = arguments
-        check_command(command, arguments, monkeypatch)
+    for line in block.text.splitlines():
+        words = shlex.split(line, comments=True)
+        for joined, part in itertools.groupby(words, lambda word: word == "&&"):
+            if joined:
+                continue
+            command, *arguments = part
+            if command == "sudo":
+                command, *arguments = arguments
+            check_command(command, arguments, monkeypatch)
 
 
 def check_command(command: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +121,8 @@ def check_command(command: str, arguments: list[str], monkeypatch: pytest.Monkey
         check_ffrecord(arguments, monkeypatch)
     elif command == "pip":
         check_pip(arguments)
+    elif command in ("git", "cd"):  # their argument `ffrecord` is the clone, not the command
+        assert arguments[0] in ("clone", "ffrecord")
     elif command == "python":
         assert arguments[0] == "-m"
         assert importlib.util.find_spec(arguments[1]) is not None

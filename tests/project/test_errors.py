@@ -5,13 +5,19 @@ docs/errors.md lists all classes with examples; tests/docs/test_errors_page.py c
 
 from __future__ import annotations
 
+import bz2
 import errno
+import gzip
+import io
+import lzma
 import os
 import pickle
 import random
+import re
 import struct
 import tarfile
 import tracemalloc
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -40,12 +46,13 @@ from ffrecord import (
     TruncatedError,
     UnfinishedError,
     WriteFailedError,
+    salvage_file,
 )
 from ffrecord.disk import aio
 from ffrecord.format import records as record_layout
 from ffrecord.text import Advised, for_shell
 from ffrecord_fuse.errors import MountError
-from tests.support import handmade
+from tests.support import archives, handmade
 
 MODES = ["auto", "aio", "buffered", "mmap"]
 SMALL = [b"first", b"", b"the third record", b"\x00" * 7, b"last"]
@@ -89,12 +96,69 @@ def test_not_ffrecord_error_for_files_of_other_kinds(content: bytes, tmp_path: P
         FileReader(path)
 
 
-@pytest.mark.parametrize("name", [".", "a", "./long enough to be no count"])
+@pytest.mark.parametrize("name", [".", "a", "./long enough to be no count", "long" * 100])
 def test_not_ffrecord_error_for_a_tar_with_any_first_name(name: str, tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "files.tar", "w") as archive:
+    with tarfile.open(tmp_path / "files.tar", "w", format=tarfile.PAX_FORMAT) as archive:
         archive.addfile(tarfile.TarInfo(name))
-    with pytest.raises(NotFFRecordError, match=r"files\.tar: not an FFRecord file"):
+    expected = (
+        r"files\.tar: not an FFRecord file, but a tar archive; `ffrecord convert` converts it"
+    )
+    with pytest.raises(NotFFRecordError, match=expected):
         FileReader(tmp_path / "files.tar")
+    with pytest.raises(NotFFRecordError, match=expected):
+        salvage_file(tmp_path / "files.tar", tmp_path / "rest.ffr")
+
+
+def a_zip() -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("name", b"content")
+    return made.getvalue()
+
+
+OTHER_FORMATS = {
+    "tar.gz": (gzip.compress(bytes(1000)), "a gzip file"),
+    "tar.bz2": (bz2.compress(bytes(1000)), "a bzip2 file"),
+    "tar.xz": (lzma.compress(bytes(1000)), "an xz file"),
+    "tar.zst": (b"\x28\xb5\x2f\xfd" + bytes(100), "a zstd file"),
+    "zip": (a_zip(), "a zip archive"),
+    "h5": (b"\x89HDF\r\n\x1a\n" + bytes(100), "an HDF5 file; `ffrecord convert` converts it"),
+    "png": (b"\x89PNG\r\n\x1a\n" + bytes(100), "a PNG image"),
+    "jpg": (b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01" + bytes(100), "a JPEG image"),
+    "parquet": (b"PAR1" + bytes(100) + b"PAR1", "a Parquet file"),
+    "sqlite": (b"SQLite format 3\x00" + bytes(100), "an SQLite database"),
+    "exe": (b"MZ\x90\x00\x03" + bytes(100), "a program or library"),
+    "csv": ("number,name\r\n1,ça va\r\n".encode() * 100, "a text file"),
+    "long text": (("a" + "\u20ac" * 1000).encode(), "a text file"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FORMATS)
+def test_not_ffrecord_error_names_a_well_known_format(name: str, tmp_path: Path) -> None:
+    content, format_name = OTHER_FORMATS[name]
+    path = tmp_path / "other"
+    path.write_bytes(content)
+    for use in (FileReader, lambda path: salvage_file(path, tmp_path / "rest.ffr")):
+        with pytest.raises(NotFFRecordError, match=f"other: not an .*, but {format_name}") as error:
+            use(path)
+        assert not re.search(r"\d{9}", str(error.value).replace(str(path), ""))
+
+
+def test_a_damaged_count_is_told_from_another_format_and_can_be_salvaged(small_file: Path) -> None:
+    archives.flip(small_file, 10)
+    with pytest.raises(NotFFRecordError, match=r"or its header is damaged: .*salvage_file saves"):
+        FileReader(small_file)
+    rest = small_file.with_name("rest.ffr")
+    salvage_file(small_file, rest)
+    assert read_all(rest) == SMALL
+
+
+@pytest.mark.parametrize("content", [b"", b"text\n", struct.pack("<Iq", 1, 1000)])
+def test_truncated_error_for_a_file_that_may_be_another_one(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "small"
+    path.write_bytes(content)
+    with pytest.raises(TruncatedError, match=r"or not an .*; copy it again, or pass another file$"):
+        FileReader(path)
 
 
 def test_not_ffrecord_error_for_fifos_devices_and_folders(tmp_path: Path) -> None:

@@ -111,6 +111,27 @@ def test_an_endless_iterator_is_out_of_range(reader: FileReader) -> None:
         reader.read(itertools.count())
 
 
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda reader: reader.read_one("a"), "the index of a record must be an int, not str$"),
+        (lambda reader: reader.read_one(1.0), "must be an int, not float$"),
+        (lambda reader: reader.read_one([1, 2]), "not list; to read several records use read$"),
+        (lambda reader: reader[1.5], "the index of a record must be an int, not float$"),
+        (lambda reader: reader.record_size("a"), "the index of a record must be an int, not str$"),
+        (lambda reader: reader.read_range("0", 3), "start must be an int, not str"),
+        (lambda reader: reader.iterate("0"), "start must be an int, not str"),
+        (lambda reader: reader.partition("0", 3), "k must be an int, not str"),
+        (lambda reader: reader.tasks(max_bytes="1"), "max_bytes must be an int, not str"),
+    ],
+)
+def test_an_argument_that_is_not_an_integer_is_named(
+    ask: Callable[[FileReader], object], message: str, reader: FileReader
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        ask(reader)
+
+
 def test_booleans_are_refused_as_indices(reader: FileReader) -> None:
     for indices in ([True, False], {True}, (each for each in [True])):
         with pytest.raises(TypeError, match="booleans"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import stat
 import struct
 import zlib
@@ -29,6 +30,7 @@ from ffrecord import (
     SampleChecksumError,
     StructureError,
     TruncatedError,
+    UnclosedWarning,
 )
 from ffrecord.atomic import file as atomic_file
 from ffrecord.records import resume, writer
@@ -162,7 +164,7 @@ def test_a_suspended_writer_keeps_the_written_records(path: Path) -> None:
 def test_a_dropped_writer_keeps_the_written_records_and_warns(path: Path) -> None:
     unfinished = FileWriter(path, resumable=True)
     unfinished.write(RECORDS[:2])
-    with pytest.warns(ResourceWarning, match="its records can be resumed"):
+    with pytest.warns(UnclosedWarning, match=r"never closed: the records so far \(2\) are kept"):
         del unfinished
     assert finish(path) == 2
 
@@ -468,7 +470,7 @@ def test_another_count_is_refused(path: Path) -> None:
 def test_two_writers_cannot_share_one_partial_file(path: Path) -> None:
     first = FileWriter(path, resumable=True)
     first.write(RECORDS[:2])
-    with pytest.raises(BusyError, match="another writer"):
+    with pytest.raises(BusyError, match=f"^{re.escape(str(path))}: another writer"):
         FileWriter(path, resumable=True)
     first.write(RECORDS[2:])
     first.close()

@@ -17,7 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from ffrecord import ClosedError, CountError, FileReader, FileWriter, NoRoomError
+from ffrecord import (
+    ClosedError,
+    CountError,
+    FileReader,
+    FileWriter,
+    NoRoomError,
+    UnclosedWarning,
+)
 from ffrecord.format import records as record_layout
 from tests.support import handmade
 from tests.support.handmade import OLD
@@ -521,7 +528,7 @@ def test_a_forked_child_neither_finishes_nor_discards_its_parents_file(
 
 @pytest.mark.parametrize("n", [2, None])
 @pytest.mark.parametrize("end", ["close", "discard", "drop"])
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::ffrecord.UnclosedWarning")
 def test_a_forked_child_does_not_write_the_buffer_of_its_parent(
     end: str, n: int | None, target: Path
 ) -> None:
@@ -577,7 +584,7 @@ def test_a_dropped_writer_whose_folder_was_removed_prints_nothing(
 
 
 @pytest.mark.parametrize("n", [2, None])
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::ffrecord.UnclosedWarning")
 def test_a_dropped_writer_without_all_records_discards_the_file(
     n: int | None, target: Path
 ) -> None:
@@ -590,5 +597,56 @@ def test_a_dropped_writer_without_all_records_discards_the_file(
 
 def test_a_dropped_writer_that_discards_the_file_warns(target: Path) -> None:
     writer = FileWriter(target, 2)
-    with pytest.warns(ResourceWarning, match=r"target\.ffr: .*without close"):
+    with pytest.warns(UnclosedWarning, match=r"target\.ffr: the writer was never closed: no file"):
         del writer
+
+
+def test_a_dropped_writer_that_cannot_finish_the_file_warns_without_a_traceback(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writer = FileWriter(target, 1)
+    writer.write_one(b"all there")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(UnclosedWarning, match=r"finishing it now failed: .*no room to write"):
+        del writer
+    assert untouched(target)
+
+
+FORGOTTEN = {
+    "record file": "writer = ffrecord.FileWriter('data'); writer.write_one(b'one')",
+    "resumable": "writer = ffrecord.FileWriter('data', resumable=True); writer.write_one(b'one')",
+    "dataset": "writer = ffrecord.DatasetWriter('data', {'n': 'int'}); writer.append({'n': 1})",
+    "shards": "writer = ffrecord.ShardedDatasetWriter('.', {'n': 'int'}); writer.append({'n': 1})",
+}
+KEPT = {
+    "global": "",
+    "cycle": "writer.itself = writer",
+    "another module": "import json; json.writer = writer; del writer",
+    "after an error": "raise SystemExit(0)",
+}
+
+
+@pytest.mark.parametrize("how", KEPT.values(), ids=KEPT)
+@pytest.mark.parametrize("script", FORGOTTEN.values(), ids=FORGOTTEN)
+def test_a_script_that_never_closes_its_writer_ends_with_one_warning(
+    script: str, how: str, tmp_path: Path
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import ffrecord\n{script}\n{how}"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (line,) = ended.stderr.splitlines()
+    assert "UnclosedWarning" in line
+    assert "the writer was never closed" in line
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_script_whose_writer_failed_in_a_with_block_does_not_warn(tmp_path: Path) -> None:
+    script = "import ffrecord\nwith ffrecord.FileWriter('data') as writer: raise SystemExit(0)"
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert ended.stderr == ""

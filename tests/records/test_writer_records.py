@@ -249,6 +249,41 @@ def test_a_failing_stream_leaves_no_bytes_in_the_file(
     assert read_all(tmp_path / "s.ffr") == [b"before", b"after", b"last"]
 
 
+class Tensor:
+    """An object like a torch tensor, which has no buffer."""
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        return np.arange(3)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "advice"),
+    [
+        (3, "int", "serialise it, for example with pickle.dumps"),
+        (None, "None", "serialise it, for example with pickle.dumps"),
+        ({"a": 1}, "dict", "serialise it, for example with pickle.dumps"),
+        ([b"a", b"b"], "list", "or write a list of records with write"),
+        (Tensor(), "Tensor", "convert it with .numpy()"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_object_without_bytes_is_a_type_error_with_advice(
+    value: Any, kind: str, advice: str, tmp_path: Path
+) -> None:
+    expected = f"a record is bytes, a numpy array or another buffer, not {kind}; "
+    with FileWriter(tmp_path / "t.ffr") as writer:
+        for write in (writer.write_one, lambda value: writer.write([value])):
+            with pytest.raises(TypeError, match=rf"{expected}.*{re.escape(advice)}$"):
+                write(value)
+        writer.discard()
+
+
+def test_a_count_that_is_not_an_integer_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="n must be an int, not str"):
+        FileWriter(tmp_path / "t.ffr", n="3")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

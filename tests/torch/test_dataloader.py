@@ -227,6 +227,13 @@ def test_on_error_is_refused_for_other_datasets() -> None:
         DataLoader(TensorDataset(torch.arange(3)), on_error="nonsense")
 
 
+@pytest.mark.parametrize("path", ["train.ffr", b"train.ffr", Path("train.ffr")], ids=repr)
+def test_a_path_is_not_taken_for_a_dataset(path: Any) -> None:
+    expected = r"train\.ffr' is a path, not a dataset; .*ffrecord\.torch\.Dataset"
+    with pytest.raises(TypeError, match=expected):
+        DataLoader(path)
+
+
 # ---- set_step ----------------------------------------------------------------------------
 
 

@@ -145,6 +145,51 @@ def test_a_dataset_without_process_names_the_missing_methods(numbers: Path) -> N
         Dataset(numbers)[0]
 
 
+def _forgotten(samples: list[int]) -> None:
+    """Return nothing, as a `process` without a return statement does."""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda dataset: dataset[3],
+        lambda dataset: dataset[:4],
+        lambda dataset: next(iter(DataLoader(dataset, 4))),
+    ],
+    ids=["one", "a slice", "our loader"],
+)
+def test_a_process_that_returns_none_is_named(ask: Any, numbers: Path) -> None:
+    expected = r"Returning\.process returned None; return one sample for each record"
+    with pytest.raises(TypeError, match=expected):
+        ask(Returning(numbers, _forgotten))
+
+
+class ReturningNothing(Processed):
+    """A dataset whose `__getitem__` has no return statement."""
+
+    def __getitem__(self, indices: Any) -> Any:
+        super().__getitem__(indices)
+
+
+def test_a_getitem_that_returns_none_is_named(numbers: Path) -> None:
+    with pytest.raises(TypeError, match=r"ReturningNothing\.__getitem__ returned None; return a"):
+        ReturningNothing(numbers)[3]
+
+
+class Unprepared(Processed):
+    """A dataset whose `__init__` does not call the one of its base class."""
+
+    def __init__(self) -> None:
+        self.transform = None
+
+
+@pytest.mark.parametrize("ask", [len, lambda dataset: dataset[3], DataLoader])
+def test_a_subclass_that_forgot_super_is_told_to_call_it(ask: Any) -> None:
+    expected = r"Unprepared has no reader; call super\(\)\.__init__\(fnames\) in Unprepared"
+    with pytest.raises(AttributeError, match=expected):
+        next(iter(ask(Unprepared())))
+
+
 class Returning(Processed):
     """A dataset whose `process` applies a function of the test to the samples of a batch."""
 

@@ -270,7 +270,7 @@ def test_an_empty_class_is_an_error_unless_it_is_allowed(tmp_path: Path) -> None
     root = fill(tmp_path / "images", ["full/1.png", "text/1.txt"])
     (root / "empty").mkdir()
     pack_folder(root, tmp_path / "images.ffr")
-    with pytest.raises(FileNotFoundError, match=r"'empty', 'text'; .*allow_empty=True"):
+    with pytest.raises(FileNotFoundError, match=r"'empty', 'text'; .* root=, .*allow_empty=True"):
         PackedFolderDataset(tmp_path / "images.ffr", text)
     dataset = PackedFolderDataset(tmp_path / "images.ffr", text, allow_empty=True)
     assert dataset.class_to_idx == {"empty": 0, "full": 1, "text": 2}

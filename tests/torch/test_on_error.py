@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +49,20 @@ def drained(loader: Any) -> tuple[list[Any], list[str]]:
         warnings.simplefilter("always", BadRecordWarning)
         found = [plain(batch) for batch in loader]
     return found, [str(each.message) for each in caught if each.category is BadRecordWarning]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 prints no notes")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_traceback_of_a_damaged_record_says_what_to_do(workers: int, damaged: Path) -> None:
+    iterator = iter(DataLoader(Processed(damaged), batch_size=SIZE, num_workers=workers))
+    with pytest.raises(SampleChecksumError) as caught:
+        list(iterator)
+    shut_down(iterator)
+    *_, error, note = "".join(traceback.format_exception(caught.value)).splitlines()
+    assert error.endswith(str(caught.value))
+    assert "`ffrecord salvage`" in note
+    assert 'on_error="skip" leaves' in note
+    assert "salvage" not in str(caught.value)
 
 
 class Decoding(Processed):

@@ -30,6 +30,7 @@ from ffrecord.format.index import (
     LONGEST_NAME,
     LONGEST_TARGET,
     NO_ENTRY,
+    WAY_OUT,
     Image,
     Rows,
 )
@@ -43,9 +44,6 @@ AT_A_TIME = 1 << 14
 PADDING = 8  # bytes after the last name, so that a read of eight bytes can begin at any byte of it
 MOST_XATTRS = 16 << 20
 """Most bytes of all extended attributes of one inode. No file system allows nearly as much."""
-
-WAY_OUT = "restore the archive from a copy, or pack the folder again"
-"""The advice in messages about a wrong index."""
 
 _FOLDER, _FILE, _SYMLINK = (kind >> 12 for kind in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK))
 

@@ -19,11 +19,10 @@ from typing import Any, Final, TypeAlias
 
 from ffrecord.aliases import Ints
 from ffrecord.archive.index.build import Tree
-from ffrecord.archive.index.check import WAY_OUT
 from ffrecord.archive.index.legacy_scan import BATCH, scan
 from ffrecord.archive.index.legacy_tree import FILE_MODE, FOLDER_MODE, arrange
 from ffrecord.errors import IndexStructureError
-from ffrecord.format.index import DEEPEST, LEGACY_MAGIC, LONGEST_NAME
+from ffrecord.format.index import DEEPEST, LEGACY_MAGIC, LONGEST_NAME, WAY_OUT
 
 Raw: TypeAlias = "bytes | bytearray"
 

@@ -23,7 +23,6 @@ import numpy.typing as npt
 
 from ffrecord.aliases import Ints
 from ffrecord.archive.index.check import (
-    WAY_OUT,
     RecordSizes,
     WaitFor,
     check,
@@ -34,7 +33,7 @@ from ffrecord.archive.index.pathrows import PathRows
 from ffrecord.errors import IndexStructureError
 from ffrecord.format import index as index_layout
 from ffrecord.format.checksum import crc32
-from ffrecord.format.index import BLOCK, Buffer
+from ffrecord.format.index import BLOCK, WAY_OUT, Buffer
 
 ROOT = 0
 FOLDER_SIZE = 4096  # st_size of a folder, as on ext4

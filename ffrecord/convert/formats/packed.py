@@ -14,7 +14,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ffrecord.archive.archive import Archive
+from ffrecord.aliases import Bytes
+from ffrecord.archive.archive import Archive, Naming
 from ffrecord.archive.counts import Counts, count_index
 from ffrecord.archive.index import ROOT
 from ffrecord.archive.index.build import Tree, Xattrs
@@ -66,8 +67,13 @@ def _entry(archive: Archive, path: bytes, inode: int, seen: dict[int, bytes]) ->
         target=index.target(inode) if status.is_symlink else b"",
         hard_link=b"" if first == path else first,
         xattrs=tuple(index.xattrs(inode).items()),
-        content=lambda: archive.stream(inode),
+        content=lambda: _content(archive, path, inode),
     )  # fmt: skip
+
+
+def _content(archive: Archive, path: bytes, inode: int) -> Iterator[Bytes]:
+    with Naming(to_text(path)):
+        yield from archive.stream(inode)
 
 
 # ---- writing -------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any
 
 from ffrecord.disk import aio
-from ffrecord.errors import NoRoomError, ReadFailedError, WriteFailedError
+from ffrecord.errors import NoRoomError, ReadFailedError, UnclosedWarning, WriteFailedError
 from tests.robustness.faults import children, shim
 from tests.robustness.faults.children import BAD
 from tests.robustness.faults.shim import Fault
@@ -195,6 +195,7 @@ def _run_in_child(operation: Operation, queue: Queue) -> Iterator[str]:
     sys.unraisablehook = lambda what: lost.append(repr(what.exc_value))
     threading.excepthook = lambda what: lost.append(repr(what.exc_value))
     warnings.simplefilter("error", ResourceWarning)
+    warnings.simplefilter("error", UnclosedWarning)
     gc.freeze()  # keep older objects out of each collection
     while queue:
         fault = queue.take()
