@@ -10,9 +10,7 @@ A `Fetch` belongs to one thread at a time. `Source`s are shared by all threads.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import time
 from collections.abc import Iterator
 
@@ -157,9 +155,7 @@ class Fetch:
         """Let the disk begin with reads that will go through the page cache one by one."""
         offset, length = self._plan.offset.tolist(), self._plan.length.tolist()
         for read in range(len(offset)) if reads is None else reads.tolist():
-            with contextlib.suppress(OSError):
-                fd = self._source_of(read).fd
-                os.posix_fadvise(fd, offset[read], length[read], os.POSIX_FADV_WILLNEED)
+            self._source_of(read).will_need(offset[read], length[read])
 
     def _read_by_hand(self, read: int, have: int) -> None:
         plan = self._plan

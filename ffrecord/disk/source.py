@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ffrecord.aliases import Bytes
 from ffrecord.disk import libc, pagecache
+from ffrecord.disk.sequence import Sequence as ReadSequence
 from ffrecord.errors import ReadFailedError, TruncatedError
 from ffrecord.format.checksum import crc32
 
@@ -25,6 +26,7 @@ DESCRIPTORS_EACH = 2  # for each file: buffered and O_DIRECT
 SPARE_DESCRIPTORS = 256  # left for the rest of the program
 DEFAULT_ALIGN = 4096  # for O_DIRECT, if the kernel does not say
 CHUNK = 8 << 20  # bytes that `Recheck` and salvage read at a time
+ADVICE = 128 << 10  # the kernel may cut longer advice to the length of its readahead
 
 
 class Source:
@@ -33,6 +35,9 @@ class Source:
     The descriptors are closed with the last reference, so closing a reader does not disturb a read
     in another thread. A forked child uses the inherited descriptors: positional reads share no
     state, and the path may by then name another file.
+
+    With O_DIRECT, the kernel's readahead is off, because its marks make later cached reads fetch
+    bytes that nobody asked for. Plain reads in order are read ahead by `ReadSequence` instead.
     """
 
     def __init__(self, path: str, *, direct: bool) -> None:
@@ -46,6 +51,11 @@ class Source:
             with contextlib.suppress(OSError):
                 again = f"/proc/self/fd/{self.fd}"
                 self.direct_fd = os.open(again, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        self._sequence: ReadSequence | None = None
+        if self.direct_fd >= 0:
+            # Before the first read: pages that were read earlier keep their marks.
+            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
+            self._sequence = ReadSequence()
 
     def read_into(self, memory: Bytes, offset: int) -> None:
         """Fill `memory` with the bytes from `offset` on, by plain buffered reads."""
@@ -54,6 +64,7 @@ class Source:
             self._more_than_none(0, offset + got)
 
     def _read_up_to(self, memory: Bytes, offset: int) -> int:
+        self._read_ahead(offset, len(memory))
         got = 0
         while got < len(memory):
             with self._named_errors(offset + got):
@@ -86,11 +97,29 @@ class Source:
         if self._is_hole(offset, length):
             os.lseek(fd, length, os.SEEK_CUR)
             return
+        self._read_ahead(offset, length)
         done = 0
         while done < length:
             with self._named_errors(offset + done):
                 count = os.sendfile(fd, self.fd, offset + done, length - done)
             done += self._more_than_none(count, offset + done)
+
+    def will_need(self, offset: int, length: int) -> None:
+        """Let the disk begin to read these bytes into the page cache."""
+        with contextlib.suppress(OSError):  # advice: a file system need not support it
+            for at in range(offset, offset + length, ADVICE):
+                size = min(ADVICE, offset + length - at)
+                os.posix_fadvise(self.fd, at, size, os.POSIX_FADV_WILLNEED)
+
+    def _read_ahead(self, offset: int, length: int) -> None:
+        """Do the work of the kernel's readahead, where it is off."""
+        if self._sequence is None:
+            return
+        if length > ADVICE:
+            self.will_need(offset, min(length, CHUNK))
+        ahead = self._sequence.after(offset, offset + length)
+        if ahead is not None:
+            self.will_need(ahead[0], ahead[1] - ahead[0])
 
     def _is_hole(self, offset: int, length: int) -> bool:
         if os.fstat(self.fd).st_size < offset + length:
