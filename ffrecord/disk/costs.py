@@ -1,0 +1,97 @@
+"""Measure the costs of requests and bytes on each disk, from the reads that are made anyway.
+
+A `Meter` belongs to a device and lives as long as the process. Its users report waits for the disk,
+and leave out those in which the program was slow, not the disk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from ffrecord.disk.policy import Costs
+
+# Seconds of reading after which an observation has lost two thirds of its weight. Long enough for
+# a mean, short enough to forget the burst that rate limits allow at first (0.1 s of requests).
+HORIZON = 0.05
+
+# Seconds of waiting that show that a disk is slow. Rate limits allow a burst at first.
+CERTAIN = 2 * HORIZON
+FIRST_READS = 256
+
+# Until large requests are measured: about twice a hard disk or a small cloud volume.
+GUESSED_BYTE = 1 / 300e6
+
+# A disk with slower requests than this may have much more bandwidth than small requests show. The
+# guess is then that a quarter of a small request's time is spent on its bytes.
+SLOW_REQUEST = 40e-6
+SMALL = 32 << 10
+GUESSED_SHARE = 1 / 4
+
+FIRST_PIECE = 1 << 20  # the longest piece before the cost of bytes is measured
+FEWEST = 4  # pieces of a sample
+SAMPLES = 8
+
+
+class Meter:
+    """Costs of one device. Threads may share it: a lost observation does no harm."""
+
+    def __init__(self) -> None:
+        self._requests = 0.0
+        self._seconds = 0.0
+        self._request = 0.0
+        self._seen = 0  # small reads
+        self._slow_for = 0.0  # seconds of waiting since the disk last looked fast
+        self._byte = GUESSED_BYTE
+        self._samples: deque[float] = deque(maxlen=SAMPLES)  # costs of a byte
+        self._waited = [0, 0, 0.0]  # pieces, bytes and seconds of the next sample
+
+    @property
+    def costs(self) -> Costs | None:
+        """The costs, or None as long as they are not certain."""
+        if not self._request or 0 < self._slow_for < CERTAIN:
+            return None
+        byte = self._byte if self._samples else max(self._byte, self._request / FIRST_PIECE)
+        return Costs(self._request, byte)
+
+    @property
+    def is_new(self) -> bool:
+        """True while little is known about the disk, so that little should be in flight."""
+        return self._seen < FIRST_READS or self.costs is None
+
+    def observe_reads(self, reads: int, size: int, seconds: float) -> None:
+        """Learn from small reads that the disk has answered within some seconds of waiting."""
+        if not size or seconds <= 0:
+            return
+        self._seen += reads
+        kept = math.exp(-seconds / HORIZON)
+        self._requests = self._requests * kept + reads
+        self._seconds = self._seconds * kept + seconds
+        mean, length = self._seconds / self._requests, size / reads
+        if not self._samples and length <= SMALL and mean > SLOW_REQUEST:
+            self._byte = min(self._byte, GUESSED_SHARE * mean / length)
+        self._request = max(mean - self._byte * length, mean / 2)
+        self._slow_for = 0.0 if mean < SLOW_REQUEST else self._slow_for + seconds
+
+    def observe_pieces(self, pieces: int, size: int, seconds: float) -> None:
+        """Learn from pieces that the disk has read within some seconds of waiting."""
+        waited = self._waited
+        waited[0], waited[1], waited[2] = waited[0] + pieces, waited[1] + size, waited[2] + seconds
+        if waited[0] < FEWEST or waited[2] < HORIZON:
+            return
+        each, length = waited[2] / waited[0], waited[1] / waited[0]
+        self._waited = [0, 0, 0.0]
+        # Disks with rate limits do both at once, hard disks one after the other: at least a
+        # quarter of the time counts for the bytes.
+        self._samples.append(max(each - self._request, each / 4) / length)
+        # A busy program makes a disk look slow, and a burst makes it look fast: neither counts.
+        self._byte = sorted(self._samples)[len(self._samples) // 4]
+        self._request = min(self._request, each)
+
+
+_meters: dict[int, Meter] = {}
+
+
+def meter_of(device: int) -> Meter:
+    """Return the meter of a device (`st_dev`)."""
+    return _meters.setdefault(device, Meter())

@@ -1,0 +1,152 @@
+"""`ffrecord.disk.policy` and `ffrecord.disk.costs`: decisions, and disks that are simulated."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffrecord.disk.costs import Meter
+from ffrecord.disk.policy import (
+    JUDGED_AFTER,
+    LARGEST,
+    SMALLEST,
+    Costs,
+    Decision,
+    Pattern,
+    decide,
+    extent,
+)
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+HARD_DISK = Costs(1 / 200, 1 / 150e6)
+CLOUD = Costs(1 / 3000, 1 / 125e6)
+NVME = Costs(1 / 70_000, 1 / 2e9)
+RANDOM = Pattern(10 * KIB)
+
+
+@pytest.mark.parametrize(
+    ("costs", "size", "memory", "pattern", "piece", "why"),
+    [
+        (HARD_DISK, GIB, 2 * GIB, RANDOM, 512 * KIB, "as much as 524.3 kB"),
+        (CLOUD, GIB, 2 * GIB, RANDOM, 32 * KIB, "as much as 32.8 kB"),
+        (NVME, GIB, 2 * GIB, RANDOM, 0, "as little as 28.6 kB"),
+        (None, GIB, 2 * GIB, RANDOM, 0, "not been measured"),
+        (HARD_DISK, 2 * GIB, GIB, RANDOM, 0, "2.1 GB of files do not fit into 1.1 GB"),
+        (HARD_DISK, GIB, GIB, RANDOM, 512 * KIB, "as much as"),
+        (HARD_DISK, GIB, 2 * GIB, Pattern(300 * KIB), 0, "as little as"),
+        (CLOUD, GIB, 2 * GIB, Pattern(20 * KIB), 0, "as little as"),
+        (Costs(1.0, 1e-9), GIB, 2 * GIB, RANDOM, LARGEST, "as much as 4.2 MB"),
+        (HARD_DISK, GIB, 2 * GIB, replace(RANDOM, expected=100.0), 0, "neighbours"),
+        (HARD_DISK, GIB, 2 * GIB, replace(RANDOM, expected=100.0, hits=30), 512 * KIB, "as much"),
+        (HARD_DISK, GIB, 2 * GIB, replace(RANDOM, expected=JUDGED_AFTER - 1), 512 * KIB, "as much"),
+    ],
+)  # fmt: skip
+def test_costs_memory_and_pattern_decide(
+    costs: Costs | None, size: int, memory: int, pattern: Pattern, piece: int, why: str
+) -> None:
+    decision = decide(costs, size, memory, pattern)
+    assert (decision.piece, why in decision.why) == (piece, True), decision
+
+
+@pytest.mark.parametrize(("filled", "rest"), [(GIB // 2 - 1, False), (GIB // 2, True)])
+def test_the_rest_is_read_when_most_of_the_files_was(filled: int, rest: bool) -> None:
+    assert decide(HARD_DISK, GIB, GIB, replace(RANDOM, filled=filled)).rest is rest
+
+
+costs_of_disks = st.builds(Costs, st.floats(1e-6, 0.1), st.floats(1e-11, 1e-6))
+reads = st.lists(st.tuples(st.integers(0, 64 * MIB), st.integers(1, 256 * KIB)), min_size=1)
+
+
+@given(costs_of_disks, reads)
+def test_pieces_never_cost_more_than_twice_the_reads_themselves(
+    costs: Costs, wanted: list[tuple[int, int]]
+) -> None:
+    size = 65 * MIB
+    length = sum(length for _, length in wanted) / len(wanted)
+    piece = decide(costs, size, size, Pattern(length)).piece
+    if not piece:
+        return
+    today = costs.of(len(wanted), sum(length for _, length in wanted))
+    ranges = [extent(begin, begin + length, piece, size) for begin, length in wanted]
+    pieces = costs.of(len(ranges), sum(end - begin for begin, end in ranges))
+    assert pieces <= 2 * today * (1 + 1e-9), "even if nothing is ever used again"
+
+
+@given(
+    st.integers(0, 10 * MIB), st.integers(1, MIB),
+    st.sampled_from([SMALLEST << k for k in range(9)]), st.integers(0, MIB),
+)  # fmt: skip
+def test_an_extent_has_the_read_and_stays_within_a_piece_and_the_read(
+    begin: int, length: int, piece: int, more: int
+) -> None:
+    size = begin + length + more
+    low, high = extent(begin, begin + length, piece, size)
+    assert low <= begin < begin + length <= high <= size
+    assert low % piece == 0
+    assert high - low <= piece + length
+
+
+# ---- costs of simulated disks ----------------------------------------------------------------
+
+
+@dataclass
+class RateLimited:
+    """A disk held to a rate of requests and bytes, with the burst that such limits allow."""
+
+    requests: float
+    bandwidth: float
+
+    def seconds(self, count: int, size: int) -> float:
+        return max(count / self.requests, size / self.bandwidth)
+
+
+@dataclass
+class Rotating(RateLimited):
+    """A disk that seeks first, then transfers."""
+
+    def seconds(self, count: int, size: int) -> float:
+        return count / self.requests + size / self.bandwidth
+
+
+def learned(disk: RateLimited, length: int, *, noise: float = 0.0) -> Decision:
+    """Return the decision after an epoch that was measured by a `Meter`."""
+    meter, rng = Meter(), random.Random(1)
+    decision = Decision(0, "")
+    for batch in range(60):
+        decision = decide(meter.costs, GIB, GIB, Pattern(length))
+        late = 1 + (noise if rng.random() < 0.2 else 0)  # now and then the program is starved
+        if decision.piece:
+            size = 64 * decision.piece
+            meter.observe_pieces(64, size, disk.seconds(64, size) * late)
+        else:
+            burst = 0.1 if batch == 0 else 1.0
+            meter.observe_reads(64, 64 * length, disk.seconds(64, 64 * length) * burst * late)
+    return decision
+
+
+@pytest.mark.parametrize("noise", [0.0, 5.0])
+@pytest.mark.parametrize("kind", [RateLimited, Rotating])
+@pytest.mark.parametrize("length", [1 * KIB, 10 * KIB])
+def test_a_slow_disk_is_found_out_whatever_its_kind(
+    length: int, kind: type[RateLimited], noise: float
+) -> None:
+    piece = learned(kind(200, 150e6), length, noise=noise).piece
+    assert 128 * KIB <= piece <= 4 * MIB
+    piece = learned(kind(3000, 125e6), length, noise=noise).piece
+    assert 32 * KIB <= piece <= 128 * KIB
+
+
+def test_a_fast_disk_is_left_alone() -> None:
+    assert learned(Rotating(200_000, 2e9), 10 * KIB).piece == 0
+    assert learned(RateLimited(70_000, 1e9), 110 * KIB).piece == 0
+
+
+def test_an_unmeasured_disk_has_no_costs() -> None:
+    meter = Meter()
+    assert meter.costs is None
+    meter.observe_reads(0, 0, 1.0)
+    assert meter.costs is None
