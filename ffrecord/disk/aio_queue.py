@@ -97,6 +97,15 @@ class AioQueue:
         self._pointers[self._queued] = self._iocbs_at + at
         self._queued += 1
 
+    def take_unsent(self) -> list[int]:
+        """Remove the reads of a filled queue that were not submitted yet, and return their rows."""
+        rows = (self._pointers[self._sent : self._queued] - self._iocbs_at) // _IOCB.size
+        self._queued = self._sent
+        self._untold -= len(rows)
+        taken: list[int] = rows.tolist()
+        self._told.append(taken)  # the owner knows about them
+        return taken
+
     @property
     def unsent(self) -> int:
         return self._queued - self._sent

@@ -10,16 +10,17 @@ A `Fetch` belongs to one thread at a time. `Source`s are shared by all threads.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
-from ffrecord.aliases import Bytes, Ints
+from ffrecord.aliases import Bytes, Ints, Mask
 from ffrecord.disk import aio
 from ffrecord.disk.aio_queue import AioQueue, bytes_got
+from ffrecord.disk.costs import SLOW_REQUEST
 from ffrecord.disk.extents import Plan
 from ffrecord.disk.source import Source, SourceSet
 
@@ -34,6 +35,10 @@ WINDOW_READS = 256
 SLOW_WINDOW = 0.004
 
 BLOCKING_WAVE = 16  # reads of a wave without AIO
+MEASURING_READS = 16  # in flight while nothing is known about the disk
+LONG_WAIT = 0.02  # seconds; longer waits for a disk are not waits for the interpreter
+
+_NONE = np.empty(0, np.int64)
 
 
 class Fetch:
@@ -51,52 +56,166 @@ class Fetch:
         self._arrived: list[int] = []  # reads that were copied from the page cache
         self._queue: AioQueue | None = None
         self._left: Ints | None = None  # the other reads, by AIO or plain; None: all reads
+        self._pieces = sources.pieces if mode == "auto" else None
+        self._through_cache: Ints = _NONE  # reads whose pieces come into the page cache
+        self._asked_for = 0, 0  # requests and bytes of those pieces
+        self._looked = 0.0  # when completed reads were last looked for
+        self._delayed = 0.0  # seconds that this thread had waited for a core by then
 
     def start(self, *, everything: bool) -> None:
-        """Copy the cached reads and submit the others: everything at once, or one window."""
+        """Copy the cached reads and start the others: everything at once, or one window."""
         reads: Ints | None = None  # all of them
         cached_fds = self._descriptors(self._sources.fds)
+        piece = 0
         if self._mode == "auto":
-            hot = self._sources.cache.has_each(cached_fds, self._plan.offset, self._plan.need)
+            piece = self._piece()
+            hot = self._hot(cached_fds, asking_for_each=piece > 0)
             if hot.any():
                 reads = self._copy_cached(cached_fds, hot)
-                if not reads.size:
-                    self._left = reads
-                    return
+            left = len(hot) if reads is None else len(reads)
+            if self._pieces is not None:
+                self._pieces.note(len(hot) - left, left, judged=piece > 0)
+            if not left:
+                self._left = reads
+                return
+        self._left = reads
+        if piece:
+            self._read_pieces(self._numbers(reads), piece)
+            return
         direct = self._mode != "buffered" and self._sources.direct
         fds = self._descriptors(self._sources.direct_fds) if direct else cached_fds
         self._queue = self._queue_for(fds, reads, 0)
-        self._left = reads
         if self._queue is None or not direct:
             self._advise(reads)
         if self._queue is not None:
-            self._queue.launch(self._queue.unsent if everything else self._window())
+            if everything and not self._measuring:
+                self._queue.launch(self._queue.unsent)
+            else:
+                self._queue.launch(self._window())
+            self._looked = time.perf_counter()
+            if self._measuring:
+                self._delayed = _delayed()
 
     def waves(self) -> Iterator[list[int]]:
         """Yield the numbers of complete reads, in groups as they arrive."""
         if self._arrived:
             yield self._arrived
-        left = range(len(self._plan.offset)) if self._left is None else self._left.tolist()
-        if self._queue is None:
+        if self._queue is not None:
+            yield from self._queued()
+        elif not len(self._through_cache):
+            left = range(len(self._plan.offset)) if self._left is None else self._left.tolist()
             for at in range(0, len(left), BLOCKING_WAVE):
                 wave = list(left[at : at + BLOCKING_WAVE])
                 for read in wave:
                     self._read_by_hand(read, 0)
                 yield wave
-            return
-        queue, window, need = self._queue, self._window(), self._plan.need.tolist()
+        yield from self._through()
+
+    def _queued(self) -> Iterator[list[int]]:
+        """Yield the reads of the queue. Those not submitted yet may become pieces instead."""
+        queue = self._queue
+        assert queue is not None
+        left = None if self._left is None else self._left.tolist()
+        window, need = self._window(), self._plan.need.tolist()
         while not queue.done:
             began = time.perf_counter()
             rows, results = queue.land(1)
+            now = time.perf_counter()
+            if self._pieces is not None:
+                self._observe(len(rows), now, still_busy=queue.flying > 0)
             if queue.unsent:
-                if time.perf_counter() - began > SLOW_WINDOW:
+                if now - began > SLOW_WINDOW:
                     window *= 2
-                queue.launch(window)
-            reads = rows if self._left is None else [left[row] for row in rows]
+                piece = self._piece()
+                if piece:
+                    unsent = np.array(queue.take_unsent())
+                    self._read_pieces(
+                        unsent if left is None else self._numbers(self._left)[unsent], piece
+                    )
+                elif not queue.done:
+                    queue.launch(
+                        MEASURING_READS if self._measuring else max(window, self._window())
+                    )
+            reads = rows if left is None else [left[row] for row in rows]
             for read, result in zip(reads, results, strict=True):
                 if result < need[read]:
                     self._read_by_hand(read, bytes_got(self._sources, result))
-            yield reads
+            if reads:
+                yield reads
+
+    # ---- pieces --------------------------------------------------------------------------
+
+    @property
+    def _measuring(self) -> bool:
+        """True while little is known about the disk, so that little should be in flight."""
+        return self._pieces is not None and self._pieces.meter.is_new
+
+    def _piece(self) -> int:
+        """Return the size of the piece to read for a miss; 0 to read only the requested bytes."""
+        if self._pieces is None or not self._sources.direct:
+            return 0
+        return self._pieces.size_for(self._plan.size / len(self._plan.offset))
+
+    def _hot(self, fds: Ints | int, *, asking_for_each: bool) -> Mask:
+        """Return a mask of the reads that are in memory, as far as that is known."""
+        cache, plan = self._sources.cache, self._plan
+        if not asking_for_each or self._pieces is None:
+            return cache.has_each(fds, plan.offset, plan.need)
+        hot = self._pieces.have(plan.file, plan.offset, plan.need)
+        others = (~hot).nonzero()[0]
+        some = fds if isinstance(fds, int) else fds[others]
+        hot[others] = cache.has_exactly(some, plan.offset[others], plan.need[others])
+        return hot
+
+    def _read_pieces(self, reads: Ints, piece: int) -> None:
+        """Let the disk begin with the pieces of these reads. `_through` reads them later."""
+        assert self._pieces is not None
+        plan, self._through_cache = self._plan, reads
+        file = None if plan.file is None else plan.file[reads]
+        self._looked = time.perf_counter()
+        self._asked_for = self._pieces.fill(file, plan.offset[reads], plan.need[reads], piece)
+
+    def _through(self) -> Iterator[list[int]]:
+        """Yield the reads whose pieces the disk is reading, as their pages arrive."""
+        fds = self._descriptors(self._sources.fds)
+        for at in range(0, len(self._through_cache), BLOCKING_WAVE):
+            reads = self._through_cache[at : at + BLOCKING_WAVE]
+            self._copy(fds, reads)
+            yield reads.tolist()
+        if self._pieces is not None and len(self._through_cache):
+            self._pieces.arrived(*self._asked_for, time.perf_counter() - self._looked)
+
+    def _copy(self, fds: Ints | int, reads: Ints) -> None:
+        """Read through the page cache, and wait for pages that are still on their way."""
+        need = self._plan.need
+        queue = self._queue_for(fds, reads, 0)
+        got = np.zeros(len(reads), np.int64)
+        if queue is not None:
+            try:
+                while not queue.done:
+                    queue.launch(len(reads))
+                    rows, results = queue.land(queue.flying)
+                    got[rows] = results
+            finally:
+                queue.close()
+        for row in (got < need[reads]).nonzero()[0].tolist():
+            self._read_by_hand(int(reads[row]), max(int(got[row]), 0))
+
+    def _observe(self, landed: int, now: float, *, still_busy: bool) -> None:
+        """Measure the disk by the reads that have landed since the last look."""
+        assert self._pieces is not None
+        seconds, self._looked = now - self._looked, now
+        length = self._plan.size / len(self._plan.offset)
+        if not still_busy and seconds >= SLOW_REQUEST * landed:
+            # The disk may have been done long before this thread looked again: because other
+            # processes had the cores, or other threads the interpreter (5 ms at a time).
+            delayed, self._delayed = self._delayed, _delayed()
+            if seconds - (self._delayed - delayed) < LONG_WAIT:
+                return
+        self._pieces.meter.observe_reads(landed, round(landed * length), seconds)
+
+    def _numbers(self, reads: Ints | None) -> Ints:
+        return np.arange(len(self._plan.offset)) if reads is None else reads
 
     @property
     def mine(self) -> bool:
@@ -108,7 +227,7 @@ class Fetch:
         if self._queue is not None:
             self._queue.close()
 
-    def _copy_cached(self, fds: Ints | int, hot: npt.NDArray[np.bool_]) -> Ints:
+    def _copy_cached(self, fds: Ints | int, hot: Mask) -> Ints:
         """Copy the hot reads out of the page cache, and return the reads that remain."""
         reads = hot.nonzero()[0]
         queue = self._queue_for(fds, reads, self._sources.cache.rw_flags)
@@ -148,6 +267,8 @@ class Fetch:
 
     def _window(self) -> int:
         """Return the number of reads to keep in flight if not all are submitted at once."""
+        if self._measuring:
+            return MEASURING_READS
         waves = max(1, round(math.sqrt(self._plan.size / WINDOW_UNIT)))
         return min(WINDOW_READS, -(-len(self._plan.offset) // waves))
 
@@ -162,3 +283,11 @@ class Fetch:
         place, need = int(plan.place[read]), int(plan.need[read])
         target = self._memory[place + have : place + need]
         self._source_of(read).read_into(target, int(plan.offset[read]) + have)
+
+
+def _delayed() -> float:
+    """Return the seconds that this thread was ready to run but had no core; 0 if unknown."""
+    path = "/proc/thread-self/schedstat"
+    with contextlib.suppress(OSError, ValueError, IndexError), open(path, "rb") as file:
+        return int(file.read().split()[1]) / 1e9
+    return 0.0

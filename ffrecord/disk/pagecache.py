@@ -96,6 +96,11 @@ class PageCache:
         everything = _cachestat(fds, offsets, lengths)
         return np.zeros(n, bool) if everything is None else np.array(everything)
 
+    def has_exactly(self, fds: Ints | int, offsets: Ints, lengths: Ints) -> Mask:
+        """Return the same as `has_each`, but ask about every read; False where nobody knows."""
+        answers = _cachestat(fds, offsets, lengths) if self.use_cachestat else None
+        return np.zeros(len(offsets), bool) if answers is None else np.array(answers, bool)
+
     def read(self, fd: int, memory: memoryview, offset: int) -> bool:
         """Fill `memory` from the page cache; return False if some bytes are not cached.
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ffrecord.aliases import Bytes
 from ffrecord.disk import libc, pagecache
+from ffrecord.disk.pieces import Pieces
 from ffrecord.disk.sequence import Sequence as ReadSequence
 from ffrecord.errors import ReadFailedError, TruncatedError
 from ffrecord.format.checksum import crc32
@@ -26,7 +27,7 @@ DESCRIPTORS_EACH = 2  # for each file: buffered and O_DIRECT
 SPARE_DESCRIPTORS = 256  # left for the rest of the program
 DEFAULT_ALIGN = 4096  # for O_DIRECT, if the kernel does not say
 CHUNK = 8 << 20  # bytes that `Recheck` and salvage read at a time
-ADVICE = 128 << 10  # the kernel may cut longer advice to the length of its readahead
+ADVICE = 128 << 10  # the kernel may cut longer advice, unless the disk takes longer requests
 
 
 class Source:
@@ -56,6 +57,7 @@ class Source:
             # Before the first read: pages that were read earlier keep their marks.
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
             self._sequence = ReadSequence()
+        self._advice = 0  # bytes of one advice; 0: not known yet
 
     def read_into(self, memory: Bytes, offset: int) -> None:
         """Fill `memory` with the bytes from `offset` on, by plain buffered reads."""
@@ -106,9 +108,10 @@ class Source:
 
     def will_need(self, offset: int, length: int) -> None:
         """Let the disk begin to read these bytes into the page cache."""
+        step = self._advice = self._advice or max(ADVICE, _longest_request(self.fd))
         with contextlib.suppress(OSError):  # advice: a file system need not support it
-            for at in range(offset, offset + length, ADVICE):
-                size = min(ADVICE, offset + length - at)
+            for at in range(offset, offset + length, step):
+                size = min(step, offset + length - at)
                 os.posix_fadvise(self.fd, at, size, os.POSIX_FADV_WILLNEED)
 
     def _read_ahead(self, offset: int, length: int) -> None:
@@ -193,6 +196,7 @@ class SourceSet:
         self.direct = bool((self.direct_fds >= 0).all())
         self.maps: list[Bytes] = []
         self.cache = pagecache.PageCache()
+        self.pieces: Pieces | None = None
         # Without O_DIRECT no alignment is needed, and padding would be copied for nothing.
         self.align = max(source.align for source in self.each) if self.direct else 1
 
@@ -209,6 +213,11 @@ class SourceSet:
         """
         self.cache.use_cachestat = all(pagecache.tells(source.fd) for source in self.each)
         self.cache.in_memory = all(pagecache.is_memory(source.fd) for source in self.each)
+
+    def use_pieces(self, limit: int | None) -> None:
+        """Read whole pieces where `policy` decides so, with at most `limit` bytes in memory."""
+        if self.direct and not self.cache.in_memory and limit != 0:
+            self.pieces = Pieces(self.each, limit)
 
     def map_all(self, length: int | None = None) -> None:
         """Map every file, or its first `length` bytes, for the mode "mmap"."""
@@ -246,6 +255,20 @@ def _allow_descriptors(count: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
+
+def _longest_request(fd: int) -> int:
+    """Return the bytes of the longest request to a file's disk; 0 if that is not known.
+
+    The kernel cuts POSIX_FADV_WILLNEED to this length, or to its readahead if that is longer.
+    """
+    device = os.fstat(fd).st_dev
+    disk = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
+    for queue in ("queue", "../queue"):  # of a disk, or of a partition
+        path = f"{disk}/{queue}/max_sectors_kb"
+        with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
+            return int(file.read()) << 10
+    return 0
 
 
 def _direct_alignment(fd: int) -> int:

@@ -30,7 +30,7 @@ from ffrecord.errors import (
 from ffrecord.format import checksum, foreign
 from ffrecord.format import records as record_layout
 from ffrecord.records.table import KeptTable, StreamedTable, first_of
-from ffrecord.text import Advised, counted
+from ffrecord.text import Advised, counted, parse_size
 
 Head = TypeVar("Head")
 
@@ -49,6 +49,13 @@ def check_mode(mode: str) -> None:
     """Raise ValueError unless `mode` is one of `MODES`."""
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+
+
+def memory_limit(memory: int | str | None) -> int | None:
+    """Return the bytes that `memory` stands for; None stands for a share of what is available."""
+    if memory is None or memory == 0:
+        return memory if memory is None else 0
+    return parse_size(memory)
 
 
 def paths(fname: Path | Sequence[Path]) -> list[str]:
@@ -109,9 +116,11 @@ def refuse_unfinished(path: str) -> None:
         raise FileNotFoundError(errno.ENOENT, Advised(what, python, shell), path) from None
 
 
-def open_files(paths: Sequence[str], mode: str, check: bool) -> KeptTable:
+def open_files(
+    paths: Sequence[str], mode: str, check: bool, memory: int | None = None
+) -> KeptTable:
     """Open finished files and keep their headers in memory. `check` verifies the headers."""
-    sources, headers = _opened(paths, mode, partial(read_header, check=check))
+    sources, headers = _opened(paths, mode, partial(read_header, check=check), memory)
     return KeptTable.of(sources, headers, _name_of(paths), mode, check)
 
 
@@ -126,7 +135,7 @@ def open_streamed(paths: Sequence[str], mode: str, check: bool) -> StreamedTable
 
 
 def _opened(
-    paths: Sequence[str], mode: str, head: Callable[[Source], Head]
+    paths: Sequence[str], mode: str, head: Callable[[Source], Head], memory: int | None = None
 ) -> tuple[SourceSet, list[Head]]:
     """Open files for a mode of reading, and return them with the result of `head` for each."""
     for path in paths:
@@ -137,6 +146,7 @@ def _opened(
         sources.map_all()
     elif mode == "auto":
         sources.ask_about_the_cache()
+        sources.use_pieces(memory)
     return sources, heads
 
 

@@ -57,6 +57,9 @@ class FileReader(Closing):
             `"aio"` reads everything with O_DIRECT AIO. `"buffered"` reads through the page cache
             and fills it. `"mmap"` returns views of the mapped file: the fastest for cached data,
             but if a mapped file is truncated, the process is killed.
+        memory: bytes of the page cache that `"auto"` may fill with more than the requested records,
+            as a number or a text such as `"8GB"`. It does so on slow disks, if the files fit.
+            `None` allows half of the available memory, `0` switches it off.
         on_error: the way iteration treats a damaged record. `"raise"` raises its error. `"skip"`
             skips the record with a `BadRecordWarning` that names it. All other methods always
             raise.
@@ -74,6 +77,7 @@ class FileReader(Closing):
         mode: str = "auto",
         on_error: str = "raise",
         unfinished: bool = False,
+        memory: int | str | None = None,
     ) -> None:
         opening.check_mode(mode)
         if on_error not in ON_ERROR:
@@ -83,6 +87,7 @@ class FileReader(Closing):
         self.mode = mode
         self.on_error = on_error
         self.unfinished = unfinished
+        self.memory = opening.memory_limit(memory)
         self._open()
 
     def _open(self, seen: tuple[int, int] | None = None) -> None:
@@ -99,7 +104,7 @@ class FileReader(Closing):
             self._growing = UnfinishedFile(self.fnames[0], self.mode, self.check_data, seen)
             self._show(self._growing)
         else:
-            self._table = opening.open_files(self.fnames, self.mode, self.check_data)
+            self._table = opening.open_files(self.fnames, self.mode, self.check_data, self.memory)
         if not self.unfinished:
             for path, crc in zip(self.fnames, self._table.header_crcs, strict=True):
                 opening.warn_if_legacy(path, crc, stacklevel=4)
@@ -267,6 +272,17 @@ class FileReader(Closing):
         """Read the records from `start` up to `stop`; return number and error of each bad one."""
         return iteration.find_damaged(self, range(start, stop))
 
+    def stats(self) -> dict[str, Any]:
+        """Return how the disk is read, and why: see docs/python.md, "Slow disks".
+
+        `piece` is the number of bytes that are read for a record that is not in memory; 0 means
+        only the record. `why` gives the reason. `request_seconds` and `byte_seconds` are the
+        measured costs of the disk. `hits` and `misses` count reads, `piece_bytes` is the size of
+        all pieces. In modes other than `"auto"` the dictionary is empty.
+        """
+        pieces = self._table.require_open().pieces
+        return {} if pieces is None else pieces.stats()
+
     @property
     def fingerprint(self) -> str:
         """SHA-256 over the headers: the same for copies of the files in the same order.
@@ -343,7 +359,7 @@ class FileReader(Closing):
         self._table = replace(self._table, sources=None)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("check_data", "mode", "on_error", "unfinished")
+        kept = ("check_data", "mode", "on_error", "unfinished", "memory")
         state = {name: getattr(self, name) for name in kept} | {"fnames": self._absolute}
         if self.unfinished:
             state["_seen"] = self.n, crc32(self.checksums.tobytes())
@@ -354,7 +370,7 @@ class FileReader(Closing):
         return {**state, "fingerprint": self.fingerprint}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({"unfinished": False, **state})
+        self.__dict__.update({"unfinished": False, "memory": None, **state})
         due = self.__dict__.pop("fingerprint", None)
         self._open(self.__dict__.pop("_seen", None))
         if due not in (None, self.fingerprint):

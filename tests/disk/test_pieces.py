@@ -1,0 +1,172 @@
+"""`ffrecord.disk.pieces`: a slow disk is read in whole pieces, and the same bytes come back."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ffrecord import FileReader, FileWriter, TruncatedError
+from ffrecord.disk import costs
+from ffrecord.disk.costs import CERTAIN, FIRST_READS, Meter
+from ffrecord.disk.pieces import GRANULE, Pieces
+from ffrecord.disk.source import SourceSet
+from tests.support.patience import PATIENCE
+
+COUNT, SIZE = 3000, 5000
+SLOW = 1 / 200  # seconds of a request
+
+
+def content(record: int) -> bytes:
+    return bytes([record % 251]) * (SIZE + record % 7)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pieces") / "records.ffr"
+    with FileWriter(path) as writer:
+        for record in range(COUNT):
+            writer.write_one(content(record))
+    return path
+
+
+def slow_meter() -> Meter:
+    """Return a meter that has seen a hard disk."""
+    meter = Meter()
+    meter.observe_reads(FIRST_READS, FIRST_READS * SIZE, FIRST_READS * SLOW + CERTAIN)
+    return meter
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every disk look slow."""
+    meter = slow_meter()
+    monkeypatch.setattr("ffrecord.disk.pieces.meter_of", lambda device: meter)
+
+
+def drop(path: Path) -> None:
+    """Drop a file from the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def pieces_of(reader: FileReader) -> Pieces:
+    pieces = reader._table.require_open().pieces
+    if pieces is None:
+        pytest.skip("the file system has no O_DIRECT")
+    return pieces
+
+
+@pytest.mark.usefixtures("slow")
+def test_an_epoch_in_random_order_gives_every_record_and_reads_the_file_once(stored: Path) -> None:
+    drop(stored)
+    with FileReader(stored) as reader:
+        pieces = pieces_of(reader)
+        for batch in np.random.default_rng(1).permutation(COUNT).reshape(-1, 100):
+            got = reader.read(batch)
+            assert [bytes(each) for each in got] == [content(record) for record in batch]
+        stats = pieces.stats()
+    assert stats["hits"] > stats["misses"]
+    assert 0 < stats["piece_bytes"] <= os.path.getsize(stored) + GRANULE
+
+
+@pytest.mark.usefixtures("slow")
+def test_prefetched_and_asynchronous_batches_are_read_in_pieces_too(stored: Path) -> None:
+    drop(stored)
+    with FileReader(stored) as reader:
+        pieces = pieces_of(reader)
+        reader.prefetch(range(0, 2000, 20))
+        waiting = reader.read_async(range(5, 2000, 20))
+        assert [bytes(each) for each in reader.read(range(0, 2000, 20))] == [
+            content(record) for record in range(0, 2000, 20)
+        ]
+        assert [bytes(each) for each in waiting.result()] == [
+            content(record) for record in range(5, 2000, 20)
+        ]
+        assert pieces.stats()["piece_bytes"] > 0
+
+
+@pytest.mark.usefixtures("slow")
+def test_pages_that_were_taken_back_are_read_again(stored: Path) -> None:
+    drop(stored)
+    with FileReader(stored) as reader:
+        pieces_of(reader)
+        batch = list(range(0, COUNT, 30))
+        first = [bytes(each) for each in reader.read(batch)]
+        drop(stored)
+        assert [bytes(each) for each in reader.read(batch)] == first
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_file_that_was_truncated_is_an_error_of_ours(stored: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.ffr"
+    copy.write_bytes(stored.read_bytes())
+    drop(copy)
+    with FileReader(copy) as reader:
+        pieces_of(reader)
+        os.truncate(copy, os.path.getsize(copy) // 2)
+        with pytest.raises(TruncatedError):
+            reader.read(range(0, COUNT, 30))
+
+
+@pytest.mark.usefixtures("slow")
+def test_the_rest_is_read_in_the_background(stored: Path) -> None:
+    drop(stored)
+    with FileReader(stored) as reader:
+        pieces = pieces_of(reader)
+        cache, source = reader._table.require_open().cache, reader._table.require_open()[0]
+        if not cache.use_cachestat:
+            pytest.skip("cachestat is not available")
+        for batch in np.random.default_rng(2).permutation(COUNT)[:600].reshape(-1, 30):
+            reader.read(batch)
+        size = os.path.getsize(stored)
+        deadline = time.monotonic() + PATIENCE
+        while not cache.has(source.fd, 0, size) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert cache.has(source.fd, 0, size)
+        assert pieces.stats()["piece_bytes"] <= size + GRANULE
+
+
+@pytest.mark.usefixtures("slow")
+def test_several_files_are_read_in_their_own_pieces(stored: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.ffr"
+    with FileWriter(other) as writer:
+        for record in range(500):
+            writer.write_one(b"other%d" % record * 900)
+    drop(other)
+    drop(stored)
+    with FileReader([stored, other]) as reader:
+        pieces_of(reader)
+        batch = [*range(0, COUNT, 40), *range(COUNT, COUNT + 500, 7)]
+        got = [bytes(each) for each in reader.read(batch)]
+    assert got[-1] == b"other%d" % (batch[-1] - COUNT) * 900
+    assert got[: COUNT // 40] == [content(record) for record in range(0, COUNT, 40)]
+
+
+def test_a_slow_disk_is_noticed_within_the_first_batch(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock runs as if every completed read had taken 5 ms."""
+    monkeypatch.setattr(costs, "_meters", {})
+    drop(stored)
+    with FileReader(stored) as reader:
+        pieces = pieces_of(reader)
+        observe = pieces.meter.observe_reads
+        monkeypatch.setattr(
+            pieces.meter, "observe_reads",
+            lambda reads, size, seconds: observe(reads, size, reads * SLOW),
+        )  # fmt: skip
+        monkeypatch.setattr("ffrecord.disk.fetch.SLOW_REQUEST", float("inf"))  # all count
+        reader.read(range(0, COUNT, 12))
+        assert pieces.stats()["piece_bytes"] > 0
+
+
+def test_no_pieces_are_read_where_they_are_switched_off(stored: Path) -> None:
+    sources = SourceSet([str(stored)], direct=True)
+    sources.use_pieces(0)
+    assert sources.pieces is None
