@@ -75,7 +75,7 @@ def parse_size(size: int | str) -> int:
         step = 1024 if binary else 1000
         size = int(Fraction(number) * step ** " kmgt".index(prefix.lower() or " "))
     if integer(size, "a size") < 1:
-        raise ValueError(f"a shard must be at least 1 byte, not {size}")
+        raise ValueError(f"a size must be at least 1 byte, not {size}")
     return size
 
 

@@ -82,14 +82,14 @@ class Archive(Closing):
     @classmethod
     def open(
         cls, ffr_file: Path | Sequence[Path], check_data: bool = True, *, mode: str = "auto",
-        lone: bool = False,
+        lone: bool = False, memory: int | str | None = None,
     ) -> Archive:  # fmt: skip
         """Open an archive: one file, a folder of shards, or a list of shards.
 
         With `lone`, `ffr_file` may also be a folder that contains an archive of one file. The
         original FFRecord accepts that too.
         """
-        reader = FileReader(ffr_file, check_data, mode=mode)
+        reader = FileReader(ffr_file, check_data, mode=mode, memory=memory)
         try:
             archive = cls(reader)
             if not lone:

@@ -64,11 +64,13 @@ class PackedFolder(Closing):
         ffr_file: the archive: a file, a folder of shards, or a list of shards.
         check_data: verify the CRC-32 of the index and of everything that is read.
         mode: how records are read, see `FileReader`.
+        memory: how much of the page cache may be filled, see `FileReader`.
     """
 
     def __init__(
-        self, ffr_file: Name | Sequence[Name], check_data: bool = True, *, mode: str = "auto"
-    ) -> None:
+        self, ffr_file: Name | Sequence[Name], check_data: bool = True, *, mode: str = "auto",
+        memory: int | str | None = None,
+    ) -> None:  # fmt: skip
         # Absolute paths, because another process may unpickle them in another working folder.
         absolute = (
             os.path.abspath(os.fsdecode(ffr_file))
@@ -76,7 +78,7 @@ class PackedFolder(Closing):
             else [os.path.abspath(os.fsdecode(file)) for file in ffr_file]
         )
         self._options = (absolute, check_data, mode)
-        self.archive = Archive.open(ffr_file, check_data, mode=mode, lone=True)
+        self.archive = Archive.open(ffr_file, check_data, mode=mode, lone=True, memory=memory)
 
     @property
     def reader(self) -> FileReader:
@@ -352,12 +354,13 @@ class PackedFolder(Closing):
         self.archive.close()
 
     def __getstate__(self) -> Any:
-        return *self._options, self.reader.__getstate__()["fingerprint"]
+        return *self._options, self.reader.__getstate__()["fingerprint"], self.reader.memory
 
     def __setstate__(self, state: Any) -> None:
-        ffr_file, check_data, mode, *fingerprint = state
-        PackedFolder.__init__(self, ffr_file, check_data, mode=mode)
-        if fingerprint and fingerprint != [self.reader.fingerprint]:
+        # States of version 0.1 end before the limit of memory, the oldest before the fingerprint.
+        ffr_file, check_data, mode, fingerprint, memory = (*state, None, None)[:5]
+        PackedFolder.__init__(self, ffr_file, check_data, mode=mode, memory=memory)
+        if fingerprint not in (None, self.reader.fingerprint):
             raise changed(self.archive.path)
 
     def __repr__(self) -> str:

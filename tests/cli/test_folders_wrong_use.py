@@ -171,7 +171,7 @@ def test_an_option_is_not_abbreviated(ffrecord: Command, archive: Path) -> None:
     ("option", "value", "said"),
     [
         ("--shard-size", "10XB", "not a size: '10XB'; write it like 500MB or 10GB"),
-        ("--shard-size", "0", "a shard must be at least 1 byte, not 0"),
+        ("--shard-size", "0", "a size must be at least 1 byte, not 0"),
         ("--jobs", "abc", "must be a whole number of at least 1, not 'abc'"),
         ("--jobs", "0", "must be a whole number of at least 1, not '0'"),
         ("--jobs", "-3", "must be a whole number of at least 1, not '-3'"),
