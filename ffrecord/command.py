@@ -98,7 +98,9 @@ def prepare_output(program: str) -> None:
         stream = getattr(sys, name)
         if type(stream) is io.TextIOWrapper and _number(stream) == number:
             stream.flush()
-            encoding, lines = stream.encoding, stream.line_buffering
+            # With PYTHONUNBUFFERED, a stream is not line-buffered. A warning must not wait for the
+            # end of the command.
+            encoding, lines = stream.encoding, stream.line_buffering or number == 2
             setattr(sys, name, _text(kind(number, "wb", closefd=False), encoding, lines))
         elif isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
             stream.reconfigure(errors="backslashreplace")

@@ -9,7 +9,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NoReturn, TextIO
 
@@ -30,6 +30,11 @@ def complain(what: object, *, warning: bool = False, program: str = PROGRAM) -> 
     if has_colours(sys.stderr):
         name = coloured(name, YELLOW if warning else RED)
     print(f"{name} {printable(what)}", file=sys.stderr)
+
+
+def note(what: object, *, program: str = PROGRAM) -> None:
+    """Print one line on standard error that is neither an error nor a warning."""
+    print(f"{program}: {printable(what)}", file=sys.stderr)
 
 
 def has_colours(stream: TextIO, when: str = "auto") -> bool:
@@ -57,6 +62,9 @@ class Parser(argparse.ArgumentParser):
     A shell's `*` may expand to file names that look like options, so the hint covers those too.
     """
 
+    other_names: Mapping[str, str] = {}
+    """Commands and options of other programs -> their names here, for hints."""
+
     _given: Sequence[str] = ()
 
     def __init__(self, **options: Any) -> None:
@@ -76,12 +84,18 @@ class Parser(argparse.ArgumentParser):
 
     def _hint(self) -> str:
         """Return advice on an unknown command or an unknown option; "" if neither was given."""
+        if list(self._given) == ["-h"]:  # not the help, which would have been shown
+            name = self._option_string_actions["-h"].option_strings[-1]
+            return f"; -h is {name} here, --help shows the help"
         if hint := self._command_hint():
             return hint
         word = next(self._unknown_options(), None)
         if word is None:
             return ""
-        if word.startswith("--") and (meant := _nearest(word, self._option_string_actions)):
+        meant = self.other_names.get(word)
+        if meant is None and word.startswith("--"):
+            meant = nearest(word, self._option_string_actions)
+        if meant is not None:
             return f"; did you mean {meant}?"
         return "; put names that begin with - after --"
 
@@ -92,9 +106,8 @@ class Parser(argparse.ArgumentParser):
         word = next((each for each in self._given if not each.startswith("-")), None)
         if commands is None or word is None or word in commands:
             return ""
-        meant = _nearest(word, commands)
-        # `unpack` is not a misspelled `pack`: the user wants the opposite.
-        return f"; did you mean {meant}?" if meant and word != f"un{meant}" else ""
+        meant = self.other_names.get(word) or nearest(word, commands)
+        return f"; did you mean {meant}?" if meant else ""
 
     def _unknown_options(self) -> Iterator[str]:
         known = self._option_string_actions
@@ -105,7 +118,8 @@ class Parser(argparse.ArgumentParser):
                 yield name
 
 
-def _nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that differs from `word` by a letter or two, or None."""
     from difflib import get_close_matches  # imported here, so that commands start fast
 
     return next(iter(get_close_matches(word, known, 1, _ALIKE)), None)

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
+import os
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ffrecord.command import run_command
-from ffrecord.terminal import Parser, complain
-from ffrecord.text import for_shell
+from ffrecord.errors import FFRecordError
+from ffrecord.terminal import Parser, note
+from ffrecord.text import Advised, for_shell
 from ffrecord.version import __version__
 from ffrecord_fuse.mounting.options import BACKENDS, escape, parse
 
@@ -62,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "spin=µs, idle=poll|halt, log=FILE, backend=native|fusepy, "
         "and options of mount(8) such as noexec",
     )  # fmt: skip
-    parser.add_argument("--workers", type=int, metavar="N",
+    parser.add_argument("--workers", metavar="N",
         help="number of processes that serve the mount (default: half of the cores, at most 4)",
     )  # fmt: skip
     parser.add_argument("--backend", choices=BACKENDS,
@@ -76,7 +80,7 @@ def run(
 ) -> int:  # fmt: skip
     """Mount as the command line says.
 
-    Warnings begin with the name of the `program`. `by_mount8` permits the words that mount(8) adds.
+    Notes begin with the name of the `program`. `by_mount8` permits the words that mount(8) adds.
     """
     words = list(given.options)
     for name in ("workers", "backend", "log"):
@@ -87,7 +91,27 @@ def run(
     # Imported late: help and completion do not need these modules.
     from ffrecord_fuse.process.daemon import serve
 
-    return serve(
-        given.archive, given.mountpoint, options, foreground=given.foreground, caller=caller,
-        warn=partial(complain, warning=True, program=program),
-    )  # fmt: skip
+    try:
+        return serve(
+            given.archive, given.mountpoint, options, foreground=given.foreground, caller=caller,
+            note=partial(note, program=program),
+        )  # fmt: skip
+    except FileNotFoundError:
+        _refuse_swapped(given.archive, given.mountpoint, program)
+        raise
+
+
+def _refuse_swapped(archive: str, mountpoint: str, program: str) -> None:
+    """Raise an error if the mountpoint is an archive, and the archive, which failed, is not."""
+    from ffrecord.archive.archive import Archive
+
+    if not os.path.isfile(mountpoint):
+        return
+    try:
+        Archive.open(mountpoint).close()
+    except (OSError, FFRecordError):
+        return
+    command = PROGRAM if program == PROGRAM else f"{program} mount"
+    before = f"not an archive, but {mountpoint} is one; the archive comes first"
+    what = Advised(before, "", f": `{command} {shlex.join([mountpoint, archive])}`")
+    raise FileNotFoundError(errno.ENOENT, what, archive) from None

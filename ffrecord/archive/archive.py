@@ -212,7 +212,7 @@ class Archive(Closing):
             raw += piece.data
         sizes = self.reader.record_sizes()[:-1]
         most = legacy.most_entries(record)
-        tree = legacy.read_tree(self.path, raw, sizes.tolist(), os.stat(self.path), most)
+        tree = legacy.read_tree(self.path, raw, sizes, os.stat(self.path), most)
         if shards.names_own_records(self.reader, tree):
             raise IndexStructureError(shards.no_archive(self.reader))
         return Index(self.path, build(tree), sizes)

@@ -140,7 +140,7 @@ def _read_legacy(archive: Archive) -> Tree:
     table_of(reader).read_unchecked(reader.n - 1, 0, np.frombuffer(raw, np.uint8))
     if not raw.startswith(LEGACY_MAGIC):
         raise _wrong(archive, f"the bytes before it are not {_FOR_ORIGINAL}")
-    sizes = reader.record_sizes()[:-1].tolist()
+    sizes = reader.record_sizes()[:-1]
     most = legacy.most_entries(names)
     return legacy.read_tree(archive.path, raw, sizes, os.stat(archive.path), most)
 

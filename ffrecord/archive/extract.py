@@ -30,6 +30,7 @@ from ffrecord.archive.index.resolve import require, resolve
 from ffrecord.archive.names import to_bytes, to_text
 from ffrecord.archive.placing import NO_LINKS, PASSING, OpenFolders, Placing
 from ffrecord.atomic.direct import write_all
+from ffrecord.atomic.file import not_permitted
 from ffrecord.atomic.holes import write_with_holes
 from ffrecord.errors import FFRecordError, NoRoomError
 from ffrecord.text import there_already
@@ -92,6 +93,8 @@ def _make_dest(dest: str) -> None:
     except FileExistsError:
         what = "not a folder; pass a folder to extract into"
         raise NotADirectoryError(errno.ENOTDIR, what, dest) from None
+    except PermissionError as error:
+        raise not_permitted(error, os.path.abspath(error.filename)) from error
 
 
 class _Extraction:
@@ -388,6 +391,8 @@ class _Extraction:
             path = self._path(folder, name)
             if error.errno in NoRoomError.ERRNOS:
                 raise NoRoomError(path, error.errno) from error
+            if error.errno == errno.EACCES and name:
+                raise not_permitted(error, path) from error
             raise OSError(error.errno, error.strerror, path) from error
 
     def _path(self, folder: int, name: bytes) -> str:

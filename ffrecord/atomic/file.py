@@ -55,13 +55,13 @@ class Naming:
 
     def open(self) -> tuple[int, str | None]:
         """Open a file to write to; return its descriptor and temporary name (None: unnamed)."""
-        folder, name = os.path.split(self.target)
         try:
-            return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666), None
+            return os.open(
+                os.path.dirname(self.target), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666
+            ), None
         except OSError as error:
             if isinstance(error, PermissionError):
-                what = f"{error.strerror}: cannot create {name} here; choose another folder"
-                raise PermissionError(error.errno, what, folder) from error
+                raise not_permitted(error, self.target) from error
             if error.errno not in tempnames.NO_UNNAMED_FILES:
                 raise
             return tempnames.create(self.target, mode_for(self.target))
@@ -296,6 +296,13 @@ def writing(path: str) -> Iterator[None]:
         if isinstance(error, PermissionError):
             raise PermissionError(error.errno, error.strerror, path) from error
         raise WriteFailedError(path, error.errno) from error
+
+
+def not_permitted(error: OSError, target: str) -> PermissionError:
+    """Return the error for a file or folder that this user may not create."""
+    folder, name = os.path.split(target)
+    what = f"{error.strerror}: cannot create {name} here; choose another folder"
+    return PermissionError(error.errno, what, folder)
 
 
 def check_target(path: str) -> None:

@@ -21,7 +21,7 @@ import shutil
 import stat
 from collections.abc import Callable
 
-from ffrecord.atomic.file import require_folder, sync_folder
+from ffrecord.atomic.file import not_permitted, require_folder, sync_folder
 from ffrecord.atomic.locks import busy, is_at, refuse_planted, take
 from ffrecord.errors import BusyError
 
@@ -123,6 +123,8 @@ def _make(path: str, target: str) -> bool:
         os.mkdir(path, 0o700)
     except FileExistsError:
         return False
+    except PermissionError as error:
+        raise not_permitted(error, target) from error
     except OSError as error:  # name the target: the user does not know the hidden name
         raise OSError(error.errno, error.strerror, target) from error
     return True

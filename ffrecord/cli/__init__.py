@@ -23,6 +23,9 @@ from ffrecord.cli.arguments import COMMANDS, make_parser
 from ffrecord.command import run_command
 from ffrecord.terminal import PROGRAM
 
+SHOWN = 3
+"""Number of unknown words that an error shows."""
+
 
 def command() -> int:
     """Run `main` as the whole process, and ignore Ctrl-C once `main` has returned.
@@ -72,9 +75,22 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options, more = make_parser(words).parse_known_args(words)
     plain = more[1:] if more[:1] == ["--"] else more
     paths = COMMANDS[options.command].more_paths
-    refused = paths is None or getattr(options, "record", None) is not None
-    if plain and (refused or (plain is more and any(each.startswith("-") for each in more))):
-        options.parser.error(f"unrecognized arguments: {' '.join(more)}")
+    has_options = plain is more and any(each.startswith("-") for each in more)
+    if plain and (paths is None or has_options):
+        takes = "" if has_options else f"; {options.command} takes {_takes(options.parser)}"
+        options.parser.error(f"unrecognized arguments: {_shown(plain)}{takes}")
     if plain and paths is not None:
         setattr(options, paths, [*getattr(options, paths), *plain])
     return options
+
+
+def _shown(words: Sequence[str]) -> str:
+    """Return the first words, and the number of the others: a shell's `*` may give thousands."""
+    more = len(words) - SHOWN
+    return " ".join(words[:SHOWN]) + (f" … and {more:,} more" if more > 0 else "")
+
+
+def _takes(parser: argparse.ArgumentParser) -> str:
+    """Return the positional arguments of a command: `one FOLDER and one OUT`."""
+    names = [each.metavar for each in parser._actions if not each.option_strings]
+    return " and ".join(f"one {name}" for name in names)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from ffrecord.terminal import Parser
-from ffrecord.text import parse_size
+from ffrecord.text import counted, parse_size
 from ffrecord.version import __version__
 
 FORMATS = (
@@ -23,6 +23,18 @@ CODECS = ("none", "snappy", "gzip")  # compressions of RecordIO
 SHELLS = ("bash", "zsh", "fish")
 COLOURS = ("auto", "always", "never")
 ARCHIVE = "packed folder, or the folder of its shards"
+SOURCES_AND_TARGET = "SRC, DST"
+
+OTHER_COMMANDS = {
+    "list": "ls", "dir": "ls", "t": "ls", "unpack": "extract", "x": "extract",
+    "create": "pack", "c": "pack", "add": "pack", "test": "verify", "check": "verify",
+    "repair": "salvage", "recover": "salvage", "help": "--help", "version": "--version",
+}  # fmt: skip
+"""Names of commands in tar, zip, 7z and similar programs -> our commands, for hints."""
+
+SMALLEST_PLAIN_SIZE = 1_000_000
+"""Smallest size, in bytes, that needs no unit. `--shard-size 10` most likely means 10GB, and would
+make one shard for each file."""
 
 
 class Command(NamedTuple):
@@ -46,18 +58,27 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
         description="Pack folders into single files. List, check, extract and mount such files.",
         epilog="`ffrecord COMMAND --help` shows the command's options and examples.",
     )
+    parser.other_names = OTHER_COMMANDS
     parser.add_argument("--version", action="version", version=f"ffrecord {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     for name, command in COMMANDS.items():
         added = commands.add_parser(
             name, help=command.help, description=sentence(command.help),
             epilog=examples_text(command.examples), add_help=command.add_help,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_HelpFormatter,
         )  # fmt: skip
         if words is None or name in words:
             command.add_arguments(added)
         added.set_defaults(parser=added)  # for `options.parser.error` in the command
     return parser
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        # argparse can only repeat one name: SRC [SRC ...].
+        if action.metavar == SOURCES_AND_TARGET:
+            return "SRC [SRC ...] DST"
+        return super()._format_args(action, default_metavar)
 
 
 def sentence(text: str) -> str:
@@ -102,13 +123,25 @@ def _count(text: str) -> int:
     return number
 
 
-def _size(text: str) -> str:
-    """Return the text unchanged if it is a size: `warn_of_missing_unit` looks at its unit later."""
+def _whole_number(text: str) -> int:
     try:
-        parse_size(text)
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+
+
+def _size(text: str) -> int:
+    try:
+        size = parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    return text
+    number = text.strip()
+    if size < SMALLEST_PLAIN_SIZE and number[-1:].isdecimal():
+        means = f"{number} means {counted(size, 'byte')}"
+        raise argparse.ArgumentTypeError(
+            f"{means}; write {number}MB or {number}GB, or {number}B if you do mean bytes"
+        )
+    return size
 
 
 def _field_type(text: str) -> tuple[str, str]:
@@ -150,6 +183,8 @@ def _ls(parser: argparse.ArgumentParser) -> None:
         help="files or folders in the archive (default: its top folder)")  # fmt: skip
     # -h is --human-readable, as in ls.
     parser.add_argument("--help", action="help", help="show this help message and exit")
+    assert isinstance(parser, Parser)
+    parser.other_names = {"--long": "-l"}
     _add_flag(parser, "-l", what="also show mode, links, owner, size and time")
     _add_flag(parser, "-h", "--human-readable", what="with -l: show sizes as 1.2 MB")
     _add_flag(parser, "-R", "--recursive", what="also list the folders inside folders")
@@ -167,10 +202,9 @@ def _ls(parser: argparse.ArgumentParser) -> None:
 def _cat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE",
         help="packed folder, folder of its shards, or record file")  # fmt: skip
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("path", nargs="*", default=[], metavar="PATH",
+    parser.add_argument("path", nargs="*", default=[], metavar="PATH",
         help="files in the packed folder")  # fmt: skip
-    what.add_argument("--record", type=int, metavar="N",
+    parser.add_argument("--record", type=_whole_number, metavar="N",
         help="number of the record to write; the first is 0, the last is -1")  # fmt: skip
     _add_unfinished(parser)
 
@@ -192,10 +226,10 @@ def _extract(parser: argparse.ArgumentParser) -> None:
 def _convert(parser: argparse.ArgumentParser) -> None:
     assert parser.description is not None
     # argparse would print "SRC… DST [SRC… DST ...]".
-    parser.usage = "%(prog)s [options] SRC… DST"
+    parser.usage = "%(prog)s [options] SRC [SRC ...] DST"
     names = [*FORMATS, "webdataset"]
     parser.description += f"\nFormats:\n  {', '.join(names[:7])},\n  {', '.join(names[7:])}"
-    parser.add_argument("paths", nargs="+", metavar="SRC… DST",
+    parser.add_argument("paths", nargs="+", metavar=SOURCES_AND_TARGET,
         help="one or more files or folders to convert, then the file or folder to write",
     )  # fmt: skip
     parser.add_argument("--from", dest="source", choices=names, metavar="FORMAT",

@@ -11,6 +11,8 @@ from ffrecord.records.reader import FileReader
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.record is not None and options.path:
+        options.parser.error("name files or use --record N, not both")
     if options.record is not None:
         refuse_records_of_datasets(options.file)
         with FileReader(options.file, unfinished=options.unfinished) as reader:
@@ -26,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     with PackedFolder(options.file) as folder:
         folder.archive.refuse_lone(options.file)
         for path in options.path:
-            with errors_naming(options.file):
+            with errors_naming(options.file, folder.archive.index, path, options):
                 pieces = folder.stream(path)
             for piece in pieces:
                 sys.stdout.buffer.write(piece.data)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Iterator
 
 from ffrecord.archive.counts import Counts
+from ffrecord.archive.index import Index
 from ffrecord.errors import FFRecordError
-from ffrecord.terminal import complain
-from ffrecord.text import counted, human, parse_size
-
-SMALLEST_LIKELY_SHARD = 1_000_000
-"""Smallest size, in bytes, that needs no unit. A smaller number without a unit is warned about."""
+from ffrecord.text import counted, human
 
 READ_RECORDS = "`ffrecord cat --record N` writes one"
 """Advice for plain records whose last record may be a damaged index of a packed folder."""
@@ -34,23 +33,14 @@ def shows_progress(unwanted: bool) -> bool:
     return not unwanted and sys.stderr.isatty()
 
 
-def warn_of_missing_unit(shard_size: str | None) -> None:
-    """Warn about a small size without a unit, such as `--shard-size 10`, before the work begins.
-
-    The user probably meant 10GB: shards of 10 bytes have one file each. A small size with a unit,
-    such as `20kB`, gives no warning.
-    """
-    if shard_size is None or not shard_size.strip()[-1:].isdecimal():
-        return
-    number, size = shard_size.strip(), parse_size(shard_size)
-    if size < SMALLEST_LIKELY_SHARD:
-        meant = f"did you mean {number}MB or {number}GB?"
-        complain(f"--shard-size {number} is {counted(size, 'byte')}; {meant}", warning=True)
-
-
 @contextlib.contextmanager
-def errors_naming(archive: str) -> Iterator[None]:
-    """Add the archive's name to errors about paths in it: `photos.ffr: cats: No such file …`."""
+def errors_naming(
+    archive: str, index: Index, path: str, options: argparse.Namespace
+) -> Iterator[None]:
+    """Add the archive's name to errors about a path in it: `photos.ffr: cats: No such file …`.
+
+    If the path does not exist, add a hint that fits the options of the command.
+    """
     try:
         yield
     except FFRecordError:
@@ -58,7 +48,12 @@ def errors_naming(archive: str) -> Iterator[None]:
     except OSError as error:
         if error.filename is None:
             raise
-        raise OSError(error.errno, error.strerror, f"{archive}: {error.filename}") from error
+        why = error.strerror
+        if error.errno == errno.ENOENT:
+            from ffrecord.cli.missing import explain  # needed only here
+
+            why = explain(archive, index, path, options)
+        raise OSError(error.errno, why, f"{archive}: {error.filename}") from error
 
 
 def refuse_datasets(path: str) -> None:

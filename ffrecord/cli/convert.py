@@ -7,7 +7,7 @@ import dataclasses
 import json
 
 from ffrecord.archive.counts import Counts
-from ffrecord.cli.common import describe_counts, shows_progress, warn_of_missing_unit
+from ffrecord.cli.common import describe_counts, shows_progress
 from ffrecord.convert import FORMATS, ConversionReport, convert
 from ffrecord.terminal import printable
 from ffrecord.text import counted
@@ -19,7 +19,6 @@ def run(options: argparse.Namespace) -> int:
             "DST is missing: name the files to convert, then the file or folder to write"
         )
     *sources, target = options.paths
-    warn_of_missing_unit(options.shard_size)
     report = convert(
         sources, target,
         source_format=options.source, target_format=options.target,

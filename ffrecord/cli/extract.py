@@ -31,8 +31,9 @@ def run(options: argparse.Namespace) -> int:
         Archive.open(options.archive) as archive,
         bar(shown=shown, unit="B", unit_scale=True, desc="extracting", leave=False) as drawn,
     ):
-        with errors_naming(options.archive):
-            require(archive.index, map(to_bytes, options.path))
+        for path in options.path:
+            with errors_naming(options.archive, archive.index, path, options):
+                require(archive.index, [to_bytes(path)])
         report = extract(
             archive, options.directory, options.path or None,
             overwrite=options.force, sparse=options.sparse,

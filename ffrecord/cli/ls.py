@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
             options.l, options.human_readable, options.p, has_colours(sys.stdout, options.color),
             sys.stdout.isatty() and not options.zero, "\0" if options.zero else "\n",
         )  # fmt: skip
-        located = (_locate(options.archive, index, path) for path in options.path or [""])
+        located = (_locate(options, index, path) for path in options.path or [""])
         listings = chain.from_iterable(
             _listings(index, path, inode, options.recursive) for path, inode in located
         )
@@ -116,8 +116,8 @@ def _colour(status: Status) -> str | None:
     return "1;32" if status.mode & 0o111 else None
 
 
-def _locate(archive: str, index: Index, path: str) -> tuple[str, int]:
-    with errors_naming(archive):
+def _locate(options: argparse.Namespace, index: Index, path: str) -> tuple[str, int]:
+    with errors_naming(options.archive, index, path, options):
         return path, resolve(index, to_bytes(path), follow=path.endswith("/"))
 
 

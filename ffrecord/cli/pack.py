@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
+import shlex
 from dataclasses import asdict
 
 from ffrecord.archive.names import json_facts
 from ffrecord.archive.pack import PackReport, pack_folder, packing_bar
-from ffrecord.cli.common import describe_counts, shows_progress, warn_of_missing_unit
+from ffrecord.cli.common import describe_counts, shows_progress
 from ffrecord.terminal import EXIT_USAGE, complain, printable
 from ffrecord.text import for_shell, there_already
 
 
 def run(options: argparse.Namespace) -> int:
+    _refuse_swapped(options)
     # The library replaces an existing file, as the original did. A mistyped command must not.
     if os.path.isfile(options.out) and not options.force and options.shard_size is None:
         raise there_already(options.out)
-    warn_of_missing_unit(options.shard_size)
     try:
         report = _pack(options)
     except ValueError as error:  # the shard size makes too many shards
@@ -29,6 +31,20 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(printable(f"{options.out}: {describe_counts(report, report.shards)}"))
     return 0
+
+
+def _refuse_swapped(options: argparse.Namespace) -> None:
+    """Raise an error if OUT is the folder to pack, and FOLDER the archive to write."""
+    folder, out = options.folder, options.out
+    if os.path.isdir(folder) or not os.path.isdir(out):
+        return
+    if options.shard_size is not None and not os.listdir(out):
+        return  # a good place for shards; only the folder is wrong
+    is_there = os.path.exists(folder)
+    code = errno.ENOTDIR if is_there else errno.ENOENT
+    what = f"{'not a folder' if is_there else os.strerror(code)}, but {out} is a folder"
+    how = f"ffrecord pack {shlex.join([out, folder])}"
+    raise OSError(code, f"{what}; the folder to pack comes first: `{how}`", folder)
 
 
 def _pack(options: argparse.Namespace) -> PackReport:

@@ -19,7 +19,8 @@ SHOWN = 20
 # (names are kept, records are lost) -> message
 NAMES = {
     (True, False): "packed folder: all names are kept",
-    (True, True): "packed folder: all names are kept; `ffrecord verify` lists the lost files",
+    (True, True): "packed folder: all names are kept, but reading a lost file still fails; "
+    "`ffrecord verify` lists the lost files",
     (False, True): "packed folder: its names are lost; its files are now records without names",
 }
 

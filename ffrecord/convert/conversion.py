@@ -39,6 +39,7 @@ from ffrecord.errors import (
     WriteFailedError,
 )
 from ffrecord.progress import bar
+from ffrecord.records.opening import refuse_unfinished
 from ffrecord.text import Advised, listed, parse_size, there_already
 
 NEVER_REPLACED = "folders are never replaced; remove it or choose another target"
@@ -106,7 +107,7 @@ def convert(
     options = ConvertOptions(
         field, dict(types or {}), drop_names, codec,
         None if shard_size is None else parse_size(shard_size),
-        mtime_ns=max(os.stat(path).st_mtime_ns for path in paths),
+        mtime_ns=max(map(_mtime_ns, paths)),
     )  # fmt: skip
     source = _source_format(paths, source_format)
     for name, text in options.types.items():
@@ -134,6 +135,14 @@ def _source_paths(src: Path | Sequence[Path]) -> list[str]:
     return [absolute(path) for path in sources]
 
 
+def _mtime_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except FileNotFoundError:
+        refuse_unfinished(path)
+        raise
+
+
 def _source_format(paths: list[str], name: str | None) -> Format:
     if name is not None:
         return registry.named(name)
@@ -158,6 +167,8 @@ def _target_format(dst: str, source: Format, name: str | None, options: ConvertO
         raise ConversionError(Advised("", *size, message))
     if options.shard_size is not None:
         target = replace(target, is_folder=True)
+    if not target.is_folder:
+        registry.refuse_compression(dst, target)
     if options.codec is not None and not target.name.startswith("recordio"):
         message = f" is for RecordIO only, and {dst} has the format {target.name}; leave it out"
         raise ConversionError(Advised("", "codec", "--codec", message))

@@ -74,6 +74,12 @@ FORMATS = {
         Format("hdf5", Rows, hdf5.read, hdf5.write, hdf5.count, (".h5", ".hdf5")),
     )
 }  # fmt: skip
+COMPRESSIONS = frozenset({
+    ".br", ".bz2", ".gz", ".lz", ".lz4", ".lzma", ".lzo", ".sz", ".tbz", ".tbz2", ".tgz", ".tlz",
+    ".txz", ".tzst", ".xz", ".z", ".zst", ".zstd",
+})  # fmt: skip
+"""Suffixes of compressed files. A target with one of these names must not be written plain."""
+
 KNOWN = ", ".join([*FORMATS, "webdataset"])
 OURS = ".ffr"
 AS_RECORDS = Advised("pass ", 'source_format="records"', "--from records")
@@ -105,9 +111,21 @@ def find_target(path: str, shape: type[Shape]) -> Format:
     if by_name is not None:
         return FORMATS[by_name]
     if os.path.splitext(path)[1] and not path.endswith("/") and not os.path.isdir(path):
+        refuse_compression(path)
         message = f"{path}: no known format has the suffix of this target; choose one with "
         raise ConversionError(Advised(message, "target_format", "--to", f": {KNOWN}"))
     return FORMATS["dataset" if shape is Rows else "folder"]
+
+
+def refuse_compression(path: str, target: Format | None = None) -> None:
+    """Raise an error if a file's name promises a compression that the target does not have."""
+    suffix = os.path.splitext(path)[1]
+    if suffix.lower() in COMPRESSIONS and not (
+        target is FORMATS["tar"] and suffix in tar.COMPRESSED
+    ):
+        what = "compressed targets are tar files that end in"
+        names = ", ".join(each for each in tar.SUFFIXES if each != ".tar")
+        raise ConversionError(f"{path}: cannot be compressed as {suffix}; {what} {names}")
 
 
 def _by_name(path: str) -> str | None:

@@ -15,6 +15,9 @@ PIP_NAMES = {
     "crc32c": "crc32c", "cramjam": "cramjam", "h5py": "h5py",
 }  # fmt: skip
 
+CONVERSIONS = ("crc32c", "cramjam", "h5py")
+"""Modules of the extra `convert`. A format may need several, so the pip command installs all."""
+
 
 @cache
 def load(module: str) -> Any:
@@ -23,8 +26,9 @@ def load(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         package = PIP_NAMES[module.split(".")[0]]
+        install = "'ffrecord[convert]'" if package in CONVERSIONS else package
         raise MissingPackageError(
-            f"this needs the package {package}, which is not installed; run: pip install {package}"
+            f"this needs the package {package}, which is not installed; run: pip install {install}"
         ) from error
 
 

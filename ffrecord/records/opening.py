@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +87,7 @@ def refuse_other_kinds(path: str, due: str = "an FFRecord file") -> None:
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        _refuse_unfinished(path)
+        refuse_unfinished(path)
         raise
     if not stat.S_ISREG(mode):
         if stat.S_ISDIR(mode):
@@ -94,15 +95,18 @@ def refuse_other_kinds(path: str, due: str = "an FFRecord file") -> None:
         raise NotFFRecordError(f"{path}: is not a regular file, so it is not {due}")
 
 
-def _refuse_unfinished(path: str) -> None:
+def refuse_unfinished(path: str) -> None:
     """Raise an error with better advice for a missing file that has an unfinished version."""
     from ffrecord.format.journal import partial_path  # needed only here
 
-    if os.path.exists(partial_path(os.path.realpath(path))):
+    unfinished = partial_path(os.path.realpath(path) if os.path.islink(path) else path)
+    if os.path.exists(unfinished):
         what = "not finished: its writer is still running or was interrupted; "
-        how = "pass unfinished=True to read", "`ffrecord info --unfinished` shows"
-        why = Advised(what, *how, " the records flushed so far")
-        raise FileNotFoundError(errno.ENOENT, why, path) from None
+        python = "pass unfinished=True to read the records flushed so far; to keep them, run the "
+        python += f"writer again, or call salvage_file({unfinished!r}, out)"
+        shell = "`ffrecord info --unfinished` shows the records flushed so far; to keep them, run "
+        shell += f"the writer again, or `ffrecord salvage {shlex.quote(unfinished)} OUT`"
+        raise FileNotFoundError(errno.ENOENT, Advised(what, python, shell), path) from None
 
 
 def open_files(paths: Sequence[str], mode: str, check: bool) -> KeptTable:

@@ -44,12 +44,12 @@ because a dead mount fails at once."""
 
 def serve(
     archive: str, mountpoint: str, options: Options, *, foreground: bool = False,
-    caller: Caller | None = None, warn: Callable[[str], None] = lambda text: None,
+    caller: Caller | None = None, note: Callable[[str], None] = lambda text: None,
 ) -> int:  # fmt: skip
     """Mount and serve. Return when unmounted or, for a daemon, as soon as the mount answers.
 
     If mounting fails, an error is raised and no process is left in the background. The mount ends
-    with the `caller`, if there is one. If there is no syslog, `warn` is called with the place of
+    with the `caller`, if there is one. If there is no syslog, `note` is called with the place of
     the log.
     """
     archive, mountpoint = absolute(archive), absolute(mountpoint)
@@ -79,8 +79,8 @@ def serve(
             )  # fmt: skip
             _run(logged(watch.run), watch, mountpoint, foreground=foreground)
         if log.is_our_choice:
-            where = "nothing is logged" if log.place == NOWHERE else f"the log is {log.place}"
-            warn(f"syslog (/dev/log) is not available, so {where}; choose a file with --log FILE")
+            place = "none; choose a file with --log FILE" if log.place == NOWHERE else log.place
+            note(f"log: {place} (no syslog here)")
     return 0
 
 

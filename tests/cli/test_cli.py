@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -101,15 +103,26 @@ def test_the_option_unfinished_changes_nothing_for_a_finished_file(file: Path) -
         assert run(command, file, *more, "--unfinished").stdout == due != b""
 
 
-@pytest.mark.parametrize("command", [["info"], ["cat", "--record", "0"], ["verify"], ["ls"]])
+@pytest.mark.parametrize(
+    "command", [["info"], ["cat", "--record", "0"], ["verify"], ["ls"], ["convert", "out.tar"]]
+)
 def test_an_unfinished_file_is_not_found_without_the_option_that_the_error_names(
     command: list[str], unfinished: Path
 ) -> None:
     result = run(command[0], unfinished, *command[1:])
     assert result.returncode == 13
-    said = f"{unfinished}: ", "not finished", "`ffrecord info --unfinished` shows"
+    said = f"{unfinished}: ", "not finished", "`ffrecord info --unfinished` shows", "salvage"
     (line,) = (result.stderr + result.stdout).decode().splitlines()
     assert all(each in line for each in said)
+
+
+def test_the_command_that_the_error_names_saves_the_flushed_records(unfinished: Path) -> None:
+    said = run("verify", unfinished).stdout.decode()
+    (command,) = re.findall(r"or `ffrecord (salvage .* OUT)`", said)
+    out = unfinished.with_name("saved.ffr")
+    assert run(*shlex.split(command.replace("OUT", str(out)))).returncode == 0
+    with FileReader(out) as reader:
+        assert reader.n == 2
 
 
 def test_the_option_unfinished_needs_a_file_and_for_cat_a_record_number(

@@ -125,7 +125,7 @@ FAILING = {
     "ffrecord-fuse missing tree": SYSTEM,
     "ffrecord-fuse": 2,
     "ffrecord umount tree": 18,
-    "ffrecord pack tree {} --shard-size 10": 0,  # with a warning
+    "ffrecord pack tree {} --shard-size 10": 2,
     "ffrecord verify a.ffr": 0,
 }
 
@@ -139,6 +139,20 @@ def test_a_broken_standard_error_changes_no_exit_code(line: str, stderr: str, pl
 @pytest.mark.parametrize("line", FAILING)
 def test_a_closed_input_and_a_closed_error_change_no_exit_code(line: str, place: Path) -> None:
     assert run(line, place, "<&- 2>&- >/dev/null") == (FAILING[line], "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_warning_comes_before_the_result(unbuffered: str, tmp_path: Path) -> None:
+    """With PYTHONUNBUFFERED, plain Python has no line-buffered streams."""
+    os.mkfifo(trees.plain_tree(tmp_path / "tree", {"a": b"1"}) / "fifo")
+    done = subprocess.run(
+        [sys.executable, "-m", "ffrecord", "pack", "tree", "new.ffr"], cwd=tmp_path,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=600, check=True,
+    )  # fmt: skip
+    warning, result = done.stdout.splitlines()
+    assert warning.startswith("ffrecord: warning: ")
+    assert result.startswith("new.ffr: ")
 
 
 @pytest.mark.parametrize("stdout", [">/dev/full", ">&-"])

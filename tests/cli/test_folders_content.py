@@ -29,7 +29,16 @@ from ffrecord.errors import (
 )
 from tests.robustness.attacks import builders
 from tests.support import archives, handmade, trees
-from tests.support.commands import FILES, INTERRUPTED, SYSTEM, TOP, Command, Result, in_a_shell
+from tests.support.commands import (
+    FILES,
+    INTERRUPTED,
+    SYSTEM,
+    TOP,
+    USAGE,
+    Command,
+    Result,
+    in_a_shell,
+)
 from tests.support.trees import BLOCK
 
 # ---- pack --------------------------------------------------------------------------------------
@@ -153,20 +162,20 @@ def test_too_many_shards_give_one_line(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["pack", "convert"])
-def test_a_small_shard_size_without_a_unit_gives_a_warning(
+def test_a_small_shard_size_without_a_unit_is_refused(
     command: str, size: str, meant: str | None, ffrecord: Command, tree: Path, tmp_path: Path
 ) -> None:
     shutil.rmtree(tree)
     trees.plain_tree(tree, {"a": b"12345678", "b": b"12345678"})
     options = ["--to", "tar"] if command == "convert" else []
     result = ffrecord(command, tree, tmp_path / "o", "--shard-size", size, *options)
-    assert (result.code, len(result.lines)) == (0, 1)
-    assert os.path.isdir(tmp_path / "o")
+    assert os.path.isdir(tmp_path / "o") == (meant is None)
     if meant is None:
-        assert result.err == b""
-    else:
-        why = f"--shard-size {size} is {meant}; did you mean {size}MB or {size}GB?"
-        assert result.error == f"ffrecord: warning: {why}"
+        assert (result.code, len(result.lines), result.err) == (0, 1, b"")
+        return
+    assert (result.code, result.out) == (USAGE, b"")
+    why = f"{size} means {meant}; write {size}MB or {size}GB, or {size}B if you do mean bytes"
+    assert result.error.startswith(f"ffrecord: argument --shard-size: {why}; see ")
 
 
 # ---- cat ---------------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from ffrecord.errors import IndexStructureError, NotPackedFolderError
-from tests.support import handmade
+from tests.support import archives, handmade, trees, users
 from tests.support.commands import NO_FOLDER, SYSTEM, USAGE, Command
 
+ELSEWHERE = "choose another folder"
 WRONG_WORDS = [
     [],
     ["nonsense"],
@@ -47,6 +48,12 @@ WRONG_WORDS = [
 WRONG_FILES = [
     (["pack", "{missing}", "{new}"], SYSTEM, "No such file"),
     (["pack", "{tree}/a.txt", "{new}"], SYSTEM, "a.txt"),
+    (
+        ["pack", "{missing}", "{tree}"],
+        SYSTEM,
+        "the folder to pack comes first: `ffrecord pack {tree} {missing}`",
+    ),
+    (["pack", "{text}", "{tree}"], SYSTEM, "comes first: `ffrecord pack {tree} {text}`"),
     (["pack", "{tree}", "{tree}"], SYSTEM, "a folder of this name already exists"),
     (
         ["pack", "{tree}", "{missing}/new.ffr"],
@@ -89,8 +96,19 @@ WRONG_FILES = [
         "folders are never replaced; remove it or",
     ),
     (["convert", "{tree}", "{new}.bag"], 36, "pass --drop-names to keep only the contents"),
-    (["convert", "{tree}", "{new}.xyz"], 36, "name it with --to: records, packed, "),
-    (["convert", "{text}", "{new}.bag"], 36, "name it with --from: records, packed, "),
+    (["convert", "{tree}", "{new}.xyz"], 36, "choose one with --to: records, packed, "),
+    (["convert", "{tree}", "{new}.tar.zst"], 36, "new.tar.zst: cannot be compressed as .zst; "),
+    (
+        ["convert", "{tree}", "{new}.tar.zst", "--to", "tar"],
+        36,
+        "compressed targets are tar files that end in .tgz, .tar.gz, .tar.bz2, .tar.xz",
+    ),
+    (
+        ["convert", "{records}", "{new}.tfrecord.gz", "--to", "tfrecord"],
+        36,
+        "new.tfrecord.gz: cannot be compressed as .gz; ",
+    ),
+    (["convert", "{text}", "{new}.bag"], 36, "choose one with --from: records, packed, "),
 ]
 
 
@@ -157,6 +175,7 @@ def test_an_option_is_not_abbreviated(ffrecord: Command, archive: Path) -> None:
         ("--jobs", "abc", "must be a whole number of at least 1, not 'abc'"),
         ("--jobs", "0", "must be a whole number of at least 1, not '0'"),
         ("--jobs", "-3", "must be a whole number of at least 1, not '-3'"),
+        ("--shard-size", "10", "10 means 10 bytes; write 10MB or 10GB, or 10B if you do mean"),
     ],
 )
 def test_a_wrong_number_is_explained(
@@ -234,7 +253,8 @@ def test_a_misspelled_option_is_corrected(
     [
         ("unmount", "; did you mean umount?"), ("moutn", "; did you mean mount?"),
         ("verfiy", "; did you mean verify?"), ("extrcat", "; did you mean extract?"),
-        ("unpack", ""), ("nonsense", ""),  # the opposite of pack is not pack
+        ("unpack", "; did you mean extract?"), ("list", "; did you mean ls?"),
+        ("create", "; did you mean pack?"), ("help", "; did you mean --help?"), ("nonsense", ""),
     ],
 )  # fmt: skip
 def test_a_misspelled_command_is_corrected(given: str, hint: str, ffrecord: Command) -> None:
@@ -245,6 +265,98 @@ def test_a_misspelled_command_is_corrected(given: str, hint: str, ffrecord: Comm
     with_option = ffrecord(given, "-l", "x").error
     assert hint in with_option
     assert bool(hint) != ("after --" in with_option)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("ls --long {archive}", "unrecognized arguments: --long; did you mean -l?"),
+        ("ls -h", "required: ARCHIVE; -h is --human-readable here, --help shows the help"),
+        ("ls", "required: ARCHIVE"),
+        ("cat {archive} --record abc", "--record: must be a whole number, not 'abc'"),
+        ("cat {archive} --record 3 a.txt", "name files or use --record N, not both"),
+        ("cat {archive} a.txt --record 3", "name files or use --record N, not both"),
+        ("info {archive} 1 2 3", "unrecognized arguments: 1 2 3; info takes one FILE"),
+        ("pack 1 2 3 4 5 6", "arguments: 3 4 5 … and 1 more; pack takes one FOLDER and one OUT"),
+    ],
+)
+def test_a_wrong_command_line_shows_the_next_step(
+    line: str, said: str, ffrecord: Command, archive: Path
+) -> None:
+    refused = ffrecord(*line.format(archive=archive).split())
+    assert (refused.code, refused.out) == (USAGE, b"")
+    assert f"{said}; see `ffrecord {line.split()[0]} --help`" in refused.error
+
+
+MISSING = "No such file or directory; "
+MISSING_NAMES = [
+    ("ls", "tree/d/b", f"{MISSING}names begin below the packed folder: try d/b"),
+    ("cat", "/some/tree/d/b", f"{MISSING}names begin below the packed folder: try d/b"),
+    ("ls", "D", f"{MISSING}did you mean d?"),
+    ("cat", "D/b", f"{MISSING}did you mean d/b?"),
+    ("extract", "emtpy", f"{MISSING}did you mean empty?"),
+    ("cat", "d/larg", f"{MISSING}did you mean d/large?"),
+    ("extract", "a.tx/more", f"{MISSING}did you mean a.txt?"),
+    ("cat", "d/frame_0002", f"{MISSING}`ffrecord ls a.ffr d` lists the names"),
+    ("cat", "d/*", f"{MISSING}patterns are not expanded, so name each file"),
+    ("ls", "*", f"{MISSING}patterns are not expanded, so name the folder or each file"),
+    ("extract", "out dir", f"{MISSING}to extract into a folder, use -C 'out dir'"),
+    ("extract -C x", "q", f"{MISSING}`ffrecord ls a.ffr` lists the names"),
+    ("ls", "link/none/x", f"{MISSING}`ffrecord ls a.ffr link` lists the names"),
+    ("cat", "broken", "a symlink to nowhere, which is not in the archive"),
+    ("ls", "broken/", "a symlink to nowhere, which is not in the archive"),
+    (
+        "cat",
+        "d/chain/x",
+        "d/chain is a symlink to ../broken, which leads to no file in the archive",
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "path", "said"), MISSING_NAMES)
+def test_a_name_that_is_not_in_the_archive_gets_a_hint(
+    command: str, path: str, said: str, ffrecord: Command, tree: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tree / "broken").symlink_to("nowhere")
+    (tree / "d/chain").symlink_to("../broken")
+    (tree / "d/frame_0001").write_bytes(b"")
+    archives.pack(tree, tmp_path / "a.ffr")
+    name, *options = command.split()
+    result = ffrecord(name, "a.ffr", *options, path)
+    assert (result.code, result.out) == (SYSTEM, b"")
+    assert result.error == f"ffrecord: a.ffr: {path}: {said}"
+    assert sorted(os.listdir()) == ["a.ffr", "tree"]
+
+
+def test_a_misspelled_name_is_not_searched_for_among_many(
+    ffrecord: Command, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ffrecord.cli.missing.MOST_COMPARED", 3)
+    assert "did you mean" not in ffrecord("ls", archive, "D").error
+
+
+def test_a_folder_without_permission_names_the_file_and_the_folder(tmp_path: Path) -> None:
+    place = tmp_path / "ordinary"
+    archives.pack(trees.plain_tree(place / "tree", {"f": b"x"}), place / "a.ffr")
+    (place / "locked").mkdir(mode=0o555)
+    script = """
+os.chdir(sys.argv[1])
+sys.stderr = sys.stdout
+for line in (
+    "convert a.ffr locked/p.tar", "extract a.ffr -C locked", "extract a.ffr -C locked/p/q",
+    "pack tree locked/p.ffr", "pack tree locked/p --shard-size 1GB",
+):
+    assert ffrecord.cli.main(line.split()) == 13
+print(os.listdir("locked"))
+"""
+    imports = "import fractions, ffrecord.cli.convert, ffrecord.cli.extract, ffrecord.cli.pack\n"
+    with users.reachable(place):
+        said = users.run(script, place, imports=imports)
+    for line, name in zip(said.splitlines(), ["p.tar", "f", "p", "p.ffr", "p"], strict=False):
+        assert line.endswith(f"locked: Permission denied: cannot create {name} here; {ELSEWHERE}")
+    assert said.splitlines()[5:] == ["[]"]
 
 
 def test_help_names_every_command(ffrecord: Command) -> None:

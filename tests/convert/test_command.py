@@ -215,7 +215,8 @@ def test_a_missing_package_is_named_with_the_pip_command(
     finally:
         optional.load.cache_clear()
     assert result.code == MissingPackageError.exit_code
-    assert f"pip install {module}" in result.err
+    assert f"the package {module}, " in result.err
+    assert "run: pip install 'ffrecord[convert]'" in result.err
     assert result.err.count("\n") == 1
     assert os.listdir(tmp_path) == ["ours.ffr"]
 

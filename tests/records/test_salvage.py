@@ -435,7 +435,8 @@ def test_the_command_says_that_names_are_kept(packed: Path, tmp_path: Path) -> N
     assert run(packed, tmp_path / "1.ffr").stdout.splitlines()[0] == said
     change(packed, packed.read_bytes().index(b"1" * 2000), b"x")
     told = run(packed, tmp_path / "2.ffr").stdout
-    assert f"{said}; `ffrecord verify` lists the lost files\n" in told
+    why = "but reading a lost file still fails; `ffrecord verify` lists the lost files"
+    assert f"{said}, {why}\n" in told
     records = handmade.write_records(tmp_path / "r.ffr", [b"one"])
     assert "names" not in run(records, tmp_path / "3.ffr").stdout
     assert salvage_file(records, tmp_path / "4.ffr").names_kept is None

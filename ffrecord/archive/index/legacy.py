@@ -3,6 +3,9 @@
 Reading it runs no code from the file. The parser knows only the few opcodes that such a pickle
 needs, and builds only dictionaries of strings and integers. It looks up no class, calls no function
 and does not recurse. The number of bytes and names, the stack and the memo have limits.
+
+`legacy_scan` reads the same pickles many files at a time, if they look as the original writes them.
+All others are left to the parser, and so are all errors.
 """
 
 from __future__ import annotations
@@ -14,16 +17,14 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
+from ffrecord.aliases import Ints
 from ffrecord.archive.index.build import Tree
+from ffrecord.archive.index.legacy_scan import BATCH, scan
+from ffrecord.archive.index.legacy_tree import FILE_MODE, FOLDER_MODE, arrange
 from ffrecord.errors import IndexStructureError
 from ffrecord.format.index import DEEPEST, LEGACY_MAGIC, LONGEST_NAME, WAY_OUT
 
 Raw: TypeAlias = "bytes | bytearray"
-
-FILE_MODE = stat.S_IFREG | 0o444
-FOLDER_MODE = stat.S_IFDIR | 0o555
-BATCH = 1000
-"""Number of items that `pickle` sets at once. No more items of a dictionary are on the stack."""
 
 PIECE = 1 << 14
 """Number of byte strings that are joined and written at once; an item takes three or four."""
@@ -59,15 +60,33 @@ def most_entries(files: int) -> int:
 
 
 def read_tree(
-    path: str, record: Raw, record_sizes: list[int], archive: os.stat_result, most_entries: int
+    path: str, record: Raw, record_sizes: Ints, archive: os.stat_result, most_entries: int
 ) -> Tree:
     """Return the tree that an index record of the original FFRecord describes.
 
     Such an index has no attributes. Files and folders get the owner and the time of the archive,
     and are read-only.
     """
-    structure = parse(path, record, len(LEGACY_MAGIC), most_entries)
     owned = (archive.st_uid, archive.st_gid, archive.st_mtime_ns)
+    tree = _scanned(record, record_sizes, owned, most_entries)
+    if tree is None:
+        structure = parse(path, record, len(LEGACY_MAGIC), most_entries)
+        tree = tree_of(path, structure, record_sizes.tolist(), owned)
+    return tree
+
+
+def _scanned(
+    record: Raw, record_sizes: Ints, owned: tuple[int, int, int], most_entries: int
+) -> Tree | None:
+    """Return the tree of an index record that looks as the original writes it, otherwise None."""
+    entries = scan(record, len(LEGACY_MAGIC), most_entries)
+    return arrange(entries, record_sizes, owned) if entries else None
+
+
+def tree_of(
+    path: str, structure: dict[str, Any], record_sizes: list[int], owned: tuple[int, int, int]
+) -> Tree:
+    """Return the tree of a parsed pickle."""
     tree = Tree()
     tree.add_inode(FOLDER_MODE, *owned)
     level = [(0, structure)]

@@ -31,7 +31,7 @@ from ffrecord.records.opening import refuse_other_kinds
 XATTR = "SCHILY.xattr."
 SECOND = 10**9
 _NAMES: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"}
-_COMPRESSED = {".gz": "gz", ".tgz": "gz", ".bz2": "bz2", ".xz": "xz"}
+COMPRESSED = {".gz": "gz", ".tgz": "gz", ".bz2": "bz2", ".xz": "xz"}
 SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 _KINDS = {
     tarfile.DIRTYPE: stat.S_IFDIR,
@@ -293,7 +293,7 @@ class _Tar(Closing):
 
     def __init__(self, path: str) -> None:
         self.names = 0
-        how = _COMPRESSED.get(os.path.splitext(path)[1], "")
+        how = COMPRESSED.get(os.path.splitext(path)[1], "")
         with ExitStack() as opened:
             file = opened.enter_context(open_new(path))
             self._tar: tarfile.TarFile = tarfile.open(  # noqa: SIM115 - closed by close()

@@ -166,19 +166,26 @@ class _OnlyFolders(pickle._Unpickler):
         return OrderedDict
 
 
+_NAMES = tuple("ab")
+_REPEATED = OrderedDict((top, OrderedDict((name, 1) for name in _NAMES)) for top in "cdé")
 PICKLES = (
     pickle.dumps({"a": 0, "b": {"c": 1, "d": {}}}, 4),
     pickle.dumps(OrderedDict(a=0, b=OrderedDict(c=1), d=OrderedDict()), 2),
     pickle.dumps(OrderedDict(a=0, b=OrderedDict(c=300), d=1 << 40), 5),
     pickled_folder(b"".join([ITEMS[0], ITEMS[1], ITEMS[2], ITEMS[4], ITEMS[3], b"u"])),
     b"\x80\x02}(" + ITEMS[1] + ITEMS[2] + b"u.",
+    *(pickle.dumps(_REPEATED, protocol) for protocol in (3, 4)),
 )
 DANGEROUS = (b"cos\nsystem\n", b"cbuiltins\neval\n", b"\x8c\x02os\x8c\x06system\x93", b"(lp0\n")
 
 
 def pickles() -> Target:
     def run(data: bytes) -> str:
-        found = legacy.parse("folder.ffr", data)
+        try:
+            found = legacy.parse("folder.ffr", data)
+        except IndexStructureError:
+            _tree(data)
+            raise
         python = _OnlyFolders(io.BytesIO(data))
         try:
             expected = python.load()
@@ -193,15 +200,32 @@ def pickles() -> Target:
 
 
 def _tree(data: bytes) -> bool:
-    """Build the tree; return False if its names or records are refused."""
+    """Build the tree in both ways; return False if its names or records are refused."""
+    owned = (OWNER.st_uid, OWNER.st_gid, OWNER.st_mtime_ns)
     try:
-        tree = legacy.read_tree("folder.ffr", LEGACY_MAGIC + data, [5, 7], OWNER, 1000)
-    except IndexStructureError:
+        structure = legacy.parse("folder.ffr", data, most_entries=1000)
+        tree = legacy.tree_of("folder.ffr", structure, [5, 7], owned)
+    except IndexStructureError as error:
+        _refused_in_the_same_words(data, str(error))
         return False
+    scanned = legacy.read_tree("folder.ffr", LEGACY_MAGIC + data, np.array([5, 7]), OWNER, 1000)
+    assert scanned.columns == tree.columns
+    assert list(scanned.names) == list(tree.names)
+    assert (scanned.inode, scanned.parent) == (tree.inode, tree.parent)
     assert all(name not in (b"", b".", b"..") for name in tree.names)
     assert not any(b"/" in name or b"\0" in name for name in tree.names)
     assert all(not tree.is_file(i) or tree.length[i] in (5, 7) for i in range(len(tree)))
     return True
+
+
+def _refused_in_the_same_words(data: bytes, expected: str) -> None:
+    try:
+        legacy.read_tree("folder.ffr", LEGACY_MAGIC + data, np.array([5, 7]), OWNER, 1000)
+    except IndexStructureError as error:
+        found = str(error)
+    else:
+        raise AssertionError("the scan accepts what the interpreter refuses")
+    assert found == expected
 
 
 # ---- whole archives --------------------------------------------------------------------------
