@@ -23,6 +23,7 @@ from ffrecord.errors import (
     LegacyFileWarning,
     NoRoomError,
     SkippedWarning,
+    UnclosedWarning,
     WriteFailedError,
 )
 from ffrecord.terminal import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_SYSTEM, EXIT_USAGE, complain
@@ -105,6 +106,8 @@ def prepare_output(program: str) -> None:
             stream.reconfigure(errors="backslashreplace")
     for warning in (LegacyFileWarning, ChangedWarning, SkippedWarning):
         warnings.simplefilter("always", warning)
+    # An interrupted command may drop a writer. Its user can do nothing about that.
+    warnings.simplefilter("ignore", UnclosedWarning)
 
     def one_line(message: Warning | str, *_: object, **__: object) -> None:
         complain(message, warning=True, program=program)
