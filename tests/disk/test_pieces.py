@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from pathlib import Path
 
@@ -170,3 +171,38 @@ def test_no_pieces_are_read_where_they_are_switched_off(stored: Path) -> None:
     sources = SourceSet([str(stored)], direct=True)
     sources.use_pieces(0)
     assert sources.pieces is None
+
+
+# ---- the arguments of readers ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("memory", "limit"), [(None, None), (0, 0), (5, 5), ("8GB", 8 * 10**9)])
+def test_memory_is_kept_by_a_pickled_reader(
+    memory: int | str | None, limit: int | None, stored: Path
+) -> None:
+    with FileReader(stored, memory=memory) as reader, pickle.loads(pickle.dumps(reader)) as copy:
+        assert (reader.memory, copy.memory) == (limit, limit)
+
+
+@pytest.mark.parametrize("memory", ["much", "-1", -1])
+def test_an_impossible_memory_is_a_value_error(memory: int | str, stored: Path) -> None:
+    with pytest.raises(ValueError, match="size"):
+        FileReader(stored, memory=memory)
+
+
+@pytest.mark.usefixtures("slow")
+def test_stats_say_what_was_decided_and_why(stored: Path) -> None:
+    drop(stored)
+    with FileReader(stored, memory=10**12) as reader:
+        pieces_of(reader)
+        reader.read(range(0, COUNT, 30))
+        assert reader.stats()["piece"] >= 1 << 19
+        assert "a request to this disk costs as much as" in reader.stats()["why"]
+    with FileReader(stored, memory=1 << 20) as reader:
+        reader.read(range(0, COUNT, 30))
+        assert reader.stats()["piece"] == 0
+        assert "do not fit into 1.0 MB of memory" in reader.stats()["why"]
+    for options in ({"memory": 0}, {"mode": "aio"}, {"mode": "mmap"}):
+        with FileReader(stored, **options) as reader:
+            reader.read([1, 2, 3])
+            assert reader.stats() == {}
