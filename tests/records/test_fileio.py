@@ -1,4 +1,4 @@
-"""`checkFsAlign`, called like users of the original call it."""
+"""`checkFsAlign`, called as programs for the original FFRecord call it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_closed_descriptor_is_not_aligned() -> None:
 
 
 @pytest.mark.parametrize(("answer", "aligned"), [(1, True), (0, False), (2, False)])
-def test_the_answer_of_the_file_system_decides(
+def test_only_the_answer_1_of_the_file_system_means_aligned(
     answer: int, aligned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ioctl(_fd: int, request: int, buffer: bytearray) -> int:

@@ -90,9 +90,9 @@ ATTRIBUTES = {
 }
 
 OTHER_DEFAULTS = {
-    # torch's default, which means the same.
+    # None is torch's default, and means the same as the original's.
     ("ffrecord.torch.DataLoader", "shuffle"): None,
-    # 2 with workers. Without workers torch 2 refuses it.
+    # None means 2, the original's default, with workers. Without workers, torch 2 refuses 2.
     ("ffrecord.torch.DataLoader", "prefetch_factor"): None,
 }
 
