@@ -187,7 +187,7 @@ def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
     parameters = dict(inspect.signature(function).parameters)
     if "args" in parameters:
         theirs = dict(inspect.signature(found("torch.utils.data.DataLoader")).parameters)
-        # torch has this argument before `generator`. A generator in its position is accepted too.
+        # torch has this argument before `generator`. Our loader also accepts a generator there.
         del theirs["multiprocessing_context"]
         parameters = theirs | {name: parameters[name] for name in parameters if name != "args"}
     return parameters
