@@ -102,7 +102,7 @@ def run(
 
 
 def _refuse_swapped(archive: str, mountpoint: str, program: str) -> None:
-    """Raise an error if the mountpoint is an archive, and the archive, which failed, is not."""
+    """Raise an error with the right command if the archive was given as the mountpoint."""
     from ffrecord.archive.archive import Archive
 
     if not os.path.isfile(mountpoint):

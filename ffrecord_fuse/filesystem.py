@@ -114,7 +114,7 @@ class Filesystem:
 
     def _special(self, folder: int, name: bytes) -> int:
         """Return the inode of "." or ".."; MISSING for a name that the index does not have."""
-        if name == b".":  # NFS servers look it up, also in files: their handle is only a number
+        if name == b".":  # NFS servers look up ".", even in a file: a handle is only a number
             return folder
         if not stat.S_ISDIR(self.mode(folder)):
             raise OSError(errno.ENOTDIR, "not a folder")

@@ -30,7 +30,7 @@ _held: set[int] = set()
 
 
 class Lifeline:
-    """The caller's end. The mount that received `descriptors` lasts until `close`."""
+    """The caller's side. The mount that received `descriptors` lasts until `close`."""
 
     def __init__(self) -> None:
         theirs, self._pipe = os.pipe()
@@ -61,7 +61,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class Caller:
-    """The daemon's end: represents the program that a mount belongs to.
+    """The daemon's side: represents the program that a mount belongs to.
 
     Args:
         descriptors: the descriptors of a `Lifeline`.

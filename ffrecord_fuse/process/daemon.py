@@ -147,7 +147,7 @@ def _logged(log: Log, what: str, mountpoint: str, run: Run) -> Run:
 def _ending(mountpoint: str, connection: int | None) -> str:
     """Return the log line for the end of a mount. Remove the dead mount that an abort leaves."""
     if inherited_descriptor(mountpoint) is not None:
-        return f"{mountpoint} has ended: it was unmounted, or its connection was aborted"
+        return f"{mountpoint}: the mount was unmounted, or its connection was aborted"
     if connection is None or connection_at(mountpoint) != connection or not _is_dead(mountpoint):
         return f"unmounted {mountpoint}"
     try:

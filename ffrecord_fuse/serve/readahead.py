@@ -137,7 +137,7 @@ class ReadAhead:
     def _open(self, run: Run, begin: int, least: int | None = None) -> Window | None:
         """Start to read a run's next window from `begin` on.
 
-        Return None if no window can be opened: no record ends behind `least` (by default `begin`)
+        Return None if no window can be opened: no record ends after `least` (by default `begin`)
         within the window's length, the disk is busy, or memory is short. The caller then reads its
         piece alone.
         """

@@ -218,7 +218,7 @@ def test_more_slow_reads_than_threads_take_turns(
         slow = SlowDisk(monkeypatch)
         offsets = ask_for_many(talking, 3 * THREADS)
         slow.until_waiting(THREADS)
-        assert is_well_but_for_reads(talking)
+        assert answers_only_other_requests(talking)
         assert threading.active_count() <= before + 1 + THREADS  # the session has a thread too
         slow.gate.set()
         expect_many(talking, offsets, (tree / "big").read_bytes())
@@ -226,7 +226,8 @@ def test_more_slow_reads_than_threads_take_turns(
     assert threading.active_count() == before
 
 
-def is_well_but_for_reads(talking: Kernel) -> bool:
+def answers_only_other_requests(talking: Kernel) -> bool:
+    """Return True if a GETATTR is answered while all reads still wait."""
     return talking.until_fence() == []
 
 
@@ -245,7 +246,7 @@ def test_more_reads_than_slots_are_all_answered(
         slow = SlowDisk(monkeypatch)
         offsets = ask_for_many(talking, 12)
         slow.until_waiting(min(THREADS, 12 - 2))  # all reads but the two with a slot
-        assert is_well_but_for_reads(talking)
+        assert answers_only_other_requests(talking)
         told.set()
         slow.gate.set()
         expect_many(talking, offsets, (tree / "big").read_bytes())

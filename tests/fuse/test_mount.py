@@ -199,7 +199,7 @@ def test_a_missing_folder_cannot_be_unmounted(folder: str) -> None:
 
 
 @needs_root
-def test_a_busy_mount_is_unmounted_lazily_only(
+def test_a_busy_mount_can_only_be_unmounted_lazily(
     mounter: Mounter, cleanup: handshake.Cleanup, folder: str
 ) -> None:
     fd = mounter(folder)

@@ -1,4 +1,4 @@
-"""`checkFsAlign`, called like users of the original call it."""
+"""`checkFsAlign`, called as programs for the original FFRecord call it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def test_an_ordinary_file_system_does_not_align_by_itself(tmp_path: Path) -> Non
         assert checkFsAlign(file.fileno()) is False
 
 
-def test_a_closed_descriptor_is_not_aligned() -> None:
+def test_a_closed_descriptor_gives_false() -> None:
     fd = os.dup(0)
     os.close(fd)
     assert checkFsAlign(fd) is False
 
 
 @pytest.mark.parametrize(("answer", "aligned"), [(1, True), (0, False), (2, False)])
-def test_the_answer_of_the_file_system_decides(
+def test_only_the_answer_1_of_the_file_system_gives_true(
     answer: int, aligned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ioctl(_fd: int, request: int, buffer: bytearray) -> int:

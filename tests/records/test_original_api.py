@@ -90,9 +90,9 @@ ATTRIBUTES = {
 }
 
 OTHER_DEFAULTS = {
-    # torch's default, which means the same.
+    # None is torch's default, and means the same as the original's.
     ("ffrecord.torch.DataLoader", "shuffle"): None,
-    # 2 with workers. Without workers torch 2 refuses it.
+    # None means 2, the original's default, with workers. Without workers, torch 2 refuses 2.
     ("ffrecord.torch.DataLoader", "prefetch_factor"): None,
 }
 
@@ -187,7 +187,7 @@ def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
     parameters = dict(inspect.signature(function).parameters)
     if "args" in parameters:
         theirs = dict(inspect.signature(found("torch.utils.data.DataLoader")).parameters)
-        # torch has this argument before `generator`. A generator in its position is accepted too.
+        # torch has this argument before `generator`. Our loader also accepts a generator there.
         del theirs["multiprocessing_context"]
         parameters = theirs | {name: parameters[name] for name in parameters if name != "args"}
     return parameters

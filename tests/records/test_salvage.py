@@ -237,7 +237,7 @@ def test_a_file_without_records_is_an_error(
     assert os.listdir(broken.parent) == ["broken.ffr"]
 
 
-def test_a_header_of_zeros_recommends_a_copy_and_not_another_salvage(broken: Path) -> None:
+def test_the_error_for_a_header_of_zeros_advises_to_restore_a_copy(broken: Path) -> None:
     broken.write_bytes(bytes(5000))
     with pytest.raises(UnfinishedError) as caught:
         salvage_file(broken, broken.parent / "out.ffr")

@@ -63,7 +63,7 @@ def due(whole: bytes, reads: Sequence[Read]) -> list[Outcome]:
 
 
 def random_reads(count: int, seed: int) -> list[Read]:
-    """Return reads of any size at any offset, some across the end and some behind it."""
+    """Return reads of any size at any offset, some across the end and some beyond it."""
     generator = random.Random(seed)
     sizes = (1, 511, 4096, 4097, BLOCK, 1 << 20, (2 << 20) + 77)
     return [Read(generator.randrange(SIZE + 5000), generator.choice(sizes)) for _ in range(count)]
