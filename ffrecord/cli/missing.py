@@ -55,7 +55,7 @@ def _advice(archive: str, index: Index, end: _End, path: str, options: argparse.
         instead = "each file" if options.command == "cat" else "the folder or each file"
         return f"patterns are not expanded, so name {instead}"
     if not end.above and (rest := _below_the_packed_folder(index, end)):
-        return f"names begin below the packed folder: try {rest}"
+        return f"paths start inside the packed folder: try {rest}"
     if similar := _similar(index, end):
         return f"did you mean {similar}?"
     if options.command == "extract" and options.directory == os.curdir and not end.above:

@@ -1,9 +1,9 @@
 """Decide how much to read for one miss: the record alone, or the whole piece around it. No I/O.
 
-Take a disk that does 200 requests and 150 MB a second. One request for 750 kB takes 10 ms there, as
-long as two requests for 10 kB. So a miss on such a disk reads a piece whose bytes take at most as
-long as the request itself, and later records come from memory. A miss then takes at most about
-twice as long as reading the record alone, even if nothing else of the piece is ever used.
+Take a disk that does 200 requests and 150 MB a second. One request for 750 kB takes at most
+10 ms, as long as two requests for 10 kB. So a miss on such a disk reads a piece whose bytes take at
+most as long as the request itself, and later records come from memory. A miss then takes at most
+about twice as long as reading the record alone, even if nothing else of the piece is ever used.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def decide(costs: Costs | None, size: int, memory: int, pattern: Pattern) -> Dec
     piece = _power_of_two(costs.request / costs.byte)
     if piece < max(SMALLEST, READS_IN_A_PIECE * pattern.size):
         worth = human(round(costs.request / costs.byte))
-        return Decision(0, f"a request to this disk costs as little as {worth} of data")
+        return Decision(0, f"a request to this disk takes only as long as reading {worth}")
     if size > memory:
         fits = f"{human(size)} of files do not fit into {human(memory)} of memory"
         return Decision(0, f"the disk is slow, but {fits}")
     if pattern.expected >= JUDGED_AFTER and pattern.hits < LEAST_USE * pattern.expected:
-        return Decision(0, "the disk is slow, but neighbours of records are not requested")
-    why = f"a request to this disk costs as much as {human(piece)} of data"
+        return Decision(0, "the disk is slow, but the neighbours of records read are not requested")
+    why = f"a request to this disk takes at least as long as reading {human(piece)}"
     return Decision(piece, why, rest=pattern.filled >= MOST_OF_A_FILE * size)
 
 
