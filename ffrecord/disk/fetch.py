@@ -1,8 +1,8 @@
 """Do the reads of a plan in the fastest way, and in another way if that fails.
 
 Cached reads are copied out of the page cache with one io_submit. Other reads use AIO with O_DIRECT,
-which bypasses the cache. On slow disks, the pieces around them are read into the page cache instead
-(see `pieces`). If the kernel refuses a read, ends it short or fails it, the rest is read
+which bypasses the cache. On slow disks, pieces around these reads are read into the page cache
+instead (see `pieces`). If the kernel refuses a read, ends it short or fails it, the rest is read
 with a plain `preadv`; only a failure of that is an error. Without an AIO context all reads are
 plain, after `posix_fadvise` has let the disk start on them.
 

@@ -97,7 +97,7 @@ class PageCache:
         return np.zeros(n, bool) if everything is None else np.array(everything)
 
     def has_exactly(self, fds: Ints | int, offsets: Ints, lengths: Ints) -> Mask:
-        """Return such a mask after asking about every read; all False without `cachestat`."""
+        """Return the mask of `has_each`, asking about every read; all False without `cachestat`."""
         answers = _cachestat(fds, offsets, lengths) if self.use_cachestat else None
         return np.zeros(len(offsets), bool) if answers is None else np.array(answers, bool)
 

@@ -23,7 +23,8 @@ from ffrecord.format.index import DEEPEST, LONGEST_NAME
 FILE_MODE = stat.S_IFREG | 0o444
 FOLDER_MODE = stat.S_IFDIR | 0o555
 AT_A_TIME = 1 << 13
-"""Number of names that are Python objects at once. Fresh memory costs more than the copies."""
+"""Number of names that are Python objects at once. A small number reuses the same memory, because
+fresh memory costs more than copying the names."""
 
 _NOT_NAMES = frozenset([b".", b".."])
 
