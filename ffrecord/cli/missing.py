@@ -36,7 +36,7 @@ class _End(NamedTuple):
 
 
 def explain(archive: str, index: Index, path: str, options: argparse.Namespace) -> str:
-    """Return the message for a path that does not exist. The options are of ls, cat or extract."""
+    """Return the message for a missing path. `options` come from ls, cat or extract."""
     end = _end(index, to_bytes(path))
     if end is None:
         return os.strerror(errno.ENOENT)
@@ -55,7 +55,7 @@ def _advice(archive: str, index: Index, end: _End, path: str, options: argparse.
         instead = "each file" if options.command == "cat" else "the folder or each file"
         return f"patterns are not expanded, so name {instead}"
     if not end.above and (rest := _below_the_packed_folder(index, end)):
-        return f"names begin below the packed folder: try {rest}"
+        return f"paths start inside the packed folder: try {rest}"
     if similar := _similar(index, end):
         return f"did you mean {similar}?"
     if options.command == "extract" and options.directory == os.curdir and not end.above:
@@ -86,7 +86,10 @@ def _exists(index: Index, path: bytes, start: int = ROOT) -> bool:
 
 
 def _below_the_packed_folder(index: Index, end: _End) -> str | None:
-    """Return the path without the names above it, which are the packed folder's own path."""
+    """Return the path without its first names, if it exists then.
+
+    The user probably added the path of the packed folder itself.
+    """
     for number in range(min(len(end.below), MOST_PARTS)):
         rest = end.below[number:]
         if _exists(index, b"/".join(rest)):

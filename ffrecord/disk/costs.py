@@ -1,7 +1,7 @@
 """Measure the costs of requests and bytes on each disk, from the reads that are made anyway.
 
-A `Meter` belongs to a device and lives as long as the process. Its users report waits for the disk,
-and leave out those in which the program was slow, not the disk.
+A `Meter` belongs to a device and lives as long as the process. Its callers report how long they
+waited for the disk. They leave out waits in which the program was slow, not the disk.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from ffrecord.disk.policy import Costs
 # a mean, short enough to forget the burst that rate limits allow at first (0.1 s of requests).
 HORIZON = 0.05
 
-# Seconds of waiting that show that a disk is slow. Rate limits allow a burst at first.
+# A disk that looks slow counts as slow only after this many seconds of waiting.
 CERTAIN = 2 * HORIZON
-FIRST_READS = 256
+FIRST_READS = 256  # small reads after which a disk is no longer new
 
-# Until large requests are measured: about twice a hard disk or a small cloud volume.
+# Seconds for a byte until large requests are measured. 300 MB/s is about twice the bandwidth of a
+# hard disk or a small cloud volume.
 GUESSED_BYTE = 1 / 300e6
 
-# A disk with slower requests than this may have much more bandwidth than small requests show. The
-# guess is then that a quarter of a small request's time is spent on its bytes.
-SLOW_REQUEST = 40e-6
-SMALL = 32 << 10
+# A disk whose requests take longer than this may have much more bandwidth than small requests show.
+# The guess is then that at most a quarter of a small request's time is spent on its bytes.
+SLOW_REQUEST = 40e-6  # seconds
+SMALL = 32 << 10  # bytes of the longest small request
 GUESSED_SHARE = 1 / 4
 
 FIRST_PIECE = 1 << 20  # the longest piece before the cost of bytes is measured
-FEWEST = 4  # pieces of a sample
-SAMPLES = 8
+FEWEST = 4  # pieces in a sample
+SAMPLES = 8  # latest samples that are kept
 
 
 class Meter:
@@ -60,7 +61,7 @@ class Meter:
         return self._seen < FIRST_READS or self.costs is None
 
     def observe_reads(self, reads: int, size: int, seconds: float) -> None:
-        """Learn from small reads that the disk has answered within some seconds of waiting."""
+        """Learn from small reads that the disk answered while the caller waited for `seconds`."""
         if not size or seconds <= 0:
             return
         self._seen += reads
@@ -74,17 +75,17 @@ class Meter:
         self._slow_for = 0.0 if mean < SLOW_REQUEST else self._slow_for + seconds
 
     def observe_pieces(self, pieces: int, size: int, seconds: float) -> None:
-        """Learn from pieces that the disk has read within some seconds of waiting."""
+        """Learn from pieces that the disk read while the caller waited for `seconds`."""
         waited = self._waited
         waited[0], waited[1], waited[2] = waited[0] + pieces, waited[1] + size, waited[2] + seconds
         if waited[0] < FEWEST or waited[2] < HORIZON:
             return
         each, length = waited[2] / waited[0], waited[1] / waited[0]
         self._waited = [0, 0, 0.0]
-        # Disks with rate limits do both at once, hard disks one after the other: at least a
-        # quarter of the time counts for the bytes.
+        # A hard disk first seeks, then reads the bytes. A disk with rate limits waits for both
+        # limits at once. So at least a quarter of the time counts for the bytes.
         self._samples.append(max(each - self._request, each / 4) / length)
-        # A busy program makes a disk look slow, and a burst makes it look fast: neither counts.
+        # The lower quartile: a busy program makes a disk look slow, a burst makes it look fast.
         self._byte = sorted(self._samples)[len(self._samples) // 4]
         self._request = min(self._request, each)
 

@@ -1,7 +1,8 @@
 """Do the reads of a plan in the fastest way, and in another way if that fails.
 
 Cached reads are copied out of the page cache with one io_submit. Other reads use AIO with O_DIRECT,
-which bypasses the cache. If the kernel refuses a read, ends it short or fails it, the rest is read
+which bypasses the cache. On slow disks, pieces around these reads are read into the page cache
+instead (see `pieces`). If the kernel refuses a read, ends it short or fails it, the rest is read
 with a plain `preadv`; only a failure of that is an error. Without an AIO context all reads are
 plain, after `posix_fadvise` has let the disk start on them.
 
@@ -57,10 +58,10 @@ class Fetch:
         self._queue: AioQueue | None = None
         self._left: Ints | None = None  # the other reads, by AIO or plain; None: all reads
         self._pieces = sources.pieces if mode == "auto" else None
-        self._through_cache: Ints = _NONE  # reads whose pieces come into the page cache
+        self._through_cache: Ints = _NONE  # reads whose pieces the disk reads into the page cache
         self._asked_for = 0, 0  # requests and bytes of those pieces
-        self._looked = 0.0  # when completed reads were last looked for
-        self._delayed = 0.0  # seconds that this thread had waited for a core by then
+        self._looked = 0.0  # time of the last look for completed reads, or of asking for pieces
+        self._delayed = 0.0  # seconds that this thread had waited for a core before
 
     def start(self, *, everything: bool) -> None:
         """Copy the cached reads and start the others: everything at once, or one window."""
@@ -112,7 +113,7 @@ class Fetch:
         yield from self._through()
 
     def _queued(self) -> Iterator[list[int]]:
-        """Yield the reads of the queue. Those not submitted yet may become pieces instead."""
+        """Yield the reads of the queue. Reads not submitted yet may be read as pieces instead."""
         queue = self._queue
         assert queue is not None
         left = None if self._left is None else self._left.tolist()
@@ -168,7 +169,7 @@ class Fetch:
         return hot
 
     def _read_pieces(self, reads: Ints, piece: int) -> None:
-        """Let the disk begin with the pieces of these reads. `_through` reads them later."""
+        """Let the disk begin to read the pieces of these reads. `_through` copies them later."""
         assert self._pieces is not None
         plan, self._through_cache = self._plan, reads
         file = None if plan.file is None else plan.file[reads]

@@ -1,4 +1,4 @@
-"""Memory that this process may fill with data of files: what the kernel and cgroups allow."""
+"""Find out how much memory the kernel and the cgroups leave to this process for file data."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _CACHED = {
 def available(root: str = "/") -> int:
     """Return the bytes that can be taken without swapping. `root` is for tests.
 
-    This is the smallest of the kernel's MemAvailable and the rest of each cgroup's limit, where
-    cached files of the cgroup count as free.
+    This is the smallest of the kernel's MemAvailable and the free memory of each cgroup. Cached
+    files of a cgroup count as free.
     """
     return max(0, min([_of_machine(root), *_of_cgroups(root)]))
 
@@ -38,7 +38,7 @@ def _of_machine(root: str) -> int:
 
 
 def _of_cgroups(root: str) -> Iterator[int]:
-    """Yield the free memory of each cgroup that this process is in, up to the root."""
+    """Yield the free memory of each cgroup with a limit, from this process's own up to the root."""
     for version, path in _groups(root):
         limit_name, usage_name = _FILES[version]
         while True:

@@ -52,7 +52,7 @@ class PageCache:
     """Policy "page cache first" for a set of files: asks the cache, and reads from it.
 
     `use_cachestat` is True if `tells` is True for every file. `in_memory` is True if `is_memory` is
-    True for every file. Any thread may call `has` and `has_each`.
+    True for every file. Any thread may call `has`, `has_each` and `has_exactly`.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class PageCache:
         return np.zeros(n, bool) if everything is None else np.array(everything)
 
     def has_exactly(self, fds: Ints | int, offsets: Ints, lengths: Ints) -> Mask:
-        """Return the same as `has_each`, but ask about every read; False where nobody knows."""
+        """Return the mask of `has_each`, asking about every read; all False without `cachestat`."""
         answers = _cachestat(fds, offsets, lengths) if self.use_cachestat else None
         return np.zeros(len(offsets), bool) if answers is None else np.array(answers, bool)
 

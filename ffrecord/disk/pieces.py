@@ -1,12 +1,12 @@
 """Read whole pieces for misses on slow disks, and let the page cache keep them.
 
-`policy` decides, `costs` measures the disk, `memory` says how much may be filled. This module
-applies the decision to the files of one reader.
+`costs` measures the disk, `memory` says how much memory is available, and `policy` decides. This
+module applies the decision to the files of one reader.
 
 Pieces are kept in the page cache, not in memory of this process. All processes on the machine
-then share them, the kernel can take them back at any time, and cached reads have a fast way
-already. POSIX_FADV_WILLNEED fetches a piece with one request to the disk (measured: 400 pieces of
-768 KiB made 400 requests, and came at 142 of the disk's 150 MB/s).
+then share them, the kernel can free them at any time, and `fetch` already copies cached reads fast.
+POSIX_FADV_WILLNEED fetches a piece with one request to the disk. (Measured: 400 pieces of 768 KiB
+made 400 requests, and came at 142 of the disk's 150 MB/s.)
 
 Any thread may use a `Pieces`: lost counts and repeated advice do no harm.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ffrecord.disk.source import Source
 
 GRANULE = SMALLEST  # pieces are multiples of it
-MEMORY_SECONDS = 1.0  # the available memory is asked for again after this time
+MEMORY_SECONDS = 1.0  # the available memory is looked up again after this time
 STEP = 1 << 20  # bytes of a request in the background
 STEPS_AHEAD = 4  # such requests in flight
 
@@ -42,8 +42,8 @@ class Pieces:
     """Pieces of the files of one reader.
 
     Args:
-        sources: the files. Their disk is that of the first file.
-        limit: bytes that may be kept in memory; None is a share of the available memory.
+        sources: the files. All count as files on the disk of the first one.
+        limit: bytes that may be kept in memory. None: a share of the available memory.
     """
 
     def __init__(self, sources: Sequence[Source], limit: int | None = None) -> None:
@@ -77,7 +77,10 @@ class Pieces:
         return self._memory
 
     def have(self, file: Ints | None, offset: Ints, length: Ints) -> Mask:
-        """Return a mask of the reads whose pieces were requested before. It is a hint."""
+        """Return a mask of the reads whose first and last granules were requested before.
+
+        The mask is a hint: the kernel may have freed these pages.
+        """
         if self._filled is None:
             return np.zeros(len(offset), bool)
         first = 0 if file is None else self._first[file]
@@ -85,9 +88,9 @@ class Pieces:
         return np.asarray(self._filled[begin] & self._filled[end])
 
     def note(self, hits: int, misses: int, *, judged: bool) -> None:
-        """Count reads that were found in memory, and others.
+        """Count reads that were found in memory, and reads that were not.
 
-        With `judged`, the hits tell whether pieces are used again: each read was looked up.
+        `judged`: each read was looked up, so the hits show whether pieces are used again.
         """
         self._hits += hits
         self._misses += misses
@@ -96,10 +99,10 @@ class Pieces:
             self._expected += (hits + misses) * min(1.0, self._bytes / self._size)
 
     def fill(self, file: Ints | None, offset: Ints, length: Ints, piece: int) -> tuple[int, int]:
-        """Let the disk begin with the pieces of these reads, which are in file order.
+        """Let the disk begin to read the pieces of these reads. The reads are in file order.
 
         Returns:
-            The number of pieces, and of their bytes that were not requested before.
+            The number of pieces and of bytes that were not requested before.
         """
         if self._filled is None:
             self._filled = np.zeros(int(self._first[-1]), bool)
@@ -108,7 +111,8 @@ class Pieces:
         for number, begin, end in self._joined(files, offset.tolist(), length.tolist(), piece):
             self._sources[number].will_need(begin, end - begin)
             first = int(self._first[number])
-            # A piece that ends with a read may leave its last granule incomplete.
+            # A range that ends with a read may have only a part of its last granule. The granule
+            # is marked all the same.
             granules = self._filled[first + begin // GRANULE : first + -(-end // GRANULE)]
             new = GRANULE * (len(granules) - int(np.count_nonzero(granules)))
             granules[:] = True
@@ -125,14 +129,14 @@ class Pieces:
         return requests, total
 
     def arrived(self, pieces: int, size: int, seconds: float) -> None:
-        """Learn from pieces that have arrived, unless the background kept the disk busy too."""
+        """Learn from pieces that have arrived, unless the disk also reads in the background."""
         if self._rest_in != os.getpid():
             self.meter.observe_pieces(pieces, size, seconds)
 
     def next_step(self, file: int, offset: int) -> tuple[int, int] | None:
-        """Return the next range of a file that was not requested yet, and mark it as requested.
+        """Return a range that starts with the next unrequested granule, and mark it as requested.
 
-        None at the end of the file, or if pieces are no longer read.
+        Returns None if the rest of the file was requested, or if pieces are no longer read.
         """
         first, last = int(self._first[file]), int(self._first[file + 1])
         if self._filled is None or not self._decision.piece or self._allowed() < self._size:
@@ -150,7 +154,7 @@ class Pieces:
     def _joined(
         self, files: list[int], offsets: list[int], lengths: list[int], piece: int
     ) -> list[tuple[int, int, int]]:
-        """Return file, begin and end of the ranges to read, neighbours joined."""
+        """Return the file, begin and end of each range to read. Adjacent ranges are joined."""
         ranges: list[tuple[int, int, int]] = []
         for file, offset, length in zip(files, offsets, lengths, strict=True):
             begin, end = extent(offset, offset + length, piece, self._sizes[file])
@@ -161,7 +165,7 @@ class Pieces:
         return ranges
 
     def stats(self) -> dict[str, Any]:
-        """Return the decision with its reason, the costs, and what was read."""
+        """Return the decision with its reason, the costs, and the counts of reads and bytes."""
         costs = self.meter.costs
         return {
             "piece": self._decision.piece,

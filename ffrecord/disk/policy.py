@@ -1,9 +1,9 @@
 """Decide how much to read for one miss: the record alone, or the whole piece around it. No I/O.
 
-A disk that does 200 requests a second, of any size, delivers 750 kB in the time that two requests
-of 10 kB take. So a miss on such a disk reads a piece that costs about as much as the request
-itself, and later records come from memory. A miss then costs at most twice the time of reading the
-record alone, even if nothing else of the piece is ever used.
+Take a disk that does 200 requests and 150 MB a second. One request for 750 kB takes at most
+10 ms, as long as two requests for 10 kB. So a miss on such a disk reads a piece whose bytes take at
+most as long as the request itself, and later records come from memory. A miss then takes at most
+about twice as long as reading the record alone, even if nothing else of the piece is ever used.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ LARGEST = 4 << 20
 # A piece must hold at least this many reads. Otherwise joining neighbours (extents.GAP) gains more.
 READS_IN_A_PIECE = 2
 
-# Reads in random order hit pieces as often as the filled part of the files suggests. If that would
-# be this many hits by now, and less than this share of them came, the pattern is another one.
+# If half of the files is in pieces, half of the reads in random order should hit a piece. After
+# JUDGED_AFTER expected hits, pieces are given up if less than LEAST_USE of these hits came.
 JUDGED_AFTER = 64
 LEAST_USE = 1 / 4
 
-# When so much of a file was read, the rest is read in the background, in order.
+# When pieces have this share of all files' bytes, the rest is read in the background, in order.
 MOST_OF_A_FILE = 1 / 2
 
 
@@ -35,7 +35,7 @@ class Costs:
     byte: float
 
     def of(self, requests: int, size: float) -> float:
-        """Return the seconds for so many requests with so many bytes together."""
+        """Return the seconds for a number of requests that have `size` bytes in all."""
         return self.request * requests + self.byte * size
 
 
@@ -43,8 +43,9 @@ class Costs:
 class Pattern:
     """The reads so far.
 
-    `size` is the mean size of a read, `hits` the number of reads that were in memory, `expected`
-    the number that random reads would have had, and `filled` the bytes of all pieces.
+    `size` is the mean size of a read. `hits` is the number of reads that were found in memory, and
+    `expected` the number of hits that reads in random order would have had. `filled` is the number
+    of bytes in all pieces.
     """
 
     size: float
@@ -64,27 +65,27 @@ class Decision:
 
 
 def decide(costs: Costs | None, size: int, memory: int, pattern: Pattern) -> Decision:
-    """Decide for files of `size` bytes together, of which `memory` bytes may be kept in memory."""
+    """Decide for files of `size` bytes in all, if `memory` bytes of files may be in memory."""
     if costs is None:
         return Decision(0, "the disk has not been measured yet")
     piece = _power_of_two(costs.request / costs.byte)
     if piece < max(SMALLEST, READS_IN_A_PIECE * pattern.size):
         worth = human(round(costs.request / costs.byte))
-        return Decision(0, f"a request to this disk costs as little as {worth} of data")
+        return Decision(0, f"a request to this disk takes only as long as reading {worth}")
     if size > memory:
         fits = f"{human(size)} of files do not fit into {human(memory)} of memory"
         return Decision(0, f"the disk is slow, but {fits}")
     if pattern.expected >= JUDGED_AFTER and pattern.hits < LEAST_USE * pattern.expected:
-        return Decision(0, "the disk is slow, but neighbours of records are not requested")
-    why = f"a request to this disk costs as much as {human(piece)} of data"
+        return Decision(0, "the disk is slow, but the neighbours of records read are not requested")
+    why = f"a request to this disk takes at least as long as reading {human(piece)}"
     return Decision(piece, why, rest=pattern.filled >= MOST_OF_A_FILE * size)
 
 
 def extent(begin: int, end: int, piece: int, size: int) -> tuple[int, int]:
     """Return the range to read for a miss of [begin, end) in a file of `size` bytes.
 
-    The range ends with the piece in which the read begins, or with the read. So it is never longer
-    than a piece and the read together.
+    The range starts with the piece in which the read begins. It ends with that piece or with the
+    read, whichever is later. So the range is never longer than a piece and the read together.
     """
     start = begin - begin % piece
     return start, min(max(start + piece, end), size)

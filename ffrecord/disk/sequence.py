@@ -1,9 +1,9 @@
 """Decide how far to read ahead of plain reads that follow one another in a file. No I/O.
 
-The kernel's own readahead is switched off for files that are also read with O_DIRECT. It leaves
-marks on pages: a later cached read that touches a mark starts the next 8 MiB (on this project's
-machines), and so on. Random batches of 10 kB records read 2.1 bytes from the disk for each byte
-they returned; without marks it is 1.1.
+The kernel's own readahead is switched off for files that are also read with O_DIRECT, because it
+leaves marks on pages. A later cached read that touches a mark makes the kernel read the next 8 MiB
+(on this project's machines), which get a mark too. With marks, random batches of 10 kB records read
+2.1 bytes from the disk for each byte they returned; without marks, 1.1.
 
 Readers that take one record after the other still need readahead. `Sequence` provides it through
 POSIX_FADV_WILLNEED, which leaves no marks.
@@ -24,13 +24,13 @@ class Sequence:
     """
 
     def __init__(self) -> None:
-        self._end = -1 - NEAR  # of the last read; nothing continues it yet
+        self._end = -1 - NEAR  # end of the last read; at first, no read continues it
         self._reads = 0
         self._window = SHORTEST
         self._advised = 0  # end of the bytes that were read ahead
 
     def after(self, offset: int, end: int) -> tuple[int, int] | None:
-        """Return the range to read ahead, now that [offset, end) is read; None for nothing."""
+        """Return the range to read ahead while [offset, end) is read; None for no range."""
         near = 0 <= offset - self._end <= NEAR
         self._end = end
         if not near:

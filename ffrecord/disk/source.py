@@ -54,10 +54,10 @@ class Source:
                 self.direct_fd = os.open(again, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
         self._sequence: ReadSequence | None = None
         if self.direct_fd >= 0:
-            # Before the first read: pages that were read earlier keep their marks.
+            # Before the first read, because pages that were read earlier keep their marks.
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
             self._sequence = ReadSequence()
-        self._advice = 0  # bytes of one advice; 0: not known yet
+        self._advice = 0  # most bytes in one call of posix_fadvise; 0: not known yet
 
     def read_into(self, memory: Bytes, offset: int) -> None:
         """Fill `memory` with the bytes from `offset` on, by plain buffered reads."""
@@ -115,7 +115,7 @@ class Source:
                 os.posix_fadvise(self.fd, at, size, os.POSIX_FADV_WILLNEED)
 
     def _read_ahead(self, offset: int, length: int) -> None:
-        """Do the work of the kernel's readahead, where it is off."""
+        """Read ahead as the kernel would, if the kernel's readahead is off."""
         if self._sequence is None:
             return
         if length > ADVICE:
@@ -207,7 +207,7 @@ class SourceSet:
         return len(self.each)
 
     def ask_about_the_cache(self) -> None:
-        """Find out how to ask the page cache. Call it after the headers were read.
+        """Find out how to ask the page cache. Call this after the headers were read.
 
         `pagecache.tells` needs pages that were just read.
         """
@@ -215,7 +215,7 @@ class SourceSet:
         self.cache.in_memory = all(pagecache.is_memory(source.fd) for source in self.each)
 
     def use_pieces(self, limit: int | None) -> None:
-        """Read whole pieces where `policy` decides so, with at most `limit` bytes in memory."""
+        """Let `policy` decide about pieces, unless they cannot help. `limit`: as in `Pieces`."""
         if self.direct and not self.cache.in_memory and limit != 0:
             self.pieces = Pieces(self.each, limit)
 

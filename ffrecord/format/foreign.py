@@ -1,7 +1,7 @@
 """Names of common formats that are not FFRecord's, recognised by their first bytes. No I/O.
 
 A damaged record file must not be taken for another format. Its first four bytes are a checksum, so
-they equal one of these marks about once in 16 million files. And a file is compared with the marks
+they equal one of these marks about once in 5 million files. And a file is compared with the marks
 only after its header turned out to be wrong.
 """
 

@@ -230,7 +230,7 @@ def _adopt(dataset: Indexable, parent: int | None) -> None:
     global _dataset
     _dataset = dataset
     die_with_parent()
-    if parent is not None and os.getppid() != parent:  # it was killed before die_with_parent
+    if parent is not None and os.getppid() != parent:  # the parent ended before
         os._exit(1)
 
 

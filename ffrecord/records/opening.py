@@ -52,7 +52,7 @@ def check_mode(mode: str) -> None:
 
 
 def memory_limit(memory: int | str | None) -> int | None:
-    """Return the bytes that `memory` stands for; None stands for a share of what is available."""
+    """Return `memory` in bytes; None stands for a share of the available memory."""
     if memory is None or memory == 0:
         return memory if memory is None else 0
     return parse_size(memory)

@@ -57,9 +57,9 @@ class FileReader(Closing):
             `"aio"` reads everything with O_DIRECT AIO. `"buffered"` reads through the page cache
             and fills it. `"mmap"` returns views of the mapped file: the fastest for cached data,
             but if a mapped file is truncated, the process is killed.
-        memory: bytes of the page cache that `"auto"` may fill with more than the requested records,
-            as a number or a text such as `"8GB"`. It does so on slow disks, if the files fit.
-            `None` allows half of the available memory, `0` switches it off.
+        memory: largest total size of files for which `"auto"` may read more than the requested
+            records into the page cache, as a number or a text such as `"8GB"`. It does so on slow
+            disks. `None` allows half of the available memory, `0` switches it off.
         on_error: the way iteration treats a damaged record. `"raise"` raises its error. `"skip"`
             skips the record with a `BadRecordWarning` that names it. All other methods always
             raise.
@@ -273,12 +273,13 @@ class FileReader(Closing):
         return iteration.find_damaged(self, range(start, stop))
 
     def stats(self) -> dict[str, Any]:
-        """Return how the disk is read, and why: see docs/python.md, "Slow disks".
+        """Return how the disk is read, and why: see "Read from a slow disk" in the Python guide.
 
         `piece` is the number of bytes that are read for a record that is not in memory; 0 means
         only the record. `why` gives the reason. `request_seconds` and `byte_seconds` are the
         measured costs of the disk. `hits` and `misses` count reads, `piece_bytes` is the size of
-        all pieces. In modes other than `"auto"` the dictionary is empty.
+        all pieces. The dictionary is empty if pieces are never read: in modes other than `"auto"`,
+        with `memory=0`, without O_DIRECT, for files in memory (tmpfs) and for unfinished files.
         """
         pieces = self._table.require_open().pieces
         return {} if pieces is None else pieces.stats()

@@ -43,8 +43,8 @@ FIRST_ROOM = 1024  # records; doubled when it is full
 class UnfinishedFile:
     """Records flushed so far for the file at `path`, until that file is finished.
 
-    `table` has the records found by the last `look`. In a pickled reader it has exactly the records
-    seen before: `seen` is their number, and the CRC-32 of their checksums.
+    `table` has the records found by the last `look`. After unpickling it has exactly the records
+    that the pickled reader had: `seen` is their number, and the CRC-32 of their checksums.
     """
 
     def __init__(

@@ -290,8 +290,8 @@ def test_a_wrong_command_line_shows_the_next_step(
 
 MISSING = "No such file or directory; "
 MISSING_NAMES = [
-    ("ls", "tree/d/b", f"{MISSING}names begin below the packed folder: try d/b"),
-    ("cat", "/some/tree/d/b", f"{MISSING}names begin below the packed folder: try d/b"),
+    ("ls", "tree/d/b", f"{MISSING}paths start inside the packed folder: try d/b"),
+    ("cat", "/some/tree/d/b", f"{MISSING}paths start inside the packed folder: try d/b"),
     ("ls", "D", f"{MISSING}did you mean d?"),
     ("cat", "D/b", f"{MISSING}did you mean d/b?"),
     ("extract", "emtpy", f"{MISSING}did you mean empty?"),

@@ -31,18 +31,18 @@ RANDOM = Pattern(10 * KIB)
 @pytest.mark.parametrize(
     ("costs", "size", "memory", "pattern", "piece", "why"),
     [
-        (HARD_DISK, GIB, 2 * GIB, RANDOM, 512 * KIB, "as much as 524.3 kB"),
-        (CLOUD, GIB, 2 * GIB, RANDOM, 32 * KIB, "as much as 32.8 kB"),
-        (NVME, GIB, 2 * GIB, RANDOM, 0, "as little as 28.6 kB"),
+        (HARD_DISK, GIB, 2 * GIB, RANDOM, 512 * KIB, "at least as long as reading 524.3 kB"),
+        (CLOUD, GIB, 2 * GIB, RANDOM, 32 * KIB, "as long as reading 32.8 kB"),
+        (NVME, GIB, 2 * GIB, RANDOM, 0, "only as long as reading 28.6 kB"),
         (None, GIB, 2 * GIB, RANDOM, 0, "not been measured"),
         (HARD_DISK, 2 * GIB, GIB, RANDOM, 0, "2.1 GB of files do not fit into 1.1 GB"),
-        (HARD_DISK, GIB, GIB, RANDOM, 512 * KIB, "as much as"),
-        (HARD_DISK, GIB, 2 * GIB, Pattern(300 * KIB), 0, "as little as"),
-        (CLOUD, GIB, 2 * GIB, Pattern(20 * KIB), 0, "as little as"),
-        (Costs(1.0, 1e-9), GIB, 2 * GIB, RANDOM, LARGEST, "as much as 4.2 MB"),
+        (HARD_DISK, GIB, GIB, RANDOM, 512 * KIB, "at least as long as"),
+        (HARD_DISK, GIB, 2 * GIB, Pattern(300 * KIB), 0, "only as long as"),
+        (CLOUD, GIB, 2 * GIB, Pattern(20 * KIB), 0, "only as long as"),
+        (Costs(1.0, 1e-9), GIB, 2 * GIB, RANDOM, LARGEST, "at least as long as reading 4.2 MB"),
         (HARD_DISK, GIB, 2 * GIB, replace(RANDOM, expected=100.0), 0, "neighbours"),
-        (HARD_DISK, GIB, 2 * GIB, replace(RANDOM, expected=100.0, hits=30), 512 * KIB, "as much"),
-        (HARD_DISK, GIB, 2 * GIB, replace(RANDOM, expected=JUDGED_AFTER - 1), 512 * KIB, "as much"),
+        (HARD_DISK, GIB, 2 * GIB, replace(RANDOM, expected=100.0, hits=30), 512 * KIB, "least"),
+        (HARD_DISK, GIB, 2 * GIB, replace(RANDOM, expected=JUDGED_AFTER - 1), 512 * KIB, "least"),
     ],
 )  # fmt: skip
 def test_costs_memory_and_pattern_decide(

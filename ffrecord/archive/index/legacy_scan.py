@@ -2,8 +2,8 @@
 
 The original pickles nested OrderedDicts with Python's pickler, so the opcodes of a file always look
 alike: a text, its number in the memo, an integer. numpy finds every byte at which such a group of
-opcodes may begin, and where the group would end. Where one group ends and the next begins, they are
-a run of files. A loop then goes from run to run; only the opcodes of folders are taken one by one.
+opcodes may begin, and where the group would end. Groups that follow each other without a gap are a
+run of files. A loop then goes from run to run; only the opcodes of folders are taken one by one.
 
 The scan raises no errors. It declines every pickle that differs from the original's pickles, even
 if the difference does no harm; `legacy` then interprets that pickle opcode by opcode. So the scan
@@ -28,7 +28,7 @@ ROOT = -1
 """The root in a column of entries. It has no entry of its own."""
 
 BATCH = 1000
-"""Number of items that `pickle` sets at once. No more items of a dictionary are on the stack."""
+"""Items that `pickle` sets at once. The stack never has more items of one dictionary."""
 
 AT_A_TIME = 1 << 18
 """Bytes whose intermediate results are in memory at once."""
@@ -46,9 +46,10 @@ _HEADER = re.compile(
     + _PUT + rb"\)R" + _PUT + rb"?",
     re.DOTALL,
 )  # fmt: skip
-"""Begin of a pickled OrderedDict: protocol, frame, class and the root without its items.
+"""Start of a pickled OrderedDict: protocol, frame, class and the root without its items.
 
-The groups put into the memo: the two names of the class, the class, the root.
+The four groups are the opcodes that put these into the memo: the module's name, the name of the
+class, the class, the root.
 """
 
 
@@ -130,11 +131,11 @@ class _Walk:
         self._pending = 0  # entries in these runs
         self._marks: list[int] = []
         self._is_folder = {ROOT}
-        self._after_frame(2)  # the header includes it; only its size is checked here
+        self._after_frame(2)  # checks only the size: the header includes the frame
         self._begin = header.end()
 
     def run(self) -> None:
-        """Go to the end of the pickle."""
+        """Walk to the end of the pickle."""
         data, marks, at = self.data, self._marks, self._begin
         raw = _Raw(data)
         files = _Files(raw, at)
@@ -205,7 +206,7 @@ class _Walk:
         return at + _PUT_SIZES[data[at]]
 
     def _after_frame(self, at: int) -> int:
-        """Return the place itself, or the place behind the frame's header that begins there."""
+        """Return the place after the frame header at `at`; `at` itself if no frame begins there."""
         if self.data[at] != _FRAME:
             return at
         begin = at + _FRAME_BYTES
@@ -262,7 +263,7 @@ class _Files:
         sizes = _NUMBERS[raw.bytes[names.end]]
         is_file = (sizes > 0) & (names.length <= LONGEST_NAME)
         places, ends = places[is_file], (names.end + sizes)[is_file]
-        is_last = np.ones(len(places), bool)  # of some files that follow each other
+        is_last = np.ones(len(places), bool)  # True for the last file of each run
         is_last[:-1] = ends[:-1] != places[1:]
         last = is_last.nonzero()[0]
         self._places = array("q", places.tobytes())
@@ -306,7 +307,7 @@ class _Raw:
         return found
 
     def names(self, places: Ints) -> _Names:
-        """Return the names that are pushed at some places."""
+        """Return the names that are pushed at these places."""
         opcodes = self.bytes[places]
         sizes, is_text = _NAMES[opcodes], _IS_TEXT[opcodes]
         argument = self.arguments(places, sizes)
@@ -341,7 +342,8 @@ def _texts(raw: _Raw, names: _Names, other_puts: Ints) -> tuple[Ints, Ints]:
     fetched = (~names.is_text).nonzero()[0]
     if not len(fetched):
         return names.text, names.length
-    memo = np.full(len(puts), len(names.text))  # the entry that put each name; none is too large
+    # The entry whose name each put stores. Other puts get a number larger than any entry's.
+    memo = np.full(len(puts), len(names.text))
     memo[np.searchsorted(puts, names.put[in_memo])] = in_memo
     number = names.argument[fetched]
     if number.max() >= len(memo) or (memo[number] >= fetched).any():
@@ -352,7 +354,7 @@ def _texts(raw: _Raw, names: _Names, other_puts: Ints) -> tuple[Ints, Ints]:
 
 
 def _records(raw: _Raw, places: Ints) -> Ints:
-    """Return the record numbers at some places, or 0 for a folder."""
+    """Return the record numbers at these places, with 0 for a folder."""
     places = places + _FRAME_BYTES * (raw.bytes[places] == _FRAME)
     records = raw.arguments(places, _NUMBERS[raw.bytes[places]])
     if records.size and records.max() >= 1 << 31:  # a negative number

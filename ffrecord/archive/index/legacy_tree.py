@@ -1,7 +1,7 @@
 """The tree of the entries that `legacy_scan` found in an index of the original FFRecord.
 
-As in the scan, nothing here raises an error: a wrong name or number returns None, and `legacy` then
-interprets the pickle and finds the right message.
+As in the scan, nothing here raises an error. If a name or number is wrong, `arrange` returns None,
+and `legacy` then interprets the pickle and finds the right message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from ffrecord.format.index import DEEPEST, LONGEST_NAME
 FILE_MODE = stat.S_IFREG | 0o444
 FOLDER_MODE = stat.S_IFDIR | 0o555
 AT_A_TIME = 1 << 13
-"""Number of names that are Python objects at once. Fresh memory costs more than the copies."""
+"""Number of names that are Python objects at once. A small number reuses the same memory, because
+fresh memory costs more than copying the names."""
 
 _NOT_NAMES = frozenset([b".", b".."])
 
@@ -64,7 +65,7 @@ def _levels(entries: Entries) -> npt.NDArray[np.uint16] | None:
         depth[folder] = depth[parent] + 1
     if max(depth.values()) > DEEPEST:
         return None
-    levels = np.zeros(len(entries.parent) + 1, np.uint16)  # of folders; the last is that of ROOT
+    levels = np.zeros(len(entries.parent) + 1, np.uint16)  # of folders; the last is ROOT's
     levels[folders] = list(depth.values())[1:]
     return levels[entries.parent]
 
@@ -73,7 +74,7 @@ def _joined_names(data: bytes, begin: Ints, length: Ints, parent: Ints) -> bytea
     """Return all names end to end; None if names of the same folder are not in order, or equal."""
     joined = bytearray()
     for start in range(0, len(begin), AT_A_TIME):
-        first = max(0, start - 1)  # compared with the first of these
+        first = max(0, start - 1)  # the name before, to compare with
         rows = slice(first, start + AT_A_TIME)
         ends = (begin[rows] + length[rows]).tolist()
         names = [data[a:b] for a, b in zip(begin[rows].tolist(), ends, strict=True)]
