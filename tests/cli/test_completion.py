@@ -29,6 +29,8 @@ OFFERED: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "extract", "-C", "photos", "photos.ffr", "to"): {"top"},
     ("ffrecord", "extract", "photos.ffr", "-C", "pho"): {"photos"},
     ("ffrecord", "info", "photos."): {"photos.ffr"},
+    ("ffrecord", "warm", "photos."): {"photos.ffr"},
+    ("ffrecord", "warm", "photos.ffr", "ca"): {"cats/"},
     ("ffrecord", "mount", "photos.ffr", "ph"): {"photos"},
     ("ffrecord", "ls", "missing.ffr", ""): set(),
     ("ffrecord", "nonsense", ""): set(),
