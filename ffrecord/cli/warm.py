@@ -18,13 +18,12 @@ from ffrecord.archive.names import json_facts, to_bytes
 from ffrecord.archive.walk import records_below
 from ffrecord.cli import datasets
 from ffrecord.cli.common import errors_naming, refuse_datasets, shows_progress
-from ffrecord.disk import memory, warming
+from ffrecord.disk import warming
 from ffrecord.disk.source import SourceSet
 from ffrecord.progress import bar
 from ffrecord.records.opening import paths
 from ffrecord.records.reader import FileReader, table_of
 from ffrecord.terminal import complain, printable
-from ffrecord.text import human
 
 
 def run(options: argparse.Namespace) -> int:
@@ -60,31 +59,19 @@ def _records(archive: Archive, options: argparse.Namespace) -> Ints:
 
 
 def _warm(options: argparse.Namespace, sources: SourceSet, ranges: Sequence[warming.Range]) -> int:
-    size = warming.total(ranges)
-    _warn_if_large(options.file, size)
-    shown = shows_progress(options.no_progress)
+    excess = warming.excess(ranges)
+    if excess is not None:
+        advice = "name a part, such as one folder of a packed folder or one file of a dataset"
+        complain(f"{options.file}: {excess}; {advice}", warning=True)
+    size, shown = warming.total(ranges), shows_progress(options.no_progress)
     with bar(
         shown=shown, total=size, unit="B", unit_scale=True, desc="warming", leave=False
     ) as drawn:
         for count in warming.warm(ranges):
             drawn.update(count)
-    cached = warming.cached(sources, ranges)
     if options.json:
-        facts = {"bytes": size, "cached_bytes": cached}
+        facts = {"bytes": size, "cached_bytes": warming.cached(sources, ranges)}
         print(json.dumps({**json_facts("file", options.file), **facts}, indent=2))
     else:
-        # If the kernel does not tell, everything was in the page cache at least for a moment.
-        some = "" if cached in (None, size) else f"{human(cached or 0)} of "
-        print(printable(f"{options.file}: {some}{human(size)} in the page cache"))
+        print(printable(f"{options.file}: {warming.summary(sources, ranges)}"))
     return 0
-
-
-def _warn_if_large(path: str, size: int) -> None:
-    available = memory.available()
-    if size > available:
-        complain(
-            f"{path}: {human(size)} do not fit into the available memory of {human(available)}, so "
-            "the first bytes will be dropped again; name a part, such as one folder of a packed "
-            "folder or one file of a dataset",
-            warning=True,
-        )

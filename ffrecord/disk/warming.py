@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ffrecord.disk import pagecache
+from ffrecord.disk import memory, pagecache
+from ffrecord.text import human
 
 if TYPE_CHECKING:
     from ffrecord.disk.source import Source, SourceSet
@@ -90,6 +91,27 @@ def cached(sources: SourceSet, ranges: Sequence[Range]) -> int | None:
             return None
         found += size
     return found
+
+
+def summary(sources: SourceSet, ranges: Sequence[Range]) -> str:
+    """Return `1.2 GB in the page cache`, or `0.8 GB of 1.2 GB …` if a part was dropped again.
+
+    If nobody can tell, everything counts: it was in the page cache at least for a moment.
+    """
+    size, found = total(ranges), cached(sources, ranges)
+    some = "" if found is None or found == size else f"{human(found)} of "
+    return f"{some}{human(size)} in the page cache"
+
+
+def excess(ranges: Sequence[Range]) -> str | None:
+    """Return a warning if the ranges do not fit into memory; None if they do."""
+    size, available = total(ranges), memory.available()
+    if size <= available:
+        return None
+    return (
+        f"{human(size)} do not fit into the available memory of {human(available)}, so the first "
+        "bytes will be dropped again"
+    )
 
 
 def _steps(ranges: Iterable[Range]) -> Iterator[Range]:

@@ -35,6 +35,7 @@ OFFERED: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "ls", "missing.ffr", ""): set(),
     ("ffrecord", "nonsense", ""): set(),
     ("ffrecord", "mount", "photos.ffr", "photos", "-o", "allow_r"): {"allow_root"},
+    ("ffrecord", "mount", "-o", "wa"): {"warm"},
     ("ffrecord", "mount", "-o", "ro,no"): {f"ro,{word}" for word in options.offered()
                                           if word.startswith("no")},
     ("ffrecord", "umount", "pho"): {"photos"},  # nothing is mounted, so any folder is offered

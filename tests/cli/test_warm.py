@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from ffrecord import FileReader, PackedFolder, write_dataset
-from ffrecord.cli import warm
 from ffrecord.disk import memory, pagecache, warming
 from ffrecord.records.reader import table_of
 from tests.support import archives, handmade, trees
@@ -197,7 +196,7 @@ def test_a_file_that_is_truncated_meanwhile_is_an_error(
     def shorten(*_args: object) -> None:
         os.truncate(path, 2_000_000)
 
-    monkeypatch.setattr(warm, "_warn_if_large", shorten)
+    monkeypatch.setattr(warming, "excess", shorten)
     done = ffrecord("warm", path)
     assert done.code == 4
     assert "it ends at byte 2000000" in done.error
