@@ -143,5 +143,22 @@ def file_entries(index: Index) -> Ints:
     return found
 
 
+def records_below(index: Index, top: int) -> Ints:
+    """Return the record of a file, or the records of all files below a folder. Not sorted."""
+    if not stat.S_ISDIR(index.mode(top)):
+        return np.array([index.record(top)])
+    below: list[Ints] = []
+    waiting = [top]
+    for folder in waiting:  # the list grows during the loop
+        entries = index.entries(folder)
+        inodes = index.tables.entries["inode"][entries.start : entries.stop].astype(np.int64)
+        records = index.records(inodes)
+        is_file = records != MISSING
+        below.append(records[is_file])
+        others = inodes[~is_file].tolist()
+        waiting += [inode for inode in others if stat.S_ISDIR(index.mode(inode))]
+    return np.concatenate(below)
+
+
 def _joined(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name

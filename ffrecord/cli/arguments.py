@@ -273,6 +273,15 @@ def _verify(parser: argparse.ArgumentParser) -> None:
     _add_no_progress(parser)
 
 
+def _warm(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="PATH",
+        help="record file, packed folder, folder of shards, or dataset")  # fmt: skip
+    parser.add_argument("path", nargs="*", default=[], metavar="NAME",
+        help="files or folders in the packed folder (default: everything)")  # fmt: skip
+    _add_json(parser)
+    _add_no_progress(parser)
+
+
 def _salvage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("broken", metavar="BROKEN",
         help="damaged record file or packed folder, or .NAME.partial of a killed writer",
@@ -363,6 +372,13 @@ COMMANDS = {
             "ffrecord salvage broken.ffr whole.ffr",
             "ffrecord salvage --json broken.ffr again.ffr > lost.json",
         ),
+    ),
+    "warm": Command(
+        "read a file into the page cache, so that later reads need no disk", _warm, (
+            "ffrecord warm train.ffr",
+            "ffrecord warm photos.ffr cats    # only a part of it",
+        ),
+        more_paths="path",
     ),
     "mount": Command(
         "mount a packed folder as a read-only directory", _mount, (

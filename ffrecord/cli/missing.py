@@ -36,7 +36,7 @@ class _End(NamedTuple):
 
 
 def explain(archive: str, index: Index, path: str, options: argparse.Namespace) -> str:
-    """Return the message for a missing path. `options` come from ls, cat or extract."""
+    """Return the message for a missing path. `options` come from ls, cat, extract or warm."""
     end = _end(index, to_bytes(path))
     if end is None:
         return os.strerror(errno.ENOENT)

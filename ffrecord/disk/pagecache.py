@@ -130,6 +130,15 @@ class PageCache:
         return True
 
 
+def cached_bytes(fd: int, offset: int, length: int) -> int | None:
+    """Return how many bytes of a range are in the page cache; None if the kernel refuses."""
+    span, answer = _Two(offset, length), _Five()
+    if syscall(SYS_CACHESTAT, fd, ctypes.addressof(span), ctypes.addressof(answer), 0) < 0:
+        return None
+    pages = int(answer[0])
+    return length if pages >= _pages(offset, length) else min(length, pages * mmap.PAGESIZE)
+
+
 def _cachestat(fds: Ints | int, offsets: Ints, lengths: Ints) -> list[bool] | None:
     """Ask `cachestat` about each read, one system call per read; None if the kernel refuses."""
     span, answer = _Two(), _Five()

@@ -18,8 +18,7 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,14 +27,14 @@ from ffrecord.aliases import Ints, Mask
 from ffrecord.disk import memory
 from ffrecord.disk.costs import meter_of
 from ffrecord.disk.policy import SMALLEST, Decision, Pattern, decide, extent
+from ffrecord.disk.warming import STEP, Range, announced
+from ffrecord.errors import TruncatedError
 
 if TYPE_CHECKING:
     from ffrecord.disk.source import Source
 
 GRANULE = SMALLEST  # pieces are multiples of it
 MEMORY_SECONDS = 1.0  # the available memory is looked up again after this time
-STEP = 1 << 20  # bytes of a request in the background
-STEPS_AHEAD = 4  # such requests in flight
 
 
 class Pieces:
@@ -180,7 +179,13 @@ class Pieces:
 
 def _read_rest(pieces: weakref.ref[Pieces], sources: Sequence[Source]) -> None:
     """Read everything that is missing into the page cache, in order, while `pieces` is in use."""
-    ahead: deque[tuple[Source, int]] = deque()
+    for step in announced(_missing_steps(pieces, sources)):
+        # A reader that needs these bytes reports the error.
+        with contextlib.suppress(OSError, TruncatedError):
+            step.wait()
+
+
+def _missing_steps(pieces: weakref.ref[Pieces], sources: Sequence[Source]) -> Iterator[Range]:
     for file, source in enumerate(sources):
         offset = 0
         while True:
@@ -189,10 +194,5 @@ def _read_rest(pieces: weakref.ref[Pieces], sources: Sequence[Source]) -> None:
             del owner
             if step is None:
                 break
-            source.will_need(step[0], step[1] - step[0])
+            yield Range(source, *step)
             offset = step[1]
-            ahead.append((source, offset - 1))
-            if len(ahead) == STEPS_AHEAD:
-                source_of, last = ahead.popleft()
-                with contextlib.suppress(OSError):  # a reader that needs these bytes reports it
-                    os.pread(source_of.fd, 1, last)  # waits until the step has been read

@@ -114,6 +114,16 @@ class Source:
                 size = min(step, offset + length - at)
                 os.posix_fadvise(self.fd, at, size, os.POSIX_FADV_WILLNEED)
 
+    def wait_for(self, offset: int) -> None:
+        """Wait until the byte at `offset` is in the page cache. Reads nothing ahead."""
+        with self._named_errors(offset):
+            count = len(os.pread(self.fd, 1, offset))
+        self._more_than_none(count, min(offset, self.size()))
+
+    def size(self) -> int:
+        """Return the present size of the file."""
+        return os.fstat(self.fd).st_size
+
     def _read_ahead(self, offset: int, length: int) -> None:
         """Read ahead as the kernel would, if the kernel's readahead is off."""
         if self._sequence is None:

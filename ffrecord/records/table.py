@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from ffrecord.aliases import Bytes, Ints
 from ffrecord.disk.source import SourceSet
+from ffrecord.disk.warming import Range
 from ffrecord.errors import ClosedError, SampleChecksumError, StructureError
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
@@ -88,6 +89,19 @@ class Table(ABC):
             number = records - self.first[file]
         begin, end, stored = self._entries(records, file, number)
         return Batch(sources, file, number, begin, end, stored if self.check else None, self.mode)
+
+    def ranges(self, records: Ints) -> list[Range]:
+        """Return the bytes of records, which are sorted; neighbours are joined."""
+        batch = self.batch(records)
+        rows = (batch.end > batch.begin).nonzero()[0]
+        begin, end = batch.begin[rows], batch.end[rows]
+        file = np.zeros_like(begin) if batch.file is None else batch.file[rows]
+        is_first = np.ones(len(rows), bool)
+        is_first[1:] = (begin[1:] > end[:-1]) | (file[1:] != file[:-1])
+        firsts = is_first.nonzero()[0]
+        lasts = np.append(firsts[1:], len(rows))[: len(firsts)] - 1
+        spans = zip(file[firsts].tolist(), begin[firsts].tolist(), end[lasts].tolist(), strict=True)
+        return [Range(batch.sources[number], start, stop) for number, start, stop in spans]
 
     def read_pieces(
         self, record: int, begin: Ints, end: Ints, stored: record_layout.Checksums | None

@@ -26,7 +26,7 @@ from ffrecord_fuse.mounting import mount as mounting
 from ffrecord_fuse.mounting import mounttable
 from ffrecord_fuse.mounting.lifeline import Caller
 from ffrecord_fuse.mounting.options import Options
-from ffrecord_fuse.serve import report
+from ffrecord_fuse.serve import report, warm
 from ffrecord_fuse.serve.blocks import CheckedContent, DamageError
 from ffrecord_fuse.serve.report import DamageLog
 from ffrecord_fuse.wire import abi
@@ -65,6 +65,8 @@ def prepare(
             if caller is not None:
                 _release_after(caller, mountpoint, log)
             stderr.stop()
+            if options.warm:
+                warm.start(filesystem.archive, log)
             ready()
 
         kind = type("Callbacks", (Callbacks, library.Operations), {})

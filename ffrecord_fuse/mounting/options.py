@@ -41,6 +41,7 @@ class Options:
     kernel: tuple[str, ...] = ()  # names of mount(2) flags, besides those that every mount has
     log: str | None = None
     backend: str = "native"
+    warm: bool = False  # read the archive into the page cache in the background
 
 
 def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
@@ -146,7 +147,7 @@ _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "log": ("FILE", _path),
     "backend": ("|".join(BACKENDS), _choice(BACKENDS)),
 }
-_SWITCHES = ("allow_other", "allow_root")
+_SWITCHES = ("allow_other", "allow_root", "warm")
 
 
 # ---- words of mount(8) -----------------------------------------------------------------------

@@ -123,7 +123,7 @@ def _served(archive: Archive, options: Options, workers: int, log_place: str) ->
     ownership = Ownership(options.uid, options.gid, options.umask, keeper)
     filesystem = Filesystem(archive, ownership, counters.json, log_place)
     content = CheckedContent(archive, options.verify)
-    return Served(filesystem, content, counters, options.spin, options.idle)
+    return Served(filesystem, content, counters, options.spin, options.idle, options.warm)
 
 
 def _logged(log: Log, what: str, mountpoint: str, run: Run) -> Run:

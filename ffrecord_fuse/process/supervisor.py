@@ -33,6 +33,7 @@ from ffrecord_fuse.mounting.lifeline import Caller
 from ffrecord_fuse.mounting.mount import is_unmounted, unmount
 from ffrecord_fuse.mounting.mounttable import connection_at
 from ffrecord_fuse.process.events import Events
+from ffrecord_fuse.serve import warm
 from ffrecord_fuse.serve.blocks import CheckedContent
 from ffrecord_fuse.serve.inbox import DEFAULT_SPIN, Idling
 from ffrecord_fuse.serve.report import RESTARTS, Counters
@@ -63,6 +64,7 @@ class Served:
     counters: Counters
     spin: int | None = None
     idle: str | None = None
+    warm: bool = False
 
 
 @dataclass(slots=True)
@@ -227,6 +229,9 @@ class Supervisor:
             gc.freeze()
             gc.set_threshold(GARBAGE)
             served = self._served
+            # In one worker, not in the supervisor: a process that forks must have no threads.
+            if served.warm and not worker.number:
+                warm.start(served.filesystem.archive, self._log)
             # The session is not closed: that would wait for a disk that may never answer.
             spin = DEFAULT_SPIN if served.spin is None else served.spin
             Session(

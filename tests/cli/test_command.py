@@ -43,6 +43,8 @@ PRINTING = [
     "ffrecord verify --json a.ffr",
     "ffrecord verify damaged.ffr",
     "ffrecord salvage r.ffr {}",
+    "ffrecord warm a.ffr d",
+    "ffrecord warm --json r.ffr",
     "ffrecord completion bash",
     "ffrecord completion fish",
 ]

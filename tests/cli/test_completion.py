@@ -29,10 +29,13 @@ OFFERED: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "extract", "-C", "photos", "photos.ffr", "to"): {"top"},
     ("ffrecord", "extract", "photos.ffr", "-C", "pho"): {"photos"},
     ("ffrecord", "info", "photos."): {"photos.ffr"},
+    ("ffrecord", "warm", "photos."): {"photos.ffr"},
+    ("ffrecord", "warm", "photos.ffr", "ca"): {"cats/"},
     ("ffrecord", "mount", "photos.ffr", "ph"): {"photos"},
     ("ffrecord", "ls", "missing.ffr", ""): set(),
     ("ffrecord", "nonsense", ""): set(),
     ("ffrecord", "mount", "photos.ffr", "photos", "-o", "allow_r"): {"allow_root"},
+    ("ffrecord", "mount", "-o", "wa"): {"warm"},
     ("ffrecord", "mount", "-o", "ro,no"): {f"ro,{word}" for word in options.offered()
                                           if word.startswith("no")},
     ("ffrecord", "umount", "pho"): {"photos"},  # nothing is mounted, so any folder is offered

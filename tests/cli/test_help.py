@@ -190,11 +190,11 @@ def test_the_choices_of_the_command_line_match_the_modules() -> None:
 
 @pytest.mark.parametrize("option", ["--no-progress", "--json", "--force"])
 def test_similar_commands_have_the_same_options(option: str) -> None:
-    long = {"pack", "extract", "convert", "verify", "salvage"}
+    long = {"pack", "extract", "convert", "verify", "salvage", "warm"}
     due = {
         "--no-progress": long,
         "--json": {*long, "info", "ls"},
-        "--force": long - {"verify"},
+        "--force": long - {"verify", "warm"},
     }[option]
     (commands,) = (a for a in make_parser()._actions if a.dest == "command")
     assert commands.choices is not None

@@ -193,11 +193,13 @@ def test_an_interrupted_extract_leaves_whole_files_only(
     assert any(0 < len(left) < len(every) for _, _, _, left in results)
 
 
-def test_an_interrupted_verify_reports_the_interrupt(
-    sample: Path, tmp_path: Path, growth: float
+@pytest.mark.parametrize("words", [["verify"], ["warm"], ["warm", "a"]], ids=" ".join)
+def test_an_interrupted_reader_reports_the_interrupt(
+    words: list[str], sample: Path, tmp_path: Path, growth: float
 ) -> None:
+    command, *names = words
     for moment, _, _, left in interrupt_often(
-        tmp_path / "p", growth, "verify", sample / "tree.ffr"
+        tmp_path / "p", growth, command, sample / "tree.ffr", *names
     ):
         assert left == [], moment
 

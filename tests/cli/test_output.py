@@ -308,7 +308,7 @@ def test_only_a_terminal_has_colours_and_progress(
     assert run("info", tmp_path / "missing")[2].startswith("ffrecord: ")
 
 
-@pytest.mark.parametrize("command", ["pack", "extract", "verify", "salvage"])
+@pytest.mark.parametrize("command", ["pack", "extract", "verify", "salvage", "warm"])
 def test_progress_is_shown_on_a_terminal_only(
     command: str, run: Run, archive: Path, tree: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -318,6 +318,7 @@ def test_progress_is_shown_on_a_terminal_only(
         "extract": [archive, "-C", tmp_path / "{}"],
         "verify": [archive],
         "salvage": [archive, tmp_path / "{}.ffr"],
+        "warm": [archive],
     }
     assert run(command, *(str(word).format("x") for word in words[command]))[2] == ""
     for number, options in enumerate([[], ["--no-progress"]]):
@@ -342,6 +343,7 @@ def test_the_page_on_json_has_every_key(
         ["convert", records, tmp_path / "r.bag"],
         ["salvage", records, tmp_path / "s.ffr"],
         ["verify", archive],
+        ["warm", archive],
         *(["info", path] for path in (archive, records, tmp_path / "set")),
         ["info", "--system", tmp_path],
         ["ls", archive, "d"],

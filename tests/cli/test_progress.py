@@ -66,5 +66,6 @@ def _work(top: str, packed: str) -> None:
     convert(packed, f"{top}/again")
     write_dataset(f"{top}/dataset", [{"number": 1}], progress=False)
     assert main(["verify", packed]) == 0
+    assert main(["warm", packed]) == 0
     assert main(["extract", packed, "-C", f"{top}/extracted"]) == 0
     assert main(["salvage", packed, f"{top}/salvaged.ffr"]) == 0

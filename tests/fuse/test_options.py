@@ -31,6 +31,8 @@ def test_an_empty_string_gives_the_defaults() -> None:
     [
         ("allow_other", Options(allow_other=True)),
         ("allow_root", Options(allow_root=True)),
+        ("warm", Options(warm=True)),
+        ("warm,verify=off", Options(warm=True, verify="off")),
         ("uid=0", Options(uid=0)),
         ("uid=1000,gid=100", Options(uid=1000, gid=100)),
         ("uid=4294967294", Options(uid=4294967294)),
@@ -136,7 +138,7 @@ def test_a_missing_value_is_reported(name: str, equals: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["allow_other", "allow_root", "noexec", "exec", "ro", "rw", "nofail"]
+    "name", ["allow_other", "allow_root", "warm", "noexec", "exec", "ro", "rw", "nofail"]
 )
 def test_a_switch_with_a_value_is_refused(name: str) -> None:
     with pytest.raises(OptionError, match=f"^{name} takes no value; write {name} alone"):
@@ -220,11 +222,13 @@ def test_any_text_is_parsed_or_is_an_option_error(text: str) -> None:
         kernel=st.permutations(["noexec", "noatime", "nodev"]).map(tuple),
         log=paths,
         backend=st.sampled_from(BACKENDS),
+        warm=st.booleans(),
     )
 )
 def test_options_written_out_parse_to_themselves(options: Options) -> None:
     words = [f"umask={options.umask:o}", *options.kernel]
     words += ["allow_other"] if options.allow_other else []
+    words += ["warm"] if options.warm else []
     for name in ("uid", "gid", "verify", "workers", "spin", "idle", "log", "backend"):
         words.append(f"{name}={escape(str(getattr(options, name)))}")
     assert parse(",".join(words)) == options

@@ -1,0 +1,124 @@
+"""Read ranges of files into the page cache in order, with several steps in flight.
+
+`ffrecord warm`, the mount's option `warm` and the background reads of `pieces` share this loop. It
+uses no memory of its own: POSIX_FADV_WILLNEED starts the disk, and reading one byte at the end of
+a step waits for that step. Checksums are not compared.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ffrecord.disk import memory, pagecache
+from ffrecord.text import human
+
+if TYPE_CHECKING:
+    from ffrecord.disk.source import Source, SourceSet
+
+STEP = 1 << 20  # bytes of the longest step
+BYTES_AHEAD = 4 * STEP  # in flight
+MOST_AHEAD = 64  # steps in flight, if they are short
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes of an open file, from `begin` up to `end`."""
+
+    source: Source
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+    def wait(self) -> None:
+        """Wait until the disk has read the last byte."""
+        self.source.wait_for(self.end - 1)
+
+
+def whole_files(sources: SourceSet) -> list[Range]:
+    """Return one range for each file that is not empty, with the size that it has now."""
+    ranges = [Range(source, 0, source.size()) for source in sources.each]
+    return [each for each in ranges if each.size]
+
+
+def total(ranges: Iterable[Range]) -> int:
+    """Return the bytes of all ranges."""
+    return sum(each.size for each in ranges)
+
+
+def warm(ranges: Iterable[Range]) -> Iterator[int]:
+    """Read ranges into the page cache; yield the bytes of each step that has arrived.
+
+    Raises:
+        TruncatedError: A file has become shorter than a range of it.
+        ReadFailedError: The disk cannot read a step.
+    """
+    for step in announced(_steps(ranges)):
+        step.wait()
+        yield step.size
+
+
+def announced(steps: Iterable[Range]) -> Iterator[Range]:
+    """Let the disk begin with steps ahead of time; yield each step when the caller should wait.
+
+    The disk is busy with later steps while the caller waits for one.
+    """
+    ahead: deque[Range] = deque()
+    in_flight = 0
+    for step in steps:
+        step.source.will_need(step.begin, step.size)
+        ahead.append(step)
+        in_flight += step.size
+        while in_flight >= BYTES_AHEAD or len(ahead) >= MOST_AHEAD:
+            in_flight -= ahead[0].size
+            yield ahead.popleft()
+    yield from ahead
+
+
+def cached(sources: SourceSet, ranges: Sequence[Range]) -> int | None:
+    """Return the bytes of these ranges that are in the page cache; None if nobody can tell."""
+    if not sources.cache.use_cachestat:
+        return None
+    found = 0
+    for each in ranges:
+        size = pagecache.cached_bytes(each.source.fd, each.begin, each.size)
+        if size is None:
+            return None
+        found += size
+    return found
+
+
+def summary(sources: SourceSet, ranges: Sequence[Range]) -> str:
+    """Return `1.2 GB in the page cache`, or `0.8 GB of 1.2 GB …` if a part was dropped again.
+
+    If nobody can tell, everything counts: it was in the page cache at least for a moment.
+    """
+    size, found = total(ranges), cached(sources, ranges)
+    some = "" if found is None or found == size else f"{human(found)} of "
+    return f"{some}{human(size)} in the page cache"
+
+
+def excess(ranges: Sequence[Range]) -> str | None:
+    """Return a warning if the ranges do not fit into memory; None if they do."""
+    size, available = total(ranges), memory.available()
+    if size <= available:
+        return None
+    return (
+        f"{human(size)} do not fit into the available memory of {human(available)}, so the first "
+        "bytes will be dropped again"
+    )
+
+
+def _steps(ranges: Iterable[Range]) -> Iterator[Range]:
+    """Cut ranges at multiples of STEP."""
+    for each in ranges:
+        begin = each.begin
+        while begin < each.end:
+            end = min(each.end, (begin // STEP + 1) * STEP)
+            yield Range(each.source, begin, end)
+            begin = end
