@@ -60,7 +60,8 @@ class Fetch:
         self._pieces = sources.pieces if mode == "auto" else None
         self._through_cache: Ints = _NONE  # reads whose pieces the disk reads into the page cache
         self._asked_for = 0, 0  # requests and bytes of those pieces
-        self._looked = 0.0  # time of the last look for completed reads, or of asking for pieces
+        self._asked_at = 0.0  # time of asking for those pieces
+        self._looked = 0.0  # time of the last look for completed reads
         self._delayed = 0.0  # seconds that this thread had waited for a core before
 
     def start(self, *, everything: bool) -> None:
@@ -173,7 +174,7 @@ class Fetch:
         assert self._pieces is not None
         plan, self._through_cache = self._plan, reads
         file = None if plan.file is None else plan.file[reads]
-        self._looked = time.perf_counter()
+        self._asked_at = time.perf_counter()
         self._asked_for = self._pieces.fill(file, plan.offset[reads], plan.need[reads], piece)
 
     def _through(self) -> Iterator[list[int]]:
@@ -184,7 +185,7 @@ class Fetch:
             self._copy(fds, reads)
             yield reads.tolist()
         if self._pieces is not None and len(self._through_cache):
-            self._pieces.arrived(*self._asked_for, time.perf_counter() - self._looked)
+            self._pieces.arrived(*self._asked_for, time.perf_counter() - self._asked_at)
 
     def _copy(self, fds: Ints | int, reads: Ints) -> None:
         """Read through the page cache, and wait for pages that are still on their way."""

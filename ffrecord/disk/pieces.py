@@ -110,26 +110,48 @@ class Pieces:
         for number, begin, end in self._joined(files, offset.tolist(), length.tolist(), piece):
             self._sources[number].will_need(begin, end - begin)
             first = int(self._first[number])
-            # A range that ends with a read may have only a part of its last granule. The granule
-            # is marked all the same.
-            granules = self._filled[first + begin // GRANULE : first + -(-end // GRANULE)]
-            new = GRANULE * (len(granules) - int(np.count_nonzero(granules)))
-            granules[:] = True
+            # A range that ends with a read may have only a part of its last granule.
+            last = -(-end // GRANULE) if end == self._sizes[number] else end // GRANULE
+            new = self._mark(first + begin // GRANULE, first + last)
             requests += -(-new // piece)
             total += new
         self._bytes += total
-        if self._decision.rest and self._rest_in != os.getpid():
-            self._rest_in = os.getpid()  # a forked child has no threads of its parent
-            work = _read_rest, (weakref.ref(self), tuple(self._sources))
-            with contextlib.suppress(RuntimeError):  # no thread available: misses read the rest
-                threading.Thread(
-                    target=work[0], args=work[1], name="ffrecord-rest", daemon=True
-                ).start()
+        if self._decision.rest and not self._reads_rest:
+            self._start_rest()
         return requests, total
 
+    def _mark(self, begin: int, end: int) -> int:
+        """Mark granules as requested, and return the bytes of those that were not marked yet."""
+        assert self._filled is not None
+        granules = self._filled[begin:end]
+        new = GRANULE * (len(granules) - int(np.count_nonzero(granules)))
+        granules[:] = True
+        return new
+
+    @property
+    def _reads_rest(self) -> bool:
+        return self._rest_in == os.getpid()  # a forked child has no threads of its parent
+
+    def _start_rest(self) -> None:
+        """Read the rest in a thread. If no thread can be started, misses read it."""
+        arguments = weakref.ref(self), tuple(self._sources)
+        thread = threading.Thread(target=_read_rest, args=arguments, daemon=True)
+        self._rest_in = os.getpid()
+        try:
+            thread.start()
+        except RuntimeError:
+            self.rest_ended()
+
+    def rest_ended(self) -> None:
+        """Note that no thread reads the rest any more. It may be started again."""
+        self._rest_in = 0
+
     def arrived(self, pieces: int, size: int, seconds: float) -> None:
-        """Learn from pieces that have arrived, unless the disk also reads in the background."""
-        if self._rest_in != os.getpid():
+        """Learn from pieces that have arrived, unless the disk also reads in the background.
+
+        Pieces that were requested before say nothing: nobody knows how much of them was missing.
+        """
+        if size and not self._reads_rest:
             self.meter.observe_pieces(pieces, size, seconds)
 
     def next_step(self, file: int, offset: int) -> tuple[int, int] | None:
@@ -145,10 +167,8 @@ class Pieces:
             return None
         begin = offset // GRANULE + int(missing.argmax())
         count = min(STEP // GRANULE, last - first - begin)
-        self._filled[first + begin : first + begin + count] = True
-        end = min((begin + count) * GRANULE, self._sizes[file])
-        self._bytes += end - begin * GRANULE
-        return begin * GRANULE, end
+        self._bytes += self._mark(first + begin, first + begin + count)
+        return begin * GRANULE, min((begin + count) * GRANULE, self._sizes[file])
 
     def _joined(
         self, files: list[int], offsets: list[int], lengths: list[int], piece: int
@@ -183,6 +203,9 @@ def _read_rest(pieces: weakref.ref[Pieces], sources: Sequence[Source]) -> None:
         # A reader that needs these bytes reports the error.
         with contextlib.suppress(OSError, TruncatedError):
             step.wait()
+    owner = pieces()
+    if owner is not None:
+        owner.rest_ended()
 
 
 def _missing_steps(pieces: weakref.ref[Pieces], sources: Sequence[Source]) -> Iterator[Range]:

@@ -101,7 +101,9 @@ class FileReader(Closing):
         if self.unfinished:
             from ffrecord.records.unfinished import UnfinishedFile  # needed by few readers
 
-            self._growing = UnfinishedFile(self.fnames[0], self.mode, self.check_data, seen)
+            self._growing = UnfinishedFile(
+                self.fnames[0], self.mode, self.check_data, seen, self.memory
+            )
             self._show(self._growing)
         else:
             self._table = opening.open_files(self.fnames, self.mode, self.check_data, self.memory)

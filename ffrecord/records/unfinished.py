@@ -48,14 +48,16 @@ class UnfinishedFile:
     """
 
     def __init__(
-        self, path: str, mode: str, check: bool, seen: tuple[int, int] | None = None
-    ) -> None:
+        self, path: str, mode: str, check: bool, seen: tuple[int, int] | None = None,
+        memory: int | None = None,
+    ) -> None:  # fmt: skip
         self._shown = path
         self._target = os.path.realpath(path)  # writers go through symlinks too
         self._partial = partial_path(self._target)
         self._journal = journal_path(self._partial)
         self._mode = mode
         self._check = check
+        self._memory = memory
         self._attempt: _Attempt | None = None
         self._before: State | None = None  # state of the target while the writer was running
         # The last target compared, and the number of records it was compared with.
@@ -231,7 +233,7 @@ class UnfinishedFile:
         return table
 
     def _open_target(self) -> KeptTable:
-        return open_files([self._target], self._mode, self._check)
+        return open_files([self._target], self._mode, self._check, self._memory)
 
     def _finish(self, table: KeptTable) -> KeptTable:
         self._finished, self._attempt = table, None

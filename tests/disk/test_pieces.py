@@ -167,6 +167,33 @@ def test_a_slow_disk_is_noticed_within_the_first_batch(
         assert pieces.stats()["piece_bytes"] > 0
 
 
+def test_bytes_of_the_background_are_counted_once(stored: Path) -> None:
+    sources = SourceSet([str(stored)], direct=True)
+    pieces, size = Pieces(sources.each, limit=1 << 40), os.path.getsize(stored)
+    pieces.meter = slow_meter()
+    piece = pieces.size_for(SIZE)
+    for begin in range(0, size - SIZE, 3 * piece):
+        pieces.fill(None, np.array([begin]), np.array([SIZE]), piece)
+    offset = 0
+    while (step := pieces.next_step(0, offset)) is not None:
+        assert offset <= step[0] < step[1] <= size
+        offset = step[1]
+    assert pieces.stats()["piece_bytes"] == -(-size // GRANULE) * GRANULE
+    assert pieces.have(None, np.array([0, size - SIZE]), np.array([SIZE, SIZE])).all()
+
+
+def test_pieces_that_were_requested_before_are_not_measured(stored: Path) -> None:
+    pieces = Pieces(SourceSet([str(stored)], direct=True).each)
+    pieces.meter = slow_meter()
+    before = pieces.meter.costs
+    for _ in range(20):
+        pieces.arrived(0, 0, 1.0)
+    pieces.arrived(12, 12 << 20, 12 * SLOW)
+    assert before is not None
+    assert pieces.meter.costs is not None
+    assert pieces.meter.costs.byte < before.byte
+
+
 def test_no_pieces_are_read_where_they_are_switched_off(stored: Path) -> None:
     sources = SourceSet([str(stored)], direct=True)
     sources.use_pieces(0)
@@ -197,12 +224,13 @@ def test_stats_say_what_was_decided_and_why(stored: Path) -> None:
         pieces_of(reader)
         reader.read(range(0, COUNT, 30))
         assert reader.stats()["piece"] >= 1 << 19
-        assert "a request to this disk costs as much as" in reader.stats()["why"]
+        assert "takes at least as long as reading" in reader.stats()["why"]
     with FileReader(stored, memory=1 << 20) as reader:
         reader.read(range(0, COUNT, 30))
         assert reader.stats()["piece"] == 0
         assert "do not fit into 1.0 MB of memory" in reader.stats()["why"]
-    for options in ({"memory": 0}, {"mode": "aio"}, {"mode": "mmap"}):
+    others = ({"memory": 0}, {"memory": 0, "unfinished": True}, {"mode": "aio"}, {"mode": "mmap"})
+    for options in others:
         with FileReader(stored, **options) as reader:
             reader.read([1, 2, 3])
             assert reader.stats() == {}
