@@ -120,6 +120,14 @@ class Source:
             count = len(os.pread(self.fd, 1, offset))
         self._more_than_none(count, min(offset, self.size()))
 
+    def read_through(self, offset: int, length: int) -> None:
+        """Read bytes into the page cache by plain reads, and drop them. Reads nothing ahead."""
+        memory, end = memoryview(bytearray(min(length, ADVICE))), offset + length
+        while offset < end:
+            with self._named_errors(offset):
+                count = os.preadv(self.fd, [memory[: end - offset]], offset)
+            offset += self._more_than_none(count, offset)
+
     def size(self) -> int:
         """Return the present size of the file."""
         return os.fstat(self.fd).st_size

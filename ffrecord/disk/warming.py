@@ -3,6 +3,11 @@
 `ffrecord warm`, the mount's option `warm` and the background reads of `pieces` share this loop. It
 uses no memory of its own: POSIX_FADV_WILLNEED starts the disk, and reading one byte at the end of
 a step waits for that step. Checksums are not compared.
+
+A file system may ignore advice, so `warm` asks about each step, and reads an incomplete one. After
+the last step it asks again, because pages of complete steps go missing: on 6.18, 8 to 134 single
+pages of 195,000 in 10 of 132 runs, without reclaim. 60 runs of plain reads lost none. The cause is
+not known.
 """
 
 from __future__ import annotations
@@ -51,7 +56,7 @@ def total(ranges: Iterable[Range]) -> int:
     return sum(each.size for each in ranges)
 
 
-def warm(ranges: Iterable[Range]) -> Iterator[int]:
+def warm(ranges: Sequence[Range]) -> Iterator[int]:
     """Read ranges into the page cache; yield the bytes of each step that has arrived.
 
     Raises:
@@ -60,7 +65,21 @@ def warm(ranges: Iterable[Range]) -> Iterator[int]:
     """
     for step in announced(_steps(ranges)):
         step.wait()
+        # If nobody can tell, this only copies pages that are cached already.
+        if pagecache.cached_bytes(step.source.fd, step.begin, step.size) != step.size:
+            step.source.read_through(step.begin, step.size)
         yield step.size
+    _complete(ranges)
+
+
+def _complete(ranges: Sequence[Range]) -> None:
+    """Read pages that have gone missing, unless they had to go because memory is short."""
+    if total(ranges) > memory.available():
+        return
+    for step in _steps(ranges):
+        found = pagecache.cached_bytes(step.source.fd, step.begin, step.size)
+        if found and found < step.size:  # 0 and None: probably nobody can tell
+            step.source.read_through(step.begin, step.size)
 
 
 def announced(steps: Iterable[Range]) -> Iterator[Range]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -10,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ffrecord import FileReader, PackedFolder, write_dataset
+from ffrecord import FileReader, PackedFolder, ReadFailedError, write_dataset
 from ffrecord.disk import memory, pagecache, warming
+from ffrecord.disk.source import Source
 from ffrecord.records.reader import table_of
 from tests.support import archives, handmade, trees
 from tests.support.commands import SYSTEM, Command
@@ -133,6 +135,28 @@ def test_neighbours_are_one_range(photos: Path) -> None:
         (whole,) = table.ranges(np.array(records))
         assert whole.size == sum(SIZE + i for i in range(CATS))
         assert len(table.ranges(np.array(sorted({first, records[5], records[9]})))) == 3
+
+
+def test_advice_that_is_ignored_does_not_matter(
+    photos: Path, ffrecord: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = photos / "photos.ffr"
+    cold(archive)
+    monkeypatch.setattr(Source, "will_need", lambda *_args: None)
+    assert ffrecord("warm", archive).code == 0
+    assert is_cached(archive)
+
+
+def test_a_disk_that_fails_is_an_error(
+    photos: Path, ffrecord: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_fd: int, _size: int, _offset: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", fail)
+    done = ffrecord("warm", photos / "photos.ffr")
+    assert done.code == ReadFailedError.exit_code
+    assert done.error.startswith(f"ffrecord: {photos}/photos.ffr: ")
 
 
 def test_what_was_dropped_meanwhile_is_not_claimed(
