@@ -58,7 +58,11 @@ class Meter:
     @property
     def is_new(self) -> bool:
         """True while little is known about the disk, so that little should be in flight."""
-        return self._seen < FIRST_READS or self.costs is None
+        return self._seen < FIRST_READS or 0 < self._slow_for < CERTAIN
+
+    def skip_reads(self, reads: int) -> None:
+        """Count reads whose waiting time says nothing about the disk."""
+        self._seen += reads
 
     def observe_reads(self, reads: int, size: int, seconds: float) -> None:
         """Learn from small reads that the disk answered while the caller waited for `seconds`."""
@@ -72,7 +76,7 @@ class Meter:
         if not self._samples and length <= SMALL and mean > SLOW_REQUEST:
             self._byte = min(self._byte, GUESSED_SHARE * mean / length)
         self._request = max(mean - self._byte * length, mean / 2)
-        self._slow_for = 0.0 if mean < SLOW_REQUEST else self._slow_for + seconds
+        self._slow_for = 0.0 if self._request < SLOW_REQUEST else self._slow_for + seconds
 
     def observe_pieces(self, pieces: int, size: int, seconds: float) -> None:
         """Learn from pieces that the disk read while the caller waited for `seconds`."""

@@ -213,6 +213,7 @@ class Fetch:
             # processes had the cores, or other threads the interpreter (5 ms at a time).
             delayed, self._delayed = self._delayed, _delayed()
             if seconds - (self._delayed - delayed) < LONG_WAIT:
+                self._pieces.meter.skip_reads(landed)
                 return
         self._pieces.meter.observe_reads(landed, round(landed * length), seconds)
 

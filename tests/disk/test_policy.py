@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffrecord.disk.costs import Meter
+from ffrecord.disk.costs import FIRST_READS, Meter
 from ffrecord.disk.policy import (
     JUDGED_AFTER,
     LARGEST,
@@ -149,4 +149,13 @@ def test_an_unmeasured_disk_has_no_costs() -> None:
     meter = Meter()
     assert meter.costs is None
     meter.observe_reads(0, 0, 1.0)
+    assert meter.costs is None
+
+
+def test_a_disk_is_new_only_for_its_first_reads_even_if_nothing_was_measured() -> None:
+    meter = Meter()
+    meter.skip_reads(FIRST_READS - 1)
+    assert meter.is_new
+    meter.skip_reads(1)
+    assert not meter.is_new
     assert meter.costs is None
