@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from ffrecord.disk.policy import Costs
+from ffrecord.disk.policy import READS_IN_A_PIECE, Costs
 
 # Seconds of reading after which an observation has lost two thirds of its weight. Long enough for
 # a mean, short enough to forget the burst that rate limits allow at first (0.1 s of requests).
@@ -76,7 +76,9 @@ class Meter:
         if not self._samples and length <= SMALL and mean > SLOW_REQUEST:
             self._byte = min(self._byte, GUESSED_SHARE * mean / length)
         self._request = max(mean - self._byte * length, mean / 2)
-        self._slow_for = 0.0 if self._request < SLOW_REQUEST else self._slow_for + seconds
+        # For long reads, a disk is slow only if pieces of several of them would pay.
+        slow = max(SLOW_REQUEST, READS_IN_A_PIECE * self._byte * length)
+        self._slow_for = 0.0 if self._request < slow else self._slow_for + seconds
 
     def observe_pieces(self, pieces: int, size: int, seconds: float) -> None:
         """Learn from pieces that the disk read while the caller waited for `seconds`."""
