@@ -6,6 +6,7 @@ waited for the disk. They leave out waits in which the program was slow, not the
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
 
@@ -94,6 +95,14 @@ class Meter:
         # The lower quartile: a busy program makes a disk look slow, a burst makes it look fast.
         self._byte = sorted(self._samples)[len(self._samples) // 4]
         self._request = min(self._request, each)
+
+
+def seconds_without_core() -> float:
+    """Return the seconds that this thread was ready to run but had no core; 0 if unknown."""
+    path = "/proc/thread-self/schedstat"
+    with contextlib.suppress(OSError, ValueError, IndexError), open(path, "rb") as file:
+        return int(file.read().split()[1]) / 1e9
+    return 0.0
 
 
 _meters: dict[int, Meter] = {}
