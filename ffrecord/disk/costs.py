@@ -12,8 +12,8 @@ from collections import deque
 
 from ffrecord.disk.policy import READS_IN_A_PIECE, Costs
 
-# Seconds of reading after which an observation has lost two thirds of its weight. Rate limits answer
-# in waves of up to 0.1 s, so a shorter mean would follow the waves.
+# Seconds of reading after which an observation has lost two thirds of its weight. Rate limits
+# answer in waves of up to 0.1 s, so a shorter mean would follow the waves.
 HORIZON = 0.15
 
 # A disk that looks slow counts as slow only after this many seconds of waiting, because rate limits
