@@ -151,6 +151,34 @@ class ReadFailedError(_SystemCallError, FFRecordError):
         return f"{self.filename}: reading {name}at byte {self.offset} failed: {self.strerror}"
 
 
+class RemoteError(ReadFailedError):
+    """A file could not be read over the network, after all attempts that were worth making."""
+
+    exit_code = 37
+
+    def __init__(
+        self, url: str, what: str, span: tuple[int, int] | None, status: int | None, attempts: int
+    ) -> None:
+        super().__init__(url, errno.EIO, 0 if span is None else max(0, span[0]))
+        self.what = what
+        self.span = span
+        """Bytes that were asked for: begin and end, or -n and 0 for the last n; None for a list."""
+        self.status = status
+        """Status of HTTP in the last answer; None if there was no answer."""
+        self.attempts = attempts
+
+    def __str__(self) -> str:
+        if self.span is None:
+            part = "it"
+        elif self.span[0] < 0:
+            part = f"its last {-self.span[0]} bytes"
+        else:
+            part = f"bytes {self.span[0]} to {self.span[1] - 1}"
+        name = "" if self.name is None else f" ({self.name})"
+        times = "" if self.attempts == 1 else f" {self.attempts} times"
+        return f"{self.filename}: reading {part}{name} failed{times}: {self.what}"
+
+
 class WriteFailedError(_SystemCallError, FFRecordError):
     """The operating system could not write the file, or could not confirm that it is on disk."""
 

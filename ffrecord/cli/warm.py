@@ -32,9 +32,9 @@ def run(options: argparse.Namespace) -> int:
         with Archive.open(options.file) as archive:
             table = table_of(archive.reader)
             ranges = table.ranges(_records(archive, options))
-            return _warm(options, table.require_open(), ranges)
+            return _warm(options, table.require_files(), ranges)
     with FileReader(_files(options.file)) as reader:
-        sources = table_of(reader).require_open()
+        sources = table_of(reader).require_files()
         return _warm(options, sources, warming.whole_files(sources))
 
 

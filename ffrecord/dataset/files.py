@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from ffrecord.aliases import Bytes, Ints
+from ffrecord.disk.source import SourceSet
 from ffrecord.format.records import OFFSET
 from ffrecord.records import iteration
-from ffrecord.records.opening import check_mode, open_files, open_streamed, warn_if_legacy
+from ffrecord.records.opening import (
+    check_mode,
+    open_files,
+    open_remote,
+    open_remote_streamed,
+    open_streamed,
+    warn_if_legacy,
+)
 from ffrecord.records.table import Table
+
+if TYPE_CHECKING:  # loaded with the first URL
+    from ffrecord.remote.files import RemoteFiles
 
 Collect: TypeAlias = Callable[[], list[Bytes]]
 
@@ -29,15 +40,22 @@ class RecordFiles:
         keep_headers: Keep checksums and offsets in memory, 12 bytes per record. Otherwise every
             batch first reads the checksums and offsets of its records.
         stacklevel: The stack frame that a warning about a file points at; 1 is the direct caller.
+        remote: The files, if they are read over the network. `paths` are then only their names.
     """
 
     def __init__(
         self, paths: Sequence[str], check_data: bool, mode: str, *, keep_headers: bool,
-        stacklevel: int = 1,
+        stacklevel: int = 1, remote: RemoteFiles | None = None,
     ) -> None:  # fmt: skip
         check_mode(mode)
-        opened = open_files if keep_headers else open_streamed
-        self._table: Table = opened(paths, mode, check_data)
+        self._table: Table
+        if remote is None:
+            opened = open_files if keep_headers else open_streamed
+            self._table = opened(paths, mode, check_data)
+        elif keep_headers:
+            _, self._table = open_remote(remote, check_data)
+        else:
+            self._table = open_remote_streamed(remote, check_data)
         self.counts: list[int] = np.diff(self._table.first).tolist()
         self.size = self._table.file_bytes
         for path, crc in zip(paths, self._table.header_crcs, strict=True):
@@ -70,9 +88,10 @@ class RecordFiles:
         return np.frombuffer(raw, OFFSET).reshape(-1, 2)
 
     def opened(self) -> list[tuple[str, int]]:
-        """Return the path and descriptor of each file; an empty list after `close`."""
+        """Return path and descriptor of each local file; an empty list after `close`."""
         sources = self._table.sources
-        return [] if sources is None else [(source.path, source.fd) for source in sources.each]
+        files = sources.each if isinstance(sources, SourceSet) else ()
+        return [(source.path, source.fd) for source in files]
 
     def close(self) -> None:
         self._table = replace(self._table, sources=None)

@@ -46,11 +46,14 @@ class Plan:
     last: Ints | None
 
 
-def plan(file: Ints | None, begin: Ints, end: Ints, align: int) -> Plan:
+def plan(
+    file: Ints | None, begin: Ints, end: Ints, align: int, gap: int = GAP, longest: int = LONGEST
+) -> Plan:
     """Return the plan that reads the records [begin, end) of the given files.
 
-    `file` is None if all records are in one file. No record may be empty. Written for speed,
-    because the disk idles while this runs.
+    `file` is None if all records are in one file. No record may be empty. Records closer than `gap`
+    share a read, and reads are cut at `longest` bytes. Written for speed, because the disk idles
+    while this runs.
     """
     order = begin.argsort(kind="stable") if file is None else np.lexsort((begin, file))
     begin, end = begin[order], end[order]
@@ -59,12 +62,12 @@ def plan(file: Ints | None, begin: Ints, end: Ints, align: int) -> Plan:
 
     opens = np.empty(len(order), bool)
     opens[0] = True
-    np.greater(low[1:], high[:-1] + GAP, out=opens[1:])
+    np.greater(low[1:], high[:-1] + gap, out=opens[1:])
     if file is not None:
         file = file[order]
         opens[1:] |= file[1:] != file[:-1]
     if opens.all():
-        return _cut(file, low, high, end, order, begin, end, None)
+        return _cut(file, low, high, end, order, begin, end, None, longest)
     opens[1:] |= begin[1:] == begin[:-1]
     heads = opens.nonzero()[0]
     tails = np.empty_like(heads)
@@ -73,12 +76,12 @@ def plan(file: Ints | None, begin: Ints, end: Ints, align: int) -> Plan:
     extent = opens.cumsum() - 1
     if file is not None:
         file = file[heads]
-    return _cut(file, low[heads], high[tails], end[tails], order, begin, end, extent)
+    return _cut(file, low[heads], high[tails], end[tails], order, begin, end, extent, longest)
 
 
 def _cut(
     file: Ints | None, low: Ints, high: Ints, data_end: Ints, order: Ints, begin: Ints, end: Ints,
-    extent: Ints | None,
+    extent: Ints | None, longest: int,
 ) -> Plan:  # fmt: skip
     """Place the extents [low, high) in a slab, and cut long ones into several reads.
 
@@ -92,22 +95,22 @@ def _cut(
     start = begin + (shift if extent is None else shift[extent])
     stop = start + (end - begin)
     size = int(until[-1])
-    if int(length.max()) <= LONGEST:
+    if int(length.max()) <= longest:
         return Plan(
             file, low, length, need, place, size, order, start, stop, extent, extent,
         )  # fmt: skip
     if extent is None:
         extent = np.arange(len(order))
     within = begin - low[extent]
-    pieces = -(-length // LONGEST)
+    pieces = -(-length // longest)
     piece0 = pieces.cumsum() - pieces
     of = np.repeat(np.arange(len(length)), pieces)
-    skip = (np.arange(len(of)) - piece0[of]) * LONGEST
-    cut = np.minimum(LONGEST, length[of] - skip)
+    skip = (np.arange(len(of)) - piece0[of]) * longest
+    cut = np.minimum(longest, length[of] - skip)
     return Plan(
         None if file is None else file[of],
         low[of] + skip, cut, np.minimum(cut, need[of] - skip), place[of] + skip, size,
         order, start, stop,
-        piece0[extent] + within // LONGEST,
-        piece0[extent] + (within + (stop - start) - 1) // LONGEST,
+        piece0[extent] + within // longest,
+        piece0[extent] + (within + (stop - start) - 1) // longest,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import mmap
 import os
 import resource
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -206,6 +206,8 @@ def next_hole(fd: int, offset: int) -> int:
 class SourceSet:
     """Open files of one reader: their descriptors as arrays, and their mappings if any."""
 
+    is_local = True
+
     def __init__(self, paths: Sequence[str], *, direct: bool) -> None:
         _allow_descriptors(DESCRIPTORS_EACH * len(paths))
         self.each = tuple(Source(path, direct=direct) for path in paths)
@@ -246,10 +248,16 @@ class SourceSet:
         self.direct = False
 
 
+class Readable(Protocol):
+    """A file of which parts can be read, on a disk or over the network."""
+
+    def read_into(self, memory: Bytes, offset: int) -> None: ...
+
+
 class Recheck:
     """Computes checksums of parts of one file, through one buffer. For one thread."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Readable) -> None:
         self._source = source
         self._memory: npt.NDArray[np.uint8] = np.empty(CHUNK, np.uint8)
 

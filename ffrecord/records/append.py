@@ -40,7 +40,7 @@ def begin(path: str, n: int | None) -> Draft:
     if not os.path.exists(path):
         return draft.new(_First(path), n)
     reader = _open_locked(path)
-    old = table_of(reader).require_open()[0]
+    old = table_of(reader).require_files()[0]
     try:
         _refuse_packed_folder(reader)
         refuse_damage(reader)
@@ -99,7 +99,7 @@ def _open_locked(path: str) -> FileReader:
     while True:
         with contextlib.ExitStack() as unless_locked:
             reader = unless_locked.enter_context(FileReader(path, mode="buffered"))
-            if lock(table_of(reader).require_open()[0].fd, path):
+            if lock(table_of(reader).require_files()[0].fd, path):
                 unless_locked.pop_all()
                 return reader
 
@@ -130,7 +130,7 @@ def _has_index(reader: FileReader) -> bool:
     if not reader.n:
         return False
     begin, end = reader.get_offsets(0)[-2:].tolist()
-    source = table_of(reader).require_open()[0]
+    source = table_of(reader).require_files()[0]
     return is_index(end - begin, lambda at, count: source.read_bytes(begin + at, count))
 
 
@@ -155,7 +155,7 @@ def _copied(reader: FileReader, records: int, file: NewFile, n: int | None) -> D
     begin, end = (int(offsets[0]), int(offsets[-1])) if records else (room, room)
     shift = max(0, whole_blocks(room - begin))
     try:
-        take_over(table_of(reader).require_open()[0], begin, end, file, begin + shift)
+        take_over(table_of(reader).require_files()[0], begin, end, file, begin + shift)
     except BaseException:
         file.discard()
         raise

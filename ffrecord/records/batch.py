@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,12 @@ from ffrecord.disk.source import SourceSet
 from ffrecord.errors import SampleChecksumError
 from ffrecord.format import checksum
 
+if TYPE_CHECKING:  # loaded with the first URL
+    from ffrecord.remote.fetch import RemoteFetch
+    from ffrecord.remote.source import RemoteSources
+
+Sources: TypeAlias = "SourceSet | RemoteSources"
+
 EMPTY_CRC = 0  # the CRC-32 of no bytes
 
 _slabs = SlabPool()
@@ -29,7 +36,7 @@ _slabs = SlabPool()
 class Batch:
     """Requested records, one row each: file, number in that file, byte range, checksum."""
 
-    sources: SourceSet
+    sources: Sources
     file: Ints | None  # None: all records are in one file
     record: Ints
     begin: Ints
@@ -59,18 +66,29 @@ class Batch:
             return PendingRead(self)
         full = self.end > self.begin
         if full.size and full.all():
-            plan = extents.plan(self.file, self.begin, self.end, self.sources.align)
+            plan = self._plan(self.file, self.begin, self.end)
             return self._start(plan, plan.order, everything)
         rows = full.nonzero()[0]
         if not rows.size:
             return PendingRead(self, results=self.empty())
         file = None if self.file is None else self.file[rows]
-        plan = extents.plan(file, self.begin[rows], self.end[rows], self.sources.align)
+        plan = self._plan(file, self.begin[rows], self.end[rows])
         return self._start(plan, rows[plan.order], everything)
+
+    def _plan(self, file: Ints | None, begin: Ints, end: Ints) -> extents.Plan:
+        sources = self.sources
+        if isinstance(sources, SourceSet):
+            return extents.plan(file, begin, end, sources.align)
+        return extents.plan(file, begin, end, sources.align, sources.gap, sources.longest)
 
     def _start(self, plan: extents.Plan, rows: Ints, everything: bool) -> PendingRead:
         memory = _slabs.take(plan.size)
-        fetch = Fetch(self.sources, plan, memory, self.mode)
+        sources = self.sources
+        fetch: Fetch | RemoteFetch
+        if isinstance(sources, SourceSet):
+            fetch = Fetch(sources, plan, memory, self.mode)
+        else:
+            fetch = sources.fetch(plan, memory)
         fetch.start(everything=everything)
         return PendingRead(self, arrival=_Arrival(fetch, plan, memory, rows))
 
@@ -80,6 +98,21 @@ class Batch:
         if self.stored is not None:
             self.compare(rows.tolist(), self.stored[rows].tolist(), [EMPTY_CRC] * len(rows))
         return [np.empty(0, np.uint8) for _ in self.record]
+
+    def crcs(self, rows: Sequence[int], records: Sequence[Bytes], stored: list[int]) -> list[int]:
+        """Return the CRC-32 of records that have arrived.
+
+        A record with a wrong one is fetched once more over the network, which may have changed it.
+        """
+        computed = checksum.crc32_many(records)
+        sources = self.sources
+        if computed != stored and not isinstance(sources, SourceSet):
+            for k, row in enumerate(rows):
+                if computed[k] != stored[k]:
+                    file = 0 if self.file is None else int(self.file[row])
+                    sources[file].read_again(records[k], int(self.begin[row]))
+                    computed[k] = checksum.crc32(records[k])
+        return computed
 
     def compare(self, rows: Sequence[int], stored: list[int], computed: list[int]) -> None:
         """Raise SampleChecksumError for the first row whose checksum is not the stored one."""
@@ -99,7 +132,7 @@ class Batch:
 class _Arrival:
     """Reads in flight into `memory`; `rows` are the batch's rows in the plan's order."""
 
-    fetch: Fetch
+    fetch: Fetch | RemoteFetch
     plan: extents.Plan
     memory: Bytes
     rows: Ints
@@ -149,7 +182,7 @@ class PendingRead:
                 places = [rows[k] for k in which]
                 if stored is not None:
                     due = [stored[row] for row in places]
-                    batch.compare(places, due, checksum.crc32_many(records))
+                    batch.compare(places, due, batch.crcs(places, records, due))
                 for row, record in zip(places, records, strict=True):
                     results[row] = record
         finally:

@@ -14,13 +14,14 @@ import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ffrecord.aliases import Path
 from ffrecord.disk.source import Recheck, Source, SourceSet
 from ffrecord.errors import (
+    FFRecordError,
     HeaderChecksumError,
     LegacyFileWarning,
     NotFFRecordError,
@@ -29,8 +30,14 @@ from ffrecord.errors import (
 )
 from ffrecord.format import checksum, foreign
 from ffrecord.format import records as record_layout
+from ffrecord.records.batch import Sources
 from ffrecord.records.table import KeptTable, StreamedTable, first_of
 from ffrecord.text import Advised, counted, parse_size
+
+if TYPE_CHECKING:  # loaded with the first URL
+    from ffrecord.remote.files import RemoteFiles
+    from ffrecord.remote.options import RemoteOptions
+    from ffrecord.remote.source import RemoteSource, RemoteSources
 
 Head = TypeVar("Head")
 
@@ -38,6 +45,9 @@ MODES = ("auto", "aio", "buffered", "mmap")
 AT_ONCE = 1 << 20
 """Most records of a header that is read without a check for holes: 12 MiB. For longer headers, the
 number of offsets checked at a time."""
+
+MOST_AHEAD = 128 << 20
+"""Bytes of a header that are asked for over the network before its content is checked."""
 
 MOST_EXPLAINED = 1 << 30
 """Bytes of the longest header or index whose checksum is computed after its content was found to be
@@ -77,6 +87,26 @@ def paths(fname: Path | Sequence[Path]) -> list[str]:
     if not fname:
         raise ValueError("fname is an empty list; pass at least one path")
     return [os.fsdecode(path) for path in fname]
+
+
+def remote_files(
+    fname: Any, remote: RemoteOptions, mode: str, unfinished: bool = False
+) -> RemoteFiles:
+    """Return the files that URLs name. Only some ways of reading work over the network."""
+    from ffrecord.remote import files  # needed for URLs only
+
+    found = files.remote_files(fname, remote)
+    if mode == "mmap" or unfinished:
+        what = "unfinished=True" if unfinished else 'mode="mmap"'
+        raise ValueError(f"{found.names[0]}: {what} needs a local file, not a URL; leave it out")
+    return found
+
+
+def refuse_remote_options(remote: RemoteOptions) -> None:
+    """Raise an error if options for URLs came with a local path."""
+    from ffrecord.remote.options import refuse_for_paths  # needed only here
+
+    refuse_for_paths(remote)
 
 
 def one_path(fname: Path | Sequence[Path]) -> list[str]:
@@ -127,11 +157,59 @@ def open_files(
 def open_streamed(paths: Sequence[str], mode: str, check: bool) -> StreamedTable:
     """Open finished files and leave their headers on disk. `check` verifies the headers."""
     sources, prefixes = _opened(paths, mode, partial(_verify_header, check=check))
+    return _streamed(sources, prefixes, paths, mode, check)
+
+
+def _streamed(
+    sources: Sources, prefixes: list[tuple[int, int, int]], paths: Sequence[str], mode: str,
+    check: bool,
+) -> StreamedTable:  # fmt: skip
     crcs, counts, sizes = map(list, zip(*prefixes, strict=True))
     first = first_of(counts)
     return StreamedTable(
         sources, _name_of(paths), mode, check, int(first[-1]), first, crcs, np.array(sizes)
     )
+
+
+def open_remote(files: RemoteFiles, check: bool) -> tuple[RemoteFiles, KeptTable]:
+    """Open files over the network and keep their headers in memory.
+
+    The files that are returned differ from `files` if these name a folder.
+    """
+    from ffrecord.remote.files import open_files as connect  # needed for URLs only
+
+    files, sources = connect(files)
+    headers = _remote_heads(sources, partial(read_header, check=check))
+    return files, KeptTable.of(sources, headers, _name_of(files.names), "auto", check)
+
+
+def open_remote_streamed(files: RemoteFiles, check: bool) -> StreamedTable:
+    """Open files over the network and leave their headers there."""
+    sources = files.open()
+    prefixes = _remote_heads(sources, partial(_verify_header, check=check))
+    return _streamed(sources, prefixes, files.names, "auto", check)
+
+
+def _remote_heads(sources: RemoteSources, head: Callable[[RemoteSource], Head]) -> list[Head]:
+    """Return the result of `head` for each file. All headers are on their way at once."""
+    for source in sources:
+        _ask_for_header(source)
+    heads = []
+    for source in sources:
+        try:
+            heads.append(head(source))
+        except FFRecordError:  # perhaps only the transfer was wrong
+            source.distrust()
+            heads.append(head(source))
+        source.forget_first()
+    return heads
+
+
+def _ask_for_header(source: RemoteSource) -> None:
+    prefix = source.read_bytes(0, min(source.size(), record_layout.PREFIX.size))
+    with contextlib.suppress(FFRecordError):  # reported when the header is read
+        n = record_layout.parse_prefix(source.path, prefix, source.size())
+        source.will_need(0, min(record_layout.header_size(n), MOST_AHEAD))
 
 
 def _opened(
@@ -160,7 +238,7 @@ def _name_of(paths: Sequence[str]) -> str:
     return paths[0] + (f" and {counted(more, 'more file')}" if more else "")
 
 
-def read_header(source: Source, check: bool) -> record_layout.Header:
+def read_header(source: Source | RemoteSource, check: bool) -> record_layout.Header:
     """Read and validate a header. `check` compares its checksum too."""
     with _naming_other_formats(source):
         crc, n, size = _read_prefix(source)
@@ -173,7 +251,7 @@ def read_header(source: Source, check: bool) -> record_layout.Header:
         return record_layout.parse(source.path, raw, size, computed)
 
 
-def _verify_header(source: Source, check: bool) -> tuple[int, int, int]:
+def _verify_header(source: Source | RemoteSource, check: bool) -> tuple[int, int, int]:
     """Return the header's checksum, the number of records and the file's size.
 
     `check` compares the checksum. The header is never in memory as a whole.
@@ -185,22 +263,22 @@ def _verify_header(source: Source, check: bool) -> tuple[int, int, int]:
     return crc, n, size
 
 
-def _read_prefix(source: Source) -> tuple[int, int, int]:
+def _read_prefix(source: Source | RemoteSource) -> tuple[int, int, int]:
     """Return the checksum and number of records that a header states, and the file's size."""
-    size = os.fstat(source.fd).st_size
+    size = source.size()
     prefix = source.read_bytes(0, min(size, record_layout.PREFIX.size))
     n = record_layout.parse_prefix(source.path, prefix, size)
     return int.from_bytes(prefix[: record_layout.CRC_SIZE], "little"), n, size
 
 
-def _compare_checksum(source: Source, stored: int, n: int) -> None:
+def _compare_checksum(source: Source | RemoteSource, stored: int, n: int) -> None:
     """Compare the checksum of a header on disk, piece by piece."""
     computed = Recheck(source).checksum(record_layout.CRC_SIZE, record_layout.header_size(n))
     record_layout.compare_checksum(source.path, stored, computed)
 
 
 @contextlib.contextmanager
-def _naming_other_formats(source: Source) -> Iterator[None]:
+def _naming_other_formats(source: Source | RemoteSource) -> Iterator[None]:
     """Report a file of a well-known format as such: its first bytes may look like a header."""
     try:
         yield
@@ -209,15 +287,15 @@ def _naming_other_formats(source: Source) -> Iterator[None]:
         raise
 
 
-def refuse_other_formats(source: Source) -> None:
+def refuse_other_formats(source: Source | RemoteSource) -> None:
     """Raise NotFFRecordError if the file begins like a file of a well-known format."""
-    size = os.fstat(source.fd).st_size
+    size = source.size()
     found = foreign.recognised(bytes(source.read_bytes(0, min(size, foreign.START))))
     if found is not None:
         raise NotFFRecordError(f"{source.path}: not an FFRecord file, but {found}") from None
 
 
-def _refuse_holes(source: Source, crc: int, n: int, check: bool) -> None:
+def _refuse_holes(source: Source | RemoteSource, crc: int, n: int, check: bool) -> None:
     """Check the order of the offsets, some at a time, before allocating memory for a large header.
 
     A sparse file can claim any number of records at no cost. But a hole reads as zeros, and offsets

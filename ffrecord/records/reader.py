@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from ffrecord.aliases import Bytes, Closing, Ints, Path
+from ffrecord.disk.source import SourceSet
 from ffrecord.errors import FFRecordError
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
@@ -34,10 +35,15 @@ from ffrecord.records.indices import (
 from ffrecord.records.ranges import part, tasks
 from ffrecord.records.table import KeptTable
 from ffrecord.records.unchanged import changed, refuse_replaced
+from ffrecord.remote.urls import is_remote
 from ffrecord.text import integer
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ffrecord.records.unfinished import UnfinishedFile
+    from ffrecord.remote.files import RemoteFiles
+    from ffrecord.remote.options import RemoteOptions
 
 
 ON_ERROR = ("raise", "skip")
@@ -51,7 +57,7 @@ class FileReader(Closing):
     """Reader of the records of one file, a list of files, or a folder's `*.ffr` in sorted order.
 
     Args:
-        fname: a path, a list or tuple of paths, or a folder.
+        fname: a path, a list or tuple of paths, or a folder; or URLs, as `docs/remote.md` says.
         check_data: verify the CRC-32 of headers and records.
         mode: `"auto"` takes cached pages from the page cache and reads the rest with O_DIRECT AIO.
             `"aio"` reads everything with O_DIRECT AIO. `"buffered"` reads through the page cache
@@ -67,6 +73,8 @@ class FileReader(Closing):
             that the finished file will have. `refresh` adds records flushed later. It also notices
             that the file is finished: then the reader continues with the finished file, and
             `unfinished` becomes False.
+        remote: options for URLs: `storage_options`, `store`, `fs`, `requests` and `deadline`. See
+            "Options" in the guide for remote files.
     """
 
     def __init__(
@@ -78,11 +86,19 @@ class FileReader(Closing):
         on_error: str = "raise",
         unfinished: bool = False,
         memory: int | str | None = None,
+        **remote: Unpack[RemoteOptions],
     ) -> None:
         opening.check_mode(mode)
         if on_error not in ON_ERROR:
             raise ValueError(f"on_error must be one of {', '.join(ON_ERROR)}, not {on_error!r}")
-        self.fnames = opening.one_path(fname) if unfinished else opening.paths(fname)
+        self._remote: RemoteFiles | None = None
+        if is_remote(fname, remote):
+            self._remote = opening.remote_files(fname, remote, mode, unfinished)
+            self.fnames: list[str] = []  # known when the files are open
+        else:
+            if remote:
+                opening.refuse_remote_options(remote)
+            self.fnames = opening.one_path(fname) if unfinished else opening.paths(fname)
         self.check_data = check_data
         self.mode = mode
         self.on_error = on_error
@@ -92,13 +108,16 @@ class FileReader(Closing):
 
     def _open(self, seen: tuple[int, int] | None = None) -> None:
         """Open the files. `seen` is the count and CRC of the records that a pickled reader saw."""
-        # Absolute, for pickling: this process may change its working directory.
-        self._absolute = [os.path.abspath(path) for path in self.fnames]
         self._ahead = ReadAhead()
         self._fingerprint: str | None = None
         self._closed = False
         self._growing: UnfinishedFile | None = None
-        if self.unfinished:
+        # Absolute, for pickling: this process may change its working directory.
+        self._absolute = [os.path.abspath(path) for path in self.fnames]
+        if self._remote is not None:
+            self._remote, self._table = opening.open_remote(self._remote, self.check_data)
+            self.fnames = self._remote.names
+        elif self.unfinished:
             from ffrecord.records.unfinished import UnfinishedFile  # needed by few readers
 
             self._growing = UnfinishedFile(
@@ -282,9 +301,15 @@ class FileReader(Closing):
         measured costs of the disk. `hits` and `misses` count reads, `piece_bytes` is the size of
         all pieces. The dictionary is empty if pieces are never read: in modes other than `"auto"`,
         with `memory=0`, without O_DIRECT, for files in memory (tmpfs) and for unfinished files.
+
+        For URLs the dictionary has counts of `requests`, of `repeated` requests and of `bytes`. It
+        has the measured `request_seconds` and `bytes_per_second`, and the `gap`: records that are
+        closer share a request.
         """
-        pieces = self._table.require_open().pieces
-        return {} if pieces is None else pieces.stats()
+        sources = self._table.require_open()
+        if not isinstance(sources, SourceSet):
+            return sources.stats()
+        return {} if sources.pieces is None else sources.pieces.stats()
 
     @property
     def fingerprint(self) -> str:
@@ -367,13 +392,17 @@ class FileReader(Closing):
         if self.unfinished:
             state["_seen"] = self.n, crc32(self.checksums.tobytes())
             return state
-        sources = () if self._table.sources is None else self._table.sources.each
-        opened = [(path, s.fd) for path, s in zip(self._absolute, sources, strict=False)]
+        if self._remote is not None:
+            # The other process opens the URLs that the user passed, and compares the fingerprint.
+            return {**state, "_remote": self._remote, "fingerprint": self.fingerprint}
+        sources = self._table.sources
+        files = sources.each if isinstance(sources, SourceSet) else ()
+        opened = [(path, s.fd) for path, s in zip(self._absolute, files, strict=False)]
         refuse_replaced(opened, self.fingerprint, lambda: type(self)(self._absolute).fingerprint)
         return {**state, "fingerprint": self.fingerprint}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({"unfinished": False, "memory": None, **state})
+        self.__dict__.update({"unfinished": False, "memory": None, "_remote": None, **state})
         due = self.__dict__.pop("fingerprint", None)
         self._open(self.__dict__.pop("_seen", None))
         if due not in (None, self.fingerprint):

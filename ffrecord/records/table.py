@@ -11,7 +11,6 @@ reader gives it a table without files. A table that outlives its reader keeps th
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from ffrecord.disk.warming import Range
 from ffrecord.errors import ClosedError, SampleChecksumError, StructureError
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
-from ffrecord.records.batch import Batch
+from ffrecord.records.batch import Batch, Sources
 from ffrecord.records.indices import check_bounds
 from ffrecord.records.ranges import Extent
 
@@ -43,7 +42,7 @@ class Table(ABC):
     mode of reading. If `check` is True, checksums are compared.
     """
 
-    sources: SourceSet | None
+    sources: Sources | None
     name: str
     mode: str
     check: bool
@@ -69,16 +68,23 @@ class Table(ABC):
         the file of each record and its number in that file.
         """
 
-    def require_open(self) -> SourceSet:
+    def require_open(self) -> Sources:
         """Return the open files, or raise ClosedError."""
         if self.sources is None:
             raise ClosedError(f"{self.name}: this reader is closed; open a new one")
         return self.sources
 
+    def require_files(self) -> SourceSet:
+        """Return the open files; raise an error if they are read over the network."""
+        sources = self.require_open()
+        if not isinstance(sources, SourceSet):
+            raise ValueError(f"{self.name}: this needs a local file; download it first")
+        return sources
+
     @property
     def file_bytes(self) -> int:
         """Total size of all files."""
-        return sum(os.fstat(source.fd).st_size for source in self.require_open().each)
+        return sum(source.size() for source in self.require_open().each)
 
     def batch(self, records: Ints) -> Batch:
         """Return a batch of the records with these numbers."""
@@ -101,7 +107,8 @@ class Table(ABC):
         firsts = is_first.nonzero()[0]
         lasts = np.append(firsts[1:], len(rows))[: len(firsts)] - 1
         spans = zip(file[firsts].tolist(), begin[firsts].tolist(), end[lasts].tolist(), strict=True)
-        return [Range(batch.sources[number], start, stop) for number, start, stop in spans]
+        sources = self.require_files()
+        return [Range(sources[number], start, stop) for number, start, stop in spans]
 
     def read_pieces(
         self, record: int, begin: Ints, end: Ints, stored: record_layout.Checksums | None
@@ -125,6 +132,11 @@ class Table(ABC):
         """Write bytes of a record to another file at its position, without checking them."""
         file, start = self.locate(record)
         self.require_open()[file].copy_to(fd, start + offset, length)
+
+    def will_need(self, record: int, offset: int, length: int) -> None:
+        """Ask for bytes of a record over the network, before they are read."""
+        file, start = self.locate(record)
+        self.require_open()[file].will_need(start + offset, length)
 
     def locate(self, record: int) -> tuple[int, int]:
         """Return the number of a record's file, and the offset of the record in it."""
@@ -158,7 +170,7 @@ class KeptTable(Table):
 
     @classmethod
     def of(
-        cls, sources: SourceSet, headers: Sequence[record_layout.Header], name: str, mode: str,
+        cls, sources: Sources, headers: Sequence[record_layout.Header], name: str, mode: str,
         check: bool,
     ) -> KeptTable:  # fmt: skip
         first = first_of([each.n for each in headers])
@@ -173,7 +185,7 @@ class KeptTable(Table):
         )
 
     def read(self, records: Ints) -> list[Bytes]:
-        if len(records) <= SMALL_BATCH:
+        if len(records) <= (SMALL_BATCH if self.require_open().is_local else 1):
             return [self.read_one(record) for record in records.tolist()]
         return self.batch(records).begin_read(everything=False).result()
 
@@ -191,6 +203,9 @@ class KeptTable(Table):
             sources[file].read_into(content, begin)
         if self.check:
             computed, stored = crc32(content), int(self.checksums[record])
+            if computed != stored and not isinstance(sources, SourceSet):
+                sources[file].read_again(content, begin)
+                computed = crc32(content)
             if computed != stored:
                 raise self.damage(record, stored, computed)
         return content

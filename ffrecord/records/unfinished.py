@@ -98,7 +98,7 @@ class UnfinishedFile:
                 f"{self._shown}: its writer started again: the {counted(n, 'record')} that this "
                 "reader saw before it was pickled are gone; open it again"
             )
-        return self._table_of(table.require_open(), table.checksums[:n], table.offsets[: n + 1])
+        return self._table_of(table.require_files(), table.checksums[:n], table.offsets[: n + 1])
 
     # ---- the first look ------------------------------------------------------------------
 

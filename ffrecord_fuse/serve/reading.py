@@ -77,7 +77,7 @@ class Reading:
         self._damages = DamageLog(filesystem, counts, log)
         self._frame = _slabs.take(reply.FRONT + READ_BYTES).data
         self._memory = self._frame[reply.FRONT :]
-        sources = table_of(filesystem.archive.reader).require_open()
+        sources = table_of(filesystem.archive.reader).require_files()
         self._fds: list[int] = sources.fds.tolist()
         self._cache = sources.cache
         self.cold = ColdReads(sources, tell_disk)

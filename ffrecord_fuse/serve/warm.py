@@ -26,7 +26,7 @@ def start(archive: Archive, log: Callable[[str], None]) -> None:
 def warm(archive: Archive, log: Callable[[str], None]) -> None:
     """Read the whole archive into the page cache. Log the result, also if it is an error."""
     try:
-        sources = table_of(archive.reader).require_open()
+        sources = table_of(archive.reader).require_files()
         ranges = warming.whole_files(sources)
         excess = warming.excess(ranges)
         if excess is not None:

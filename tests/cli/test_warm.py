@@ -232,7 +232,7 @@ def test_the_disk_is_asked_for_later_steps_first(
     path = handmade.write_records(tmp_path / "r.ffr", [bytes(9 << 20)])
     events: list[tuple[str, int]] = []
     with FileReader(path) as reader:
-        sources = table_of(reader).require_open()
+        sources = table_of(reader).require_files()
         kind = type(sources[0])
         monkeypatch.setattr(kind, "will_need", lambda _, begin, size: events.append(("ask", begin)))
         monkeypatch.setattr(kind, "wait_for", lambda _, offset: events.append(("wait", offset)))

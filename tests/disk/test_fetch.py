@@ -236,7 +236,7 @@ def test_o_direct_is_given_up_if_it_opens_but_does_not_read(
     sample_file: Path, sample_records: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FileReader(sample_file, mode="aio") as reader:
-        sources = table_of(reader).require_open()
+        sources = table_of(reader).require_files()
         if not sources.direct:
             pytest.skip("this file system has no O_DIRECT")
         with pytest.MonkeyPatch.context() as first_time:
@@ -428,7 +428,7 @@ def test_cold_reads_bypass_the_page_cache(tmp_path: Path) -> None:
     path = handmade.write_records(tmp_path / "cold.ffr", records)
     with FileReader(path, mode="auto") as reader:
         handmade.evict(path)
-        if any(handmade.cached_pages(path)) or not table_of(reader).require_open().direct:
+        if any(handmade.cached_pages(path)) or not table_of(reader).require_files().direct:
             pytest.skip("this file system keeps its files in memory or has no O_DIRECT")
         assert handmade.as_bytes(reader.read(range(100))) == records
         assert sum(handmade.cached_pages(path)) < 50

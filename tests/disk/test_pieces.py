@@ -57,7 +57,7 @@ def drop(path: Path) -> None:
 
 
 def pieces_of(reader: FileReader) -> Pieces:
-    pieces = reader._table.require_open().pieces
+    pieces = reader._table.require_files().pieces
     if pieces is None:
         pytest.skip("the file system has no O_DIRECT")
     return pieces
@@ -120,7 +120,7 @@ def test_the_rest_is_read_in_the_background(stored: Path) -> None:
     drop(stored)
     with FileReader(stored) as reader:
         pieces = pieces_of(reader)
-        cache, source = reader._table.require_open().cache, reader._table.require_open()[0]
+        cache, source = reader._table.require_files().cache, reader._table.require_files()[0]
         if not cache.use_cachestat:
             pytest.skip("cachestat is not available")
         for batch in np.random.default_rng(2).permutation(COUNT)[:600].reshape(-1, 30):

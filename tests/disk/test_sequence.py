@@ -93,12 +93,12 @@ def test_random_batches_of_a_cold_file_read_only_their_own_bytes(records: Path) 
 def test_records_read_one_by_one_in_order_are_read_ahead(records: Path) -> None:
     cold(records)
     with FileReader(records) as reader:
-        if not reader._table.require_open().cache.use_cachestat:
+        if not reader._table.require_files().cache.use_cachestat:
             pytest.skip("cachestat is not available")
         for record in range(100):
             reader.read_one(record)
-        source = reader._table.require_open()[0]
+        source = reader._table.require_files()[0]
         begin, _, _ = reader._table.entry(110)
         # The disk may still be at work on it: a read waits for the page, then it is cached.
         source.read_bytes(begin, 1)
-        assert reader._table.require_open().cache.has(source.fd, begin, 10_000)
+        assert reader._table.require_files().cache.has(source.fd, begin, 10_000)

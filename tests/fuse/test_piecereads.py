@@ -46,7 +46,7 @@ def new_disk(monkeypatch: pytest.MonkeyPatch) -> Meter:
 
 
 def sources_of(archive: Archive) -> SourceSet:
-    sources = table_of(archive.reader).require_open()
+    sources = table_of(archive.reader).require_files()
     if sources.pieces is None:
         pytest.skip("the file system has no O_DIRECT")
     return sources
@@ -84,7 +84,7 @@ def test_the_time_spent_waiting_decides(
 def test_without_pieces_the_disk_is_never_judged(packed: tuple[Path, list[bytes]]) -> None:
     told: list[Facts] = []
     with Archive.open(packed[0], memory=0) as archive:
-        reads = PieceReads(table_of(archive.reader).require_open(), told.append)
+        reads = PieceReads(table_of(archive.reader).require_files(), told.append)
         for _ in range(2 * READS):
             reads.waited(HARD_DISK)
             reads.landed(SIZE)

@@ -21,6 +21,7 @@ ffrecord.command
 ffrecord.format
 ffrecord.disk
 ffrecord.atomic
+ffrecord.remote
 ffrecord.records
 ffrecord.archive ffrecord.dataset
 ffrecord.torch ffrecord.convert

@@ -1,0 +1,1 @@
+"""Read record files over the network: object stores, web servers and fsspec's file systems."""

@@ -1,0 +1,59 @@
+"""The answer to a request, the version of an object, and the interface of a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ffrecord.remote.trouble import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """State of an object: its size, and its entity tag or the time of its last change."""
+
+    size: int
+    etag: str | None
+    modified: float | None
+
+    @property
+    def match(self) -> str | None:
+        """The tag to demand with a request. Servers never match weak tags."""
+        return None if self.etag is None or self.etag.startswith("W/") else self.etag
+
+    def agrees(self, other: Version) -> bool:
+        """Return True unless the two are versions of different contents."""
+        if self.size != other.size:
+            return False
+        if self.etag is not None and other.etag is not None:
+            return self.etag.removeprefix("W/") == other.etag.removeprefix("W/")
+        return self.modified == other.modified
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Bytes of an object from `begin` on. `body` has the buffer protocol."""
+
+    body: Any
+    begin: int
+    version: Version
+    waited: float = 0.0  # seconds until the first byte came; 0: not known
+
+
+class Store(Protocol):
+    """Objects by key. Both methods run in the loop and raise `Trouble`."""
+
+    async def get(self, key: str, span: Span, pinned: Version | None) -> Answer:
+        """Return bytes of an object. If `pinned` is given, only this version may answer."""
+
+    async def names(self, key: str) -> list[str]:
+        """Return the names of the files and folders in a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An object: its store, its key there, and its name for messages."""
+
+    store: Store
+    key: str
+    shown: str

@@ -1,0 +1,125 @@
+"""Send the requests of a plan, and hand out the reads as their answers arrive.
+
+The counterpart of `ffrecord.disk.fetch` for the network. All requests are tasks in the loop of the
+process, which copies each answer into the memory of the batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from ffrecord.aliases import Bytes
+from ffrecord.disk.extents import Plan
+from ffrecord.remote import loop
+from ffrecord.remote.answers import Place, Version
+from ffrecord.remote.link import Link
+from ffrecord.remote.trouble import Span
+
+
+class RemoteFetch:
+    """Requests of one plan, into `memory`. Call `start`, iterate over `waves`, then `close`."""
+
+    def __init__(
+        self, link: Link, objects: Sequence[tuple[Place, Version]], plan: Plan, memory: Bytes
+    ) -> None:
+        self._flight = _Flight(link, objects, plan, memory)
+        self._count = len(plan.offset)
+        self._process = os.getpid()
+
+    @property
+    def mine(self) -> bool:
+        """True unless a parent process sent the requests: their answers never arrive in a child."""
+        return self._process == os.getpid()
+
+    def start(self, *, everything: bool) -> None:
+        """Put all requests on their way. The link limits how many are in flight."""
+        loop.loop().call_soon_threadsafe(self._flight.launch)
+
+    def waves(self) -> Iterator[list[int]]:
+        """Yield the numbers of complete reads, in groups as they arrive."""
+        left, arrivals = self._count, self._flight.arrivals
+        while left:
+            wave = [_checked(arrivals.get())]
+            while True:
+                try:
+                    wave.append(_checked(arrivals.get_nowait()))
+                except Empty:
+                    break
+            left -= len(wave)
+            yield wave
+
+    def close(self) -> None:
+        """Cancel the requests that have no answer, and wait until nothing writes into memory."""
+        if self.mine and not self._flight.is_over:
+            over = threading.Event()
+            loop.loop().call_soon_threadsafe(self._flight.cancel, over)
+            over.wait()
+
+    def __del__(self) -> None:
+        flight = getattr(self, "_flight", None)
+        if flight is not None and self.mine and not flight.is_over:
+            # A batch that nobody wants any more. The tasks keep its memory until they have ended.
+            loop.loop().call_soon_threadsafe(flight.cancel, None)
+
+
+class _Flight:
+    """The tasks of one fetch. They do not refer to the fetch, so that it can be dropped."""
+
+    def __init__(
+        self, link: Link, objects: Sequence[tuple[Place, Version]], plan: Plan, memory: Bytes
+    ) -> None:
+        self.arrivals: SimpleQueue[int | BaseException] = SimpleQueue()
+        self.is_over = False
+        self._link = link
+        self._objects = objects
+        self._plan = plan
+        self._memory = memory
+        self._tasks: list[asyncio.Task[None]] = []
+        self._left = 0
+
+    def launch(self) -> None:
+        plan = self._plan
+        files = [0] * len(plan.offset) if plan.file is None else plan.file.tolist()
+        rows = zip(
+            range(len(files)), files, plan.offset.tolist(), plan.need.tolist(), plan.place.tolist(),
+            strict=True,
+        )  # fmt: skip
+        self._left = len(files)
+        running = asyncio.get_running_loop()
+        self._tasks = [running.create_task(self._read(*row)) for row in rows]
+
+    async def _read(self, read: int, file: int, offset: int, need: int, place: int) -> None:
+        where, version = self._objects[file]
+        try:
+            answer = await self._link.get(where, Span(offset, offset + need), version)
+            if not self.is_over:
+                self._memory[place : place + need] = np.frombuffer(answer.body, np.uint8)
+                self.arrivals.put(read)
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            self.arrivals.put(error)
+        self._left -= 1
+        if not self._left:
+            self.is_over = True
+            self._tasks.clear()
+
+    def cancel(self, over: threading.Event | None) -> None:
+        """End all tasks. The copies are made in this thread, so none is under way."""
+        self.is_over = True
+        for task in self._tasks:
+            task.cancel()
+        if over is not None:
+            over.set()
+
+
+def _checked(arrived: int | BaseException) -> int:
+    if isinstance(arrived, BaseException):
+        raise arrived
+    return arrived

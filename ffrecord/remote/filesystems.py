@@ -1,0 +1,116 @@
+"""All other protocols, through fsspec.
+
+fsspec cannot demand a version with a range. So the version is compared when a file is opened, and
+again when a checksum is wrong: bytes of another version have other checksums.
+
+A file system with asyncio runs in the loop of fsspec. Others run in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+from ffrecord.remote.answers import Answer, Version
+from ffrecord.remote.obstores import missing
+from ffrecord.remote.options import REQUESTS
+from ffrecord.remote.trouble import Kind, Span, Trouble, of_exception
+
+_TAGS = ("ETag", "etag", "e_tag", "md5Hash", "content_md5", "checksum")
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+
+
+def open_url(url: str, options: Mapping[str, Any]) -> tuple[FileSystem, str]:
+    """Return the file system of a URL, and the path in it."""
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise missing("fsspec") from error
+    scheme = url.partition("://")[0]
+    try:
+        fs, path = url_to_fs(url, **options)
+    except (ImportError, ValueError) as error:
+        # The message names the package that this protocol needs; it contains no options.
+        why = str(error) if isinstance(error, ImportError) else f"unknown protocol {scheme!r}"
+        raise ValueError(f"{scheme}://: cannot be opened with fsspec: {why}") from None
+    return FileSystem(fs), path
+
+
+class FileSystem:
+    """A file system of fsspec. A forked child opens it again."""
+
+    def __init__(self, fs: Any) -> None:
+        self._fs = fs
+        self._process = os.getpid()
+        self._threads: ThreadPoolExecutor | None = None
+        self._versions: dict[str, Version] = {}
+
+    @property
+    def identity(self) -> int:
+        """A number that is the same for two URLs of one file system, as fsspec keeps them."""
+        return id(self._fs)
+
+    def _now(self) -> Any:
+        if self._process != os.getpid():
+            fs = self._fs
+            if fs.cachable:  # others, such as one around an open archive, cannot be made again
+                arguments = {**fs.storage_options, "skip_instance_cache": True}
+                self._fs = type(fs)(*fs.storage_args, **arguments)
+            self._threads, self._process = None, os.getpid()
+        return self._fs
+
+    async def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        fs = self._now()
+        try:
+            if fs.async_impl and not fs.asynchronous:
+                work = getattr(fs, f"_{name}")(*arguments, **options)
+                return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, fs.loop))
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(REQUESTS, "ffrecord-fsspec")
+            method: Callable[[], Any] = lambda: getattr(fs, name)(*arguments, **options)  # noqa: E731
+            return await asyncio.get_running_loop().run_in_executor(self._threads, method)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            raise of_exception(error) from None
+
+    async def _version(self, key: str) -> Version:
+        found = await self._call("info", key)
+        if found.get("type") == "directory":
+            raise Trouble(Kind.MISSING, "this is a folder")
+        size = found.get("size")
+        if not isinstance(size, int):
+            raise Trouble(Kind.OTHER, "the server does not tell the size of the file")
+        tag = next((str(found[name]) for name in _TAGS if found.get(name)), None)
+        time = next((found[name] for name in _TIMES if found.get(name)), None)
+        if isinstance(time, datetime):
+            time = time.timestamp()
+        if not isinstance(time, (int, float)):
+            time, tag = None, tag or (None if time is None else str(time))
+        return Version(size, tag, time)
+
+    async def get(self, key: str, span: Span, pinned: Version | None) -> Answer:
+        if pinned is None:
+            pinned = await self._version(key)
+        begin, end = span.within(pinned.size)
+        if begin >= end:
+            return Answer(b"", begin, pinned)
+        body = await self._call("cat_file", key, start=begin, end=end)
+        if len(body) != end - begin:
+            if not (await self._version(key)).agrees(pinned):
+                raise Trouble(Kind.CHANGED, "replaced")
+            raise Trouble(Kind.BUSY, f"the answer has {len(body)} bytes instead of {end - begin}")
+        return Answer(body, begin, pinned)
+
+    async def recheck(self, key: str, pinned: Version) -> None:
+        """Raise `Trouble` if the file is not the pinned version any more."""
+        if not (await self._version(key)).agrees(pinned):
+            raise Trouble(Kind.CHANGED, "replaced")
+
+    async def names(self, key: str) -> list[str]:
+        found = await self._call("ls", key, detail=False)
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)

@@ -1,0 +1,68 @@
+"""One asyncio loop in one thread, for all requests of a process.
+
+A forked child has no thread any more, so it starts its own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+_lock = threading.Lock()
+_running: tuple[int, asyncio.AbstractEventLoop, threading.Thread] | None = None
+
+
+def loop() -> asyncio.AbstractEventLoop:
+    """Return the loop of this process; start it if there is none."""
+    global _running
+    running = _running
+    if running is not None and running[0] == os.getpid():
+        return running[1]
+    with _lock:
+        if _running is None or _running[0] != os.getpid():
+            made = asyncio.new_event_loop()
+            thread = threading.Thread(target=made.run_forever, name="ffrecord-remote", daemon=True)
+            thread.start()
+            if _running is None:
+                atexit.register(_stop)
+            _running = os.getpid(), made, thread
+        return _running[1]
+
+
+def begin(work: Coroutine[Any, Any, Result]) -> Future[Result]:
+    """Start a coroutine in the loop."""
+    return asyncio.run_coroutine_threadsafe(work, loop())
+
+
+def wait(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine in the loop and return its result. An interrupt cancels it."""
+    future = begin(work)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _stop() -> None:
+    """End the loop before the interpreter is taken down, because answers still call into it."""
+    if _running is not None and _running[0] == os.getpid():
+        _, running, thread = _running
+        running.call_soon_threadsafe(running.stop)
+        thread.join(1)
+
+
+def _forget() -> None:
+    """Drop the parent's loop in a child. Its lock may have been held by another thread."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,237 @@
+"""Object stores and web servers, through obstore.
+
+obstore has threads of its own, which a forked child does not inherit: in a child, its functions
+wait for ever. So a child loads a second copy of the compiled module, which starts new threads. The
+copy is loaded from memory, because the loader recognises a file that is loaded already.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import pickle
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+
+from ffrecord.errors import MissingPackageError
+from ffrecord.remote import profiles
+from ffrecord.remote.answers import Answer, Version
+from ffrecord.remote.trouble import Kind, Span, Trouble, of_obstore
+
+SCHEMES = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "http", "https"})
+_COMPILED = "obstore._obstore"
+
+# Our own retries replace those of obstore, and our time limits are shorter than these.
+NO_RETRIES = {"max_retries": 0}
+CLIENT = {"timeout": "10m", "connect_timeout": "10s"}
+
+FSSPEC_NAMES = {
+    "key": "access_key_id", "secret": "secret_access_key", "token": "session_token",
+    "anon": "skip_signature", "endpoint_url": "endpoint",
+}  # fmt: skip
+"""Options of s3fs, which other libraries pass too -> their names in obstore."""
+
+APART = ("client_options", "retry_config", "credential_provider")
+"""Options that are arguments of obstore's stores by themselves."""
+
+_lock = threading.Lock()
+_loaded: tuple[int, ModuleType] | None = None
+_abandoned: list[Any] = []
+"""Objects of the parent process. They are kept for ever: freeing them could wait for threads that
+do not exist here."""
+
+
+def library() -> ModuleType:
+    """Return obstore for this process."""
+    global _loaded
+    with _lock:
+        if _loaded is None:
+            try:
+                _loaded = os.getpid(), importlib.import_module("obstore")
+                importlib.import_module("obstore.store")
+            except ImportError as error:
+                raise missing("obstore") from error
+        elif _loaded[0] != os.getpid():
+            _abandoned.append(_loaded)
+            _loaded = os.getpid(), _second_copy(_loaded[1])
+        return _loaded[1]
+
+
+def missing(package: str) -> MissingPackageError:
+    """Return the error for a package that reading URLs needs."""
+    return MissingPackageError(
+        f"URLs need the package {package}, which is not installed; "
+        "run: pip install 'ffrecord[remote]'"
+    )
+
+
+def _second_copy(first: ModuleType) -> ModuleType:
+    """Load obstore again, with a copy of its compiled module. The first one stays in use."""
+    before = _modules()
+    path = sys.modules[_COMPILED].__file__
+    assert path is not None
+    copy = os.memfd_create("obstore")
+    finder = _CopyFinder(f"/proc/self/fd/{copy}")
+    sys.meta_path.insert(0, finder)
+    try:
+        with open(path, "rb") as file:
+            while os.sendfile(copy, file.fileno(), None, 1 << 30):
+                pass
+        for name in before:
+            del sys.modules[name]
+        second = importlib.import_module("obstore")
+        importlib.import_module("obstore.store")
+        _copies[id(second)] = _modules()
+        return second
+    finally:
+        sys.meta_path.remove(finder)
+        for name in _modules():
+            del sys.modules[name]
+        sys.modules.update(before)
+        os.close(copy)
+
+
+_copies: dict[int, dict[str, ModuleType]] = {}
+
+
+def _modules() -> dict[str, ModuleType]:
+    return {n: m for n, m in sys.modules.items() if n == "obstore" or n.startswith("obstore.")}
+
+
+class _CopyFinder:
+    """Finds the compiled module of obstore at another path."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        if name != _COMPILED:
+            return None
+        # The origin is the name under which Python and the loader remember a module.
+        loader = importlib.machinery.ExtensionFileLoader(name, self._path)
+        return importlib.util.spec_from_loader(name, loader, origin=self._path)
+
+
+class ObjectStore:
+    """A store of obstore. `make` makes it; a forked child makes it again."""
+
+    def __init__(self, make: Callable[[ModuleType], Any]) -> None:
+        self._make = make
+        library_now = library()
+        self._made = library_now, make(library_now)
+
+    def _now(self) -> tuple[ModuleType, Any]:
+        current = library()
+        if self._made[0] is not current:
+            _abandoned.append(self._made)
+            self._made = current, self._make(current)
+        return self._made
+
+    async def get(self, key: str, span: Span, pinned: Version | None) -> Answer:
+        obstore, store = self._now()
+        options: dict[str, Any] = {
+            "range": {"suffix": -span.begin} if span.is_suffix else (span.begin, span.end)
+        }
+        if pinned is not None and pinned.match is not None:
+            options["if_match"] = pinned.match
+        try:
+            began = time.perf_counter()
+            result = await obstore.get_async(store, key, options=options)
+            waited = time.perf_counter() - began
+            meta = result.meta
+            begin, end = result.range
+            body = await result.bytes_async()
+        except Exception as error:
+            raise of_obstore(error, span) from None
+        if len(body) != end - begin:
+            raise Trouble(Kind.BUSY, f"the answer has {len(body)} bytes instead of {end - begin}")
+        modified = meta["last_modified"]
+        version = Version(
+            meta["size"], meta["e_tag"], None if modified is None else modified.timestamp()
+        )
+        return Answer(body, begin, version, waited)
+
+    async def names(self, key: str) -> list[str]:
+        obstore, store = self._now()
+        try:
+            prefix = key.rstrip("/")
+            found = await obstore.list_with_delimiter_async(store, prefix or None)
+        except Exception as error:
+            raise of_obstore(error, None) from None
+        paths = [each["path"] for each in found["objects"]] + list(found["common_prefixes"])
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+
+
+def given(store: Any) -> ObjectStore:
+    """Return the store that a user made. A forked child gets a copy of it."""
+    original = library()
+
+    def make(current: ModuleType) -> Any:
+        if current is original:
+            return store
+        pickled = pickle.dumps(store)
+        before = _modules()
+        sys.modules.update(_copies[id(current)])
+        try:
+            return pickle.loads(pickled)
+        finally:
+            sys.modules.update(before)
+
+    return ObjectStore(make)
+
+
+def from_url(url: str, options: Mapping[str, Any]) -> tuple[tuple[str, str], str]:
+    """Return the root of the store of a URL, as scheme and URL, and the key in this store."""
+    parts = urlsplit(url)
+    scheme = parts.scheme.lower()
+    if scheme in ("http", "https"):
+        # A key is quoted again, and has no query. Other URLs are a store by themselves.
+        if re.fullmatch(r"(/[\w.~-]+)+/?", parts.path, re.ASCII) and not parts.query:
+            return (scheme, f"{scheme}://{parts.netloc}/"), parts.path.strip("/")
+        return (scheme, url), ""
+    # Everything after the bucket is the key, even ? and #.
+    bucket, _, key = url[len(parts.scheme) + 3 :].partition("/")
+    return (scheme, f"{scheme}://{bucket}"), key
+
+
+def open_store(root: tuple[str, str], options: Mapping[str, Any]) -> ObjectStore:
+    """Open the store with this root."""
+    scheme, url = root
+    apart = {name: options[name] for name in APART if options.get(name) is not None}
+    config = {name: value for name, value in options.items() if name not in (*APART, "config")}
+    config |= options.get("config") or {}
+    if scheme in ("s3", "s3a"):
+        config = {FSSPEC_NAMES.get(name, name): value for name, value in config.items()}
+        config, provider = profiles.completed(config)
+        if provider is not None:
+            apart.setdefault("credential_provider", provider)
+    client = {**CLIENT, **apart.get("client_options", {})}
+    endpoint = str(config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or "")
+    if scheme == "http" or endpoint.startswith("http:"):
+        client.setdefault("allow_http", True)
+    apart |= {"client_options": client, "retry_config": apart.get("retry_config", NO_RETRIES)}
+
+    def make(current: ModuleType) -> Any:
+        stores = current.store
+        if scheme in ("http", "https"):
+            return stores.HTTPStore.from_url(url, **apart)
+        kind = {"s3": stores.S3Store, "s3a": stores.S3Store, "gs": stores.GCSStore}
+        return kind.get(scheme, stores.AzureStore).from_url(url, **apart, **config)
+
+    try:
+        return ObjectStore(make)
+    except MissingPackageError:
+        raise
+    except Exception as error:
+        names = ", ".join(map(repr, options)) or "none"
+        what = f"{url if scheme[:4] != 'http' else scheme + '://'}: cannot be opened with these "
+        what += f"options ({type(error).__name__}); storage_options has the names {names}"
+        raise ValueError(what) from None

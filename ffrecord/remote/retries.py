@@ -1,0 +1,50 @@
+"""Decide whether and when a failed request is sent again. No I/O."""
+
+from __future__ import annotations
+
+from ffrecord.remote.trouble import Kind
+
+SHORTEST, LONGEST = 0.1, 10.0
+"""Seconds of the first pause and of the longest. Each pause is about twice the one before."""
+
+MOST_ATTEMPTS = 10
+"""Attempts of a request that is worth repeating."""
+
+OPENING_ATTEMPTS = 4
+"""Attempts to connect while a file is opened. A misspelled host shows within a second; a server
+that worked before gets more time."""
+
+SLOWEST = 100_000
+"""Bytes per second below which an answer counts as stuck."""
+
+PATIENCE = 10.0
+"""Seconds that an attempt may take in addition to the time that its bytes need."""
+
+
+def pause(
+    kind: Kind, attempts: int, elapsed: float, deadline: float, chance: float, *, opening: bool
+) -> float | None:
+    """Return the seconds to wait before the next attempt; None to give up.
+
+    Args:
+        kind: how the last attempt failed.
+        attempts: attempts so far.
+        elapsed: seconds since the first attempt began.
+        deadline: most seconds for all attempts.
+        chance: a random number from 0 to 1. It spreads the attempts of many clients over time.
+        opening: True while a file is being opened.
+    """
+    if kind not in (Kind.BUSY, Kind.CONNECT):
+        return None
+    most = OPENING_ATTEMPTS if opening and kind is Kind.CONNECT else MOST_ATTEMPTS
+    if attempts >= most:
+        return None
+    # Half of the pause is fixed, so that a server in trouble gets at least that.
+    full = min(LONGEST, SHORTEST * 2 ** (attempts - 1))
+    wait = full * (0.5 + 0.5 * chance)
+    return None if elapsed + wait >= deadline else wait
+
+
+def time_limit(length: int, elapsed: float, deadline: float) -> float:
+    """Return the seconds that one attempt for `length` bytes may take."""
+    return max(0.001, min(PATIENCE + length / SLOWEST, deadline - elapsed))

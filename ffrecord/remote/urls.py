@@ -1,0 +1,60 @@
+"""URLs: recognise them, join them with names, and show them without secrets. No I/O.
+
+A URL is text that begins with a scheme of at least two letters and `://`. All other text is a local
+path, so `C://x` and `a/b://c` are paths.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeGuard
+from urllib.parse import urlsplit, urlunsplit
+
+if TYPE_CHECKING:
+    from ffrecord.remote.options import RemoteOptions
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
+_LOCAL_PROTOCOLS = ("", "file", "local")
+
+
+def is_url(path: object) -> TypeGuard[str]:
+    """Return True for text that begins like a URL."""
+    return isinstance(path, str) and "://" in path and _URL.match(path) is not None
+
+
+def is_upath(path: object) -> bool:
+    """Return True for a path of universal-pathlib that is not on a local disk."""
+    protocol = getattr(path, "protocol", None)
+    return isinstance(protocol, str) and hasattr(path, "storage_options") and (
+        protocol not in _LOCAL_PROTOCOLS
+    )  # fmt: skip
+
+
+def is_remote(path: object, options: RemoteOptions | None = None) -> bool:
+    """Return True if a path, or the first path of a list, is read over the network."""
+    if options and (options.get("store") is not None or options.get("fs") is not None):
+        return True
+    if isinstance(path, Sequence) and not isinstance(path, str):
+        return any(is_remote(each) for each in path[:1])
+    return is_url(path) or is_upath(path)
+
+
+def shown(url: str) -> str:
+    """Return a URL for messages: without user, password, query and fragment.
+
+    Signatures of signed URLs are in the query.
+    """
+    if not is_url(url):
+        return url
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def joined(url: str, name: str) -> str:
+    """Return the URL of a file in a folder. A query stays at the end."""
+    if not is_url(url):
+        return f"{url.rstrip('/')}/{name}" if url else name
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
