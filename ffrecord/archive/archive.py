@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,7 +24,7 @@ from ffrecord.archive.blocks import STEP_BLOCKS, Blocks
 from ffrecord.archive.index import Index, legacy
 from ffrecord.archive.index.build import build
 from ffrecord.archive.index_copy import ImageCopy
-from ffrecord.disk.source import Recheck
+from ffrecord.disk.source import Recheck, Source, SourceSet
 from ffrecord.errors import (
     IndexChecksumError,
     IndexStructureError,
@@ -34,6 +36,11 @@ from ffrecord.format import index as index_layout
 from ffrecord.format.index import BLOCK, WAY_OUT
 from ffrecord.records.opening import MOST_EXPLAINED
 from ffrecord.records.reader import FileReader, table_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.options import RemoteOptions
 
 
 class _Sizes:
@@ -76,20 +83,27 @@ class Archive(Closing):
         self.reader = reader
         self.path = self.reader.fnames[-1]
         self.legacy_size = 0  # bytes of the last record that are for the original FFRecord
-        self.index = self._open_index()
+        try:
+            self.index = self._open_index()
+        except (IndexChecksumError, IndexStructureError, NotPackedFolderError):
+            sources = table_of(reader).require_open()
+            if isinstance(sources, SourceSet):
+                raise
+            sources[-1].distrust()  # perhaps only the transfer was wrong
+            self.index = self._open_index()
         self.blocks = Blocks(reader, self.index)
 
     @classmethod
     def open(
         cls, ffr_file: Path | Sequence[Path], check_data: bool = True, *, mode: str = "auto",
-        lone: bool = False, memory: int | str | None = None,
+        lone: bool = False, memory: int | str | None = None, **remote: Unpack[RemoteOptions],
     ) -> Archive:  # fmt: skip
         """Open an archive: one file, a folder of shards, or a list of shards.
 
         With `lone`, `ffr_file` may also be a folder that contains an archive of one file. The
         original FFRecord accepts that too.
         """
-        reader = FileReader(ffr_file, check_data, mode=mode, memory=memory)
+        reader = FileReader(ffr_file, check_data, mode=mode, memory=memory, **remote)
         try:
             archive = cls(reader)
             if not lone:
@@ -167,8 +181,14 @@ class Archive(Closing):
         def copy_to(fd: int, offset: int, length: int) -> None:
             table_of(reader).copy_unchecked(record, self.legacy_size + offset, length, fd)
 
+        def announce(offset: int, length: int) -> None:
+            table_of(reader).will_need(record, self.legacy_size + offset, length)
+
+        is_local = table_of(reader).require_open().is_local
         try:
-            with ImageCopy(self.path, copy_to, trailer.length) as copy:
+            with ImageCopy(
+                self.path, copy_to, trailer.length, None if is_local else announce
+            ) as copy:
                 tables = index_layout.parse(self.path, copy.image)
                 shards.compare(reader, tables, copy.wait_for)
                 index = Index(self.path, copy.image, _Sizes(reader), copy.wait_for)
@@ -196,6 +216,17 @@ class Archive(Closing):
                 f"the file says {trailer.crc:#010x}; {WAY_OUT}"
             )
 
+    def _status(self) -> os.stat_result:
+        """Return the status of the archive, for the files of an index without attributes."""
+        source = table_of(self.reader).require_open()[-1]
+        if isinstance(source, Source):
+            return os.stat(self.path)
+        time = int(source.version.modified or 0)
+        mode = stat.S_IFREG | 0o644
+        return os.stat_result(
+            (mode, 0, 0, 1, os.getuid(), os.getgid(), source.size(), time, time, time)
+        )
+
     def _open_legacy_index(self, record: int, size: int) -> Index:
         start = np.empty(min(size, len(index_layout.LEGACY_MAGIC)), np.uint8)
         if size:
@@ -212,7 +243,7 @@ class Archive(Closing):
             raw += piece.data
         sizes = self.reader.record_sizes()[:-1]
         most = legacy.most_entries(record)
-        tree = legacy.read_tree(self.path, raw, sizes, os.stat(self.path), most)
+        tree = legacy.read_tree(self.path, raw, sizes, self._status(), most)
         if shards.names_own_records(self.reader, tree):
             raise IndexStructureError(shards.no_archive(self.reader))
         return Index(self.path, build(tree), sizes)

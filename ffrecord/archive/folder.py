@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, overload
 
 from ffrecord.aliases import Bytes, Closing, Ints
 from ffrecord.archive import walk
@@ -34,6 +34,12 @@ from ffrecord.archive.names import to_bytes, to_text
 from ffrecord.format.index import BLOCK
 from ffrecord.records.reader import FileReader
 from ffrecord.records.unchanged import changed
+from ffrecord.remote.urls import is_remote
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.options import RemoteOptions
 
 Name: TypeAlias = "str | os.PathLike[str]"
 Names: TypeAlias = list[str]  # named here because `list` is a method in the class below
@@ -65,20 +71,26 @@ class PackedFolder(Closing):
         check_data: verify the CRC-32 of the index and of everything that is read.
         mode: how records are read, see `FileReader`.
         memory: how much of the page cache may be filled, see `FileReader`.
+        remote: options for URLs, see `FileReader`.
     """
 
     def __init__(
         self, ffr_file: Name | Sequence[Name], check_data: bool = True, *, mode: str = "auto",
-        memory: int | str | None = None,
+        memory: int | str | None = None, **remote: Unpack[RemoteOptions],
     ) -> None:  # fmt: skip
         # Absolute paths, because another process may unpickle them in another working folder.
-        absolute = (
-            os.path.abspath(os.fsdecode(ffr_file))
-            if isinstance(ffr_file, (str, os.PathLike))
-            else [os.path.abspath(os.fsdecode(file)) for file in ffr_file]
-        )
+        absolute: Any = ffr_file
+        if not is_remote(ffr_file, remote):
+            absolute = (
+                os.path.abspath(os.fsdecode(ffr_file))
+                if isinstance(ffr_file, (str, os.PathLike))
+                else [os.path.abspath(os.fsdecode(file)) for file in ffr_file]
+            )
         self._options = (absolute, check_data, mode)
-        self.archive = Archive.open(ffr_file, check_data, mode=mode, lone=True, memory=memory)
+        self._remote = remote
+        self.archive = Archive.open(
+            ffr_file, check_data, mode=mode, lone=True, memory=memory, **remote
+        )
 
     @property
     def reader(self) -> FileReader:
@@ -354,12 +366,16 @@ class PackedFolder(Closing):
         self.archive.close()
 
     def __getstate__(self) -> Any:
-        return *self._options, self.reader.__getstate__()["fingerprint"], self.reader.memory
+        fingerprint = self.reader.__getstate__()["fingerprint"]
+        return *self._options, fingerprint, self.reader.memory, self._remote
 
     def __setstate__(self, state: Any) -> None:
-        # States of version 0.1 end before the limit of memory, the oldest before the fingerprint.
-        ffr_file, check_data, mode, fingerprint, memory = (*state, None, None)[:5]
-        PackedFolder.__init__(self, ffr_file, check_data, mode=mode, memory=memory)
+        # Older states end before the options for URLs, before the limit of memory, or before the
+        # fingerprint.
+        ffr_file, check_data, mode, fingerprint, memory, remote = (*state, None, None, None)[:6]
+        PackedFolder.__init__(
+            self, ffr_file, check_data, mode=mode, memory=memory, **(remote or {})
+        )
         if fingerprint not in (None, self.reader.fingerprint):
             raise changed(self.archive.path)
 

@@ -18,9 +18,10 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
 from heapq import merge
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from ffrecord.disk.source import next_data
 from ffrecord.format import index as index_layout
@@ -31,6 +32,11 @@ ALONE = 4 << 20
 """Size in bytes below which an image is copied first, then checked: a thread would be slower."""
 
 
+AHEAD = 32
+"""Pieces on their way over the network. 128 MiB: the index of a million files, and some memory."""
+
+Piece: TypeAlias = "tuple[str, int, int]"  # part, begin and end
+
 _TOGETHER = ("entries", "names")  # parts that are checked together
 
 
@@ -40,11 +46,20 @@ class CopyTo(Protocol):
     def __call__(self, fd: int, offset: int, length: int) -> None: ...
 
 
+class Announce(Protocol):
+    """Function that asks for bytes of the image over the network, before they are copied."""
+
+    def __call__(self, offset: int, length: int) -> None: ...
+
+
 class ImageCopy:
     """Copy of an image of `length` bytes. The end of the `with` block stops the copying."""
 
-    def __init__(self, path: str, copy_to: CopyTo, length: int) -> None:
+    def __init__(
+        self, path: str, copy_to: CopyTo, length: int, announce: Announce | None = None
+    ) -> None:
         self._copy_to = copy_to
+        self._announce = announce
         self._progress = threading.Condition()
         self._problem: Exception | None = None
         self._stopped = False
@@ -107,7 +122,7 @@ class ImageCopy:
 
     def _run(self) -> None:
         try:
-            for name, begin, end in self._pieces():
+            for name, begin, end in self._announced(self._pieces()):
                 if self._stopped:
                     break
                 os.lseek(self._memory, begin, os.SEEK_SET)
@@ -120,7 +135,20 @@ class ImageCopy:
         finally:
             os.close(self._memory)
 
-    def _pieces(self) -> Iterator[tuple[str, int, int]]:
+    def _announced(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """Yield the pieces, and announce each some pieces before its turn."""
+        if self._announce is None:
+            yield from pieces
+            return
+        waiting: deque[Piece] = deque()
+        for piece in pieces:
+            self._announce(piece[1], piece[2] - piece[1])
+            waiting.append(piece)
+            if len(waiting) > AHEAD:
+                yield waiting.popleft()
+        yield from waiting
+
+    def _pieces(self) -> Iterator[Piece]:
         """Yield part, begin and end of each piece to copy, in order.
 
         Pieces of entries and of names alternate, because the two are checked together. A

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -24,10 +24,21 @@ from ffrecord.dataset.codecs import Decoder
 from ffrecord.dataset.columns import Column, open_columns, parse_types
 from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
 from ffrecord.dataset.files import RecordFiles
-from ffrecord.dataset.spec import file_name, load
+from ffrecord.dataset.remote import is_remote_dataset, load_remote, remote_dataset
+from ffrecord.dataset.spec import Manifest, file_name, load
 from ffrecord.errors import DatasetError
 from ffrecord.records.fingerprints import combined
+from ffrecord.records.opening import refuse_remote_options
 from ffrecord.records.unchanged import changed, refuse_replaced
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.files import RemoteFolder
+    from ffrecord.remote.options import RemoteOptions
+
+_OWN = ("decoders", "cache_index", "cache_keys", "check_data", "mode")
+"""Options of a reader that are not about URLs."""
 
 SEQUENCE_BOUNDS = "refs"
 """The name of the sequence bounds in `cache_keys`. granular's file of bounds has that name."""
@@ -128,7 +139,7 @@ class DatasetReader(Closing, _ColumnDatapoints):
     """Reader of a dataset that `DatasetWriter` wrote.
 
     Args:
-        directory: The dataset's folder.
+        directory: The dataset's folder, or its URL.
         decoders: A function for each type name, from `bytes` to a value. A function marked with
             `view_decoder` gets a `memoryview` instead.
         cache_index: Keep checksums, offsets and sequence bounds in memory: 12 bytes per record and
@@ -138,6 +149,7 @@ class DatasetReader(Closing, _ColumnDatapoints):
             the sequence bounds, as in granular, unless a field has that name.
         check_data: Verify the CRC-32 of every record.
         mode: The way to read, as for `FileReader`.
+        remote: Options for URLs, as for `FileReader`.
     """
 
     def __init__(
@@ -149,18 +161,29 @@ class DatasetReader(Closing, _ColumnDatapoints):
         cache_keys: Collection[str] = (),
         check_data: bool = True,
         mode: str = "auto",
+        **remote: Unpack[RemoteOptions],
     ) -> None:
+        place: Any = directory
+        if not is_remote_dataset(directory, remote):
+            if remote:
+                refuse_remote_options(remote)
+            place = os.path.abspath(os.fsdecode(directory))
         self._options: dict[str, Any] = {
-            "directory": os.path.abspath(os.fsdecode(directory)),
+            "directory": place,
             "decoders": decoders,
             "cache_index": cache_index,
             "cache_keys": tuple(cache_keys),
             "check_data": check_data,
             "mode": mode,
+            **remote,
         }
         self._open(**self._options)
 
-    def _open(self, *, directory: str, **options: Any) -> None:
+    def _open(self, *, directory: Any, **options: Any) -> None:
+        remote: Any = {name: options.pop(name) for name in list(options) if name not in _OWN}
+        if is_remote_dataset(directory, remote):
+            self._open_remote(remote_dataset(directory, remote), **options)
+            return
         while True:
             found = os.stat(directory)
             try:
@@ -171,17 +194,26 @@ class DatasetReader(Closing, _ColumnDatapoints):
                 if os.path.samestat(found, os.stat(directory)):
                     raise
 
-    def _open_files(
-        self, directory: str, decoders: Mapping[str, Decoder], cache_index: bool,
-        cache_keys: tuple[str, ...], check_data: bool, mode: str,
+    def _open_files(self, directory: str, **options: Any) -> None:
+        self._open_fields(directory, load(directory), None, **options)
+
+    def _open_remote(self, folder: RemoteFolder, **options: Any) -> None:
+        self._open_fields(folder.name, load_remote(folder), folder, **options)
+
+    def _open_fields(
+        self, directory: str, manifest: Manifest, folder: RemoteFolder | None,
+        decoders: Mapping[str, Decoder], cache_index: bool, cache_keys: tuple[str, ...],
+        check_data: bool, mode: str,
     ) -> None:  # fmt: skip
-        manifest = load(directory)
         self.directory = directory
         self._length = manifest.length
         parse_types(directory, manifest.spec, decoders)
         paths = [os.path.join(directory, file_name(name)) for name in manifest.spec]
-        # Warnings point at the caller of `__init__`, above `_open` and this function.
-        files = RecordFiles(paths, check_data, mode, keep_headers=cache_index, stacklevel=4)
+        remote = None if folder is None else folder.files(list(map(file_name, manifest.spec)))
+        # Warnings point at the caller of `__init__`, above `_open` and two more functions.
+        files = RecordFiles(
+            paths, check_data, mode, keep_headers=cache_index, stacklevel=5, remote=remote
+        )
         keep_bounds = cache_index or SEQUENCE_BOUNDS in cache_keys
         self._columns = open_columns(directory, manifest, paths, files, decoders, keep_bounds)
         for name in cache_keys:

@@ -14,7 +14,8 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, SupportsIndex
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from ffrecord.dataset.codecs import Decoder, Encoder
 from ffrecord.dataset.continuing import require_same
 from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
 from ffrecord.dataset.reader import DatasetReader
+from ffrecord.dataset.remote import remote_dataset
 from ffrecord.dataset.spec import load
 from ffrecord.dataset.writer import DatasetWriter
 from ffrecord.errors import (
@@ -34,7 +36,15 @@ from ffrecord.errors import (
     UnclosedWarning,
 )
 from ffrecord.records.fingerprints import combined
+from ffrecord.remote.urls import is_remote
 from ffrecord.text import integer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.options import RemoteOptions
+
+AT_ONCE = 64  # shards that are opened over the network at once
 
 # Only the writer's spelling of a number: with others, two folders could be the same shard.
 SHARD_NAME = r"[0-9]{6}|[1-9][0-9]{6,18}"
@@ -228,7 +238,7 @@ class ShardedDatasetReader(Closing, JoinedDatasets):
     """Reader of a folder of shards, or of some of its shards, as one dataset.
 
     Args:
-        directory: The folder of the shards.
+        directory: The folder of the shards, or its URL.
         decoders: A function for each type name, as for `DatasetReader`.
         shardstart: The number of the first shard to read.
         shardstep: The distance from one shard number to the next.
@@ -236,6 +246,7 @@ class ShardedDatasetReader(Closing, JoinedDatasets):
         cache_keys: Small fields to keep in memory, as for `DatasetReader`.
         check_data: Verify the CRC-32 of every record.
         mode: The way to read, as for `FileReader`.
+        remote: Options for URLs, as for `FileReader`.
     """
 
     def __init__(
@@ -249,16 +260,31 @@ class ShardedDatasetReader(Closing, JoinedDatasets):
         cache_keys: Collection[str] = (),
         check_data: bool = True,
         mode: str = "auto",
+        **remote: Unpack[RemoteOptions],
     ) -> None:
-        self.directory = os.path.abspath(os.fsdecode(directory))
-        folders = _shards(self.directory, _numbers(shardstart, shardstep))
-        readers = [
-            DatasetReader(
+        numbers = _numbers(shardstart, shardstep)
+        folders: Sequence[Any]
+        if is_remote(directory, remote):
+            folder = remote_dataset(directory, remote)
+            self.directory = folder.name
+            names = _shards(self.directory, folder.entries(), numbers)
+            folders = [folder.inside(name) for name in names]
+        else:
+            self.directory = os.path.abspath(os.fsdecode(directory))
+            names = _shards(self.directory, os.listdir(self.directory), numbers)
+            folders = [os.path.join(self.directory, name) for name in names]
+
+        def opened(folder: Any) -> DatasetReader:
+            return DatasetReader(
                 folder, decoders, cache_index=cache_index, cache_keys=cache_keys,
-                check_data=check_data, mode=mode,
-            )
-            for folder in folders
-        ]  # fmt: skip
+                check_data=check_data, mode=mode, **remote,
+            )  # fmt: skip
+
+        if is_remote(directory, remote):  # all shards at once: each waits for the network
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                readers = list(pool.map(opened, folders))
+        else:
+            readers = list(map(opened, folders))
         for reader in readers:
             if reader.spec != readers[0].spec:
                 raise DatasetError(
@@ -294,9 +320,9 @@ def _numbers(start: int, step: int) -> range:
     return range(start, 1 << 62, step)
 
 
-def _shards(directory: str, numbers: range) -> list[str]:
-    """Return the folders of the existing shards among `numbers`; warn if one is missing."""
-    found = _found(directory, numbers)
+def _shards(directory: str, entries: Iterable[str], numbers: range) -> list[str]:
+    """Return the names of the shards in a folder among `numbers`; warn if one is missing."""
+    found = {int(name): name for name in shards_among(entries) if int(name) in numbers}
     if not found:
         raise DatasetError(
             f"{directory}: no shards with the numbers {numbers.start}, "

@@ -186,7 +186,11 @@ def load(directory: str) -> Manifest:
             f"{path}: not the spec of a dataset, which is a regular file of at most {LARGEST_SPEC} "
             "bytes"
         )
-    text = whole_file(path)
+    return parse_spec(path, whole_file(path))
+
+
+def parse_spec(path: str, text: bytes) -> Manifest:
+    """Check the content of a dataset's `spec.json`. `path` names it in errors."""
     try:
         return _parse(json.loads(text))
     except SpecError as error:

@@ -12,7 +12,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -41,6 +41,11 @@ from ffrecord.torch.assembler import (
     samples_of,
 )
 from ffrecord.torch.registry import ReaderRegistry
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.options import RemoteOptions
 
 T_co = TypeVar("T_co", covariant=True)
 # Stop reading ahead for a reader after this many announced batches if none of them was read.
@@ -103,20 +108,26 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
                 return [decode(record) for record in self.reader.read(indices)]
 
     Args:
-        fnames: a file, a list of files or a folder, as for `FileReader`.
+        fnames: a file, a list of files, a folder or URLs, as for `FileReader`.
         check_data: verify the checksum of every record.
         on_error: how a loader treats a sample that cannot be read or decoded. `"raise"` raises the
             error. `"skip"` leaves the sample out with a warning. A function is called with the
             index and the error, and returns a sample to use instead, or None to skip.
+        remote: options for URLs, as for `FileReader`.
     """
 
     on_error: OnError = "raise"
 
     def __init__(
-        self, fnames: Path | Sequence[Path], check_data: bool = True, *, on_error: OnError = "raise"
+        self,
+        fnames: Path | Sequence[Path],
+        check_data: bool = True,
+        *,
+        on_error: OnError = "raise",
+        **remote: Unpack[RemoteOptions],
     ) -> None:
         self.fnames = fnames
-        self.reader = FileReader(fnames, check_data)
+        self.reader = FileReader(fnames, check_data, **remote)
         self.on_error = check_on_error(on_error)
 
     def __init_subclass__(cls, **options: Any) -> None:

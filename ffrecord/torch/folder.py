@@ -12,7 +12,7 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,11 @@ from ffrecord.archive.folder import PackedFolder
 from ffrecord.records.fingerprints import Fingerprinting, combined
 from ffrecord.torch.assembler import OnError, check_on_error
 from ffrecord.torch.dataset import Dataset
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.options import RemoteOptions
 
 Function: TypeAlias = Callable[[Any], Any]
 
@@ -51,7 +56,7 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
     order of torchvision's ImageFolder.
 
     Args:
-        archive: the path of a packed folder, or an open `PackedFolder`.
+        archive: the path or URL of a packed folder, or an open `PackedFolder`.
         loader: a function from a file's bytes (a uint8 array) to a sample. By default Pillow
             decodes an RGB image.
         transform: a function that is applied to every sample.
@@ -63,6 +68,7 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
         root: the folder inside the archive that holds the class folders.
         check_data: verify the checksum of every file.
         on_error: how a loader treats a sample that cannot be read or decoded, as for `Dataset`.
+        remote: options for URLs, as for `FileReader`.
     """
 
     def __init__(
@@ -78,9 +84,12 @@ class PackedFolderDataset(Dataset[tuple[Any, Any]]):
         root: str = "",
         check_data: bool = True,
         on_error: OnError = "raise",
+        **remote: Unpack[RemoteOptions],
     ) -> None:
         self.folder = (
-            archive if isinstance(archive, PackedFolder) else PackedFolder(archive, check_data)
+            archive
+            if isinstance(archive, PackedFolder)
+            else PackedFolder(archive, check_data, **remote)
         )
         self.root = root.strip("/")
         self.loader = loader
