@@ -179,6 +179,12 @@ class RemoteError(ReadFailedError):
         return f"{self.filename}: reading {part}{name} failed{times}: {self.what}"
 
 
+class UrlError(FFRecordError, ValueError):
+    """A URL cannot be used: unknown protocol, wrong options, or a local file is needed."""
+
+    exit_code = 38
+
+
 class WriteFailedError(_SystemCallError, FFRecordError):
     """The operating system could not write the file, or could not confirm that it is on disk."""
 

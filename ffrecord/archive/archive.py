@@ -216,7 +216,7 @@ class Archive(Closing):
                 f"the file says {trailer.crc:#010x}; {WAY_OUT}"
             )
 
-    def _status(self) -> os.stat_result:
+    def status(self) -> os.stat_result:
         """Return the status of the archive, for the files of an index without attributes."""
         source = table_of(self.reader).require_open()[-1]
         if isinstance(source, Source):
@@ -243,7 +243,7 @@ class Archive(Closing):
             raw += piece.data
         sizes = self.reader.record_sizes()[:-1]
         most = legacy.most_entries(record)
-        tree = legacy.read_tree(self.path, raw, sizes, self._status(), most)
+        tree = legacy.read_tree(self.path, raw, sizes, self.status(), most)
         if shards.names_own_records(self.reader, tree):
             raise IndexStructureError(shards.no_archive(self.reader))
         return Index(self.path, build(tree), sizes)

@@ -6,7 +6,6 @@ thousands of paths that are a megabyte long. The checks go from folder to folder
 
 from __future__ import annotations
 
-import os
 import stat
 from array import array
 
@@ -142,7 +141,7 @@ def _read_legacy(archive: Archive) -> Tree:
         raise _wrong(archive, f"the bytes before it are not {_FOR_ORIGINAL}")
     sizes = reader.record_sizes()[:-1]
     most = legacy.most_entries(names)
-    return legacy.read_tree(archive.path, raw, sizes, os.stat(archive.path), most)
+    return legacy.read_tree(archive.path, raw, sizes, archive.status(), most)
 
 
 def _seen(index: Index, folder: int, name: bytes, inode: int) -> int:

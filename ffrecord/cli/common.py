@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from ffrecord.archive.counts import Counts
 from ffrecord.archive.index import Index
 from ffrecord.errors import FFRecordError
+from ffrecord.remote.urls import is_url, shown
 from ffrecord.text import counted, human
 
 READ_RECORDS = "`ffrecord cat --record N` writes one"
@@ -41,6 +42,7 @@ def errors_naming(
 
     If the path does not exist, add a hint that fits the options of the command.
     """
+    archive = shown(archive)  # a URL may contain a signature
     try:
         yield
     except FFRecordError:
@@ -58,7 +60,7 @@ def errors_naming(
 
 def refuse_datasets(path: str) -> None:
     """Raise an error if the path is a typed dataset. For commands that take packed folders."""
-    if os.path.isdir(path):
+    if os.path.isdir(path) or is_url(path):
         from ffrecord.cli import datasets
 
         datasets.refuse(path)
@@ -66,7 +68,7 @@ def refuse_datasets(path: str) -> None:
 
 def refuse_records_of_datasets(path: str) -> None:
     """Raise an error if the path is a typed dataset. For commands that take one record file."""
-    if os.path.isdir(path):
+    if os.path.isdir(path) or is_url(path):
         from ffrecord.cli import datasets
 
         datasets.refuse_records(path)

@@ -9,14 +9,18 @@ from typing import Any
 
 from ffrecord.dataset.columns import parse_types
 from ffrecord.dataset.reader import DatasetReader
+from ffrecord.dataset.remote import entries, has_spec, load_remote, remote_dataset
 from ffrecord.dataset.sharded import shards_among
-from ffrecord.dataset.spec import SPEC_NAME, file_name, load, split_type
+from ffrecord.dataset.spec import SPEC_NAME, Manifest, file_name, load, split_type
 from ffrecord.errors import DatasetError, NotPackedFolderError
-from ffrecord.records.reader import FileReader
+from ffrecord.records.reader import FileReader, table_of
+from ffrecord.remote.urls import is_url, joined, shown
 
 
 def is_dataset(path: str) -> bool:
     """Return True for a folder with a spec: one dataset, or one shard of a dataset."""
+    if is_url(path):
+        return has_spec(path)
     return os.path.isfile(os.path.join(path, SPEC_NAME))
 
 
@@ -27,8 +31,9 @@ def parts(path: str) -> list[str]:
     """
     names: list[str] = []
     with contextlib.suppress(OSError):  # reported when the path itself is opened
-        names = os.listdir(path) if not is_dataset(path) else []
-    shards = [os.path.join(path, name) for name in shards_among(names)]
+        if not is_dataset(path):
+            names = entries(path) if is_url(path) else os.listdir(path)
+    shards = [joined(path, name) for name in shards_among(names)]
     if not any(map(is_dataset, shards)):  # if some are datasets, the others are broken shards
         return [path]
     return [path, *shards] if any(name.endswith(".ffr") for name in names) else shards
@@ -38,7 +43,7 @@ def refuse(path: str) -> None:
     """Raise an error if the path is a dataset: its files look like shards of an archive."""
     if any(map(is_dataset, parts(path))):
         raise NotPackedFolderError(
-            f"{path}: this is a typed dataset, not a packed folder; "
+            f"{shown(path)}: this is a typed dataset, not a packed folder; "
             "`ffrecord info` shows its fields"
         )
 
@@ -47,18 +52,27 @@ def refuse_records(path: str) -> None:
     """Raise an error if the path is a dataset: its records are in more than one file."""
     shards = [part for part in parts(path) if is_dataset(part)]
     if shards:
-        files = [os.path.join(shards[0], file_name(name)) for name in load(shards[0]).spec]
-        such = f", such as {files[0]}" if files else ""
+        such = f", such as {shown(files(shards[0])[0])}"
         raise NotPackedFolderError(
-            f"{path}: this is a typed dataset, with a record file for each field; "
+            f"{shown(path)}: this is a typed dataset, with a record file for each field; "
             f"name one of these files{such}"
         )
+
+
+def files(path: str) -> list[str]:
+    """Return the record files of a dataset."""
+    return [joined(path, file_name(name)) for name in manifest_of(path).spec]
+
+
+def manifest_of(path: str) -> Manifest:
+    """Read and check the spec of a dataset."""
+    return load_remote(remote_dataset(path, {})) if is_url(path) else load(path)
 
 
 def check(path: str) -> None:
     """Raise `DatasetError` unless the spec and the files belong together. Decode no values."""
     try:
-        DatasetReader(path, _any_decoders(load(path).spec)).close()
+        DatasetReader(path, _any_decoders(manifest_of(path).spec)).close()
     except FileNotFoundError as error:
         raise DatasetError(
             f"{error.filename}: this file of the dataset is missing; restore it, or write the "
@@ -72,21 +86,20 @@ def describe(path: str, shards: Sequence[str]) -> dict[str, Any]:
     datapoints = size = 0
     for shard in shards:
         check(shard)
-        manifest = load(shard)
+        manifest = manifest_of(shard)
         datapoints += manifest.length
         for name, type_ in parse_types(shard, manifest.spec, _any_decoders(manifest.spec)).items():
             fact = fields.setdefault(name, {"type": type_.text, "values": 0, "data_bytes": 0})
             if fact["type"] != type_.text:
                 raise DatasetError(
-                    f"{shard}: field {name} has the type {type_.text}, but {fact['type']} in "
-                    "earlier shards; keep shards of different datasets in different folders"
+                    f"{shown(shard)}: field {name} has the type {type_.text}, but {fact['type']} "
+                    "in earlier shards; keep shards of different datasets in different folders"
                 )
-            file = os.path.join(shard, file_name(name))
-            size += os.path.getsize(file)
             # Two records may follow the values: the dictionary of the compression, and the bounds
             # of the sequences.
             trained = bool(type_.compression and type_.compression.dictionary)
-            with FileReader(file) as reader:
+            with FileReader(joined(shard, file_name(name))) as reader:
+                size += table_of(reader).file_bytes
                 values = reader.n - trained - type_.sequence
                 fact["values"] += values
                 fact["data_bytes"] += int(reader.record_sizes()[:values].sum())

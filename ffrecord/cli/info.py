@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import stat
 from typing import Any
@@ -121,7 +120,7 @@ def describe_folder(archive: Archive) -> dict[str, Any]:
         "symlinks": counts.symlinks,
         "hard_links": counts.hard_links,
         "names": len(index.tables.entries),
-        "archive_bytes": sum(os.path.getsize(name) for name in reader.fnames),
+        "archive_bytes": table_of(reader).file_bytes,
         "data_bytes": counts.bytes,
         "index_bytes": reader.record_size(reader.n - 1),
         "fingerprint": reader.fingerprint,

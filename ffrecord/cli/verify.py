@@ -29,6 +29,8 @@ from ffrecord.cli.common import READ_RECORDS, shows_progress
 from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.progress import bar
 from ffrecord.records.reader import STEP_BYTES, STEP_RECORDS, FileReader
+from ffrecord.remote.urls import is_url
+from ffrecord.remote.urls import shown as displayed
 from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable
 from ffrecord.text import counted, for_shell
 
@@ -106,9 +108,9 @@ class _Verdict:
 
 
 def _verify(path: str, shown: bool, say: Callable[[str], None]) -> _Verdict:
-    verdict = _Verdict(path)
+    verdict = _Verdict(displayed(path))
     try:
-        _check(verdict, shown, say)
+        _check(path, verdict, shown, say)
     except BrokenPipeError:
         raise
     except FFRecordError as error:
@@ -116,14 +118,16 @@ def _verify(path: str, shown: bool, say: Callable[[str], None]) -> _Verdict:
         verdict.add(error)
     except OSError as error:
         verdict.not_read = for_shell(error.strerror or error)
-        say(f"{path}: NOT READ: {verdict.not_read}")
+        say(f"{verdict.path}: NOT READ: {verdict.not_read}")
     return verdict
 
 
-def _check(verdict: _Verdict, shown: bool, say: Callable[[str], None]) -> None:
-    if datasets.is_dataset(verdict.path):
-        datasets.check(verdict.path)
-    with FileReader(verdict.path) as reader:
+def _check(path: str, verdict: _Verdict, shown: bool, say: Callable[[str], None]) -> None:
+    files: str | list[str] = path
+    if datasets.is_dataset(path):
+        datasets.check(path)
+        files = datasets.files(path) if is_url(path) else path
+    with FileReader(files) as reader:
         names = _Names(reader)
         verdict.records, verdict.names = reader.n, names.count
         if names.problem is not None:

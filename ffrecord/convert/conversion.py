@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,10 +37,12 @@ from ffrecord.errors import (
     FFRecordError,
     NoRoomError,
     SkippedWarning,
+    UrlError,
     WriteFailedError,
 )
 from ffrecord.progress import bar
 from ffrecord.records.opening import refuse_unfinished
+from ffrecord.remote.urls import is_remote, is_url, shown
 from ffrecord.text import Advised, listed, parse_size, there_already
 
 NEVER_REPLACED = "folders are never replaced; remove it or choose another target"
@@ -123,7 +126,7 @@ def convert(
     report = job.run()
     report.skipped = dict(options.skipped)
     if options.skipped and job.shortcut is not _pack:  # pack_folder has warned already
-        what = f"{paths[0]}: not converted: {listed(options.skipped)}"
+        what = f"{shown(paths[0])}: not converted: {listed(options.skipped)}"
         warnings.warn(what, SkippedWarning, stacklevel=2)
     return report
 
@@ -132,10 +135,12 @@ def _source_paths(src: Path | Sequence[Path]) -> list[str]:
     sources = [src] if isinstance(src, (str, os.PathLike)) else list(src)
     if not sources:
         raise ValueError("src is an empty list; pass at least one source")
-    return [absolute(path) for path in sources]
+    return [str(path) if is_remote(path) else absolute(path) for path in sources]
 
 
 def _mtime_ns(path: str) -> int:
+    if is_url(path):
+        return time.time_ns()  # the records have no times of their own
     try:
         return os.stat(path).st_mtime_ns
     except FileNotFoundError:
@@ -145,17 +150,28 @@ def _mtime_ns(path: str) -> int:
 
 def _source_format(paths: list[str], name: str | None) -> Format:
     if name is not None:
-        return registry.named(name)
-    first = registry.find(paths[0])
+        return _readable(registry.named(name), paths)
+    first = _readable(registry.find(paths[0]), paths[:1])
     for path in paths[1:]:
         other = registry.find(path)
         if other.name != first.name:
             message = (
-                f"{path}: has the format {other.name}, but {paths[0]} has the format {first.name}; "
+                f"{shown(path)}: has the format {other.name}, but {shown(paths[0])} has the format "
+                f"{first.name}; "
                 "convert them one by one, or name one format for all with "
             )
             raise ConversionError(Advised(message, "source_format", "--from"))
     return first
+
+
+def _readable(source: Format, paths: list[str]) -> Format:
+    """Raise an error if a source of another format than ours is a URL."""
+    if source.name not in registry.REMOTE:
+        for path in filter(is_url, paths):
+            raise UrlError(
+                f"{shown(path)}: {source.name} is not read over the network; download it first"
+            )
+    return source
 
 
 def _target_format(dst: str, source: Format, name: str | None, options: ConvertOptions) -> Format:
@@ -181,7 +197,7 @@ def _refuse_itself(dst: str, sources: list[str]) -> None:
     With different formats, a file may be replaced by its own conversion.
     """
     for source in sources:
-        if os.path.exists(dst) and os.path.samefile(dst, source):
+        if not is_url(source) and os.path.exists(dst) and os.path.samefile(dst, source):
             raise ConversionError(
                 f"{dst}: is a source as well as the target, and already has the target's format; "
                 "choose another target or another format"
@@ -289,8 +305,8 @@ class _Job:
             written = self._target.write(staged, reshaped, self._options)
         if total not in (None, self._read):
             raise CountError(
-                f"{self._path}: not written: {self._paths[0]} says it has {total} items, but "
-                f"{self._read} were read; if the source changed meanwhile, convert it again"
+                f"{self._path}: not written: {shown(self._paths[0])} says it has {total} items, "
+                f"but {self._read} were read; if the source changed meanwhile, convert it again"
             )
         if self._target.shape is not NamedFiles and given.count != written.items:
             raise CountError(
@@ -372,7 +388,7 @@ def _chained(
         with source.read(path, options) as shape:
             if isinstance(shape, Rows) and shape.spec != spec:
                 raise ConversionError(
-                    f"{path}: its fields are {shape.spec}, but the first source has {spec}; "
+                    f"{shown(path)}: its fields are {shape.spec}, but the first source has {spec}; "
                     "convert them one by one"
                 )
             yield from shape.items

@@ -26,6 +26,7 @@ from ffrecord.convert.formats import (
     tfrecord,
 )
 from ffrecord.convert.shapes import ConvertOptions, NamedFiles, Records, Rows, Shape, Written
+from ffrecord.dataset.remote import entries, has_spec
 from ffrecord.dataset.sharded import shards_among
 from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SPEC_NAME
 from ffrecord.errors import ConversionError, FFRecordError, MissingPackageError
@@ -33,6 +34,7 @@ from ffrecord.format.index import INDEX_NAME
 from ffrecord.format.records import PART_NAME
 from ffrecord.records.opening import refuse_other_kinds
 from ffrecord.records.reader import FileReader
+from ffrecord.remote.urls import is_url, joined, shown
 from ffrecord.text import Advised
 
 Reads: TypeAlias = Callable[[str, ConvertOptions], AbstractContextManager[Shape]]
@@ -80,6 +82,7 @@ COMPRESSIONS = frozenset({
 })  # fmt: skip
 """Suffixes of compressed files. A target with one of these names must not be written plain."""
 
+REMOTE = ("records", "packed", "dataset")  # formats that are read over the network
 KNOWN = ", ".join([*FORMATS, "webdataset"])
 OURS = ".ffr"
 AS_RECORDS = Advised("pass ", 'source_format="records"', "--from records")
@@ -96,9 +99,13 @@ def named(name: str) -> Format:
 
 def find(path: str) -> Format:
     """Return the format of an existing file or folder."""
-    name = _folder_format(path) if os.path.isdir(path) else _file_format(path)
+    if is_url(path):
+        name: str | None = _remote_format(path)
+    else:
+        name = _folder_format(path) if os.path.isdir(path) else _file_format(path)
     if name is None:
-        message = f"{path}: cannot detect the format from its content or its name; choose one with "
+        message = f"{shown(path)}: cannot detect the format from its content or its name; "
+        message += "choose one with "
         raise ConversionError(Advised(message, "source_format", "--from", f": {KNOWN}"))
     return FORMATS[name]
 
@@ -164,6 +171,16 @@ def _ours(path: str) -> str:
     """Return "packed" if the last record is the index of a packed folder, otherwise "records"."""
     with FileReader(path) as reader:
         return "records" if open_if_packed(reader, AS_RECORDS) is None else "packed"
+
+
+def _remote_format(url: str) -> str:
+    """Return which of our formats a URL leads to. Other formats are not read over the network."""
+    if has_spec(url):
+        return "dataset"
+    shards = shards_among(entries(url))
+    if shards and has_spec(joined(url, shards[0])):
+        return "dataset"
+    return _ours(url)
 
 
 def _folder_format(path: str) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ffrecord.dataset.spec import LARGEST_SPEC, SPEC_NAME, Manifest, parse_spec
-from ffrecord.errors import DatasetError
+from ffrecord.errors import DatasetError, RemoteError
 from ffrecord.remote.urls import is_remote
 
 if TYPE_CHECKING:
     from ffrecord.remote.files import RemoteFolder
     from ffrecord.remote.options import RemoteOptions
+
+
+RECORD_FILE = ".ffr"
 
 
 def remote_dataset(directory: Any, remote: RemoteOptions) -> RemoteFolder:
@@ -28,6 +31,26 @@ def is_remote_dataset(directory: Any, remote: RemoteOptions) -> bool:
 def _is_folder(directory: Any) -> bool:
     """Return True for the folder of a shard, which its reader passes on with its connections."""
     return hasattr(directory, "inside")
+
+
+def has_spec(url: str) -> bool:
+    """Return True if a URL leads to a dataset, or to one shard of a dataset.
+
+    Nobody gives a folder the name of a record file, and the question costs a request.
+    """
+    folder = remote_dataset(url, {})
+    return not folder.name.endswith(RECORD_FILE) and folder.read(SPEC_NAME, 1) is not None
+
+
+def entries(url: str) -> list[str]:
+    """Return the names in a folder. A web server that does not list folders seems to have none."""
+    folder = remote_dataset(url, {})
+    if folder.name.endswith(RECORD_FILE):
+        return []
+    try:
+        return folder.entries()
+    except RemoteError:
+        return []
 
 
 def load_remote(folder: RemoteFolder) -> Manifest:

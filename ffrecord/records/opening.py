@@ -27,6 +27,7 @@ from ffrecord.errors import (
     NotFFRecordError,
     StructureError,
     TruncatedError,
+    UrlError,
 )
 from ffrecord.format import checksum, foreign
 from ffrecord.format import records as record_layout
@@ -98,7 +99,7 @@ def remote_files(
     found = files.remote_files(fname, remote)
     if mode == "mmap" or unfinished:
         what = "unfinished=True" if unfinished else 'mode="mmap"'
-        raise ValueError(f"{found.names[0]}: {what} needs a local file, not a URL; leave it out")
+        raise UrlError(f"{found.names[0]}: {what} needs a local file, not a URL; leave it out")
     return found
 
 

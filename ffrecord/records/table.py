@@ -22,7 +22,7 @@ import numpy.typing as npt
 from ffrecord.aliases import Bytes, Ints
 from ffrecord.disk.source import SourceSet
 from ffrecord.disk.warming import Range
-from ffrecord.errors import ClosedError, SampleChecksumError, StructureError
+from ffrecord.errors import ClosedError, SampleChecksumError, StructureError, UrlError
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
 from ffrecord.records.batch import Batch, Sources
@@ -78,7 +78,7 @@ class Table(ABC):
         """Return the open files; raise an error if they are read over the network."""
         sources = self.require_open()
         if not isinstance(sources, SourceSet):
-            raise ValueError(f"{self.name}: this needs a local file; download it first")
+            raise UrlError(f"{self.name}: this needs a local file; download it first")
         return sources
 
     @property

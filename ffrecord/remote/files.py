@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from ffrecord.errors import RemoteError
+from ffrecord.errors import RemoteError, UrlError
 from ffrecord.remote import filesystems, loop, obstores, urls
 from ffrecord.remote.answers import Place, Store
 from ffrecord.remote.link import Link
@@ -43,7 +43,7 @@ class Access:
             scheme = protocol if isinstance(protocol, str) else protocol[0]
             return Place(fs, path, urls.shown(path if urls.is_url(path) else f"{scheme}://{path}"))
         if not urls.is_url(path):
-            raise ValueError(f"{path}: is a local path in a list of URLs; pass URLs only")
+            raise UrlError(f"{path}: is a local path in a list of URLs; pass URLs only")
         if path.partition("://")[0].lower() not in obstores.SCHEMES:
             opened, key = filesystems.open_url(path, options.storage_options)
             store = self._stores.setdefault(opened.identity, opened)

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
+from ffrecord.errors import UrlError
 from ffrecord.remote.answers import Answer, Version
 from ffrecord.remote.obstores import missing
 from ffrecord.remote.options import REQUESTS
@@ -36,7 +37,7 @@ def open_url(url: str, options: Mapping[str, Any]) -> tuple[FileSystem, str]:
     except (ImportError, ValueError) as error:
         # The message names the package that this protocol needs; it contains no options.
         why = str(error) if isinstance(error, ImportError) else f"unknown protocol {scheme!r}"
-        raise ValueError(f"{scheme}://: cannot be opened with fsspec: {why}") from None
+        raise UrlError(f"{scheme}://: cannot be opened with fsspec: {why}") from None
     return FileSystem(fs), path
 
 

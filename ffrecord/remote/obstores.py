@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from ffrecord.errors import MissingPackageError
+from ffrecord.errors import MissingPackageError, UrlError
 from ffrecord.remote import profiles
 from ffrecord.remote.answers import Answer, Version
 from ffrecord.remote.trouble import Kind, Span, Trouble, of_obstore
@@ -234,4 +234,4 @@ def open_store(root: tuple[str, str], options: Mapping[str, Any]) -> ObjectStore
         names = ", ".join(map(repr, options)) or "none"
         what = f"{url if scheme[:4] != 'http' else scheme + '://'}: cannot be opened with these "
         what += f"options ({type(error).__name__}); storage_options has the names {names}"
-        raise ValueError(what) from None
+        raise UrlError(what) from None

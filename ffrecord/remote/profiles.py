@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ffrecord.errors import MissingPackageError
+from ffrecord.errors import MissingPackageError, UrlError
 
 _KEYS = {
     "aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key",
@@ -36,7 +36,7 @@ def completed(config: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     found = _profile(profile or "default")
     if not found:
         if asked is not None:
-            raise ValueError(f"there is no profile {asked!r} in ~/.aws; check its name")
+            raise UrlError(f"there is no profile {asked!r} in ~/.aws; check its name")
         return config, None
     provider = None
     if any(name in found for name in _BY_ROLE):
@@ -60,7 +60,7 @@ def _profile(name: str) -> dict[str, str]:
             parser.read(path)
         except (configparser.Error, OSError, UnicodeDecodeError) as error:
             kind = type(error).__name__
-            raise ValueError(f"{path}: cannot be read ({kind}); correct this file") from None
+            raise UrlError(f"{path}: cannot be read ({kind}); correct this file") from None
         if parser.has_section(section):
             found |= dict(parser.items(section))
     return found

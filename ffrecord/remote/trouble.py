@@ -98,7 +98,7 @@ def of_obstore(error: BaseException, span: Span | None) -> Trouble:
         return of_status(403)
     if span is not None and span.is_suffix and re.search("suffix", text, re.IGNORECASE):
         return Trouble(Kind.NO_SUFFIX, "the server does not answer requests for the last bytes")
-    if "partial" in text:
+    if name == "NotSupportedError" or "partial" in text:
         return Trouble(Kind.OTHER, NO_RANGES)
     if _CONNECT.search(text):
         return Trouble(Kind.CONNECT, "no connection to the server")

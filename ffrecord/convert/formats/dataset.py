@@ -9,17 +9,24 @@ from contextlib import contextmanager
 from ffrecord.convert.field_types import codecs_for
 from ffrecord.convert.shapes import ConvertOptions, Rows, Written
 from ffrecord.dataset import DatasetReader, DatasetWriter, ShardedDatasetReader, codecs
+from ffrecord.dataset.remote import entries, has_spec, load_remote, remote_dataset
 from ffrecord.dataset.sharded import shards_among
 from ffrecord.dataset.spec import SPEC_NAME, load
+from ffrecord.remote import urls
 
 
 @contextmanager
 def read(path: str, options: ConvertOptions) -> Iterator[Rows]:
     """Read a dataset, or all shards of a sharded one."""
-    shards = shards_among(os.listdir(path))
-    sharded = bool(shards) and not os.path.exists(os.path.join(path, SPEC_NAME))
-    first = os.path.join(path, shards[0]) if sharded else path
-    decoders = codecs_for(load(first).spec, codecs.decoders, bytes)
+    if urls.is_url(path):
+        shards = [] if has_spec(path) else shards_among(entries(path))
+        sharded = bool(shards)
+    else:
+        shards = shards_among(os.listdir(path))
+        sharded = bool(shards) and not os.path.exists(os.path.join(path, SPEC_NAME))
+    first = urls.joined(path, shards[0]) if sharded else path
+    spec = (load_remote(remote_dataset(first, {})) if urls.is_url(path) else load(first)).spec
+    decoders = codecs_for(spec, codecs.decoders, bytes)
     if sharded:
         with ShardedDatasetReader(path, decoders) as joined:
             yield Rows(joined.spec, iter(joined), len(joined))
