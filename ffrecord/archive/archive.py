@@ -221,11 +221,10 @@ class Archive(Closing):
         source = table_of(self.reader).require_open()[-1]
         if isinstance(source, Source):
             return os.stat(self.path)
-        time = int(source.version.modified or 0)
+        seconds = int(source.version.modified or 0)
         mode = stat.S_IFREG | 0o644
-        return os.stat_result(
-            (mode, 0, 0, 1, os.getuid(), os.getgid(), source.size(), time, time, time)
-        )
+        fields = (mode, 0, 0, 1, os.getuid(), os.getgid(), source.size(), *[seconds] * 3)
+        return os.stat_result(fields, {"st_mtime_ns": seconds * 1_000_000_000})
 
     def _open_legacy_index(self, record: int, size: int) -> Index:
         start = np.empty(min(size, len(index_layout.LEGACY_MAGIC)), np.uint8)

@@ -150,14 +150,23 @@ class ObjectStore:
             begin, end = result.range
             body = await result.bytes_async()
         except Exception as error:
+            if pinned is None and type(error).__name__ == "NotSupportedError":
+                return await self._empty(key, span, error)
             raise of_obstore(error, span) from None
         if len(body) != end - begin:
             raise Trouble(Kind.BUSY, f"the answer has {len(body)} bytes instead of {end - begin}")
-        modified = meta["last_modified"]
-        version = Version(
-            meta["size"], meta["e_tag"], None if modified is None else modified.timestamp()
-        )
-        return Answer(body, begin, version, waited)
+        return Answer(body, begin, _version(meta), waited)
+
+    async def _empty(self, key: str, span: Span, problem: Exception) -> Answer:
+        """Return no bytes if the object is empty: some servers then answer without a range."""
+        obstore, store = self._now()
+        try:
+            version = _version(await obstore.head_async(store, key))
+        except Exception as error:
+            raise of_obstore(error, None) from None
+        if version.size:
+            raise of_obstore(problem, span)
+        return Answer(b"", 0, version)
 
     async def names(self, key: str) -> list[str]:
         obstore, store = self._now()
@@ -168,6 +177,11 @@ class ObjectStore:
             raise of_obstore(error, None) from None
         paths = [each["path"] for each in found["objects"]] + list(found["common_prefixes"])
         return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+
+
+def _version(meta: Mapping[str, Any]) -> Version:
+    modified = meta["last_modified"]
+    return Version(meta["size"], meta["e_tag"], None if modified is None else modified.timestamp())
 
 
 def given(store: Any) -> ObjectStore:

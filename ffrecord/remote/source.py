@@ -114,8 +114,11 @@ class RemoteSource:
     def will_need(self, offset: int, length: int) -> None:
         """Put requests for these bytes on their way. The next read of them waits for the answer."""
         end = min(offset + length, self.version.size)
-        if self._first is not None and offset < self._first.begin + len(self._first.body):
-            offset = self._first.begin + len(self._first.body)
+        # Bytes that have arrived already: opening asked for the first and the last ones.
+        if self._first is not None:
+            offset = max(offset, len(self._first.body))
+        if self._last is not None:
+            end = min(end, self._last.begin)
         for at in range(offset, end, PART):
             span = Span(at, min(at + PART, end))
             key = span.begin, span.end

@@ -98,8 +98,12 @@ def of_obstore(error: BaseException, span: Span | None) -> Trouble:
         return of_status(403)
     if span is not None and span.is_suffix and re.search("suffix", text, re.IGNORECASE):
         return Trouble(Kind.NO_SUFFIX, "the server does not answer requests for the last bytes")
+    if re.search(r"Requested .* got ", text):
+        return Trouble(Kind.BUSY, "the answer has other bytes than those that were asked for")
     if name == "NotSupportedError" or "partial" in text:
         return Trouble(Kind.OTHER, NO_RANGES)
+    if "scheme is not allowed" in text or "BadScheme" in text:
+        return Trouble(Kind.OTHER, "this store allows https only; set allow_http for plain http")
     if _CONNECT.search(text):
         return Trouble(Kind.CONNECT, "no connection to the server")
     if _NO_CREDENTIALS.search(text):

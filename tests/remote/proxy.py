@@ -1,0 +1,194 @@
+"""A proxy in front of a web server that counts requests and makes faults on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request, and its number from 0."""
+
+    number: int
+    method: str
+    path: str
+    headers: dict[str, str]
+
+    @property
+    def range(self) -> str:
+        return self.headers.get("range", "").removeprefix("bytes=")
+
+
+Fault = Callable[[Request], "str | None"]
+"""Returns the fault for a request, or None to answer rightly."""
+
+STATUSES = {"429": "Too Many Requests", "500": "Internal", "503": "Slow Down", "400": "Bad",
+            "403": "Forbidden"}  # fmt: skip
+REPEATED = ("429", "500", "503", "reset", "short", "long", "lie", "shift", "garbage", "200")
+"""Faults that an honest second answer repairs."""
+
+
+@dataclass(slots=True)
+class Proxy:
+    """The requests so far, and the faults to make."""
+
+    url: str
+    requests: list[Request] = field(default_factory=list)
+    fault: Fault = lambda request: None
+    delay: float = 0.0
+    together: int = 0
+    """Number of requests that must have arrived before any of them is answered."""
+    most: int = 0
+    """Largest number of requests that were under way at once."""
+    now: int = 0
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def reset(self) -> None:
+        self.requests.clear()
+        self.fault, self.delay, self.together, self.most = (lambda request: None), 0.0, 0, 0
+        self.arrived = asyncio.Event()
+
+    def ranges(self) -> list[str]:
+        return [request.range for request in self.requests]
+
+
+@contextlib.contextmanager
+def proxy(upstream: str) -> Iterator[Proxy]:
+    """Run a proxy in a thread, and yield it."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    host = urlsplit(upstream)
+    assert host.hostname is not None
+    assert host.port is not None
+    address = host.hostname, host.port
+    running = Proxy("")
+
+    async def start() -> asyncio.Server:
+        return await asyncio.start_server(
+            lambda r, w: _serve(running, address, r, w), "127.0.0.1", 0
+        )
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result()
+    running.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield running
+    finally:
+
+        async def stop() -> None:
+            server.close()
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _serve(
+    state: Proxy, address: tuple[str, int], reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:  # fmt: skip
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            request = _parsed(head, len(state.requests))
+            state.requests.append(request)
+            state.now += 1
+            state.most = max(state.most, state.now)
+            try:
+                if len(state.requests) >= state.together:
+                    state.arrived.set()
+                await state.arrived.wait()
+                await asyncio.sleep(state.delay)
+                alive = await _answer(state.fault(request), address, head, reader, writer)
+            finally:
+                state.now -= 1
+            if not alive:
+                break
+    writer.close()
+
+
+def _parsed(head: bytes, number: int) -> Request:
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, path, _ = first.split(" ")
+    pairs = (line.partition(": ") for line in lines if line)
+    return Request(number, method, path, {name.lower(): value for name, _, value in pairs})
+
+
+async def _answer(
+    fault: str | None, address: tuple[str, int], head: bytes, reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> bool:  # fmt: skip
+    """Send an answer, right or wrong. Return False if the connection must end."""
+    if fault == "reset":
+        writer.transport.abort()
+        return False
+    if fault == "hang":  # until the client gives up
+        await reader.read()
+        return False
+    if fault in STATUSES:
+        body = b"signature=SECRET"
+        writer.write(
+            f"HTTP/1.1 {fault} {STATUSES[fault]}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        await writer.drain()
+        return True
+    top, body = await _upstream(address, head)
+    if fault == "garbage":
+        writer.write(b"\x00\xff" * 50)
+        return False
+    if fault == "200":  # the whole object, whatever range was asked for
+        writer.write(re.sub(rb"^HTTP/1.1 206[^\r]*", b"HTTP/1.1 200 OK", top) + body)
+    elif fault == "short":
+        writer.write(top + body[: len(body) // 2])
+        await writer.drain()
+        writer.transport.abort()
+        return False
+    elif fault == "long":
+        writer.write(_with_length(top, len(body) + 3) + body + b"xyz")
+    elif fault == "lie":  # the length is that of the body, but not that of the range
+        writer.write(_with_length(top, max(0, len(body) - 1)) + body[:-1])
+    elif fault == "shift":  # another range than the one that was asked for
+        shifted = re.sub(
+            rb"(?i)(content-range: bytes )(\d+)-(\d+)",
+            lambda m: b"%s%d-%d" % (m[1], int(m[2]) + 1, int(m[3]) + 1), top,
+        )  # fmt: skip
+        writer.write(shifted + body)
+    elif fault == "flip":
+        wrong = bytearray(body)
+        if wrong:
+            wrong[len(wrong) // 2] ^= 0x10
+        writer.write(top + wrong)
+    else:
+        writer.write(top + body)
+    await writer.drain()
+    return True
+
+
+async def _upstream(address: tuple[str, int], head: bytes) -> tuple[bytes, bytes]:
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        writer.write(re.sub(rb"(?i)\r\nconnection: [^\r]*", b"", head))
+        await writer.drain()
+        top = await reader.readuntil(b"\r\n\r\n")
+        found = re.search(rb"(?i)content-length: (\d+)", top)
+        has_body = found is not None and not head.startswith(b"HEAD") and b" 304 " not in top[:20]
+        body = await reader.readexactly(int(found[1])) if found and has_body else b""
+        return top, body
+    finally:
+        writer.close()
+
+
+def _with_length(top: bytes, length: int) -> bytes:
+    return re.sub(rb"(?i)content-length: \d+", b"Content-Length: %d" % length, top)

@@ -1,0 +1,90 @@
+"""Servers on loopback, started and ended by the tests: nginx, and moto's S3 server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.patience import PATIENCE
+
+NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+
+CONFIGURATION = """
+daemon off; master_process off; worker_processes 1; pid {place}/pid; error_log {place}/log crit;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off; keepalive_requests 100000; default_type application/octet-stream;
+    client_body_temp_path {place}/body; proxy_temp_path {place}/proxy;
+    fastcgi_temp_path {place}/fastcgi; uwsgi_temp_path {place}/uwsgi; scgi_temp_path {place}/scgi;
+    server {{ listen 127.0.0.1:{port}; root {root}; }}
+}}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def nginx(root: Path, place: Path) -> Iterator[str]:
+    """Serve a folder with nginx, and yield its URL."""
+    if NGINX is None:
+        pytest.skip("nginx is not installed")
+    port = free_port()
+    configuration = place / "nginx.conf"
+    configuration.write_text(CONFIGURATION.format(place=place, port=port, root=root))
+    command = [NGINX, "-e", str(place / "log"), "-c", str(configuration)]
+    with _running(command, f"http://127.0.0.1:{port}/") as url:
+        yield url.rstrip("/")
+
+
+@contextlib.contextmanager
+def moto(environment: dict[str, str]) -> Iterator[str]:
+    """Run moto's server, and yield its URL."""
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with _running(command, f"http://127.0.0.1:{port}/moto-api/data.json", environment):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def _running(
+    command: list[str], url: str, environment: dict[str, str] | None = None
+) -> Iterator[str]:
+    server = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, **(environment or {})},
+    )  # fmt: skip
+    try:
+        _wait_for(url, server)
+        yield url
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        assert server.poll() is None, "the server ended"
+        try:
+            urllib.request.urlopen(url, timeout=PATIENCE).close()
+            return
+        except urllib.error.HTTPError:
+            return  # it answers
+        except OSError:
+            time.sleep(0.02)
+    raise AssertionError("the server does not answer")

@@ -1,0 +1,91 @@
+"""Commands take URLs, and print no secrets."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import ffrecord
+from ffrecord import RemoteError, UrlError
+from tests.remote.conftest import Site
+from tests.support import archives, trees
+from tests.support.commands import SYSTEM, in_a_process
+
+FILES = {"a.txt": b"first\n", "d/b": b"second\n", "d/large": trees.content(400_000)}
+
+
+@pytest.fixture(scope="module")
+def urls(site: Site, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the URL of a folder with an archive, records and a dataset."""
+    top = trees.plain_tree(tmp_path_factory.mktemp("commands") / "top", FILES)
+    (site.folder / "commands").mkdir()
+    archives.pack(top, site.folder / "commands/tree.ffr")
+    with ffrecord.FileWriter(site.folder / "commands/plain.ffr", 2) as writer:
+        writer.write([b"zero", b"one"])
+    with ffrecord.DatasetWriter(site.folder / "commands/set", {"n": "int", "t": "utf8"}) as points:
+        points.append({"n": 1, "t": "one"})
+    return f"{site.url}/commands"
+
+
+def run(*arguments: str | Path, code: int = 0) -> str:
+    ran = in_a_process(*arguments)
+    assert ran.returncode == code, ran.stderr.decode()
+    assert b"Traceback" not in ran.stderr
+    return (ran.stderr if code else ran.stdout).decode()
+
+
+def test_ls_cat_info_and_verify_take_urls(urls: str) -> None:
+    assert run("ls", "-R", f"{urls}/tree.ffr").split() == [
+        ".:", "a.txt", "d", "d:", "b", "large",
+    ]  # fmt: skip
+    assert run("cat", f"{urls}/tree.ffr", "d/b") == "second\n"
+    assert run("cat", f"{urls}/plain.ffr", "--record", "-1") == "one"
+    facts = json.loads(run("info", "--json", f"{urls}/tree.ffr"))
+    assert (facts["kind"], facts["files"]) == ("packed folder", 3)
+    assert json.loads(run("info", "--json", f"{urls}/set"))["datapoints"] == 1
+    names = ["tree.ffr", "plain.ffr", "set"]
+    checked = run("verify", *(f"{urls}/{name}" for name in names)).splitlines()
+    assert [line.partition(": OK")[0] for line in checked] == [f"{urls}/{name}" for name in names]
+
+
+def test_extract_and_convert_take_urls(urls: str, tmp_path: Path) -> None:
+    run("extract", f"{urls}/tree.ffr", "-C", tmp_path / "out")
+    for name, content in FILES.items():
+        assert (tmp_path / "out" / name).read_bytes() == content
+    run("convert", f"{urls}/tree.ffr", tmp_path / "tree.tar")
+    with tarfile.open(tmp_path / "tree.tar") as tar:
+        assert {member.name for member in tar if member.isfile()} >= set(FILES)
+    run("convert", f"{urls}/plain.ffr", tmp_path / "plain.recordio", "--to", "recordio")
+    run("convert", f"{urls}/set", tmp_path / "set")
+    assert ffrecord.DatasetReader(tmp_path / "set")[0] == {"n": 1, "t": "one"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["ls", "{}/none.ffr?sig=SECRET"], SYSTEM, "none.ffr: no such object; check the URL"),
+        (["cat", "{}/tree.ffr?sig=SECRET", "d/B"], SYSTEM, "did you mean d/b?"),
+        (["ls", "{}/set?sig=SECRET"], 14, "this is a typed dataset"),
+        (["warm", "{}/tree.ffr?sig=SECRET"], UrlError.exit_code, "this needs a local file"),
+        (["ls", "http://127.0.0.1:1/a.ffr?sig=SECRET"], RemoteError.exit_code, "no connection"),
+        (["ls", "nowhere://a/b?sig=SECRET"], UrlError.exit_code, "unknown protocol 'nowhere'"),
+        (["convert", "{}/a.tar?sig=SECRET", "out", "--from", "tar"], UrlError.exit_code,
+         "a.tar: tar is not read over the network; download it first"),
+    ],
+)  # fmt: skip
+def test_an_error_is_one_line_without_secrets(
+    urls: str, arguments: list[str], code: int, message: str
+) -> None:
+    said = run(*(each.format(urls) for each in arguments), code=code)
+    assert said.count("\n") == 1
+    assert message in said
+    assert "SECRET" not in said
+
+
+def test_verify_of_a_missing_url_shows_no_secret(urls: str) -> None:
+    ran = in_a_process("verify", f"{urls}/none.ffr?sig=SECRET")
+    assert b"NOT READ: no such object" in ran.stdout
+    assert b"SECRET" not in ran.stdout + ran.stderr

@@ -1,0 +1,194 @@
+"""S3 with signatures, by moto's server: credentials of all kinds, listing, versions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from obstore.store import S3Store
+
+import ffrecord
+from ffrecord import ChangedError, FileReader, PackedFolder, ShardedDatasetReader, UrlError
+from tests.remote.servers import moto
+from tests.support import archives, handmade, trees
+from tests.support.patience import PATIENCE
+
+SETUP = """
+import boto3, json, sys
+connection = dict(endpoint_url=sys.argv[1], region_name="us-east-1",
+                  aws_access_key_id="setup", aws_secret_access_key="setup")
+iam = boto3.client("iam", **connection)
+iam.create_user(UserName="reader")
+policy = {"Version": "2012-10-17",
+          "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
+iam.put_user_policy(UserName="reader", PolicyName="all", PolicyDocument=json.dumps(policy))
+key = iam.create_access_key(UserName="reader")["AccessKey"]
+boto3.client("s3", **connection).create_bucket(Bucket="bucket")
+print(key["AccessKeyId"], key["SecretAccessKey"])
+"""
+ACTIONS = 4  # calls of the setup; moto checks signatures after them
+FILES = {f"d/{i:02}": trees.content(3000 * i, i) for i in range(30)}
+VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL",
+             "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    url: str
+    key: str
+    secret: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "access_key_id": self.key, "secret_access_key": self.secret, "endpoint": self.url,
+            "region": "us-east-1",
+        }  # fmt: skip
+
+    @property
+    def store(self) -> S3Store:
+        return S3Store("bucket", client_options={"allow_http": True}, **self.options)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with moto({"INITIAL_NO_AUTH_ACTION_COUNT": str(ACTIONS)}) as url:
+        run = subprocess.run(
+            [sys.executable, "-c", SETUP, url], capture_output=True, text=True, timeout=PATIENCE,
+            check=True,
+        )  # fmt: skip
+        yield Server(url, *run.stdout.split())
+
+
+@pytest.fixture(autouse=True)
+def _no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def uploaded(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """Upload an archive, its shards and a dataset in 40 shards."""
+    place = tmp_path_factory.mktemp("s3")
+    top = trees.plain_tree(place / "top", FILES)
+    archives.pack(top, place / "packed.ffr")
+    archives.pack(top, place / "shards", shard_size=300_000)
+    with ffrecord.ShardedDatasetWriter(place / "points", {"n": "int"}, shardlen=2) as writer:
+        for number in range(79):
+            writer.append({"n": number})
+    (place / "odd name #1?.ffr").write_bytes((place / "packed.ffr").read_bytes())
+    for path in sorted(place.rglob("*")):
+        if path.is_file() and top not in path.parents:
+            obstore.put(server.store, str(path.relative_to(place)), path)
+    return server
+
+
+def all_right(folder: PackedFolder) -> bool:
+    return handmade.as_bytes(folder.read(list(FILES))) == list(FILES.values())
+
+
+@pytest.mark.parametrize("way", ["options", "s3fs names", "environment", "profile", "AWS_PROFILE",
+                                 "default profile", "store"])  # fmt: skip
+def test_credentials_are_found_where_the_provider_keeps_them(
+    uploaded: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str
+) -> None:
+    url, remote = "s3://bucket/packed.ffr", dict[str, Any]()
+    if way == "options":
+        remote = {"storage_options": uploaded.options}
+    elif way == "s3fs names":
+        names = {"key": uploaded.key, "secret": uploaded.secret, "endpoint_url": uploaded.url}
+        remote = {"storage_options": {**names, "region": "us-east-1"}}
+    elif way == "environment":
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", uploaded.key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", uploaded.secret)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", uploaded.url)
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+    elif way == "store":
+        url, remote = "packed.ffr", {"store": uploaded.store}
+    else:
+        name = "default" if way == "default profile" else "work"
+        section = "default" if name == "default" else f"profile {name}"
+        (tmp_path / ".aws").mkdir()
+        (tmp_path / ".aws/config").write_text(
+            f"[{section}]\nregion = us-east-1\nendpoint_url = {uploaded.url}\n"
+        )
+        (tmp_path / ".aws/credentials").write_text(
+            f"[{name}]\naws_access_key_id = {uploaded.key}\n"
+            f"aws_secret_access_key = {uploaded.secret}\n"
+        )
+        if way == "profile":
+            remote = {"storage_options": {"profile": "work"}}
+        elif way == "AWS_PROFILE":
+            monkeypatch.setenv("AWS_PROFILE", "work")
+    with PackedFolder(url, **remote) as folder:
+        assert all_right(folder)
+
+
+def test_wrong_credentials_are_a_permission_error_that_does_not_show_them(
+    uploaded: Server,
+) -> None:
+    options = {**uploaded.options, "secret_access_key": "a-wrong-SECRET"}
+    with pytest.raises(PermissionError, match="check the credentials") as caught:
+        FileReader("s3://bucket/packed.ffr", storage_options=options)
+    assert "SECRET" not in str(caught.value)
+    assert caught.value.filename == "s3://bucket/packed.ffr"
+
+
+def test_wrong_options_and_profiles_are_named(uploaded: Server) -> None:
+    with pytest.raises(UrlError, match="'acess_key_id'"):
+        FileReader("s3://bucket/a.ffr", storage_options={"acess_key_id": "SECRET"})
+    with pytest.raises(UrlError, match="no profile 'none'"):
+        FileReader("s3://bucket/a.ffr", storage_options={"profile": "none"})
+
+
+@pytest.mark.parametrize("folder", ["shards/", "shards"])
+def test_a_folder_of_shards_is_listed(uploaded: Server, folder: str) -> None:
+    with PackedFolder(f"s3://bucket/{folder}", storage_options=uploaded.options) as opened:
+        assert all_right(opened)
+
+
+def test_a_missing_object_or_folder_is_a_file_not_found_error(uploaded: Server) -> None:
+    for name in ("none.ffr", "none", "none/"):
+        with pytest.raises(FileNotFoundError) as caught:
+            PackedFolder(f"s3://bucket/{name}", storage_options=uploaded.options)
+        assert caught.value.filename == f"s3://bucket/{name}".rstrip("/")
+
+
+def test_a_sharded_dataset_is_listed_and_read(uploaded: Server) -> None:
+    with ShardedDatasetReader("s3://bucket/points", storage_options=uploaded.options) as reader:
+        assert reader.shards == 40
+        assert [reader[i]["n"] for i in range(79)] == list(range(79))
+
+
+def test_keys_may_contain_any_character(uploaded: Server) -> None:
+    with PackedFolder("s3://bucket/odd name #1?.ffr", storage_options=uploaded.options) as folder:
+        assert all_right(folder)
+
+
+def test_a_replaced_object_is_an_error(uploaded: Server, tmp_path: Path) -> None:
+    path = handmade.write_records(tmp_path / "a.ffr", [b"a" * 300_000, b"b", b"c" * 300_000])
+    obstore.put(uploaded.store, "changing.ffr", path)
+    with FileReader("s3://bucket/changing.ffr", storage_options=uploaded.options) as reader:
+        assert bytes(reader.read_one(1)) == b"b"
+        handmade.write_records(path, [b"a" * 300_000, b"B", b"c" * 300_000])
+        obstore.put(uploaded.store, "changing.ffr", path)
+        with pytest.raises(ChangedError, match=r"s3://bucket/changing\.ffr: replaced"):
+            reader.read_one(1)
+
+
+def test_more_files_than_a_page_of_a_listing_are_found_and_opened(
+    uploaded: Server, tmp_path: Path
+) -> None:
+    path = handmade.write_records(tmp_path / "a.ffr", [b"one"])
+    for number in range(1001):  # a page has 1,000
+        obstore.put(uploaded.store, f"many/{number:04}.ffr", path)
+    with FileReader("s3://bucket/many/", storage_options=uploaded.options) as reader:
+        assert reader.n == 1001
+        assert bytes(reader.read_one(1000)) == b"one"
