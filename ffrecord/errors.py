@@ -155,6 +155,7 @@ class RemoteError(ReadFailedError):
     """A file could not be read over the network, after all attempts that were worth making."""
 
     exit_code = 37
+    advice = "check the URL and the server, or try again later"
 
     def __init__(
         self, url: str, what: str, span: tuple[int, int] | None, status: int | None, attempts: int

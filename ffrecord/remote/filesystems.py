@@ -20,6 +20,7 @@ from ffrecord.remote.answers import Answer, Version
 from ffrecord.remote.obstores import missing
 from ffrecord.remote.options import REQUESTS
 from ffrecord.remote.trouble import Kind, Span, Trouble, of_exception
+from ffrecord.remote.urls import shown
 
 _TAGS = ("ETag", "etag", "e_tag", "md5Hash", "content_md5", "checksum")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
@@ -31,13 +32,13 @@ def open_url(url: str, options: Mapping[str, Any]) -> tuple[FileSystem, str]:
         from fsspec.core import url_to_fs
     except ImportError as error:
         raise missing("fsspec") from error
-    scheme = url.partition("://")[0]
     try:
         fs, path = url_to_fs(url, **options)
     except (ImportError, ValueError) as error:
-        # The message names the package that this protocol needs; it contains no options.
-        why = str(error) if isinstance(error, ImportError) else f"unknown protocol {scheme!r}"
-        raise UrlError(f"{scheme}://: cannot be opened with fsspec: {why}") from None
+        what = f"{shown(url)}: fsspec knows no such protocol; check the URL"
+        if isinstance(error, ImportError):  # the message names the package, and no options
+            what = f"{shown(url)}: fsspec needs another package for this protocol: {error}"
+        raise UrlError(what) from None
     return FileSystem(fs), path
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import tarfile
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
 import numpy as np
+import obstore
+from obstore.store import S3Store
 
+import ffrecord
 from tests.convert import foreign
 from tests.docs.pages import ROOT
+from tests.remote.servers import moto
+from tests.support import archives, handmade
+from tests.support.patience import PATIENCE
 
 
 def _photos(place: Path) -> None:
@@ -47,6 +55,41 @@ def _h5record(place: Path) -> None:
         packed = ROOT / "tests" / "convert" / "stored" / f"{stored}.h5.gz"
         (place / f"{name}.h5").write_bytes(gzip.decompress(packed.read_bytes()))
 
+
+@contextlib.contextmanager
+def _bucket(place: Path) -> Iterator[dict[str, str]]:
+    """Run an S3 server with the files of the page; yield the variables that lead to it."""
+    _photos(place)
+    archives.pack(place / "photos", place / "photos.ffr")
+    handmade.write_records(place / "train.ffr", handmade.random_records([100] * 1000))
+    spec = {"number": "int"}
+    with (
+        ffrecord.DatasetWriter(place / "points", spec) as points,
+        ffrecord.ShardedDatasetWriter(place / "sharded", spec, shardlen=4) as sharded,
+    ):
+        for number in range(10):
+            points.append({"number": number})
+            sharded.append({"number": number})
+    with moto({}) as url:
+        urllib.request.urlopen(
+            urllib.request.Request(f"{url}/bucket", method="PUT"), timeout=PATIENCE
+        ).close()
+        variables = {
+            "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
+        }  # fmt: skip
+        options = {"endpoint": url, "region": "us-east-1", "skip_signature": True}
+        store = S3Store("bucket", client_options={"allow_http": True}, **options)  # type: ignore[arg-type]
+        for path in place.rglob("*"):
+            if path.is_file():
+                obstore.put(store, str(path.relative_to(place)), path)
+        yield variables
+
+
+SERVE: dict[str, Callable[[Path], contextlib.AbstractContextManager[dict[str, str]]]] = {
+    "docs/remote.md": _bucket
+}
+"""Page -> servers that its blocks need; the variables that lead to them."""
 
 PREPARE: dict[str, Callable[[Path], None]] = {
     "README.md": _photos,

@@ -214,6 +214,16 @@ def _read_failed() -> Example:
         return _python(lambda: reader.read_one(2))
 
 
+@_raises("RemoteError")
+def _remote() -> Example:
+    return _command("info", "http://127.0.0.1:1/train.ffr")  # no server has this port
+
+
+@_raises("UrlError")
+def _url() -> Example:
+    return _command("ls", "clay-tablet://library/photos.ffr")
+
+
 @_raises("UnfinishedError")
 def _unfinished() -> Example:
     Path("train.ffr").write_bytes(bytes(1000))

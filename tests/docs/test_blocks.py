@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ import pytest
 import ffrecord.cli
 from ffrecord_fuse.mounting import options
 from tests.docs.pages import PAGES, ROOT, RUN, Block, blocks
-from tests.docs.prepared import PREPARE
+from tests.docs.prepared import PREPARE, SERVE
 from tests.support.patience import PATIENCE
 
 COMMANDS = Path(sys.executable).parent
@@ -67,11 +68,12 @@ def test_the_blocks_of_a_page_work_in_their_order(page: str, place: Path) -> Non
     # The code of this checkout, not an installed package.
     found = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     path = f"{COMMANDS}{os.pathsep}{os.environ['PATH']}"
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.docs.runner", page, scripts], cwd=place, timeout=SECONDS,
-        env={**os.environ, "PYTHONPATH": found, "PATH": path},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    with SERVE[page](place) if page in SERVE else nullcontext(dict[str, str]()) as variables:
+        run = subprocess.run(
+            [sys.executable, "-m", "tests.docs.runner", page, scripts], cwd=place, timeout=SECONDS,
+            env={**os.environ, "PYTHONPATH": found, "PATH": path, **variables},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
     assert run.returncode == 0, run.stderr
     if run.stdout:
         pytest.skip(f"not run: {run.stdout.strip()} (all other blocks were run)")

@@ -69,6 +69,7 @@ def vocabulary() -> Iterator[str]:
             yield from parameters(getattr(offered, name))
     for instance_attributes in (
         vars(ffrecord.SampleChecksumError("", 0, 0, 0)), vars(ffrecord.ReadFailedError("", 5, 0)),
+        vars(ffrecord.RemoteError("", "", None, None, 1)),
     ):  # fmt: skip
         yield from instance_attributes
     yield from ("fnames", "n", "count")  # set when a reader or writer is opened

@@ -71,7 +71,7 @@ def test_extract_and_convert_take_urls(urls: str, tmp_path: Path) -> None:
         (["ls", "{}/set?sig=SECRET"], 14, "this is a typed dataset"),
         (["warm", "{}/tree.ffr?sig=SECRET"], UrlError.exit_code, "this needs a local file"),
         (["ls", "http://127.0.0.1:1/a.ffr?sig=SECRET"], RemoteError.exit_code, "no connection"),
-        (["ls", "nowhere://a/b?sig=SECRET"], UrlError.exit_code, "unknown protocol 'nowhere'"),
+        (["ls", "nowhere://a/b?sig=SECRET"], UrlError.exit_code, "fsspec knows no such protocol"),
         (["convert", "{}/a.tar?sig=SECRET", "out", "--from", "tar"], UrlError.exit_code,
          "a.tar: tar is not read over the network; download it first"),
     ],
