@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import ffrecord
+from ffrecord.remote.options import RemoteOptions
 import ffrecord.archive.extract
 import ffrecord.convert
 import ffrecord.records.batch
@@ -72,6 +73,7 @@ def vocabulary() -> Iterator[str]:
         vars(ffrecord.RemoteError("", "", None, None, 1)),
     ):  # fmt: skip
         yield from instance_attributes
+    yield from RemoteOptions.__annotations__  # the arguments `**remote`
     yield from ("fnames", "n", "count")  # set when a reader or writer is opened
 
 
