@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import ffrecord
-from ffrecord.remote.options import RemoteOptions
 import ffrecord.archive.extract
 import ffrecord.convert
 import ffrecord.records.batch
 import ffrecord.records.salvage
 import ffrecord.utils
+from ffrecord.remote.options import RemoteOptions
 from tests.docs.pages import blocks, code_spans
 
 PAGE = "docs/python.md"
