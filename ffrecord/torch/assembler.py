@@ -1,12 +1,12 @@
 """Requests and deliveries between a loader and its workers, and a worker's work for one batch.
 
-A batch of indices goes to a worker as a `BatchRequest`. The request also carries a seed, and the
-indices that the same worker gets next, so that their reads run while this batch is decoded. Our
+A batch of indices goes to a worker as a `BatchRequest`. The request also carries a seed, and
+batches that the same worker gets later, so that their reads run while this batch is decoded. Our
 datasets answer with a `Promise`. torch passes the promise to its collate function, which is our
 `Assembler`, and the assembler reads the batch. So a loader's options reach a worker once, with the
 collate function, and torch's classes need no change.
 
-The assembler announces the next indices to the dataset, and the dataset announces them to its
+`Lookahead` announces the next batches to the dataset, and the dataset announces them to its
 readers. A reader starts to read the announced batch and keeps it until the same records are asked
 for (`ffrecord.records.ahead`). It compares record numbers, because the user's `__getitem__` lies in
 between and cannot pass a handle on.
@@ -27,6 +27,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from ffrecord.errors import FFRecordError, ReplacedLoaderWarning
+from ffrecord.torch.lookahead import Lookahead, Readable
 from ffrecord.torch.stateful import is_stateful, own_state, state_or_reason
 
 REPLACED = (
@@ -45,7 +46,8 @@ class BatchRequest(list[Any]):
 
     Args:
         indices: the indices.
-        following: the indices that the same worker gets next.
+        following: batches that the same worker gets later and was not told about yet, in order.
+            None: nothing is read ahead.
         seed: the seed for random transforms.
         single: True for one index from a loader that makes no batches.
         number: the batch's number in the epoch. None: the batch is empty, and only takes the
@@ -71,12 +73,10 @@ class BatchRequest(list[Any]):
         return BatchRequest, (list(self), *more)
 
 
-class Loadable(Protocol):
-    """A dataset that can read ahead."""
+class Loadable(Readable, Protocol):
+    """A dataset that can read ahead and gives samples."""
 
     def __getitem__(self, key: Any, /) -> Any: ...
-    def prefetch(self, indices: list[int]) -> None: ...
-    def drop_prefetched(self) -> None: ...
 
 
 class Promise(NamedTuple):
@@ -110,7 +110,7 @@ class Assembler:
     def __init__(self, collate_fn: Callable[[Any], Any], on_error: OnError) -> None:
         self.collate_fn = collate_fn
         self.on_error = on_error
-        self._announced: list[Any] | None = None  # the batch that is read ahead and should be next
+        self._lookahead = Lookahead()
         self._replaced = False  # True after the warning that the loader is not ours
 
     def __call__(self, fetched: Any) -> Any:
@@ -120,13 +120,7 @@ class Assembler:
         dataset, batch = fetched
         if batch.number is None and not batch:  # a resumed epoch begins with another worker
             return Delivery((), [], None)
-        if self._announced is not None and self._announced != batch:
-            dataset.drop_prefetched()  # the program left an epoch early
-        self._announced = batch.following
-        if batch.following:
-            # Errors in the next batch, or keys that are not indices, are raised when it is read.
-            with contextlib.suppress(FFRecordError, OSError, LookupError, TypeError, ValueError):
-                dataset.prefetch(batch.following)
+        self._lookahead.turn_to(dataset, batch, batch.following)
         if batch.restored is not None:
             dataset.load_state_dict(batch.restored)  # type: ignore[attr-defined]
         with _seeded(batch.seed):
