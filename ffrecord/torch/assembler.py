@@ -16,10 +16,9 @@ An `FFRecordError` travels in the `Delivery` and is raised in the main process w
 
 from __future__ import annotations
 
-import contextlib
 import random
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -28,6 +27,7 @@ from torch.utils.data import get_worker_info
 
 from ffrecord.errors import FFRecordError, ReplacedLoaderWarning
 from ffrecord.torch.lookahead import Lookahead, Readable
+from ffrecord.torch.randomness import NumpyNumbers
 from ffrecord.torch.stateful import is_stateful, own_state, state_or_reason
 
 REPLACED = (
@@ -123,7 +123,7 @@ class Assembler:
         self._lookahead.turn_to(dataset, batch, batch.following)
         if batch.restored is not None:
             dataset.load_state_dict(batch.restored)  # type: ignore[attr-defined]
-        with _seeded(batch.seed):
+        with _Seeded(batch.seed):
             try:
                 samples, skipped = samples_of(dataset, list(batch), self.on_error)
             except FFRecordError as error:
@@ -186,32 +186,36 @@ def samples_of(dataset: Loadable, indices: list[int], on_error: OnError) -> tupl
     return samples, skipped
 
 
-@contextlib.contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    """Seed the random numbers of Python, numpy and torch for the block.
+class _Seeded:
+    """A block with seeded random numbers of Python, numpy and torch. None: they are not seeded.
 
     In the main process, the generators are restored afterwards. A worker seeds them again for its
     next batch.
     """
-    if seed is None:
-        yield
-        return
-    in_worker = get_worker_info() is not None
-    before = None if in_worker else _random_states()
-    random.seed(seed)
-    # Python and numpy use the same algorithm: without the 1 they would draw the same numbers.
-    np.random.seed([seed & 0xFFFFFFFF, seed >> 32, 1])
-    # torch's numbers depend only on the lowest 32 bits. Clear the highest bit, so that
-    # `torch.initial_seed()` fits into a tensor.
-    torch.default_generator.manual_seed(seed & (1 << 63) - 1)
-    try:
-        yield
-    finally:
-        if before is not None:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
-            torch.default_generator.set_state(before[2])
 
+    __slots__ = ("_before", "_seed")
 
-def _random_states() -> tuple[Any, Any, torch.Tensor]:
-    return random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    def __init__(self, seed: int | None) -> None:
+        self._seed = seed
+        self._before: tuple[Any, NumpyNumbers, torch.Tensor] | None = None
+
+    def __enter__(self) -> None:
+        seed = self._seed
+        if seed is None:
+            return
+        if get_worker_info() is None:
+            torchs = torch.default_generator.get_state()
+            self._before = random.getstate(), NumpyNumbers(), torchs
+        random.seed(seed)
+        # Python and numpy use the same algorithm: without the 1 they would draw the same numbers.
+        np.random.seed([seed & 0xFFFFFFFF, seed >> 32, 1])
+        # torch's numbers depend only on the lowest 32 bits. Clear the highest bit, so that
+        # `torch.initial_seed()` fits into a tensor.
+        torch.default_generator.manual_seed(seed & (1 << 63) - 1)
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            pythons, numpys, torchs = self._before
+            random.setstate(pythons)
+            numpys.restore()
+            torch.default_generator.set_state(torchs)
