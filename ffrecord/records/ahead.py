@@ -22,7 +22,7 @@ MOST_KEPT = 32
 
 # After this many batches in a row that the page cache had, batches are no longer read ahead: the
 # copy would only be made earlier, and the processor's cache would lose it before it is used.
-CACHED_BATCHES = 8
+CACHED_BATCHES = 4
 
 
 class ReadAhead:
