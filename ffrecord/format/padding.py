@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-import numpy as np
-
-from ffrecord.aliases import Ints, Mask
 from ffrecord.format.checksum import crc32_of_zeros
 from ffrecord.text import integer
 
@@ -52,19 +49,11 @@ def with_padding(
         padded[1].append(crc)
         if missing := -length % align:
             padded[0].append(missing)
-            padded[1].append(_crc_of_zeros(missing))
+            padded[1].append(crc_of(missing))
     return padded
 
 
-def is_padding(begin: Ints, end: Ints, checksums: Ints) -> Mask:
-    """Return which records are padding: by their place, and by the stored checksum of zeros."""
-    length = end - begin
-    fits = (length > 0) & (length < ALIGNMENT) & (end % ALIGNMENT == 0)
-    due = np.array([_crc_of_zeros(each) for each in range(ALIGNMENT)], np.int64)
-    found: Mask = fits & (checksums == due[np.where(fits, length, 0)])
-    return found
-
-
 @cache
-def _crc_of_zeros(length: int) -> int:
+def crc_of(length: int) -> int:
+    """Return the CRC-32 of a padding record."""
     return crc32_of_zeros(length)
