@@ -157,6 +157,7 @@ class _Findings:
             if 0 not in self.lost:
                 return
         self.begin[0] = claimed
+        self._check(0)
 
     def _check_all(self, records: Iterable[int]) -> None:
         for record in records:
