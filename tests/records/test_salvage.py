@@ -31,7 +31,7 @@ from ffrecord import (
 )
 from ffrecord.disk import source as disk_source
 from ffrecord.text import for_shell
-from tests.support import handmade
+from tests.support import archives, handmade, trees
 
 RECORDS = handmade.random_records([300, 0, 5000, 1, 70_000, 0, 12, 900])
 N = len(RECORDS)
@@ -531,12 +531,62 @@ def test_padding_is_left_out_if_the_names_are_lost(cut: int, aligned: Path, tmp_
     assert handmade.records_in((tmp_path / "out.ffr").read_bytes()) == ALIGNED
 
 
-def test_records_of_zeros_are_kept_in_other_files(tmp_path: Path) -> None:
-    """One record begins elsewhere, so the file is not a part of an aligned archive."""
-    records = [b"a" * 500, bytes(12), b"b" * 100, bytes(412), b"c", b"lost"]
-    path = handmade.write_records(tmp_path / "r.ffr", records, handmade.aligning_gap(6) + 512 - 12)
+# Files that are not aligned archives: the gap after the header that aligns the second record, and
+# the records. The last record is lost.
+NOT_ALIGNED = {
+    "another record begins elsewhere": [b"a" * 512, b"b" * 100, bytes(412), b"c", b"d", b"lost"],
+    "the first record is zeros": [bytes(12), b"b" * 100, bytes(412), b"lost"],
+    "zeros do not end at a multiple": [b"a" * 512, b"b" * 100, bytes(411), b"lost"],
+    "not all are zeros": [b"a" * 512, b"b" * 100, bytes(411) + b"x", b"lost"],
+}
+
+
+@pytest.mark.parametrize("case", NOT_ALIGNED)
+def test_records_of_zeros_are_kept_in_other_files(case: str, tmp_path: Path) -> None:
+    records = NOT_ALIGNED[case]
+    gap = handmade.aligning_gap(len(records)) + 512 - len(records[0]) % 512
+    path = handmade.write_records(tmp_path / "r.ffr", records, gap)
     change(path, path.stat().st_size - 1, b"x")
     assert salvaged(path)[1] == records[:-1]
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 100, 511, 512, 513, 3000]), min_size=1, max_size=8),
+    data=st.data(),
+)
+def test_any_damage_to_an_aligned_archive_loses_only_damaged_files(
+    sizes: list[int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("damage")
+    files = dict(enumerate(handmade.random_records(sizes)))
+    tree = trees.plain_tree(place / "tree", {f"{k}": files[k] for k in files})
+    pack_folder(tree, place / "a.ffr", align=512)
+    before = (place / "a.ffr").read_bytes()
+    with PackedFolder(place / "a.ffr") as folder:
+        numbers = {folder.record(f"{k}"): k for k in files}
+    archives.spoil(place / "a.ffr", data)
+    try:
+        report = salvage_file(place / "a.ffr", place / "out.ffr")
+    except FFRecordError:  # a part of the header is missing
+        return
+    if not report.names_kept:
+        found = handmade.records_in((place / "out.ffr").read_bytes())
+        left = iter(handmade.records_in(before))
+        assert all(record in left for record in found), "not records in their order"
+        if report.header_whole:
+            kept = sorted(numbers.keys() - lost(report))
+            assert found == [files[numbers[record]] for record in kept], "not only files"
+        return
+    if not report.lost:
+        assert (place / "out.ffr").read_bytes() == before
+        return
+    with PackedFolder(place / "out.ffr") as folder:
+        assert folder.archive.alignment == 512
+        for record, k in numbers.items():
+            if record not in lost(report):
+                assert folder.read_one(f"{k}").tobytes() == files[k]
+    assert numbers.keys() >= {*lost(report)}, "padding is never lost"
 
 
 # ---- the command ---------------------------------------------------------------------------
