@@ -188,15 +188,22 @@ class Fetch:
 
     def _through(self) -> Iterator[list[int]]:
         """Yield the reads whose pieces the disk is reading, as their pages arrive."""
-        fds = self._descriptors(self._sources.fds)
+        fds, waited = self._descriptors(self._sources.fds), 0.0
         for at in range(0, len(self._through_cache), BLOCKING_WAVE):
             reads = self._through_cache[at : at + BLOCKING_WAVE]
             began = time.perf_counter()
             self._copy(fds, reads)
-            TALLY.waited += time.perf_counter() - began
+            waited += time.perf_counter() - began
             yield reads.tolist()
+        TALLY.waited += waited
         if self._pieces is not None and len(self._through_cache):
-            self._pieces.arrived(*self._asked_for, time.perf_counter() - self._asked_at)
+            now = time.perf_counter()
+            # Pieces of an earlier batch were read first, and a caller that did not wait for these
+            # ones cannot tell when they arrived.
+            seconds = now - max(self._asked_at, self._pieces.arrived_at)
+            self._pieces.arrived_at = now
+            if waited > seconds / 2:
+                self._pieces.arrived(*self._asked_for, seconds)
 
     def _copy(self, fds: Ints | int, reads: Ints) -> None:
         """Read through the page cache, and wait for pages that are still on their way."""
