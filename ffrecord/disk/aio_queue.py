@@ -172,6 +172,27 @@ class AioQueue:
                 del self._single[row]
         return rows, results
 
+    def finish(self) -> Ints:
+        """Submit every read of a filled queue, wait for all, and return the result of each row.
+
+        For synchronous reads: faster than `launch` and `land`, which make lists.
+        """
+        context = self._context
+        assert context is not None
+        results = np.full(self._queued, -errno.EIO)
+        while self._sent < self._queued or self.flying:
+            self.launch(self._queued)
+            self._settled = False
+            try:
+                self.flying -= context.reap_into(results, self.flying)
+            except OSError:
+                self._give_up(context)
+            self._settled = True
+        for row, code in self._refused:
+            results[row] = code
+        self._refused, self._untold = [], 0
+        return results
+
     def _give_up(self, context: aio.Context) -> tuple[list[int], list[int]]:
         """Give up AIO after io_getevents has failed: report all unreported reads as failed.
 

@@ -204,7 +204,7 @@ class KeptTable(Table):
         self, records: Ints, file: Ints | None, number: Ints
     ) -> tuple[Ints, Ints, record_layout.Checksums]:
         at = records if file is None else records + file
-        return self.offsets[at], self.offsets[at + 1], self.checksums[records]
+        return self.offsets.take(at), self.offsets.take(at + 1), self.checksums.take(records)
 
     def locate(self, record: int) -> tuple[int, int]:
         if len(self.first) == 2 and 0 <= record < self.n:  # a shortcut: the mount calls this often
