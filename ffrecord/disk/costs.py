@@ -15,6 +15,10 @@ from ffrecord.disk.policy import READS_IN_A_PIECE, Costs
 # a mean, short enough to forget the burst that rate limits allow at first (0.1 s of requests).
 HORIZON = 0.05
 
+# The same for reads that are made one by one. A rate limit answers 0.1 s worth of them at once, and
+# then makes one of them wait for the rest of the 0.1 s.
+SINGLE_HORIZON = 0.2
+
 # A disk that looks slow counts as slow only after this many seconds of waiting.
 CERTAIN = 2 * HORIZON
 FIRST_READS = 256  # small reads after which a disk is no longer new
@@ -37,7 +41,8 @@ SAMPLES = 8  # latest samples that are kept
 class Meter:
     """Costs of one device. Threads may share it: a lost observation does no harm."""
 
-    def __init__(self) -> None:
+    def __init__(self, horizon: float = HORIZON) -> None:
+        self._horizon = horizon
         self._requests = 0.0
         self._seconds = 0.0
         self._request = 0.0
@@ -69,7 +74,7 @@ class Meter:
         if not size or seconds <= 0:
             return
         self._seen += reads
-        kept = math.exp(-seconds / HORIZON)
+        kept = math.exp(-seconds / self._horizon)
         self._requests = self._requests * kept + reads
         self._seconds = self._seconds * kept + seconds
         mean, length = self._seconds / self._requests, size / reads
@@ -84,7 +89,7 @@ class Meter:
         """Learn from pieces that the disk read while the caller waited for `seconds`."""
         waited = self._waited
         waited[0], waited[1], waited[2] = waited[0] + pieces, waited[1] + size, waited[2] + seconds
-        if waited[0] < FEWEST or waited[2] < HORIZON:
+        if waited[0] < FEWEST or waited[2] < self._horizon:
             return
         each, length = waited[2] / waited[0], waited[1] / waited[0]
         self._waited = [0, 0, 0.0]
@@ -96,9 +101,9 @@ class Meter:
         self._request = min(self._request, each)
 
 
-_meters: dict[int, Meter] = {}
+_meters: dict[tuple[int, bool], Meter] = {}
 
 
-def meter_of(device: int) -> Meter:
-    """Return the meter of a device (`st_dev`)."""
-    return _meters.setdefault(device, Meter())
+def meter_of(device: int, *, single: bool = False) -> Meter:
+    """Return the meter of a device (`st_dev`); `single`: for reads that are made one by one."""
+    return _meters.setdefault((device, single), Meter(SINGLE_HORIZON if single else HORIZON))

@@ -11,7 +11,6 @@ A `Fetch` belongs to one thread at a time. `Source`s are shared by all threads.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from ffrecord.disk import aio, extents
 from ffrecord.disk.aio_queue import AioQueue, bytes_got
 from ffrecord.disk.costs import SLOW_REQUEST
 from ffrecord.disk.extents import Plan
+from ffrecord.disk.singles import LONG_WAIT, seconds_without_core
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.disk.source import Source, SourceSet
 
@@ -38,7 +38,6 @@ SLOW_WINDOW = 0.004
 
 BLOCKING_WAVE = 16  # reads of a wave without AIO
 MEASURING_READS = 16  # in flight while nothing is known about the disk
-LONG_WAIT = 0.02  # seconds; longer waits for a disk are not waits for the interpreter
 
 _NONE = np.empty(0, np.int64)
 
@@ -116,7 +115,7 @@ class Fetch:
                 self._queue.launch(self._window())
             self._looked = time.perf_counter()
             if self._measuring:
-                self._delayed = _delayed()
+                self._delayed = seconds_without_core()
 
     @property
     def is_complete(self) -> bool:
@@ -229,7 +228,7 @@ class Fetch:
         if not still_busy and seconds >= SLOW_REQUEST * landed:
             # The disk may have been done long before this thread looked again: because other
             # processes had the cores, or other threads the interpreter (5 ms at a time).
-            delayed, self._delayed = self._delayed, _delayed()
+            delayed, self._delayed = self._delayed, seconds_without_core()
             if seconds - (self._delayed - delayed) < LONG_WAIT:
                 self._pieces.meter.skip_reads(landed)
                 return
@@ -315,11 +314,3 @@ class Fetch:
 def _descriptors(each: Ints, file: Ints | None) -> Ints | int:
     """Return the descriptor of every read, or one number if all reads are of one file."""
     return int(each[0]) if file is None else each[file]
-
-
-def _delayed() -> float:
-    """Return the seconds that this thread was ready to run but had no core; 0 if unknown."""
-    path = "/proc/thread-self/schedstat"
-    with contextlib.suppress(OSError, ValueError, IndexError), open(path, "rb") as file:
-        return int(file.read().split()[1]) / 1e9
-    return 0.0

@@ -188,7 +188,7 @@ class KeptTable(Table):
             return self.batch(np.array([record])).begin_read(everything=False).result()[0]
         else:
             content = np.empty(end - begin, np.uint8)
-            sources[file].read_into(content, begin)
+            sources.read_one(file, content, begin)
         if self.check:
             computed, stored = crc32(content), int(self.checksums[record])
             if computed != stored:
