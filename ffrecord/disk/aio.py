@@ -27,7 +27,7 @@ from ffrecord.aliases import Ints
 # Unset words are 0. The opcode of a read is 0 too.
 IOCB_WORDS = 8
 EVENT_WORDS = 4
-DATA, RW_FLAGS, FD, BUF, NBYTES, OFFSET = range(6)
+DATA, RW_FLAGS, FD, BUF, NBYTES, OFFSET, _RESERVED, FLAGS = range(IOCB_WORDS)
 UPPER_HALF = 1 << 32  # little endian: the second u32 of a word
 NOTIFY = 1  # IOCB_FLAG_RESFD: the completion is announced on an eventfd
 
@@ -62,6 +62,20 @@ def is_available() -> bool:
     return _lib is not None
 
 
+class Requests:
+    """Memory for one iocb per row, with the row number as data, and for pointers to iocbs."""
+
+    def __init__(self, rows: int) -> None:
+        words = np.zeros(rows * (IOCB_WORDS + 1), "<i8")
+        self.iocbs = words[:-rows].reshape(rows, IOCB_WORDS)
+        self.iocbs[:, DATA] = np.arange(rows)
+        self.at = words.ctypes.data
+        self.data = self.iocbs.data
+        self.addresses = np.arange(rows) * (IOCB_WORDS * words.itemsize) + self.at
+        self.pointers = words[-rows:]
+        self.pointers_at = self.at + self.iocbs.nbytes
+
+
 class Context:
     """One AIO context of the kernel.
 
@@ -83,6 +97,14 @@ class Context:
         self._events = events.data
         self._events_at = events.ctypes.data
         self._event_rows = events.reshape(capacity, EVENT_WORDS)
+        self._requests: Requests | None = None
+
+    def requests(self, rows: int) -> Requests:
+        """Return memory for at least `rows` requests. It is reused, because new memory is slow."""
+        if rows > self.capacity:
+            return Requests(rows)
+        self._requests = self._requests or Requests(self.capacity)
+        return self._requests
 
     def submit(self, iocbs_at: int, count: int) -> int:
         """Submit `count` iocb pointers; return how many the kernel took, or a negative errno."""

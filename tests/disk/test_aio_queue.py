@@ -119,6 +119,24 @@ def test_a_single_request_is_laid_out_as_the_kernels_struct(pool: aio.ContextPoo
     assert queue._iocbs.tobytes() == bytes(64) + expected
 
 
+@needs_libaio
+def test_a_reused_context_keeps_nothing_of_earlier_requests(
+    data_file: Path, fd: int, pool: aio.ContextPool
+) -> None:
+    rows = Rows(borrow(pool, 32), fd, 4)
+    for row, block in ((2, 9), (0, 8), (3, 7)):
+        rows.put(row, block)
+    rows.queue.launch(4)
+    rows.land(3)
+    rows.queue.close()
+    context = borrow(pool, 32)
+    queue, memory = queue_of(context, [fd] * 4, [1, 2, 3, 4])
+    assert (queue._iocbs[:, aio.FLAGS] == 0).all()
+    assert finish_all(queue, 4) == dict.fromkeys(range(4), BLOCK)
+    expect_blocks(memory, data_file, [1, 2, 3, 4])
+    rows.close()
+
+
 class Rows:
     """Single reads of blocks, each into the memory of its row, as the mount does them."""
 
