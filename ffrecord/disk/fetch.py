@@ -20,9 +20,9 @@ import numpy as np
 from ffrecord.aliases import Ints
 from ffrecord.disk import aio, extents
 from ffrecord.disk.aio_queue import AioQueue, bytes_got
-from ffrecord.disk.costs import SLOW_REQUEST
+from ffrecord.disk.costs import SLOW_REQUEST, seconds_without_core
 from ffrecord.disk.extents import Plan
-from ffrecord.disk.singles import LONG_WAIT, seconds_without_core
+from ffrecord.disk.singles import LONG_WAIT
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.disk.source import Source, SourceSet
 

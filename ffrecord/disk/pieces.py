@@ -27,7 +27,6 @@ from ffrecord.aliases import Ints, Mask
 from ffrecord.disk import memory
 from ffrecord.disk.costs import meter_of
 from ffrecord.disk.policy import SMALLEST, Costs, Decision, Pattern, decide, extent
-from ffrecord.disk.singles import SLOW
 from ffrecord.disk.warming import STEP, Range, announced
 from ffrecord.errors import TruncatedError
 
@@ -58,30 +57,23 @@ class Pieces:
         self._first = np.concatenate([[0], np.cumsum(granules)]).astype(np.int64)
         self._filled: Mask | None = None  # granules that were requested; made at first use
         self._memory, self._asked_at = 0, float("-inf")
-        self.hits = self._misses = self._bytes = 0
+        self._hits = self._misses = self._bytes = 0
         self._used, self._expected = 0, 0.0
         self._decision = Decision(0, "nothing was read from the disk yet")
         self._costs: Costs | None = None  # of the decision
-        self._single_slow = False  # single reads are slow
         self._rest_in = 0  # process whose thread reads the rest
 
-    def size_for(self, length: float, *, single: bool = False) -> int:
+    def size_for(self, length: float, least_request: float = 0.0, *, single: bool = False) -> int:
         """Return the size of the piece to read for a miss of `length` bytes; 0 for no piece.
 
-        `single`: the caller waits for this read before it makes the next one.
+        If a request takes less than `least_request` seconds, no pieces are read. `single`: the
+        caller waits for this read before it makes the next one.
         """
         pattern = Pattern(length, self._used, self._expected, self._bytes)
-        self._costs = self._single_costs() if single else self.meter.costs
-        self._decision = decide(self._costs, self._size, self._allowed(), pattern)
+        costs = self.single_meter.costs if single else None
+        self._costs = costs or self.meter.costs
+        self._decision = decide(self._costs, self._size, self._allowed(), pattern, least_request)
         return self._decision.piece
-
-    def _single_costs(self) -> Costs | None:
-        """Return the costs of a single read, if these are slow; otherwise those of many reads."""
-        costs = self.single_meter.costs
-        # Measuring pieces lowers the cost of a request. That alone must not end the pieces.
-        slow = SLOW / 2 if self._single_slow else SLOW
-        self._single_slow = costs is not None and costs.request >= slow
-        return costs if self._single_slow else self.meter.costs
 
     def _allowed(self) -> int:
         """Return the bytes that may be in memory."""
@@ -108,7 +100,7 @@ class Pieces:
 
         `judged`: each read was looked up, so the hits show whether pieces are used again.
         """
-        self.hits += hits
+        self._hits += hits
         self._misses += misses
         if judged:
             self._used += hits
@@ -210,7 +202,7 @@ class Pieces:
             "why": self._decision.why,
             "request_seconds": None if costs is None else costs.request,
             "byte_seconds": None if costs is None else costs.byte,
-            "hits": self.hits,
+            "hits": self._hits,
             "misses": self._misses,
             "piece_bytes": self._bytes,
         }

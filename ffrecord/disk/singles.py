@@ -12,7 +12,6 @@ request on that record alone.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ffrecord.aliases import Bytes
+from ffrecord.disk.costs import seconds_without_core
 
 if TYPE_CHECKING:
     from ffrecord.disk.pagecache import PageCache
@@ -87,7 +87,9 @@ class SingleReads:
 
     def _decide(self, length: int) -> None:
         self._mean += (length - self._mean) / MEAN_OF if self._mean else length
-        self._piece = self._pieces.size_for(self._mean, single=True)
+        # Measuring pieces lowers the cost of a request. That alone must not end the pieces.
+        least = SLOW / 2 if self._piece else SLOW
+        self._piece = self._pieces.size_for(self._mean, least, single=True)
 
     def _waited(self, length: int, seconds: float, in_order: bool) -> None:
         """Measure the disk by a read of `length` bytes that took `seconds`.
@@ -96,25 +98,22 @@ class SingleReads:
         this thread had no core since the last look. If other threads may have had the interpreter,
         it counts only from LONG_WAIT on.
         """
-        if in_order or self._pieces.reads_rest:  # the disk was already busy with these bytes
-            self._pieces.note(0, 1, judged=False)
+        self._pieces.note(0, 1, judged=False)
+        if in_order or self._pieces.reads_rest:  # the disk was busy before this read
             return
-        reads, size, sum_of_seconds = self._quick
+        reads, size, total = self._quick
         if seconds < SLOW:
-            reads, size, sum_of_seconds = reads + 1, size + length, sum_of_seconds + seconds
-            self._quick = reads, size, sum_of_seconds
+            reads, size, total = reads + 1, size + length, total + seconds
+            self._quick = reads, size, total
             if reads < QUICK_READS and self._mean:  # the first read is measured alone
                 return
-        without_core = self._without_core_since_last_look()
+            self._without_core_since_last_look()
+        else:
+            seconds -= self._without_core_since_last_look()
+            if seconds > 0 and (seconds >= LONG_WAIT or threading.active_count() == 1):
+                reads, size, total = reads + 1, size + length, total + seconds
         self._quick = 0, 0, 0.0
-        if reads:
-            self._pieces.note(0, reads, judged=False)
-            self._pieces.single_meter.observe_reads(reads, size, sum_of_seconds)
-        if seconds >= SLOW:
-            self._pieces.note(0, 1, judged=False)
-            seconds -= without_core
-            if seconds >= LONG_WAIT or threading.active_count() == 1:
-                self._pieces.single_meter.observe_reads(1, length, seconds)
+        self._pieces.single_meter.observe_reads(reads, size, total)
         self._decide(length)
 
     def _without_core_since_last_look(self) -> float:
@@ -122,11 +121,3 @@ class SingleReads:
         before = self._looked
         self._looked = threading.get_ident(), seconds_without_core()
         return self._looked[1] - before[1] if self._looked[0] == before[0] else math.inf
-
-
-def seconds_without_core() -> float:
-    """Return the seconds that this thread was ready to run but had no core; 0 if unknown."""
-    path = "/proc/thread-self/schedstat"
-    with contextlib.suppress(OSError, ValueError, IndexError), open(path, "rb") as file:
-        return int(file.read().split()[1]) / 1e9
-    return 0.0

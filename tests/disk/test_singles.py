@@ -109,13 +109,3 @@ def test_a_slow_disk_is_asked_for_a_piece_before_the_record_is_read(
         assert all(cached[first : last + 1])
         assert sum(cached) * 4096 >= 64 << 10
         assert reader.stats()["piece_bytes"] > 0
-
-
-def test_seconds_without_core_never_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert singles.seconds_without_core() >= 0.0
-
-    def refuse(*_args: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr("builtins.open", refuse)
-    assert singles.seconds_without_core() == 0.0
