@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from ffrecord.aliases import Bytes
 from ffrecord.disk.extents import Plan
+from ffrecord.disk.tally import TALLY
 from ffrecord.remote import loop
 from ffrecord.remote.answers import Place, Version
 from ffrecord.remote.link import Link
@@ -25,11 +27,14 @@ from ffrecord.remote.trouble import Span
 class RemoteFetch:
     """Requests of one plan, into `memory`. Call `start`, iterate over `waves`, then `close`."""
 
+    is_complete = False  # no read is done when `start` returns
+
     def __init__(
         self, link: Link, objects: Sequence[tuple[Place, Version]], plan: Plan, memory: Bytes
     ) -> None:
+        self.plan = plan
+        self.memory = memory
         self._flight = _Flight(link, objects, plan, memory)
-        self._count = len(plan.offset)
         self._process = os.getpid()
 
     @property
@@ -39,13 +44,17 @@ class RemoteFetch:
 
     def start(self, *, everything: bool) -> None:
         """Put all requests on their way. The link limits how many are in flight."""
+        TALLY.memory += self.plan.size
+        TALLY.missed += len(self.plan.offset)
         loop.loop().call_soon_threadsafe(self._flight.launch)
 
     def waves(self) -> Iterator[list[int]]:
         """Yield the numbers of complete reads, in groups as they arrive."""
-        left, arrivals = self._count, self._flight.arrivals
+        left, arrivals = len(self.plan.offset), self._flight.arrivals
         while left:
+            began = time.perf_counter()
             wave = [_checked(arrivals.get())]
+            TALLY.waited += time.perf_counter() - began
             while True:
                 try:
                     wave.append(_checked(arrivals.get_nowait()))

@@ -18,8 +18,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ffrecord.aliases import Bytes
-from ffrecord.disk.extents import Plan
+from ffrecord.aliases import Bytes, Ints
+from ffrecord.disk import extents
+from ffrecord.disk.slabs import SlabPool
 from ffrecord.errors import RemoteError, TruncatedError
 from ffrecord.remote import loop
 from ffrecord.remote.answers import Answer, Place, Version
@@ -176,23 +177,21 @@ class RemoteSources:
     """Open objects of one reader: the counterpart of `SourceSet`."""
 
     is_local = False
-    align = 1
-    longest = LONGEST
-    pieces = None
 
     def __init__(self, link: Link, each: Sequence[RemoteSource]) -> None:
         self.link = link
         self.each = tuple(each)
         self.maps: list[Bytes] = []
 
-    @property
-    def gap(self) -> int:
-        """Bytes between two records up to which one request reads both."""
-        return self.link.meter.gap
+    def fetch(self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool) -> RemoteFetch:
+        """Return the requests for the records [begin, end) of the given files."""
+        plan = extents.plan(file, begin, end, 1, self.link.meter.gap, LONGEST)
+        objects = [(source.place, source.version) for source in self.each]
+        return RemoteFetch(self.link, objects, plan, slabs.take(plan.size))
 
-    def fetch(self, plan: Plan, memory: Bytes) -> RemoteFetch:
-        """Return the requests for a plan."""
-        return RemoteFetch(self.link, [(s.place, s.version) for s in self.each], plan, memory)
+    def read_one(self, file: int, memory: Bytes, offset: int) -> None:
+        """Fill `memory` with one record."""
+        self.each[file].read_into(memory, offset)
 
     def stats(self) -> dict[str, Any]:
         """Return counts of requests, and the measurements that decide about the next ones."""
@@ -200,7 +199,7 @@ class RemoteSources:
         return {
             "requests": link.sent, "repeated": link.repeated, "bytes": link.received,
             "request_seconds": link.meter.latency, "bytes_per_second": link.meter.bandwidth,
-            "gap": self.gap,
+            "gap": link.meter.gap,
         }  # fmt: skip
 
     def __getitem__(self, file: int) -> RemoteSource:
