@@ -43,7 +43,7 @@ from ffrecord.errors import (
 from ffrecord.format import padding
 from ffrecord.progress import bar
 from ffrecord.records.opening import refuse_unfinished
-from ffrecord.remote.urls import is_remote, is_url, shown
+from ffrecord.remote.urls import is_remote, is_upath, is_url, shown
 from ffrecord.text import Advised, listed, parse_size, there_already
 
 NEVER_REPLACED = "folders are never replaced; remove it or choose another target"
@@ -136,7 +136,8 @@ def convert(
 
 
 def _source_paths(src: Path | Sequence[Path]) -> list[str]:
-    sources = [src] if isinstance(src, (str, os.PathLike)) else list(src)
+    is_one = isinstance(src, (str, os.PathLike)) or is_upath(src)
+    sources: list[Any] = [src] if is_one else list(src)  # type: ignore[arg-type]
     if not sources:
         raise ValueError("src is an empty list; pass at least one source")
     return [str(path) if is_remote(path) else absolute(path) for path in sources]

@@ -17,6 +17,8 @@ Result = TypeVar("Result")
 
 _lock = threading.Lock()
 _running: tuple[int, asyncio.AbstractEventLoop, threading.Thread] | None = None
+_abandoned: list[object] = []
+"""Loops of parent processes. They are never freed: their descriptors are shared with the parent."""
 
 
 def loop() -> asyncio.AbstractEventLoop:
@@ -32,6 +34,8 @@ def loop() -> asyncio.AbstractEventLoop:
             thread.start()
             if _running is None:
                 atexit.register(_stop)
+            else:
+                _abandoned.append(_running)
             _running = os.getpid(), made, thread
         return _running[1]
 

@@ -106,6 +106,15 @@ def _modules() -> dict[str, ModuleType]:
     return {n: m for n, m in sys.modules.items() if n == "obstore" or n.startswith("obstore.")}
 
 
+def _unlock() -> None:
+    """Make a new lock in a forked child: a thread of the parent may have held the old one."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
+
+
 class _CopyFinder:
     """Finds the compiled module of obstore at another path."""
 

@@ -42,17 +42,17 @@ class Proxy:
     requests: list[Request] = field(default_factory=list)
     fault: Fault = lambda request: None
     delay: float = 0.0
-    together: int = 0
-    """Number of requests that must have arrived before any of them is answered."""
+    gates: list[int] = field(default_factory=list)
+    """Numbers of requests. Requests before a number are answered when that many have arrived. So
+    each number ends a round trip, and a client that needs more round trips is never answered."""
     most: int = 0
     """Largest number of requests that were under way at once."""
     now: int = 0
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def reset(self) -> None:
         self.requests.clear()
-        self.fault, self.delay, self.together, self.most = (lambda request: None), 0.0, 0, 0
-        self.arrived = asyncio.Event()
+        self.gates.clear()
+        self.fault, self.delay, self.most = (lambda request: None), 0.0, 0
 
     def ranges(self) -> list[str]:
         return [request.range for request in self.requests]
@@ -106,9 +106,9 @@ async def _serve(
             state.now += 1
             state.most = max(state.most, state.now)
             try:
-                if len(state.requests) >= state.together:
-                    state.arrived.set()
-                await state.arrived.wait()
+                gate = next((gate for gate in state.gates if request.number < gate), 0)
+                while len(state.requests) < gate:
+                    await asyncio.sleep(0.005)
                 await asyncio.sleep(state.delay)
                 alive = await _answer(state.fault(request), address, head, reader, writer)
             finally:

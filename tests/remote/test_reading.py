@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 import os
 import pickle
@@ -289,13 +288,13 @@ def test_a_name_with_colons_is_still_a_path(tmp_path: Path, monkeypatch: Any) ->
 
 
 def test_opening_takes_two_requests_at_once(through: Proxy, record_file: str) -> None:
-    through.together = 2
+    through.gates = [2]
     with FileReader(f"{through.url}/{record_file}"):
         assert sorted(through.ranges()) == ["-262144", "0-262143"]
 
 
 def test_opening_a_packed_folder_takes_two_requests(through: Proxy, packed: str) -> None:
-    through.together = 2
+    through.gates = [2]
     with PackedFolder(f"{through.url}/{packed}") as folder:
         assert len(folder) == len(TREE)
     assert len(through.requests) == 2
@@ -303,13 +302,13 @@ def test_opening_a_packed_folder_takes_two_requests(through: Proxy, packed: str)
 
 def test_all_shards_are_opened_at_once(through: Proxy, site: Site, packed: str) -> None:
     names = sorted(os.listdir(site.folder / "shards"))
-    through.together = len(names) + 1
+    through.gates = [len(names) + 1]
     with PackedFolder([f"{through.url}/shards/{name}" for name in names]) as folder:
         assert len(folder) == len(TREE)
     assert len(through.requests) == len(names) + 1
 
 
-def test_a_long_header_and_a_long_index_come_in_parallel_parts(
+def test_a_long_header_and_a_long_index_need_four_round_trips(
     through: Proxy, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The guesses do not fit. The sizes are those of a million files, divided by a thousand."""
@@ -318,30 +317,16 @@ def test_a_long_header_and_a_long_index_come_in_parallel_parts(
     for name, value in (("GUESS", 256), ("SMALLEST_GUESS", 256), ("PART", 4 << 10)):
         monkeypatch.setattr(source, name, value)
     monkeypatch.setattr(index_copy, "CHUNK", 4 << 10)
+    with PackedFolder(f"{through.url}/many.ffr"):
+        total = len(through.requests)
+    assert total > 20
+    through.requests.clear()
+    header = 3  # 12 kB in parts of 4 KiB
+    through.gates = [2, 2 + header, 2 + header + 1, total]  # the ends, header, counts, index
     with PackedFolder(f"{through.url}/many.ffr") as folder:
+        assert len(through.requests) == total
+        through.gates = []
         assert bytes(folder.read_one("folder/0777")) == b"777"
-        through.requests.clear()
-    opened = ffrecord.FileReader(f"{through.url}/many.ffr")
-    header = len(through.requests)
-    assert header == 2 + 3  # 12 kB in parts of 4 KiB
-    opened.close()
-
-
-def test_header_parts_are_asked_for_before_the_first_has_come(
-    through: Proxy, record_file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in (("GUESS", 256), ("SMALLEST_GUESS", 256), ("PART", 4 << 10)):
-        monkeypatch.setattr(source, name, value)
-    seen: list[int] = []
-
-    def hold(request: Any) -> None:
-        if request.number == 1:  # the opening is over: now all parts of the header must come
-            through.together, through.arrived = 2 + 5, asyncio.Event()
-        seen.append(request.number)
-
-    through.fault = hold
-    FileReader(f"{through.url}/{record_file}").close()
-    assert len(through.requests) == 2 + 5  # 18 kB of header
 
 
 def test_a_batch_of_random_records_needs_at_most_a_request_for_each(
@@ -368,8 +353,7 @@ def test_no_more_requests_are_under_way_than_allowed(
     with FileReader(f"{through.url}/{record_file}", requests=5) as reader:
         through.requests.clear()
         through.most = 0
-        through.together = 5  # and five are: otherwise nothing would be answered
-        through.arrived.clear()
+        through.gates = [5]  # and five are: otherwise nothing would be answered
         chosen = list(range(0, COUNT, 20))
         assert handmade.as_bytes(reader.read(chosen)) == [records[i] for i in chosen]
     assert through.most == 5
