@@ -189,7 +189,8 @@ class KeptTable(Table):
         )
 
     def read(self, records: Ints) -> list[Bytes]:
-        if len(records) <= (SMALL_BATCH if self.require_open().is_local else 1):
+        # Over the network, two records are requested at once: a batch does that.
+        if len(records) <= SMALL_BATCH and (len(records) < 2 or self.require_open().is_local):
             return [self.read_one(record) for record in records.tolist()]
         return self.batch(records).begin_read(everything=False).result()
 

@@ -35,9 +35,11 @@ def is_remote(path: object, options: RemoteOptions | None = None) -> bool:
     """Return True if a path, or the first path of a list, is read over the network."""
     if options and (options.get("store") is not None or options.get("fs") is not None):
         return True
-    if isinstance(path, Sequence) and not isinstance(path, str):
+    if isinstance(path, str):  # first, because most paths are
+        return is_url(path)
+    if isinstance(path, Sequence):
         return any(is_remote(each) for each in path[:1])
-    return is_url(path) or is_upath(path)
+    return is_upath(path)
 
 
 def shown(url: str) -> str:
