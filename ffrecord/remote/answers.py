@@ -41,10 +41,13 @@ class Answer:
 
 
 class Store(Protocol):
-    """Objects by key. Both methods run in the loop and raise `Trouble`."""
+    """Objects by key. All methods run in the loop and raise `Trouble`."""
 
     async def get(self, key: str, span: Span, pinned: Version | None) -> Answer:
         """Return bytes of an object. If `pinned` is given, only this version may answer."""
+
+    async def recheck(self, key: str, pinned: Version) -> None:
+        """Raise `Trouble` if a version that `get` cannot demand is not there any more."""
 
     async def names(self, key: str) -> list[str]:
         """Return the names of the files and folders in a folder."""

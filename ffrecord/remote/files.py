@@ -48,7 +48,7 @@ class Access:
             opened, key = filesystems.open_url(path, options.storage_options)
             store = self._stores.setdefault(opened.identity, opened)
             return Place(store, key, urls.shown(path))
-        root, key = obstores.from_url(path, options.storage_options)
+        root, key = obstores.from_url(path)
         if root not in self._stores:
             self._stores[root] = obstores.open_store(root, options.storage_options)
         return Place(self._stores[root], key, urls.shown(path))

@@ -109,7 +109,6 @@ class FileSystem:
         return Answer(body, begin, pinned)
 
     async def recheck(self, key: str, pinned: Version) -> None:
-        """Raise `Trouble` if the file is not the pinned version any more."""
         if not (await self._version(key)).agrees(pinned):
             raise Trouble(Kind.CHANGED, "replaced")
 

@@ -33,6 +33,7 @@ class Link:
         """Return bytes of an object, after as many attempts as are worth making."""
 
         async def attempt(limit: float) -> Answer:
+            self.sent += 1
             began = time.perf_counter()
             answer = await _within(limit, place.store.get(place.key, span, pinned))
             _check(answer, span, pinned)
@@ -46,18 +47,16 @@ class Link:
         """Return the names of the files and folders in a folder."""
 
         async def attempt(limit: float) -> list[str]:
+            self.sent += 1
             return await _within(limit, place.store.names(place.key))
 
         return await self._repeat(attempt, place.shown, None, opening=True)
 
     async def recheck(self, place: Place, pinned: Version) -> None:
         """Raise ChangedError if a store that cannot demand a version has another one now."""
-        compare = getattr(place.store, "recheck", None)
-        if compare is None:
-            return
 
         async def attempt(limit: float) -> None:
-            await _within(limit, compare(place.key, pinned))
+            await _within(limit, place.store.recheck(place.key, pinned))
 
         await self._repeat(attempt, place.shown, None, opening=False)
 
@@ -72,7 +71,6 @@ class Link:
             elapsed = time.monotonic() - began
             try:
                 async with self._slot():
-                    self.sent += 1
                     # The time in which the request waited for its slot does not count.
                     began = time.monotonic() if attempts == 1 else began
                     return await attempt(retries.time_limit(length, elapsed, self.deadline))

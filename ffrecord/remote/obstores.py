@@ -177,6 +177,9 @@ class ObjectStore:
             raise of_obstore(problem, span)
         return Answer(b"", 0, version)
 
+    async def recheck(self, key: str, pinned: Version) -> None:
+        """Do nothing: every request demands the version, and every answer states it."""
+
     async def names(self, key: str) -> list[str]:
         obstore, store = self._now()
         try:
@@ -211,7 +214,7 @@ def given(store: Any) -> ObjectStore:
     return ObjectStore(make)
 
 
-def from_url(url: str, options: Mapping[str, Any]) -> tuple[tuple[str, str], str]:
+def from_url(url: str) -> tuple[tuple[str, str], str]:
     """Return the root of the store of a URL, as scheme and URL, and the key in this store."""
     parts = urlsplit(url)
     scheme = parts.scheme.lower()

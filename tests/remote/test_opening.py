@@ -36,6 +36,9 @@ class Memory:
         begin, end = span.within(len(CONTENT))
         return Answer(CONTENT[begin:end], begin, Version(len(CONTENT), tag, None))
 
+    async def recheck(self, key: str, pinned: Version) -> None:
+        pass
+
     async def names(self, key: str) -> list[str]:
         return []
 
