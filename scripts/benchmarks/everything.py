@@ -9,7 +9,19 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from . import compare, dataset, folder, loader, mount, pack, pages, profile_read, read, rounds
+from . import (
+    compare,
+    dataset,
+    disks,
+    folder,
+    loader,
+    mount,
+    pack,
+    pages,
+    profile_read,
+    read,
+    rounds,
+)
 from .benchmark import OUTPUTS, Benchmark, add_common_options, outputs
 
 if TYPE_CHECKING:
@@ -18,7 +30,7 @@ if TYPE_CHECKING:
 BENCHMARKS = tuple(
     module.BENCHMARK for module in (read, pack, folder, mount, loader, dataset, profile_read)
 )
-APART = (compare.BENCHMARK,)
+APART = (disks.BENCHMARK, compare.BENCHMARK)
 """Benchmarks that `all` leaves out, because they need arguments."""
 REPEATS = 3
 """Repeats that fit into half an hour on two cores. Odd, so that a median is a measurement."""

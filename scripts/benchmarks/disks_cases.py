@@ -1,0 +1,305 @@
+"""The cases of `disks`, and the loop over them in the parent process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from . import (
+    disks_worker,
+    harness,
+    mount_archives,
+    mounters,
+    peers,
+    read_cases,
+    rounds,
+    throttle,
+    trees,
+)
+from .datasets import RecordSet
+from .mounters import Mounter
+from .read_cases import Size
+from .read_worker import file_of
+from .results import Sample
+from .rounds import Contestant, Values
+from .throttle import NotPermittedError, Rates
+from .trees import FileTree
+
+CREATE_TIMEOUT = 1800.0
+GRACE = 90.0
+"""Seconds beyond its patience after which a measurement counts as hanging."""
+
+READAHEAD = 128
+"""KiB of the kernel's readahead, as most disks have it. It decides how mapped files are read."""
+CLIENTS = 8
+WORKERS = (0, 2)
+MEMORY_SHARE = 4
+"""A file is this many times as large as the memory in which it is read."""
+
+LIMIT = "file read once in order"
+LOADERS = {workers: f"ours, loader, {workers} workers" for workers in WORKERS}
+
+READERS = (
+    peers.OURS,
+    peers.OURS_AIO,
+    peers.OURS_MMAP,
+    peers.LMDB,
+    peers.ARRAY_RECORD,
+    peers.PLAIN_FILES,
+)
+STEADY = (peers.OURS_AIO, peers.ARRAY_RECORD, peers.PLAIN_FILES)
+"""Contestants that read only the records themselves. They are as fast at first as later."""
+MOUNTED = (mounters.OURS, mounters.SQUASHFUSE, mounters.SOURCE)
+
+RECORDS, MOUNT, MEMORY = "records", "mount", "memory"
+PARTS = (RECORDS, MOUNT, MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A disk. A contestant whose speed changes during an epoch is stopped after `patience`."""
+
+    name: str
+    rates: Rates | None
+    """None: as fast as the disk is."""
+    patience: float
+
+    def records(self, size: Size) -> str:
+        """Return the name of the case in which records are read."""
+        return f"{self.name}, records of {size.name}"
+
+    def files(self, tree: FileTree) -> str:
+        """Return the name of the case in which mounted files are read."""
+        return f"{self.name}, {tree.name}"
+
+    def in_little_memory(self, size: Size) -> str:
+        """Return the name of the case in which the file does not fit into memory."""
+        return f"{self.name}, records of {size.name}, memory for a quarter"
+
+
+HARD = Disk("hard disk", Rates(200, 150_000_000), 30.0)
+CLOUD = Disk("cloud volume", Rates(3_000, 125_000_000), 15.0)
+FAST = Disk("fast volume", Rates(16_000, 1_000_000_000), 10.0)
+BARE = Disk("bare disk", None, 10.0)
+DISKS = (HARD, CLOUD, FAST, BARE)
+
+SIZES = (
+    Size(RecordSet("1kB", 1_000, 400_000), 256),
+    Size(RecordSet("10kB", 10_000, 60_000), 256),
+    Size(RecordSet("110kB", 110_000, 5_000), 256),
+)
+TREES = (
+    FileTree("files of 10kB", 10_000, 20_000, 500),
+    FileTree("files of 110kB", 110_000, 5_000, 500),
+)
+SMALL_MEMORY = (CLOUD, SIZES[1])
+"""The disk and the records that are also read in a quarter of their size as memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The amount that is measured."""
+
+    repeats: int
+    disks: tuple[Disk, ...] = DISKS
+    sizes: tuple[Size, ...] = SIZES
+    trees: tuple[FileTree, ...] = TREES
+    parts: tuple[str, ...] = PARTS
+    steady: float = 5.0
+    """Seconds after which a contestant with a steady speed is stopped."""
+
+
+FULL = Plan(repeats=1)
+QUICK = Plan(
+    repeats=1,
+    sizes=tuple(size.scaled(0.1) for size in SIZES if size.name == "10kB"),
+    trees=(FileTree("files of 10kB", 10_000, 2_000, 500),),
+    steady=1.0,
+)
+
+
+@dataclass(slots=True)
+class Run:
+    """A plan, the folder of its data, and facts found before and during the measurements."""
+
+    plan: Plan
+    data: Path
+    unwritten: dict[str, str] = field(default_factory=dict)
+    """Reasons why a layout of records, or the archive of a mounter, does not exist."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Disks and other parts that were not measured, with the reason."""
+
+    @property
+    def point(self) -> Path:
+        return self.data / "mounted"
+
+    def skip(self, name: str, why: object) -> None:
+        """Note that something is not measured."""
+        rounds.say(f"{name} is skipped: {why}")
+        self.skipped[name] = str(why).replace(str(harness.ROOT), ".")
+
+
+def prepare(plan: Plan, data: Path) -> Run:
+    """Create missing files and archives."""
+    run = Run(plan, data)
+    if RECORDS in plan.parts or MEMORY in plan.parts:
+        for size in plan.sizes:
+            run.unwritten |= read_cases.create(size, data, READERS)
+    if MOUNT in plan.parts:
+        for tree in plan.trees:
+            rounds.say(f"{tree.name}: {tree.count:,}")
+            harness.call_fresh(trees.create, CREATE_TIMEOUT, root=str(data), **asdict(tree))
+            for mounter in MOUNTED:
+                _pack(run, mounter, tree)
+    return run
+
+
+def samples(run: Run) -> Iterator[Sample]:
+    """Measure every case. The machine is as before when this ends, also after an error."""
+    with throttle.ended_in_order(), ExitStack() as stack:
+        try:
+            device = throttle.disk(run.data)
+            stack.enter_context(throttle.readahead(device, READAHEAD))
+        except NotPermittedError as error:
+            for disk in run.plan.disks:
+                run.skip(disk.name, error)
+            return
+        for disk in run.plan.disks:
+            try:
+                yield from _on(disk, device, run)
+            except NotPermittedError as error:
+                run.skip(disk.name, error)
+
+
+def _on(disk: Disk, device: str, run: Run) -> Iterator[Sample]:
+    """Measure all cases of one disk."""
+    plan = run.plan
+    with ExitStack() as stack:
+        groups = []
+        if disk.rates is not None:
+            groups.append(stack.enter_context(throttle.slow_disk(device, disk.rates)))
+        if RECORDS in plan.parts:
+            for size in plan.sizes:
+                readers = [*_readers(READERS, disk, size, groups, run)]
+                readers += _loaders(disk, size, groups, run)
+                readers.append(_limit(_our_file(size, run), size.records.count, groups))
+                yield from rounds.interleaved(disk.records(size), readers, plan.repeats)
+        if MOUNT in plan.parts:
+            for tree in plan.trees:
+                clients = _clients(disk, tree, groups, run)
+                yield from rounds.interleaved(disk.files(tree), clients, plan.repeats)
+        if MEMORY in plan.parts:
+            yield from _in_little_memory(disk, groups, run)
+
+
+def _in_little_memory(disk: Disk, groups: Sequence[Path], run: Run) -> Iterator[Sample]:
+    """Measure ours with and without pieces where the file does not fit into memory."""
+    chosen, only = SMALL_MEMORY
+    for size in run.plan.sizes:
+        if disk is not chosen or size.name != only.name:
+            continue
+        limit = _our_file(size, run).stat().st_size // MEMORY_SHARE
+        case = disk.in_little_memory(size)
+        try:
+            with throttle.small_memory(limit) as small:
+                ours = _readers((peers.OURS, peers.OURS_AIO), disk, size, [*groups, small], run)
+                yield from rounds.interleaved(case, [*ours], run.plan.repeats)
+        except NotPermittedError as error:
+            run.skip(case, error)
+
+
+def _readers(
+    those: Sequence[peers.Peer], disk: Disk, size: Size, groups: Sequence[Path], run: Run
+) -> Iterator[Contestant]:
+    for peer in those:
+        if peer.layout in run.unwritten:
+            yield peer.name, partial(read_cases.give_up, run.unwritten[peer.layout])
+            continue
+        patience = run.plan.steady if peer in STEADY else disk.patience
+        what = {**_records(size, groups, run), "peer": peer.name}
+        yield peer.name, partial(_epoch, disks_worker.read_records, patience, what)
+
+
+def _loaders(disk: Disk, size: Size, groups: Sequence[Path], run: Run) -> Iterator[Contestant]:
+    for workers, name in LOADERS.items():
+        what = {**_records(size, groups, run), "workers": workers}
+        yield name, partial(_epoch, disks_worker.load_records, disk.patience, what)
+
+
+def _records(size: Size, groups: Sequence[Path], run: Run) -> dict[str, Any]:
+    """Return the arguments that every way to read records has."""
+    return {
+        "root": str(run.data),
+        **asdict(size.records),
+        "batch": size.batch,
+        "groups": list(map(str, groups)),
+    }
+
+
+def _epoch(
+    function: Callable[..., Values], patience: float, what: dict[str, Any], repeat: int
+) -> Values:
+    """Measure one epoch in an order that depends on the repeat."""
+    return _measure(function, patience, {**what, "seed": repeat})
+
+
+def _measure(function: Callable[..., Values], patience: float, what: dict[str, Any]) -> Values:
+    values: Values = harness.call_fresh(function, patience + GRACE, patience=patience, **what)
+    return values
+
+
+def _limit(file: Path, count: int, groups: Sequence[Path]) -> Contestant:
+    """Return the contestant that shows how fast the disk gives the whole file."""
+    what = {"file": str(file), "count": count, "groups": list(map(str, groups))}
+    return LIMIT, lambda repeat: _measure(disks_worker.read_in_order, GRACE, what)
+
+
+def _clients(disk: Disk, tree: FileTree, groups: Sequence[Path], run: Run) -> list[Contestant]:
+    """Return the contestants that read a tree through a mount, and their limit."""
+    contestants: list[Contestant] = []
+    for mounter in MOUNTED:
+        if mounter.name in run.unwritten:
+            measure = partial(read_cases.give_up, run.unwritten[mounter.name])
+        else:
+            measure = partial(_read_files, disk, tree, groups, run, mounter)
+        contestants.append((mounter.name, measure))
+    archive = mount_archives.file(mounters.OURS, tree, run.data)
+    return [*contestants, _limit(archive, tree.count, groups)]
+
+
+def _read_files(
+    disk: Disk, tree: FileTree, groups: Sequence[Path], run: Run, mounter: Mounter, repeat: int
+) -> Values:
+    sizes = tree.sizes().tolist()
+    order = random.Random(repeat).sample(range(tree.count), tree.count)
+    what = {
+        "mounter": mounter.name,
+        "archive": str(mount_archives.file(mounter, tree, run.data)),
+        "point": str(run.point),
+        "names": [tree.path(number) for number in order],
+        "sizes": [sizes[number] for number in order],
+        "clients": CLIENTS,
+        "groups": list(map(str, groups)),
+    }
+    patience = run.plan.steady if mounter is mounters.SOURCE else disk.patience
+    try:
+        return _measure(disks_worker.read_files, patience, what)
+    finally:
+        mounters.clear(run.point)  # a process that ran out of time was killed and could not unmount
+
+
+def _our_file(size: Size, run: Run) -> Path:
+    return file_of(peers.OURS, size.records, run.data)
+
+
+def _pack(run: Run, mounter: Mounter, tree: FileTree) -> None:
+    arguments = {"mounter": mounter.name, "root": str(run.data), **asdict(tree)}
+    try:
+        harness.call_fresh(mount_archives.create, CREATE_TIMEOUT, **arguments)
+    except harness.MeasurementError as error:
+        run.unwritten[mounter.name] = f"packing failed: {error}"
