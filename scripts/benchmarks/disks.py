@@ -26,7 +26,6 @@ from .disks_cases import (
     SMALL_MEMORY,
     TREES,
     Disk,
-    Plan,
     Run,
     prepare,
     samples,
@@ -47,6 +46,9 @@ SLOW = (HARD, CLOUD)
 THROTTLED = tuple(disk for disk in DISKS if disk.rates is not None)
 NEAR = {"1kB": 0.7, "10kB": 0.9, "110kB": 0.9}
 """The part of the disk's limit that an epoch from a slow disk shall reach, by the records' size."""
+
+WHOLE = 0.95
+"""Share above which an epoch was not stopped. Records that fill no batch are left out."""
 
 GOALS = (
     *(
@@ -72,8 +74,8 @@ GOALS = (
 )
 
 FOOTNOTES = f"""
-- Each record or file is read once, in random order. The clock runs from the opening of the file (for
-  a mount, from the first request). The page cache is empty, and all data fits into memory.
+- Each record or file is read once, in random order. The clock runs from the opening of the file;
+  for a mount, from the first request. The page cache is empty, and all data fits into memory.
 - In brackets: the part of the epoch that was read when a slow contestant was stopped. Its speed is
   that of this part. Contestants that read only the records themselves are stopped early, because
   their speed does not change. The others get faster when more of the file is in the page cache.
@@ -81,8 +83,9 @@ FOOTNOTES = f"""
   32 at a time, on our file.
 - first batch: seconds from opening to the first {SIZES[0].batch} records.
 - read: bytes read from the disk for each byte returned, by all processes of a contestant.
-- The kernel's readahead of the disk is {READAHEAD} KiB. Rates are set with a cgroup.
-- {WITHOUT}: mode="aio". {LOADERS[2]}: the worker processes share the page cache.
+- The kernel's readahead of the disk is {READAHEAD} KiB. A cgroup sets the rates. Like many cloud
+  volumes, it allows a burst at first: the bytes of a tenth of a second.
+- {WITHOUT}: mode="aio".
 - Files: {CLIENTS} clients read them through a mount, or in the source folder itself.
 """
 
@@ -218,12 +221,7 @@ def _contestant(results: Results, cases: dict[str, str], name: str) -> str:
 def _speed(results: Results, case: str, name: str) -> str:
     share = results.median(case, name, SHARE)
     speed = report.number(results.median(case, name, SPEED))
-    # Whole batches only: the last few records of an epoch are never read.
     return speed if share is None or share > WHOLE else f"{speed} ({share:.1%})"
-
-
-WHOLE = 0.95
-"""A share of the epoch above which it counts as whole."""
 
 
 def _plain(size: str) -> str:

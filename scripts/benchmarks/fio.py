@@ -53,11 +53,13 @@ def read_in_order(path: Path, timeout: float) -> dict[str, float]:
     )
 
 
+def version() -> str:
+    """Return the version of fio."""
+    return _run("--version", timeout=STARTUP).strip()
+
+
 def _measured(path: Path, *options: str, timeout: float) -> dict[str, float]:
-    if shutil.which("fio") is None:
-        raise FioError("fio is not installed; scripts/setup bench installs it")
-    command = [
-        "fio",
+    output = _run(
         "--name=limit",
         f"--filename={path}",
         "--ioengine=libaio",
@@ -65,7 +67,15 @@ def _measured(path: Path, *options: str, timeout: float) -> dict[str, float]:
         *options,
         "--output-format=json",
         "--readonly",
-    ]
+        timeout=timeout,
+    )
+    return _rates(output)
+
+
+def _run(*arguments: str, timeout: float) -> str:
+    if shutil.which("fio") is None:
+        raise FioError("fio is not installed; scripts/setup bench installs it")
+    command = ["fio", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
@@ -73,7 +83,7 @@ def _measured(path: Path, *options: str, timeout: float) -> dict[str, float]:
     if done.returncode:
         words = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise FioError(words[-1])
-    return _rates(done.stdout)
+    return done.stdout
 
 
 def _rates(output: str) -> dict[str, float]:

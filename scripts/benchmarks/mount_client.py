@@ -160,8 +160,9 @@ def _client(
     barrier.wait(PATIENCE)
     before, count, size = processes.read_bytes(), 0, 0
     deadline = time.perf_counter() + patience
-    for count, path in enumerate(paths, 1):
+    for path in paths:
         size += _read(path, most)
+        count += 1
         if time.perf_counter() > deadline:
             break
     answers.put((number, count, size, processes.read_bytes() - before))

@@ -88,7 +88,7 @@ def slow_disk(device: str, rates: Rates, root: Path = ROOT) -> Iterator[Path]:
 
 @contextmanager
 def small_memory(limit: int, root: Path = ROOT) -> Iterator[Path]:
-    """Provide a group whose processes have at most `limit` bytes for themselves and cached files."""
+    """Provide a group whose processes have `limit` bytes for themselves and for cached files."""
     try:
         parent, setting = _parent("memory", root), "memory.limit_in_bytes"
     except NotPermittedError:
