@@ -28,6 +28,7 @@ from .read_worker import (
     file_of,
     order_of,
     rates,
+    read_per_byte,
     rehearsal,
     rehearse,
 )
@@ -70,7 +71,8 @@ def read_records(
     seconds, read = time.perf_counter() - began, processes.read_bytes() - before
     check(last, each[done], records)
     values = rates(order[: done + 1], seconds, records)
-    return {**values, "first_s": first, **_costs(values, records.count, read)}
+    share = values["records"] / records.count
+    return {**values, **read_per_byte(values, read), "first_s": first, "share": share}
 
 
 def load_records(
@@ -111,7 +113,8 @@ def load_records(
     if len(np.unique(seen)) != len(seen) or (lengths[seen] != np.concatenate(sizes)).any():
         raise WrongRecordsError("a sample came twice, or with another size than was written")
     values = rates(seen, seconds, records)
-    return {**values, "first_s": first, **_costs(values, records.count, read)}
+    share = values["records"] / records.count
+    return {**values, **read_per_byte(values, read), "first_s": first, "share": share}
 
 
 def read_files(
@@ -148,7 +151,8 @@ def read_files(
         "records_per_s": sum(counts) / took["seconds"],
         "bytes_per_s": wanted / took["seconds"],
     }
-    return {**values, **_costs(values, len(names), took["read_bytes"])}
+    share = values["records"] / len(names)
+    return {**values, **read_per_byte(values, took["read_bytes"]), "share": share}
 
 
 def read_in_order(*, file: str, count: int, groups: Sequence[str], patience: float) -> Values:
@@ -165,12 +169,6 @@ def read_in_order(*, file: str, count: int, groups: Sequence[str], patience: flo
         "bytes_per_s": speed,
         "share": 1.0,
     }
-
-
-def _costs(values: Values, count: int, read: int) -> Values:
-    """Return the share of the epoch that was read, and bytes from the disk per byte returned."""
-    returned = values["bytes_per_s"] * values["seconds"]
-    return {"share": values["records"] / count, "read_per_byte": read / returned}
 
 
 def _forget(path: Path) -> None:

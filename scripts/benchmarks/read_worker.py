@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from . import batches, harness, peers
+from . import batches, harness, peers, processes
 from .datasets import RecordSet, stored
 
 UNTIMED_BATCHES = 3
@@ -39,7 +39,10 @@ def measure(
     budget: float,
     most_batches: int,
 ) -> dict[str, float]:
-    """Return the records and payload bytes per second of one contestant."""
+    """Return the records and payload bytes per second of one contestant.
+
+    Cold, also return the bytes that were read from the disk for each byte of the records.
+    """
     contestant = peers.PEERS[peer]
     whole = RecordSet(name, mean, count)
     records = stored(contestant, whole)
@@ -56,9 +59,12 @@ def measure(
         batches.exhaust(stream(each[:UNTIMED_BATCHES]))
         # A sequential contestant makes one pass: a second one would begin in the middle of a batch.
         timed = iter(each) if contestant.sequential else itertools.cycle(each)
+    before = processes.read_bytes()
     done, seconds, last = batches.clock(stream(itertools.islice(timed, most_batches)), budget)
+    read = processes.read_bytes() - before
     check(last, each[(done - 1) % len(each)], records)
-    return rates(np.resize(order, (done, batch)), seconds, records)
+    values = rates(np.resize(order, (done, batch)), seconds, records)
+    return {**values, **read_per_byte(values, read)} if cold else values
 
 
 def rehearsal(records: RecordSet, batch: int) -> RecordSet:
@@ -99,3 +105,8 @@ def rates(read: npt.NDArray[np.int64], seconds: float, records: RecordSet) -> di
         "records_per_s": read.size / seconds,
         "bytes_per_s": float(records.lengths()[read].sum()) / seconds,
     }
+
+
+def read_per_byte(values: dict[str, float], read: int) -> dict[str, float]:
+    """Return the bytes read from the disk for each byte of the records, as one more figure."""
+    return {"read_per_byte": read / (values["bytes_per_s"] * values["seconds"])}
