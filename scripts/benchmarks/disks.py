@@ -77,8 +77,9 @@ FOOTNOTES = f"""
 - Each record or file is read once, in random order. The clock runs from the opening of the file;
   for a mount, from the first request. The page cache is empty, and all data fits into memory.
 - In brackets: the part of the epoch that was read when a slow contestant was stopped. Its speed is
-  that of this part. Contestants that read only the records themselves are stopped early, because
-  their speed does not change. The others get faster when more of the file is in the page cache.
+  that of this part. {WITHOUT} and array_record have the same speed at all times. Plain
+  files would become faster when their folders and inodes are in memory, and contestants that read
+  through the page cache when more of the file is there.
 - × limit: the speed in relation to "{LIMIT}": fio with O_DIRECT, requests of 1 MiB,
   32 at a time, on our file.
 - first batch: seconds from opening to the first {SIZES[0].batch} records.
@@ -86,6 +87,7 @@ FOOTNOTES = f"""
 - The kernel's readahead of the disk is {READAHEAD} KiB. A cgroup sets the rates. Like many cloud
   volumes, it allows a burst at first: the bytes of a tenth of a second.
 - {WITHOUT}: mode="aio".
+- {peers.PLAIN_FILES.name}, 1 kB: only the first {peers.PLAIN_FILES.INSTEAD:,} records exist as files.
 - Files: {CLIENTS} clients read them through a mount, or in the source folder itself.
 """
 

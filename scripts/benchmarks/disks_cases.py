@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ WORKERS = (0, 2)
 MEMORY_SHARE = 4
 """A file is this many times as large as the memory in which it is read."""
 
+CHANGED = "another program changed the disk's readahead"
 LIMIT = "file read once in order"
 LOADERS = {workers: f"ours, loader, {workers} workers" for workers in WORKERS}
 
@@ -52,8 +53,10 @@ READERS = (
     peers.ARRAY_RECORD,
     peers.PLAIN_FILES,
 )
-STEADY = (peers.OURS_AIO, peers.ARRAY_RECORD, peers.PLAIN_FILES)
+STEADY = (peers.OURS_AIO.name, peers.ARRAY_RECORD.name)
 """Contestants that read only the records themselves. They are as fast at first as later."""
+FILES = (peers.PLAIN_FILES.name, mounters.SOURCE.name)
+"""Contestants that become faster when folders and inodes are in memory. No epoch is that long."""
 MOUNTED = (mounters.OURS, mounters.SQUASHFUSE, mounters.SOURCE)
 
 RECORDS, MOUNT, MEMORY = "records", "mount", "memory"
@@ -62,7 +65,7 @@ PARTS = (RECORDS, MOUNT, MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A disk. A contestant whose speed changes during an epoch is stopped after `patience`."""
+    """A disk. No contestant reads from it for longer than `patience` seconds."""
 
     name: str
     rates: Rates | None
@@ -110,8 +113,15 @@ class Plan:
     sizes: tuple[Size, ...] = SIZES
     trees: tuple[FileTree, ...] = TREES
     parts: tuple[str, ...] = PARTS
-    steady: float = 5.0
-    """Seconds after which a contestant with a steady speed is stopped."""
+    steady: float = 3.0
+    files: float = 15.0
+    """Seconds after which contestants of STEADY and FILES are stopped."""
+
+    def patience(self, disk: Disk, contestant: str) -> float:
+        """Return the seconds after which a contestant is stopped."""
+        if contestant in STEADY:
+            return min(self.steady, disk.patience)
+        return min(self.files, disk.patience) if contestant in FILES else disk.patience
 
 
 FULL = Plan(repeats=1)
@@ -120,6 +130,7 @@ QUICK = Plan(
     sizes=tuple(size.scaled(0.1) for size in SIZES if size.name == "10kB"),
     trees=(FileTree("files of 10kB", 10_000, 2_000, 500),),
     steady=1.0,
+    files=1.0,
 )
 
 
@@ -164,14 +175,15 @@ def samples(run: Run) -> Iterator[Sample]:
     with throttle.ended_in_order(), ExitStack() as stack:
         try:
             device = throttle.disk(run.data)
-            stack.enter_context(throttle.readahead(device, READAHEAD))
+            set_again = stack.enter_context(throttle.readahead(device, READAHEAD))
         except NotPermittedError as error:
             for disk in run.plan.disks:
                 run.skip(disk.name, error)
             return
         for disk in run.plan.disks:
             try:
-                yield from _on(disk, device, run)
+                for sample in _on(disk, device, run):
+                    yield replace(sample, values={}, error=CHANGED) if set_again() else sample
             except NotPermittedError as error:
                 run.skip(disk.name, error)
 
@@ -220,7 +232,7 @@ def _readers(
         if peer.layout in run.unwritten:
             yield peer.name, partial(read_cases.give_up, run.unwritten[peer.layout])
             continue
-        patience = run.plan.steady if peer in STEADY else disk.patience
+        patience = run.plan.patience(disk, peer.name)
         what = {**_records(size, groups, run), "peer": peer.name}
         yield peer.name, partial(_epoch, disks_worker.read_records, patience, what)
 
@@ -286,9 +298,8 @@ def _read_files(
         "clients": CLIENTS,
         "groups": list(map(str, groups)),
     }
-    patience = run.plan.steady if mounter is mounters.SOURCE else disk.patience
     try:
-        return _measure(disks_worker.read_files, patience, what)
+        return _measure(disks_worker.read_files, run.plan.patience(disk, mounter.name), what)
     finally:
         mounters.clear(run.point)  # a process that ran out of time was killed and could not unmount
 

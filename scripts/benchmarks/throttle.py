@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,16 +56,26 @@ def disk(path: Path, root: Path = ROOT) -> str:
 
 
 @contextmanager
-def readahead(device: str, kibibytes: int, root: Path = ROOT) -> Iterator[None]:
-    """Set the kernel's readahead of a disk until the block ends."""
+def readahead(device: str, kibibytes: int, root: Path = ROOT) -> Iterator[Callable[[], bool]]:
+    """Set the kernel's readahead of a disk until the block ends.
+
+    Provide a function that sets it again; it returns True if another program had changed it.
+    """
     setting = root / "sys/dev/block" / device / "queue/read_ahead_kb"
+
+    def set_again() -> bool:
+        if setting.read_text().strip() == str(kibibytes):
+            return False
+        setting.write_text(str(kibibytes))
+        return True
+
     try:
         before = setting.read_text().strip()
-        setting.write_text(str(kibibytes))
+        set_again()
     except OSError as error:
         raise NotPermittedError(f"the disk's readahead cannot be set: {error}") from None
     try:
-        yield
+        yield set_again
     finally:
         setting.write_text(before)
 

@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,18 @@ def test_readahead_is_put_back_after_a_signal(tmp_path: Path, number: signal.Sig
     assert signal.getsignal(number) is handler
 
 
+def test_readahead_that_another_program_changes_is_noticed_and_set_again(tmp_path: Path) -> None:
+    setting = tmp_path / "sys/dev/block/8:0/queue/read_ahead_kb"
+    setting.parent.mkdir(parents=True)
+    setting.write_text("8192\n")
+    with throttle.readahead("8:0", 128, tmp_path) as set_again:
+        assert not set_again()
+        setting.write_text("4096\n")
+        assert set_again()
+        assert setting.read_text() == "128"
+    assert setting.read_text() == "8192"
+
+
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
@@ -187,6 +200,25 @@ def test_disks_that_cannot_be_slow_are_skipped_with_the_reason(
     printed = capsys.readouterr().out
     for disk in disks_cases.DISKS:
         assert f"{disk.name} was skipped: no disk here" in printed
+
+
+def test_a_measurement_with_another_readahead_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = iter([False, True, False])
+    whole = [Sample("case", name, 0, {"records_per_s": 1.0}) for name in "abc"]
+
+    @contextmanager
+    def readahead(device: str, kibibytes: int) -> Iterator[Callable[[], bool]]:
+        yield lambda: next(changed)
+
+    monkeypatch.setattr(throttle, "disk", lambda path: "8:0")
+    monkeypatch.setattr(throttle, "readahead", readahead)
+    monkeypatch.setattr(disks_cases, "_on", lambda disk, device, run: iter(whole))
+    run = disks_cases.Run(replace(disks_cases.FULL, disks=(BARE,)), tmp_path)
+    found = list(disks_cases.samples(run))
+    assert [sample.error for sample in found] == [None, disks_cases.CHANGED, None]
+    assert [bool(sample.values) for sample in found] == [True, False, True]
 
 
 def test_only_the_wanted_disks_and_parts_are_measured(
