@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ffrecord.records.opening import memory_limit
 from ffrecord_fuse.errors import OptionError
 
 VERIFY = ("first", "always", "off")
@@ -41,6 +42,7 @@ class Options:
     kernel: tuple[str, ...] = ()  # names of mount(2) flags, besides those that every mount has
     log: str | None = None
     backend: str = "native"
+    memory: int | None = None  # bytes of the archive that may be read into the page cache
     warm: bool = False  # read the archive into the page cache in the background
 
 
@@ -135,6 +137,13 @@ def _path(value: str) -> str:
     return value
 
 
+def _memory(value: str) -> int | None:
+    try:
+        return memory_limit(value)
+    except ValueError:
+        raise ValueError("a size such as 8GB, or 0") from None
+
+
 # name -> (placeholder for the value in messages, function from text to value)
 _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "uid": ("NUMBER", _number(0, MAX_ID, "a user's number, as `id -u` prints it")),
@@ -145,6 +154,7 @@ _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "spin": ("MICROSECONDS", _number(0, MAX_SPIN, f"a number from 0 to {MAX_SPIN}")),
     "idle": ("|".join(IDLE), _choice(IDLE)),
     "log": ("FILE", _path),
+    "memory": ("SIZE", _memory),
     "backend": ("|".join(BACKENDS), _choice(BACKENDS)),
 }
 _SWITCHES = ("allow_other", "allow_root", "warm")

@@ -87,7 +87,7 @@ FOOTNOTES = f"""
 - The kernel's readahead of the disk is {READAHEAD} KiB. A cgroup sets the rates. Like many cloud
   volumes, it allows a burst at first: the bytes of a tenth of a second.
 - {WITHOUT}: mode="aio".
-- {peers.PLAIN_FILES.name}, 1 kB: only the first {peers.PLAIN_FILES.INSTEAD:,} records exist as files.
+- {peers.PLAIN_FILES.name}, 1 kB: only the first {peers.PLAIN_FILES.INSTEAD:,} records exist.
 - Files: {CLIENTS} clients read them through a mount, or in the source folder itself.
 """
 
