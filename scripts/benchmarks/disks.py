@@ -80,7 +80,7 @@ FOOTNOTES = f"""
   that of this part. {WITHOUT} and array_record have the same speed at all times. Plain
   files would become faster when their folders and inodes are in memory, and contestants that read
   through the page cache when more of the file is there.
-- × limit: the speed in relation to "{LIMIT}": fio with O_DIRECT, requests of 1 MiB,
+- × limit: the speed in relation to "{LIMIT}": fio with O_DIRECT, requests of 1 MB,
   32 at a time, on our file.
 - first batch: seconds from opening to the first {SIZES[0].batch} records.
 - read: bytes read from the disk for each byte returned, by all processes of a contestant.

@@ -11,8 +11,12 @@ from .harness import MeasurementError
 
 ALIGNMENT = 4096
 QUEUE_DEPTH = 64
-IN_ORDER = 1 << 20
-"""Bytes of each read in order: a hard disk of 200 reads a second then still gives 200 MB/s."""
+IN_ORDER = 250 * ALIGNMENT
+"""Bytes of each read in order: a hard disk of 200 reads a second then still gives 200 MB/s.
+
+Not 1 MiB: its 256 pages may be scattered over the memory, and many disks take 254 pieces at most.
+The kernel then makes two requests of one.
+"""
 IN_ORDER_DEPTH = 32
 STARTUP = 60
 """Seconds beyond its run time after which fio counts as hanging."""
