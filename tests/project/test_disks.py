@@ -1,13 +1,17 @@
-"""scripts/bench disks: slow disks are set up and put back, and slow contestants are stopped."""
+"""scripts/bench disks: slow disks are set up and put back, and slow contestants are stopped.
+
+Also the bytes from the disk for each byte returned, in this and in other benchmarks.
+"""
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +19,21 @@ from typing import Any
 
 import pytest
 
-from scripts.benchmarks import disks, disks_cases, harness, mount_client, throttle
+from scripts.benchmarks import (
+    disks,
+    disks_cases,
+    harness,
+    loader,
+    mount,
+    mount_cases,
+    mount_client,
+    processes,
+    read,
+    throttle,
+)
 from scripts.benchmarks.__main__ import main
 from scripts.benchmarks.disks_cases import BARE, HARD, LIMIT, SIZES
-from scripts.benchmarks.results import Results, Sample
+from scripts.benchmarks.results import Goal, Limit, Results, Sample
 from scripts.benchmarks.throttle import NotPermittedError, Rates
 
 RATES = Rates(200, 150_000_000)
@@ -277,3 +292,60 @@ def test_clients_of_a_mount_stop_when_their_time_is_up(
     assert took["counts"] == counts
     read = [number for client, n in enumerate(counts) for number in range(client, 10, 3)[:n]]
     assert took["size"] == sum(number + 1 for number in read)
+
+
+def test_bytes_that_processes_read_from_a_disk_are_counted(tmp_path: Path) -> None:
+    size = 1 << 20
+    file = tmp_path / "file"
+    file.write_bytes(os.urandom(size))
+    before = processes.read_bytes()
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_DIRECT)
+    except OSError as error:
+        pytest.skip(f"no O_DIRECT here: {error}")
+    with mmap.mmap(-1, size) as buffer:  # page-aligned, as O_DIRECT requires
+        os.preadv(fd, [buffer], 0)
+    os.close(fd)
+    read = processes.read_bytes() - before
+    if not read:
+        pytest.skip("the files of the tests are on no disk")
+    assert size <= read < 2 * size
+    assert processes.read_bytes(["self", os.getpid()]) >= 2 * read
+
+
+COLD_AND_WARM = [
+    (read._table, "cold 10kB", "warm 10kB"),
+    (loader._table, "cold", "warm"),
+    (mount._table, mount_cases.COLD, mount_cases.UNPINNED),
+    (mount._table, mount_cases.IN_ORDER, mount_cases.LISTED_PINNED),
+]
+
+
+@pytest.mark.parametrize(("table", "cold", "warm"), COLD_AND_WARM)
+def test_cold_tables_show_the_bytes_read_for_each_byte_returned(
+    table: Callable[[Results, str], str], cold: str, warm: str
+) -> None:
+    results = Results(Sample(case, "ours", 0, {"read_per_byte": 1.25}) for case in (cold, warm))
+    header, _, row = (line.split("|") for line in table(results, cold).splitlines())
+    shown = {name.strip(): value.strip() for name, value in zip(header, row, strict=True)}
+    assert shown["read"] == "1.25"
+    assert "1.25" not in table(results, warm)
+
+
+@pytest.mark.parametrize(
+    ("goals", "cases"),
+    [
+        (read.GOALS, {"cold 10kB", "cold 110kB"}),
+        (loader.GOALS, {"cold"}),
+        (mount.GOALS, {mount_cases.COLD}),
+    ],
+)
+def test_reading_a_tenth_too_much_misses_a_goal(
+    goals: Sequence[Goal | Limit], cases: set[str]
+) -> None:
+    limits = [goal for goal in goals if goal.metric == "read_per_byte"]
+    assert {limit.case for limit in limits} == cases
+    for value, verdict in ((1.1, "PASS"), (1.11, "above")):
+        for limit in limits:
+            sample = Sample(limit.case, limit.contestant, 0, {"read_per_byte": value})
+            assert limit.verdict(Results([sample])) == verdict
