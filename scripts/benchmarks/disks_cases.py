@@ -56,7 +56,7 @@ READERS = (
 STEADY = (peers.OURS_AIO.name, peers.ARRAY_RECORD.name)
 """Contestants that read only the records themselves. They are as fast at first as later."""
 FILES = (peers.PLAIN_FILES.name, mounters.SOURCE.name)
-"""Contestants that become faster when folders and inodes are in memory. No epoch is that long."""
+"""Contestants that become faster once folders and inodes are in memory, which takes minutes."""
 MOUNTED = (mounters.OURS, mounters.SQUASHFUSE, mounters.SOURCE)
 
 RECORDS, MOUNT, MEMORY = "records", "mount", "memory"
@@ -114,7 +114,7 @@ class Plan:
     trees: tuple[FileTree, ...] = TREES
     parts: tuple[str, ...] = PARTS
     steady: float = 3.0
-    files: float = 15.0
+    files: float = 8.0
     """Seconds after which contestants of STEADY and FILES are stopped."""
 
     def patience(self, disk: Disk, contestant: str) -> float:
