@@ -47,9 +47,6 @@ THROTTLED = tuple(disk for disk in DISKS if disk.rates is not None)
 NEAR = {"1kB": 0.7, "10kB": 0.9, "110kB": 0.9}
 """The part of the disk's limit that an epoch from a slow disk shall reach, by the records' size."""
 
-WHOLE = 0.95
-"""Share above which an epoch was not stopped. Records that fill no batch are left out."""
-
 GOALS = (
     *(
         Goal(disk.records(size), name, LIMIT, SPEED, NEAR[size.name])
@@ -221,9 +218,7 @@ def _contestant(results: Results, cases: dict[str, str], name: str) -> str:
 
 
 def _speed(results: Results, case: str, name: str) -> str:
-    share = results.median(case, name, SHARE)
-    speed = report.number(results.median(case, name, SPEED))
-    return speed if share is None or share > WHOLE else f"{speed} ({share:.1%})"
+    return report.partial_rate(results.median(case, name, SPEED), results.median(case, name, SHARE))
 
 
 def _plain(size: str) -> str:

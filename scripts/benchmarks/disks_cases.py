@@ -85,7 +85,7 @@ class Disk:
         return f"{self.name}, records of {size.name}, memory for a quarter"
 
 
-HARD = Disk("hard disk", Rates(200, 150_000_000), 30.0)
+HARD = Disk("hard disk", Rates(200, 150_000_000), 35.0)
 CLOUD = Disk("cloud volume", Rates(3_000, 125_000_000), 15.0)
 FAST = Disk("fast volume", Rates(16_000, 1_000_000_000), 10.0)
 BARE = Disk("bare disk", None, 10.0)

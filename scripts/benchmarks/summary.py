@@ -25,7 +25,10 @@ class Figure:
     def cell(self, document: Document) -> str:
         """Return the figure as a cell of a table."""
         medians = document["medians"] if self.over is None else document["ratios"][self.over]
-        value = medians.get(self.case, {}).get(self.contestant, {}).get(self.metric)
+        found = medians.get(self.case, {}).get(self.contestant, {})
+        value = found.get(self.metric)
+        if self.over is None and "share" in found:
+            return report.partial_rate(value, found["share"])
         return report.scaled(value, self.factor, self.digits)
 
 

@@ -23,6 +23,7 @@ from scripts.benchmarks import (
     disks,
     disks_cases,
     harness,
+    headline,
     loader,
     mount,
     mount_cases,
@@ -35,6 +36,7 @@ from scripts.benchmarks.__main__ import main
 from scripts.benchmarks.disks_cases import BARE, HARD, LIMIT, SIZES
 from scripts.benchmarks.results import Goal, Limit, Results, Sample
 from scripts.benchmarks.throttle import NotPermittedError, Rates
+from tests.support.patience import PATIENCE
 
 RATES = Rates(200, 150_000_000)
 
@@ -198,7 +200,7 @@ def test_processes_that_are_left_in_a_group_are_ended(
     except NotPermittedError as error:
         pytest.skip(str(error))
     assert inside == [str(sleeper.pid)]
-    assert sleeper.wait(60) == -signal.SIGKILL
+    assert sleeper.wait(PATIENCE) == -signal.SIGKILL
     assert not group.exists()
 
 
@@ -267,6 +269,23 @@ def test_a_stopped_contestant_shows_how_far_it_came() -> None:
     slow, limit = (line.split("|") for line in table.splitlines()[2:])
     assert [cell.strip() for cell in slow] == ["", "slow", "200 (8.5%)", "0.02", ""]
     assert [cell.strip() for cell in limit] == ["", LIMIT, "10,000", "1.00", ""]
+
+
+@pytest.mark.parametrize(
+    ("share", "peer", "ratio"), [(0.5, "steady", "4.0 ×"), (1.0, "fast", "0.5 ×")]
+)
+def test_a_stopped_peer_is_not_the_fastest_of_the_headline(
+    share: float, peer: str, ratio: str
+) -> None:
+    row = headline.Row("work", "disks", "case", "records_per_s")
+    speeds = {"ours": (400.0, 1.0), "steady": (100.0, 1.0), "fast": (800.0, share)}
+    medians = {
+        name: {"records_per_s": speed, "share": part} for name, (speed, part) in speeds.items()
+    }
+    _, ours, theirs, value = row.cells({"medians": {"case": medians}})
+    assert ours == "400"
+    assert theirs.endswith(peer)
+    assert value == ratio
 
 
 def test_every_goal_is_for_a_case_that_is_measured() -> None:
