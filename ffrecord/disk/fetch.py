@@ -23,6 +23,7 @@ from ffrecord.disk.aio_queue import AioQueue, bytes_got
 from ffrecord.disk.costs import SLOW_REQUEST, seconds_without_core
 from ffrecord.disk.extents import Plan
 from ffrecord.disk.source import Source, SourceSet
+from ffrecord.disk.tally import TALLY
 
 # The window: how much `read` keeps in flight. (`read_async` submits everything at once.) A virtual
 # disk reports completions when its queue runs empty. With everything submitted at once, no checksum
@@ -65,6 +66,7 @@ class Fetch:
 
     def start(self, *, everything: bool) -> None:
         """Copy the cached reads and start the others: everything at once, or one window."""
+        TALLY.memory += self._plan.size
         reads: Ints | None = None  # all of them
         cached_fds = self._descriptors(self._sources.fds)
         piece = 0
@@ -80,6 +82,7 @@ class Fetch:
                 self._left = reads
                 return
         self._left = reads
+        TALLY.missed += len(self._plan.offset) if reads is None else len(reads)
         if piece:
             self._read_pieces(self._numbers(reads), piece)
             return
@@ -120,9 +123,16 @@ class Fetch:
         window, need = self._window(), self._plan.need.tolist()
         while not queue.done:
             began = time.perf_counter()
-            rows, results = queue.land(1)
+            away = began - self._looked > LONG_WAIT
+            # Reads that have landed while the caller did other work say nothing about the disk.
+            rows, results = queue.land(0 if away else 1)
             now = time.perf_counter()
-            if self._pieces is not None:
+            TALLY.waited += now - began
+            if away:
+                self._looked = now
+                if self._pieces is not None:
+                    self._pieces.meter.skip_reads(len(rows))
+            elif self._pieces is not None:
                 self._observe(len(rows), now, still_busy=queue.flying > 0)
             if queue.unsent:
                 if now - began > SLOW_WINDOW:
@@ -178,13 +188,22 @@ class Fetch:
 
     def _through(self) -> Iterator[list[int]]:
         """Yield the reads whose pieces the disk is reading, as their pages arrive."""
-        fds = self._descriptors(self._sources.fds)
+        fds, waited = self._descriptors(self._sources.fds), 0.0
         for at in range(0, len(self._through_cache), BLOCKING_WAVE):
             reads = self._through_cache[at : at + BLOCKING_WAVE]
+            began = time.perf_counter()
             self._copy(fds, reads)
+            waited += time.perf_counter() - began
             yield reads.tolist()
+        TALLY.waited += waited
         if self._pieces is not None and len(self._through_cache):
-            self._pieces.arrived(*self._asked_for, time.perf_counter() - self._asked_at)
+            now = time.perf_counter()
+            # Pieces of an earlier batch were read first, and a caller that did not wait for these
+            # ones cannot tell when they arrived.
+            seconds = now - max(self._asked_at, self._pieces.arrived_at)
+            self._pieces.arrived_at = now
+            if waited > seconds / 2:
+                self._pieces.arrived(*self._asked_for, seconds)
 
     def _copy(self, fds: Ints | int, reads: Ints) -> None:
         """Read through the page cache, and wait for pages that are still on their way."""

@@ -58,6 +58,7 @@ class Pieces:
         self._hits = self._misses = self._bytes = 0
         self._used, self._expected = 0, 0.0
         self._decision = Decision(0, "nothing was read from the disk yet")
+        self.arrived_at = 0.0  # time at which the last batch of pieces had arrived
         self._rest_in = 0  # process whose thread reads the rest
 
     def size_for(self, length: float, least_request: float = 0.0) -> int:

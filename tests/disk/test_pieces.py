@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ffrecord import FileReader, FileWriter, TruncatedError
-from ffrecord.disk import costs
+from ffrecord.disk import costs, fetch
 from ffrecord.disk.costs import CERTAIN, FIRST_READS, Meter
 from ffrecord.disk.pieces import GRANULE, Pieces
 from ffrecord.disk.source import SourceSet
@@ -192,6 +192,52 @@ def test_pieces_that_were_requested_before_are_not_measured(stored: Path) -> Non
     assert before is not None
     assert pieces.meter.costs is not None
     assert pieces.meter.costs.byte < before.byte
+
+
+class Clock:
+    """A clock that only a test moves."""
+
+    now = 1000.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(fetch, "time", clock)
+    return clock
+
+
+def test_time_between_an_announcement_and_its_read_says_nothing_about_the_disk(
+    stored: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter = Meter()
+    monkeypatch.setattr("ffrecord.disk.pieces.meter_of", lambda device: meter)
+    drop(stored)
+    with FileReader(stored) as reader:
+        pieces_of(reader)
+        for first in range(0, 600, 200):
+            reader.prefetch(range(first, first + 100))
+            clock.now += 5  # the program works
+            assert bytes(reader.read(range(first, first + 100))[1]) == content(first + 1)
+    assert meter.costs is None
+
+
+@pytest.mark.usefixtures("slow")
+def test_pieces_that_arrived_before_they_were_needed_are_not_measured(
+    stored: Path, clock: Clock
+) -> None:
+    drop(stored)
+    with FileReader(stored) as reader:
+        pieces = pieces_of(reader)
+        before = pieces.meter.costs
+        reader.prefetch(range(0, COUNT, 12))
+        clock.now += 5
+        reader.read(range(0, COUNT, 12))
+        assert pieces.stats()["piece_bytes"] > 0
+        assert pieces.meter.costs == before
 
 
 def test_no_pieces_are_read_where_they_are_switched_off(stored: Path) -> None:
