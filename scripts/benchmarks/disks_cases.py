@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -188,105 +188,134 @@ def samples(run: Run) -> Iterator[Sample]:
                 run.skip(disk.name, error)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a measurement: those of a disk, and of the memory."""
+
+    disk: Disk
+    device: str
+    memory: int | None = None
+
+    @contextmanager
+    def groups(self) -> Iterator[list[str]]:
+        """Provide new cgroups with these limits; raise NotPermittedError if they cannot be made.
+
+        Each measurement has its own: nothing of the one before counts, and no process of it stays.
+        """
+        with ExitStack() as stack:
+            found = []
+            if self.disk.rates is not None:
+                slow = throttle.slow_disk(self.device, self.disk.rates)
+                found.append(stack.enter_context(slow))
+            if self.memory is not None:
+                found.append(stack.enter_context(throttle.small_memory(self.memory)))
+            yield list(map(str, found))
+
+    def check(self) -> None:
+        """Raise NotPermittedError if the limits cannot be set."""
+        with self.groups():
+            pass
+
+
 def _on(disk: Disk, device: str, run: Run) -> Iterator[Sample]:
     """Measure all cases of one disk."""
-    plan = run.plan
-    with ExitStack() as stack:
-        groups = []
-        if disk.rates is not None:
-            groups.append(stack.enter_context(throttle.slow_disk(device, disk.rates)))
-        if RECORDS in plan.parts:
-            for size in plan.sizes:
-                readers = [*_readers(READERS, disk, size, groups, run)]
-                readers += _loaders(disk, size, groups, run)
-                readers.append(_limit(_our_file(size, run), size.records.count, groups))
-                yield from rounds.interleaved(disk.records(size), readers, plan.repeats)
-        if MOUNT in plan.parts:
-            for tree in plan.trees:
-                clients = _clients(disk, tree, groups, run)
-                yield from rounds.interleaved(disk.files(tree), clients, plan.repeats)
-        if MEMORY in plan.parts:
-            yield from _in_little_memory(disk, groups, run)
+    plan, limits = run.plan, Limits(disk, device)
+    limits.check()
+    if RECORDS in plan.parts:
+        for size in plan.sizes:
+            readers = [*_readers(READERS, limits, size, run), *_loaders(limits, size, run)]
+            readers.append(_limit(_our_file(size, run), size.records.count, limits))
+            yield from rounds.interleaved(disk.records(size), readers, plan.repeats)
+    if MOUNT in plan.parts:
+        for tree in plan.trees:
+            clients = _clients(limits, tree, run)
+            yield from rounds.interleaved(disk.files(tree), clients, plan.repeats)
+    if MEMORY in plan.parts:
+        yield from _in_little_memory(limits, run)
 
 
-def _in_little_memory(disk: Disk, groups: Sequence[Path], run: Run) -> Iterator[Sample]:
+def _in_little_memory(limits: Limits, run: Run) -> Iterator[Sample]:
     """Measure ours with and without pieces where the file does not fit into memory."""
     chosen, only = SMALL_MEMORY
     for size in run.plan.sizes:
-        if disk is not chosen or size.name != only.name:
+        if limits.disk is not chosen or size.name != only.name:
             continue
-        limit = _our_file(size, run).stat().st_size // MEMORY_SHARE
-        case = disk.in_little_memory(size)
+        small = replace(limits, memory=_our_file(size, run).stat().st_size // MEMORY_SHARE)
+        case = limits.disk.in_little_memory(size)
         try:
-            with throttle.small_memory(limit) as small:
-                ours = _readers((peers.OURS, peers.OURS_AIO), disk, size, [*groups, small], run)
-                yield from rounds.interleaved(case, [*ours], run.plan.repeats)
+            small.check()
         except NotPermittedError as error:
             run.skip(case, error)
+            continue
+        ours = [*_readers((peers.OURS, peers.OURS_AIO), small, size, run)]
+        yield from rounds.interleaved(case, ours, run.plan.repeats)
 
 
 def _readers(
-    those: Sequence[peers.Peer], disk: Disk, size: Size, groups: Sequence[Path], run: Run
+    those: Sequence[peers.Peer], limits: Limits, size: Size, run: Run
 ) -> Iterator[Contestant]:
     for peer in those:
         if peer.layout in run.unwritten:
             yield peer.name, partial(read_cases.give_up, run.unwritten[peer.layout])
             continue
-        patience = run.plan.patience(disk, peer.name)
-        what = {**_records(size, groups, run), "peer": peer.name}
-        yield peer.name, partial(_epoch, disks_worker.read_records, patience, what)
+        patience = run.plan.patience(limits.disk, peer.name)
+        what = {**_records(size, run), "peer": peer.name}
+        yield peer.name, partial(_epoch, disks_worker.read_records, limits, patience, what)
 
 
-def _loaders(disk: Disk, size: Size, groups: Sequence[Path], run: Run) -> Iterator[Contestant]:
+def _loaders(limits: Limits, size: Size, run: Run) -> Iterator[Contestant]:
+    patience = limits.disk.patience
     for workers, name in LOADERS.items():
-        what = {**_records(size, groups, run), "workers": workers}
-        yield name, partial(_epoch, disks_worker.load_records, disk.patience, what)
+        what = {**_records(size, run), "workers": workers}
+        yield name, partial(_epoch, disks_worker.load_records, limits, patience, what)
 
 
-def _records(size: Size, groups: Sequence[Path], run: Run) -> dict[str, Any]:
+def _records(size: Size, run: Run) -> dict[str, Any]:
     """Return the arguments that every way to read records has."""
-    return {
-        "root": str(run.data),
-        **asdict(size.records),
-        "batch": size.batch,
-        "groups": list(map(str, groups)),
-    }
+    return {"root": str(run.data), **asdict(size.records), "batch": size.batch}
 
 
 def _epoch(
-    function: Callable[..., Values], patience: float, what: dict[str, Any], repeat: int
+    function: Callable[..., Values],
+    limits: Limits,
+    patience: float,
+    what: dict[str, Any],
+    repeat: int,
 ) -> Values:
     """Measure one epoch in an order that depends on the repeat."""
-    return _measure(function, patience, {**what, "seed": repeat})
+    return _measure(function, limits, patience, {**what, "seed": repeat})
 
 
-def _measure(function: Callable[..., Values], patience: float, what: dict[str, Any]) -> Values:
-    values: Values = harness.call_fresh(function, patience + GRACE, patience=patience, **what)
+def _measure(
+    function: Callable[..., Values], limits: Limits, patience: float, what: dict[str, Any]
+) -> Values:
+    with limits.groups() as groups:
+        values: Values = harness.call_fresh(
+            function, patience + GRACE, groups=groups, patience=patience, **what
+        )
     return values
 
 
-def _limit(file: Path, count: int, groups: Sequence[Path]) -> Contestant:
+def _limit(file: Path, count: int, limits: Limits) -> Contestant:
     """Return the contestant that shows how fast the disk gives the whole file."""
-    what = {"file": str(file), "count": count, "groups": list(map(str, groups))}
-    return LIMIT, lambda repeat: _measure(disks_worker.read_in_order, GRACE, what)
+    what = {"file": str(file), "count": count}
+    return LIMIT, lambda repeat: _measure(disks_worker.read_in_order, limits, GRACE, what)
 
 
-def _clients(disk: Disk, tree: FileTree, groups: Sequence[Path], run: Run) -> list[Contestant]:
+def _clients(limits: Limits, tree: FileTree, run: Run) -> list[Contestant]:
     """Return the contestants that read a tree through a mount, and their limit."""
     contestants: list[Contestant] = []
     for mounter in MOUNTED:
         if mounter.name in run.unwritten:
             measure = partial(read_cases.give_up, run.unwritten[mounter.name])
         else:
-            measure = partial(_read_files, disk, tree, groups, run, mounter)
+            measure = partial(_read_files, limits, tree, run, mounter)
         contestants.append((mounter.name, measure))
     archive = mount_archives.file(mounters.OURS, tree, run.data)
-    return [*contestants, _limit(archive, tree.count, groups)]
+    return [*contestants, _limit(archive, tree.count, limits)]
 
 
-def _read_files(
-    disk: Disk, tree: FileTree, groups: Sequence[Path], run: Run, mounter: Mounter, repeat: int
-) -> Values:
+def _read_files(limits: Limits, tree: FileTree, run: Run, mounter: Mounter, repeat: int) -> Values:
     sizes = tree.sizes().tolist()
     order = random.Random(repeat).sample(range(tree.count), tree.count)
     what = {
@@ -296,10 +325,10 @@ def _read_files(
         "names": [tree.path(number) for number in order],
         "sizes": [sizes[number] for number in order],
         "clients": CLIENTS,
-        "groups": list(map(str, groups)),
     }
+    patience = run.plan.patience(limits.disk, mounter.name)
     try:
-        return _measure(disks_worker.read_files, run.plan.patience(disk, mounter.name), what)
+        return _measure(disks_worker.read_files, limits, patience, what)
     finally:
         mounters.clear(run.point)  # a process that ran out of time was killed and could not unmount
 

@@ -157,8 +157,7 @@ def read_files(
 
 def read_in_order(*, file: str, count: int, groups: Sequence[str], patience: float) -> Values:
     """Let fio read a file of `count` records once: the limit for an epoch from the same disk."""
-    # Read fio itself before: a disk that waits for requests saves up bytes, and gives them at once.
-    fio.version()
+    fio.version()  # load fio before it is slow
     throttle.enter(groups)
     speed = fio.read_in_order(Path(file), patience)["bytes_per_s"]
     seconds = os.path.getsize(file) / speed

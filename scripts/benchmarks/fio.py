@@ -18,6 +18,9 @@ Not 1 MiB: its 256 pages may be scattered over the memory, and many disks take 2
 The kernel then makes two requests of one.
 """
 IN_ORDER_DEPTH = 32
+REST = 1
+"""Seconds between fio's start and its first read. A throttled disk saves up bytes for 0.2 s during
+the few reads of a start, and loses them in a rest."""
 STARTUP = 60
 """Seconds beyond its run time after which fio counts as hanging."""
 
@@ -53,7 +56,12 @@ def random_read(path: Path, block: int, seconds: int, depth: int = QUEUE_DEPTH) 
 def read_in_order(path: Path, timeout: float) -> dict[str, float]:
     """Return reads and bytes per second of reading a file once, from its start to its end."""
     return _measured(
-        path, f"--bs={IN_ORDER}", f"--iodepth={IN_ORDER_DEPTH}", "--rw=read", timeout=timeout
+        path,
+        f"--bs={IN_ORDER}",
+        f"--iodepth={IN_ORDER_DEPTH}",
+        "--rw=read",
+        f"--startdelay={REST}",
+        timeout=timeout,
     )
 
 
