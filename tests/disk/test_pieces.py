@@ -45,7 +45,7 @@ def slow_meter() -> Meter:
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every disk look slow."""
     meter = slow_meter()
-    monkeypatch.setattr("ffrecord.disk.pieces.meter_of", lambda device: meter)
+    monkeypatch.setattr("ffrecord.disk.pieces.meter_of", lambda device, single=False: meter)
 
 
 def drop(path: Path) -> None:
@@ -70,6 +70,20 @@ def test_an_epoch_in_random_order_gives_every_record_and_reads_the_file_once(sto
         pieces = pieces_of(reader)
         for batch in np.random.default_rng(1).permutation(COUNT).reshape(-1, 100):
             got = reader.read(batch)
+            assert [bytes(each) for each in got] == [content(record) for record in batch]
+        stats = pieces.stats()
+    assert stats["hits"] > stats["misses"]
+    assert 0 < stats["piece_bytes"] <= os.path.getsize(stored) + GRANULE
+
+
+@pytest.mark.usefixtures("slow")
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_an_epoch_of_single_records_reads_the_file_once_too(at_once: int, stored: Path) -> None:
+    drop(stored)
+    with FileReader(stored) as reader:
+        pieces = pieces_of(reader)
+        for batch in np.random.default_rng(2).permutation(COUNT).reshape(-1, at_once).tolist():
+            got = [reader.read_one(batch[0])] if at_once == 1 else reader.read(batch)
             assert [bytes(each) for each in got] == [content(record) for record in batch]
         stats = pieces.stats()
     assert stats["hits"] > stats["misses"]
@@ -104,15 +118,20 @@ def test_pages_that_were_taken_back_are_read_again(stored: Path) -> None:
 
 
 @pytest.mark.usefixtures("slow")
-def test_a_file_that_was_truncated_is_an_error_of_ours(stored: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("single", [False, True])
+def test_a_file_that_was_truncated_is_an_error_of_ours(
+    single: bool, stored: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "copy.ffr"
     copy.write_bytes(stored.read_bytes())
     drop(copy)
     with FileReader(copy) as reader:
         pieces_of(reader)
+        if single:
+            reader.read_one(0)
         os.truncate(copy, os.path.getsize(copy) // 2)
         with pytest.raises(TruncatedError):
-            reader.read(range(0, COUNT, 30))
+            reader.read([COUNT - 50] if single else range(0, COUNT, 30))
 
 
 @pytest.mark.usefixtures("slow")
@@ -214,7 +233,7 @@ def test_time_between_an_announcement_and_its_read_says_nothing_about_the_disk(
     stored: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meter = Meter()
-    monkeypatch.setattr("ffrecord.disk.pieces.meter_of", lambda device: meter)
+    monkeypatch.setattr("ffrecord.disk.pieces.meter_of", lambda device, single=False: meter)
     drop(stored)
     with FileReader(stored) as reader:
         pieces_of(reader)
