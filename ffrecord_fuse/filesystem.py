@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ffrecord.aliases import Ints
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.index import ROOT, Status
+from ffrecord.archive.index import ROOT, Index, Status
 from ffrecord.archive.index.lookup import FOLDER_SIZE, MISSING
 from ffrecord.archive.names import to_text
 from ffrecord.format.index import LONGEST_NAME
@@ -83,6 +83,25 @@ class Ownership:
         if inode == ROOT and self.keeper is not None:
             mode, uid = stat.S_IFDIR | 0o500, self.keeper
         return Status(inode, mode, links, uid, gid, size, mtime_ns)
+
+    def columns(self, index: Index, inodes: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
+        """Return the columns of modes, links, owners, groups, sizes and mtimes.
+
+        The root folder is shown as it is packed, even if there is a keeper.
+        """
+        rows = index.tables.inodes[inodes]
+        attributes = index.tables.attributes[rows["attributes"]]
+        mode, links = attributes["mode"].astype(np.int64), attributes["links"].astype(np.int64)
+        uid, gid = attributes["uid"].astype(np.int64), attributes["gid"].astype(np.int64)
+        kind = mode & 0o170000
+        if self.uid is not None:
+            uid[:] = self.uid
+        if self.gid is not None:
+            gid[:] = self.gid
+        if self.umask is not None:
+            mode = np.where(kind == stat.S_IFLNK, mode, kind | (0o777 & ~self.umask))
+        size = np.where(kind == stat.S_IFDIR, FOLDER_SIZE, rows["length"].astype(np.int64))
+        return mode, links, uid, gid, size, rows["mtime"].astype(np.int64)
 
 
 class Filesystem:
@@ -161,24 +180,8 @@ class Filesystem:
             lengths = np.concatenate([[len(name) for name, _ in dots], lengths])
             inodes = np.concatenate([[inode for _, inode in dots], inodes])
         is_dot = np.arange(len(inodes)) < len(dots)
-        return Listing(first, names, lengths, inodes, is_dot, *self._columns(inodes))
-
-    def _columns(self, inodes: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
-        """Return the columns of modes, links, owners, groups, sizes and mtimes."""
-        tables, own = self._index.tables, self._own or Ownership()
-        rows = tables.inodes[inodes]
-        attributes = tables.attributes[rows["attributes"]]
-        mode, links = attributes["mode"].astype(np.int64), attributes["links"].astype(np.int64)
-        uid, gid = attributes["uid"].astype(np.int64), attributes["gid"].astype(np.int64)
-        kind = mode & 0o170000
-        if own.uid is not None:
-            uid[:] = own.uid
-        if own.gid is not None:
-            gid[:] = own.gid
-        if own.umask is not None:
-            mode = np.where(kind == stat.S_IFLNK, mode, kind | (0o777 & ~own.umask))
-        size = np.where(kind == stat.S_IFDIR, FOLDER_SIZE, rows["length"].astype(np.int64))
-        return mode, links, uid, gid, size, rows["mtime"].astype(np.int64)
+        columns = (self._own or Ownership()).columns(self._index, inodes)
+        return Listing(first, names, lengths, inodes, is_dot, *columns)
 
     def space(self) -> Space:
         """Return the answer to statfs(2): the archive's size and inodes, and no free space."""
