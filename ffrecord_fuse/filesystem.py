@@ -68,6 +68,7 @@ class Ownership:
     uid: int | None = None
     gid: int | None = None
     umask: int | None = None
+    root: int = ROOT  # the inode of the folder that is shown as the root
     keeper: int | None = None
     """The only user, besides root, who can enter the root folder. This implements allow_root. The
     kernel admits either one user or all, and the daemon cannot refuse a user, because the kernel
@@ -80,7 +81,7 @@ class Ownership:
             mode = stat.S_IFMT(mode) | (0o777 & ~self.umask)
         uid = uid if self.uid is None else self.uid
         gid = gid if self.gid is None else self.gid
-        if inode == ROOT and self.keeper is not None:
+        if inode == self.root and self.keeper is not None:
             mode, uid = stat.S_IFDIR | 0o500, self.keeper
         return Status(inode, mode, links, uid, gid, size, mtime_ns)
 
@@ -118,6 +119,7 @@ class Filesystem:
         self._index = archive.index
         self._count = len(archive.index)
         self._own = None if ownership == Ownership() else ownership
+        self._root = ROOT if ownership is None else ownership.root
         self._stats = stats
         self._log_place = log_place
 
@@ -209,11 +211,11 @@ class Filesystem:
         return list(self._index.xattrs(inode))
 
     def _made_up(self, inode: int, name: bytes) -> bytes | None:
-        if inode == ROOT and name == STATS:
+        if inode == self._root and name == STATS:
             return self._stats()
-        if inode == ROOT and name == LOG and self._log_place is not None:
+        if inode == self._root and name == LOG and self._log_place is not None:
             return os.fsencode(self._log_place)
-        if inode == ROOT and name == ARCHIVE:
+        if inode == self._root and name == ARCHIVE:
             path = os.path.abspath(self.archive.path)
             # For an archive in shards, show the folder that was mounted, not the index file.
             is_folder = len(self.archive.reader.fnames) > 1
@@ -236,4 +238,46 @@ class Filesystem:
             raise OSError(errno.ESTALE, "no such inode")
 
 
-__all__ = ["MISSING", "Filesystem", "Listing", "Ownership", "Space"]
+class Subfolder(Filesystem):
+    """The tree of one folder of an archive. That folder has the number 0, and the root has its."""
+
+    def __init__(self, whole: Filesystem, folder: int) -> None:
+        super().__init__(whole.archive)
+        self._whole = whole
+        self._folder = folder
+
+    def _number(self, inode: int) -> int:
+        """Return the number outside of a number inside, and the other way round."""
+        return self._folder if inode == ROOT else ROOT if inode == self._folder else inode
+
+    def lookup(self, folder: int, name: bytes) -> int:
+        if folder == ROOT and name == b"..":
+            return ROOT
+        return self._number(self._whole.lookup(self._number(folder), name))
+
+    def mode(self, inode: int) -> int:
+        return self._whole.mode(self._number(inode))
+
+    def attributes(self, inode: int) -> Status:
+        return self._whole.attributes(self._number(inode))._replace(inode=inode)
+
+    def readlink(self, inode: int) -> bytes:
+        return self._whole.readlink(self._number(inode))
+
+    def listing(self, folder: int, first: int, count: int) -> Listing | None:
+        found = self._whole.listing(self._number(folder), first, count)
+        if found is None:
+            return None
+        is_top = found.inodes == self._folder
+        if folder == ROOT:
+            is_top |= found.dots
+        return found._replace(inodes=np.where(is_top, ROOT, found.inodes))
+
+    def xattr(self, inode: int, name: bytes) -> bytes:
+        return self._whole.xattr(self._number(inode), name)
+
+    def xattr_names(self, inode: int) -> list[bytes]:
+        return self._whole.xattr_names(self._number(inode))
+
+
+__all__ = ["MISSING", "Filesystem", "Listing", "Ownership", "Space", "Subfolder"]

@@ -31,6 +31,7 @@ _PR_SET_PDEATHSIG = 1
 _RENAME_EXCHANGE = 2
 _SIGSET_BYTES = 128  # in glibc and musl
 _STATX_DIOALIGN = 0x2000
+_STATX_ATTR_VERITY = 0x100000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -43,12 +44,21 @@ syscall = ctypes.CFUNCTYPE(
 
 def direct_alignment(fd: int) -> tuple[int, int] | None:
     """Return the O_DIRECT alignments of memory and of offsets; None if the kernel has no answer."""
-    buffer = (ctypes.c_uint32 * 64)()  # struct statx has 256 bytes
-    try:
+    found = _statx(fd)
+    return (found[38], found[39]) if found[0] & _STATX_DIOALIGN else None
+
+
+def has_verity(fd: int) -> bool:
+    """Return True if fs-verity verifies every byte that is read from a file."""
+    return bool(_statx(fd)[2] & _STATX_ATTR_VERITY)
+
+
+def _statx(fd: int) -> ctypes.Array[ctypes.c_uint32]:
+    """Return struct statx, 256 bytes, as numbers of 32 bits. All are 0 if the kernel has none."""
+    buffer = (ctypes.c_uint32 * 64)()
+    with contextlib.suppress(OSError):
         _call("statx", fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, ctypes.byref(buffer))
-    except OSError:
-        return None
-    return (buffer[38], buffer[39]) if buffer[0] & _STATX_DIOALIGN else None
+    return buffer
 
 
 def file_system(fd: int) -> int:

@@ -25,6 +25,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+
+from ffrecord.aliases import Ints, Mask
 
 MAGIC = 0xE0F5E1E2
 TYPE = "erofs"
@@ -173,7 +176,8 @@ def first_blocks(layout: Layout, end: int, device_sizes: Sequence[int]) -> list[
     return firsts
 
 
-def extents_header(count: np.ndarray, is_long: np.ndarray) -> np.ndarray:
+def extents_header(count: Ints, is_long: Mask) -> npt.NDArray[np.uint64]:
     """Return the numbers in front of lists of extents, eight bytes each."""
     kind = np.where(is_long, _HAS_EXTENTS | _EXTENT_OF_32, _HAS_EXTENTS | _EXTENT_OF_16)
-    return count.astype("<u8") | kind.astype("<u8") << np.uint64(32)
+    header: npt.NDArray[np.uint64] = count.astype("<u8") | kind.astype("<u8") << np.uint64(32)
+    return header

@@ -83,7 +83,7 @@ class Folders:
 
     def _merged(self, first: Ints, count: Ints) -> tuple[Ints, Ints]:
         """Return the entries of all folders in order of names, and where each folder ends."""
-        begin, length = self._names(ranges.numbers(first, count))
+        begin, _ = self._names(ranges.numbers(first, count))
         names = self._index.tables.names
         letter = names[begin]
         is_below = letter < _DOT_BYTE
@@ -147,7 +147,9 @@ class Folders:
         name = in_names + np.repeat(erofs.DIRENT.itemsize * count, count)
         words = out.view("<u4")
         place = np.repeat(at, count)
-        dirent = (place + erofs.DIRENT.itemsize * (np.arange(len(row)) - np.repeat(first, count))) // 4
+        dirent = (
+            place + erofs.DIRENT.itemsize * (np.arange(len(row)) - np.repeat(first, count))
+        ) // 4
         words[dirent] = numbers[inode]
         words[dirent + 2] = name | kind.astype(np.int64) << 16
         special = (entry < 0).nonzero()[0]
@@ -180,7 +182,8 @@ def _sums(values: Mask, count: Ints) -> Ints:
     """Return the number of true values in each of several ranges, which follow one another."""
     until = np.concatenate([[0], np.cumsum(values)])
     ends = np.cumsum(count)
-    return until[ends] - until[ends - count]
+    sums: Ints = until[ends] - until[ends - count]
+    return sums
 
 
 def _cuts(until: memoryview, begin: int, end: int, block: int) -> list[int]:
@@ -188,7 +191,7 @@ def _cuts(until: memoryview, begin: int, end: int, block: int) -> list[int]:
 
     `until` has the sum of the sizes up to each entry.
     """
-    cuts = []
+    cuts: list[int] = []
     most = block // erofs.DIRENT.itemsize
     while True:
         before = until[begin - 1] if begin else 0

@@ -26,7 +26,6 @@ import numpy.typing as npt
 
 from ffrecord.aliases import Bytes, Ints
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.index import ROOT
 from ffrecord.format import erofs
 from ffrecord.format.erofs import INODE, DataLayout, Layout
 from ffrecord.records.reader import table_of
@@ -64,13 +63,10 @@ class Image:
     Args:
         archive: the archive to show.
         layout: the way to list the contents of files; `CHUNKS` needs an archive that is aligned.
-        ownership: the owners and permissions to show.
-        root: the folder of the archive to show as the root.
+        ownership: the owners and permissions to show, and the folder to show as the root.
     """
 
-    def __init__(
-        self, archive: Archive, layout: Layout, ownership: Ownership, root: int = ROOT
-    ) -> None:
+    def __init__(self, archive: Archive, layout: Layout, ownership: Ownership) -> None:
         self._archive = archive
         self._index = archive.index
         self._table = table_of(archive.reader)
@@ -78,7 +74,7 @@ class Image:
         self._ownership = ownership
         self.devices = Devices.of(archive)
         self._ends = np.array([size // layout.block * layout.block for size in self.devices.sizes])
-        self._tree = Subtree.of(archive.index, root)
+        self._tree = Subtree.of(archive.index, ownership.root)
         self._folders = Folders(archive.index, self._tree, layout.block)
         self._xattrs = Xattrs(archive.index)
         self.left_out = self._xattrs.left_out
@@ -88,7 +84,7 @@ class Image:
     # ---- plan --------------------------------------------------------------------------------
 
     def _plan(self) -> None:
-        tree, layout, block = self._tree, self._layout, self._layout.block
+        tree = self._tree
         inodes = self._index.tables.inodes
         self._format = np.empty(len(self._index), np.uint8)
         self._data = np.zeros(len(self._index), np.uint32)
@@ -194,7 +190,7 @@ class Image:
         os.ftruncate(fd, self._aligned_end())
 
         def write(what: Bytes | bytes, at: int) -> None:
-            left = memoryview(what)
+            left = memoryview(what.data if isinstance(what, np.ndarray) else what)
             while left:
                 done = os.pwrite(fd, left, at)
                 left, at = left[done:], at + done
@@ -213,9 +209,9 @@ class Image:
                 write(self._slots(inodes[low:high], slot), self._head + at + slot * low)
         step = PIECE_BYTES // self._layout.block
         for low, high in ranges.up_to(step, len(self._blocks)):
-            at = self._layout.block * np.arange(high - low)
+            places_in = self._layout.block * np.arange(high - low)
             out = np.zeros(self._layout.block * (high - low), np.uint8)
-            self._folders.write(out, at, self._blocks[low:high], self._numbers)
+            self._folders.write(out, places_in, self._blocks[low:high], self._numbers)
             write(out, self._blocks_at + self._layout.block * low)
         for inode in self._long_symlinks.tolist():
             write(self._index.target(inode), int(self._data[inode]) * self._layout.block)

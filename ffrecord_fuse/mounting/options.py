@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from ffrecord_fuse.errors import OptionError
 
-VERIFY = ("first", "always", "off")
+VERIFY = ("first", "always", "off", "before")
 IDLE = ("poll", "halt")
-BACKENDS = ("native", "fusepy")
+BACKENDS = ("native", "fusepy", "kernel", "auto")
 MAX_ID = 2**32 - 2  # 2**32 - 1 means "no user" to the kernel
 MAX_WORKERS = 256
 MAX_SPIN = 1_000_000  # microseconds
@@ -34,7 +34,7 @@ class Options:
     uid: int | None = None
     gid: int | None = None
     umask: int | None = None
-    verify: str = "first"
+    verify: str | None = None  # None: "first", or with the kernel back end "off"
     workers: int | None = None
     spin: int | None = None  # microseconds; 0 means: do not spin
     idle: str | None = None  # whether idle cores poll or halt while requests keep coming
@@ -42,6 +42,7 @@ class Options:
     log: str | None = None
     backend: str = "native"
     warm: bool = False  # read the archive into the page cache in the background
+    subdir: str | None = None  # the folder of the archive that becomes the root
 
 
 def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
@@ -145,6 +146,7 @@ _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "spin": ("MICROSECONDS", _number(0, MAX_SPIN, f"a number from 0 to {MAX_SPIN}")),
     "idle": ("|".join(IDLE), _choice(IDLE)),
     "log": ("FILE", _path),
+    "subdir": ("FOLDER", _path),
     "backend": ("|".join(BACKENDS), _choice(BACKENDS)),
 }
 _SWITCHES = ("allow_other", "allow_root", "warm")
