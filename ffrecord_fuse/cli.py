@@ -62,15 +62,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--foreground", action="store_true",
         help="stay in the foreground and log to standard error")  # fmt: skip
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTIONS",
-        help="allow_other, allow_root, uid=N, gid=N, umask=M, verify=first|always|off, workers=N, "
-        "spin=µs, idle=poll|halt, log=FILE, backend=native|fusepy, warm, "
-        "and options of mount(8) such as noexec",
+        help="allow_other, allow_root, uid=N, gid=N, umask=M, verify=first|always|off|before, "
+        "workers=N, spin=µs, idle=poll|halt, log=FILE, subdir=FOLDER, "
+        "backend=native|fusepy|kernel|auto, warm, and options of mount(8) such as noexec",
     )  # fmt: skip
     parser.add_argument("--workers", metavar="N",
         help="number of processes that serve the mount (default: half of the cores, at most 4)",
     )  # fmt: skip
     parser.add_argument("--backend", choices=BACKENDS,
-        help="native (the default), or fusepy, which uses libfuse and is slower")  # fmt: skip
+        help="native (the default); kernel, which is faster, needs root and verifies nothing; "
+        "auto, which is kernel if possible and otherwise native; or fusepy, which uses libfuse",
+    )  # fmt: skip
+    parser.add_argument("--subdir", metavar="FOLDER",
+        help="mount only this folder of the archive")  # fmt: skip
     parser.add_argument("--log", metavar="FILE", help="log file (default: syslog)")
 
 
@@ -83,7 +87,7 @@ def run(
     Notes begin with the name of the `program`. `by_mount8` permits the words that mount(8) adds.
     """
     words = list(given.options)
-    for name in ("workers", "backend", "log"):
+    for name in ("workers", "backend", "subdir", "log"):
         value = getattr(given, name)
         if value is not None:
             words.append(f"{name}={escape(str(value))}")

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -27,27 +25,30 @@ from ffrecord.archive.names import json_facts, to_text
 from ffrecord.cli import datasets
 from ffrecord.cli.common import READ_RECORDS, shows_progress
 from ffrecord.errors import FFRecordError, SampleChecksumError
-from ffrecord.progress import bar
-from ffrecord.records.reader import STEP_BYTES, STEP_RECORDS, FileReader
+from ffrecord.records.damage import find_damage
+from ffrecord.records.reader import FileReader
 from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable
 from ffrecord.text import counted, for_shell
 
-Damage: TypeAlias = "tuple[int, FFRecordError]"
-
+UNUSED = " (padding, or left over: no file uses this record)"
 SHOWN_PATHS = 3  # paths printed for one damaged record, which thousands of files can share
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Paths of the files whose content is one record: the first few, and the number of others."""
+    """Paths of the files whose content is one record: the first few, and the number of others.
+
+    `is_unused` is True for padding, and for any other record that is the content of no file.
+    """
 
     shown: tuple[str, ...] = ()
     more: int = 0
+    is_unused: bool = False
 
     def __str__(self) -> str:
         """Return ` (its/path)`, to append to a message."""
         if not self.shown:
-            return ""
+            return UNUSED if self.is_unused else ""
         return f" ({', '.join(self.shown)}{f' and {self.more:,} more' if self.more else ''})"
 
 
@@ -129,7 +130,7 @@ def _check(verdict: _Verdict, shown: bool, say: Callable[[str], None]) -> None:
         if names.problem is not None:
             say(f"BAD: {for_shell(names.problem)}")
             verdict.add(names.problem)
-        for record, error in _damage(reader, shown):
+        for record, error in find_damage(reader, shown):
             paths, error = names.of(record), names.narrowed(record, error)
             say(f"BAD: {error}{paths}")
             verdict.add(error, record, paths)
@@ -163,7 +164,8 @@ class _Names:
             to_text(shown_path(index, index.parent(inode), index.last_name(inode)))
             for inode in inodes[:SHOWN_PATHS].tolist()
         ]
-        return Paths(tuple(shown), len(inodes) - len(shown))
+        is_index = record == self._archive.reader.n - 1
+        return Paths(tuple(shown), len(inodes) - len(shown), not shown and not is_index)
 
     def narrowed(self, record: int, error: FFRecordError) -> FFRecordError:
         """Return the error of the first damaged block, if the record is a large file.
@@ -203,30 +205,3 @@ class _Names:
 
 def _say(line: str) -> None:
     print(printable(line), flush=True)
-
-
-def _damage(reader: FileReader, shown: bool) -> Iterator[Damage]:
-    """Yield the damaged records, in order.
-
-    Threads use all cores, because checksums release the GIL.
-    """
-    cores = len(os.sched_getaffinity(0))
-    waiting: deque[tuple[int, Future[list[Damage]]]] = deque()
-    with (
-        ThreadPoolExecutor(cores) as pool,
-        bar(shown=shown, total=reader.n, unit=" records", unit_scale=True, leave=False) as drawn,
-    ):
-        for records in reader.tasks(STEP_RECORDS, STEP_BYTES):
-            damaged = pool.submit(reader.find_damaged, records.start, records.stop)
-            waiting.append((len(records), damaged))
-            while len(waiting) > 2 * cores:
-                yield from _next(waiting, drawn)
-        while waiting:
-            yield from _next(waiting, drawn)
-
-
-def _next(waiting: deque[tuple[int, Future[list[Damage]]]], drawn: Any) -> list[Damage]:
-    count, future = waiting.popleft()
-    damage = future.result()
-    drawn.update(count)
-    return damage

@@ -26,6 +26,7 @@ from ffrecord.disk.warming import Range
 from ffrecord.errors import ClosedError, SampleChecksumError, StructureError
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
+from ffrecord.format.padding import ALIGNMENT
 from ffrecord.records.batch import Batch
 from ffrecord.records.indices import check_bounds
 from ffrecord.records.ranges import Extent
@@ -91,13 +92,16 @@ class Table(ABC):
         return Batch(sources, file, number, begin, end, stored if self.check else None, self.mode)
 
     def ranges(self, records: Ints) -> list[Range]:
-        """Return the bytes of records, which are sorted; neighbours are joined."""
+        """Return the bytes of records, which are sorted.
+
+        Neighbours are joined, also across the padding of an aligned archive.
+        """
         batch = self.batch(records)
         rows = (batch.end > batch.begin).nonzero()[0]
         begin, end = batch.begin[rows], batch.end[rows]
         file = np.zeros_like(begin) if batch.file is None else batch.file[rows]
         is_first = np.ones(len(rows), bool)
-        is_first[1:] = (begin[1:] > end[:-1]) | (file[1:] != file[:-1])
+        is_first[1:] = (begin[1:] - end[:-1] >= ALIGNMENT) | (file[1:] != file[:-1])
         firsts = is_first.nonzero()[0]
         lasts = np.append(firsts[1:], len(rows))[: len(firsts)] - 1
         spans = zip(file[firsts].tolist(), begin[firsts].tolist(), end[lasts].tolist(), strict=True)
@@ -218,6 +222,11 @@ class KeptTable(Table):
             at = records + self.first.searchsorted(records, side="right") - 1
         sizes: Ints = self.offsets[at + 1] - self.offsets[at]
         return sizes
+
+    def places(self, records: Ints) -> tuple[Ints, Ints]:
+        """Return the number of each record's file, and the offset of the record in it."""
+        file = self.first.searchsorted(records, side="right") - 1
+        return file, self.offsets[records + file]
 
     def offsets_of(self, file: int) -> Ints:
         """Return the offset of each record in a file, and the end of the last one."""

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from ffrecord.records.opening import memory_limit
 from ffrecord_fuse.errors import OptionError
 
-VERIFY = ("first", "always", "off")
+VERIFY = ("first", "always", "off", "before")
 IDLE = ("poll", "halt")
-BACKENDS = ("native", "fusepy")
+BACKENDS = ("native", "fusepy", "kernel", "auto")
 MAX_ID = 2**32 - 2  # 2**32 - 1 means "no user" to the kernel
 MAX_WORKERS = 256
 MAX_SPIN = 1_000_000  # microseconds
@@ -35,7 +35,7 @@ class Options:
     uid: int | None = None
     gid: int | None = None
     umask: int | None = None
-    verify: str = "first"
+    verify: str | None = None  # None: "first", or with the kernel back end "off"
     workers: int | None = None
     spin: int | None = None  # microseconds; 0 means: do not spin
     idle: str | None = None  # whether idle cores poll or halt while requests keep coming
@@ -44,6 +44,7 @@ class Options:
     backend: str = "native"
     memory: int | None = None  # bytes of the archive that may be read into the page cache
     warm: bool = False  # read the archive into the page cache in the background
+    subdir: str | None = None  # the folder of the archive that becomes the root
 
 
 def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
@@ -155,6 +156,7 @@ _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "idle": ("|".join(IDLE), _choice(IDLE)),
     "log": ("FILE", _path),
     "memory": ("SIZE", _memory),
+    "subdir": ("FOLDER", _path),
     "backend": ("|".join(BACKENDS), _choice(BACKENDS)),
 }
 _SWITCHES = ("allow_other", "allow_root", "warm")

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,16 +18,24 @@ from functools import partial
 from typing import TypeAlias
 
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.names import absolute
+from ffrecord.archive.audit import audit
+from ffrecord.archive.index import ROOT
+from ffrecord.archive.index.resolve import resolve
+from ffrecord.archive.names import absolute, to_bytes
+from ffrecord.records.damage import find_damage
 from ffrecord.text import counted
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.filesystem import Filesystem, Ownership
+from ffrecord_fuse.filesystem import Filesystem, Ownership, Subfolder
+from ffrecord_fuse.kernel import mount as kernel
+from ffrecord_fuse.kernel.probe import Refused
 from ffrecord_fuse.libfuse import fusepy_adapter
 from ffrecord_fuse.mounting.lifeline import Caller
 from ffrecord_fuse.mounting.mount import inherited_descriptor, mount, unmount
 from ffrecord_fuse.mounting.mounttable import READ_AHEAD_KIB, connection_at, set_read_ahead
 from ffrecord_fuse.mounting.options import Options
-from ffrecord_fuse.process.supervisor import ENDING, Served, Supervisor, default_workers
+from ffrecord_fuse.process import watch
+from ffrecord_fuse.process.events import ENDING
+from ffrecord_fuse.process.supervisor import Served, Supervisor, default_workers
 from ffrecord_fuse.serve.blocks import CheckedContent
 from ffrecord_fuse.serve.report import NOWHERE, Counters, Log
 from ffrecord_fuse.wire.handshake import Agreement, agree
@@ -35,6 +44,11 @@ Run: TypeAlias = Callable[[Callable[[], None]], None]
 """A function that serves until the file system is unmounted. It calls its argument when ready."""
 
 READY = b"+"
+VERIFIED = {
+    None: "not verified",
+    "verified": "verified before mounting",
+    "verity": "verified by fs-verity",
+}
 SPARE_DESCRIPTORS = 16
 """Open files that serving needs, besides one for each worker."""
 ANSWER_SECONDS = 2.0
@@ -56,10 +70,19 @@ def serve(
     by_libfuse = options.backend == "fusepy"
     workers = 1 if by_libfuse else options.workers or default_workers()
     opened = Archive.open(archive, memory=options.memory)
+    root = _root(opened, mountpoint, options.subdir)
+    if options.verify == "before":
+        _verify_all(opened)
+    if options.backend in ("kernel", "auto"):
+        log = Log(None if options.log is None else absolute(options.log), foreground=foreground)
+        if _serve_by_kernel(opened, archive, mountpoint, options, root, log, caller, note,
+            foreground=foreground,
+        ):  # fmt: skip
+            return 0
     _require_descriptors(mountpoint, workers + SPARE_DESCRIPTORS)
     log = Log(None if options.log is None else absolute(options.log), foreground=foreground)
-    served = _served(opened, options, workers, log.place)
-    facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}, verify={options.verify}"
+    served = _served(opened, options, workers, log.place, root)
+    facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}, verify={_verify(options)}"
     logged = partial(_logged, log, f"mounted {archive} on {mountpoint}: {facts}", mountpoint)
     # In the foreground, libfuse itself handles the signals.
     is_left_alone = by_libfuse and foreground
@@ -78,10 +101,15 @@ def serve(
                 connection=connection, caller=caller,
             )  # fmt: skip
             _run(logged(watch.run), watch, mountpoint, foreground=foreground)
-        if log.is_our_choice:
-            place = "none; choose a file with --log FILE" if log.place == NOWHERE else log.place
-            note(f"log: {place} (no syslog here)")
+        _tell_place(log, note)
     return 0
+
+
+def _tell_place(log: Log, note: Callable[[str], None]) -> None:
+    """Tell the user where the log is, if it is where nobody expects it."""
+    if log.is_our_choice:
+        place = "none; choose a file with --log FILE" if log.place == NOWHERE else log.place
+        note(f"log: {place} (no syslog here)")
 
 
 def _require_descriptors(mountpoint: str, count: int) -> None:
@@ -116,14 +144,72 @@ def _unmount_quietly(mountpoint: str) -> None:
         unmount(mountpoint, lazy=True)
 
 
-def _served(archive: Archive, options: Options, workers: int, log_place: str) -> Served:
+def _served(archive: Archive, options: Options, workers: int, log_place: str, root: int) -> Served:
     """Return the archive with its counters and options, as the workers need them."""
     counters = Counters(workers)
     keeper = os.getuid() if options.allow_root else None
-    ownership = Ownership(options.uid, options.gid, options.umask, keeper)
+    ownership = Ownership(options.uid, options.gid, options.umask, root, keeper)
     filesystem = Filesystem(archive, ownership, counters.json, log_place)
-    content = CheckedContent(archive, options.verify)
+    if root != ROOT:
+        filesystem = Subfolder(filesystem, root)
+    content = CheckedContent(archive, _verify(options))
     return Served(filesystem, content, counters, options.spin, options.idle, options.warm)
+
+
+def _verify(options: Options) -> str:
+    """Return when a FUSE mount verifies."""
+    return "first" if options.verify in (None, "before") else options.verify
+
+
+def _root(archive: Archive, mountpoint: str, subdir: str | None) -> int:
+    """Return the inode of the folder to mount."""
+    if subdir is None:
+        return ROOT
+    try:
+        root = resolve(archive.index, to_bytes(subdir))
+    except OSError as error:
+        why = f"the archive has no folder {subdir}: {error.strerror}; `ffrecord ls` lists folders"
+        raise MountError(mountpoint, error.errno or errno.ENOENT, why) from None
+    if not stat.S_ISDIR(archive.index.mode(root)):
+        why = f"{subdir} is not a folder of the archive; `ffrecord ls` lists folders"
+        raise MountError(mountpoint, errno.ENOTDIR, why)
+    return root
+
+
+def _verify_all(archive: Archive) -> None:
+    """Check the index, and all records on all cores; raise the error of the first damaged one."""
+    audit(archive)
+    for _, error in find_damage(archive.reader, shown=None):
+        raise error
+
+
+def _serve_by_kernel(
+    opened: Archive, archive: str, mountpoint: str, options: Options, root: int, log: Log,
+    caller: Caller | None, note: Callable[[str], None], *, foreground: bool,
+) -> bool:  # fmt: skip
+    """Let the kernel serve an archive; return False if another back end must do it."""
+    try:
+        with _undone_if_interrupted(mountpoint):
+            mounted = kernel.mount(opened, archive, mountpoint, options, root)
+    except Refused as refused:
+        if options.backend == "kernel":
+            raise kernel.refusal(mountpoint, refused) from None
+        log.line(f"{mountpoint}: the kernel back end is not used: {refused}")
+        return False
+    facts = f"{len(opened.index)} inodes, by the kernel ({mounted.layout})"
+    log.line(f"mounted {archive} on {mountpoint}: {facts}, {VERIFIED[mounted.verified]}")
+    if mounted.verified is None:
+        note(f"{mountpoint}: the kernel serves this mount; its bytes are not verified")
+    if mounted.left_out is not None:
+        log.line(f"{mountpoint}: {mounted.left_out}")
+        note(f"{mountpoint}: {mounted.left_out}")
+    if caller is not None:
+        watch.start(mountpoint, mounted.number, options.log or "", caller)
+    _tell_place(log, note)
+    if foreground:
+        watch.watch(mountpoint, mounted.number, log.line)
+        log.line(f"unmounted {mountpoint}")
+    return True
 
 
 def _logged(log: Log, what: str, mountpoint: str, run: Run) -> Run:
