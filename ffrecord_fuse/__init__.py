@@ -1,4 +1,4 @@
-"""Mount packed folders as read-only directories: `with mount("packed.ffr") as path: …`.
+"""Mount packed folders as directories: `with mount("packed.ffr") as path: …`.
 
 A separate daemon process serves the mount. Failures raise `MountError`.
 """
@@ -33,6 +33,7 @@ def mount(
     workers: int | None = None,
     backend: str = "native",
     log: str | os.PathLike[str] | None = None,
+    overlay: str | os.PathLike[str] | None = None,
 ) -> Iterator[str]:
     """Mount an archive while the `with` block runs, and yield the mountpoint's path.
 
@@ -47,6 +48,7 @@ def mount(
         workers: the number of processes that serve the mount.
         backend: `"native"` or `"fusepy"`.
         log: the log file. The default is syslog.
+        overlay: a folder that keeps changes. Files in the mount can then be changed.
 
     Raises:
         MountError: if mounting or unmounting fails.
@@ -56,6 +58,8 @@ def mount(
         words.append(f"workers={workers}")
     if log is not None:
         words.append(f"log={escape(os.path.abspath(log))}")
+    if overlay is not None:
+        words.append(f"overlay={escape(os.path.abspath(overlay))}")
     named = mountpoint or archive  # in errors: a temporary folder would tell the user nothing
     folder = ""
     if mountpoint is None:

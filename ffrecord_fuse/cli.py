@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stay in the foreground and log to standard error")  # fmt: skip
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTIONS",
         help="allow_other, allow_root, uid=N, gid=N, umask=M, verify=first|always|off|before, "
-        "workers=N, spin=µs, idle=poll|halt, log=FILE, subdir=FOLDER, "
+        "workers=N, spin=µs, idle=poll|halt, log=FILE, subdir=FOLDER, overlay=FOLDER, "
         "backend=native|fusepy|kernel|auto, warm, and options of mount(8) such as noexec",
     )  # fmt: skip
     parser.add_argument("--workers", metavar="N",
@@ -75,6 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--subdir", metavar="FOLDER",
         help="mount only this folder of the archive")  # fmt: skip
+    parser.add_argument("--overlay", metavar="FOLDER",
+        help="let programs change files in the mount; this folder keeps the changes")  # fmt: skip
     parser.add_argument("--log", metavar="FILE", help="log file (default: syslog)")
 
 
@@ -87,7 +89,7 @@ def run(
     Notes begin with the name of the `program`. `by_mount8` permits the words that mount(8) adds.
     """
     words = list(given.options)
-    for name in ("workers", "backend", "subdir", "log"):
+    for name in ("workers", "backend", "subdir", "overlay", "log"):
         value = getattr(given, name)
         if value is not None:
             words.append(f"{name}={escape(str(value))}")

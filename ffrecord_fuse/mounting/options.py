@@ -45,6 +45,8 @@ class Options:
     memory: int | None = None  # bytes of the archive that may be read into the page cache
     warm: bool = False  # read the archive into the page cache in the background
     subdir: str | None = None  # the folder of the archive that becomes the root
+    overlay: str | None = None  # the folder that keeps changes; without it, nothing can change
+    read_only: bool = False  # whether `ro` was given; every mount without `overlay` is read-only
 
 
 def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
@@ -54,11 +56,11 @@ def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
     """
     fields: dict[str, object] = {}
     kernel: list[str] = []
-    writable = False
+    writable = read_only = False
     for word in _words([text] if isinstance(text, str) else text):
         name, equals, value = word.partition("=")
         if word in ("ro", "rw"):
-            writable = word == "rw"
+            writable, read_only = word == "rw", word == "ro"
         if name in _VALUES:
             fields[name] = _value(name, equals, value)
         elif name in _SWITCHES and not equals:
@@ -71,9 +73,14 @@ def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
             raise OptionError(_refusal(name, equals))
     if fields.get("allow_other") and fields.get("allow_root"):
         raise OptionError("allow_other and allow_root exclude each other; leave one of them out")
-    if writable and not by_mount8:
-        raise OptionError("rw is not possible, because mounts are read-only; leave rw out")
-    return Options(kernel=tuple(kernel), **fields)  # type: ignore[arg-type]
+    if fields.get("allow_root") and fields.get("overlay"):
+        raise OptionError("allow_root and overlay exclude each other; leave one of them out")
+    if writable and not by_mount8 and not fields.get("overlay"):
+        raise OptionError(
+            "rw is not possible, because mounts without an overlay are read-only; leave rw out, "
+            "or add overlay=FOLDER"
+        )
+    return Options(kernel=tuple(kernel), read_only=read_only, **fields)  # type: ignore[arg-type]
 
 
 def offered() -> list[str]:
@@ -157,6 +164,7 @@ _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "log": ("FILE", _path),
     "memory": ("SIZE", _memory),
     "subdir": ("FOLDER", _path),
+    "overlay": ("FOLDER", _path),
     "backend": ("|".join(BACKENDS), _choice(BACKENDS)),
 }
 _SWITCHES = ("allow_other", "allow_root", "warm")

@@ -12,8 +12,10 @@ import os
 import signal
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -21,7 +23,7 @@ from ffrecord.archive.archive import Archive
 from ffrecord.archive.audit import audit
 from ffrecord.archive.index import ROOT
 from ffrecord.archive.index.resolve import resolve
-from ffrecord.archive.names import absolute, to_bytes
+from ffrecord.archive.names import absolute, to_bytes, to_text
 from ffrecord.records.damage import find_damage
 from ffrecord.text import counted
 from ffrecord_fuse.errors import MountError
@@ -29,10 +31,17 @@ from ffrecord_fuse.filesystem import Filesystem, Ownership, Subfolder
 from ffrecord_fuse.kernel import mount as kernel
 from ffrecord_fuse.kernel.probe import Refused
 from ffrecord_fuse.libfuse import fusepy_adapter
+from ffrecord_fuse.mounting.changes import Origin, Top
 from ffrecord_fuse.mounting.lifeline import Caller
 from ffrecord_fuse.mounting.mount import inherited_descriptor, mount, unmount
-from ffrecord_fuse.mounting.mounttable import READ_AHEAD_KIB, connection_at, set_read_ahead
+from ffrecord_fuse.mounting.mounttable import (
+    READ_AHEAD_KIB,
+    connection_at,
+    connection_of,
+    set_read_ahead,
+)
 from ffrecord_fuse.mounting.options import Options
+from ffrecord_fuse.mounting.overlay import Overlay, Place
 from ffrecord_fuse.process import watch
 from ffrecord_fuse.process.events import ENDING
 from ffrecord_fuse.process.supervisor import Served, Supervisor, default_workers
@@ -73,36 +82,99 @@ def serve(
     root = _root(opened, mountpoint, options.subdir)
     if options.verify == "before":
         _verify_all(opened)
-    if options.backend in ("kernel", "auto"):
+    with _place(opened, archive, mountpoint, options, root) as place:
+        if options.backend in ("kernel", "auto"):
+            log = Log(None if options.log is None else absolute(options.log), foreground=foreground)
+            if _serve_by_kernel(opened, archive, place, root, log, caller, note,
+                foreground=foreground,
+            ):  # fmt: skip
+                return 0
+        _require_descriptors(mountpoint, workers + SPARE_DESCRIPTORS)
         log = Log(None if options.log is None else absolute(options.log), foreground=foreground)
-        if _serve_by_kernel(opened, archive, mountpoint, options, root, log, caller, note,
-            foreground=foreground,
-        ):  # fmt: skip
-            return 0
-    _require_descriptors(mountpoint, workers + SPARE_DESCRIPTORS)
-    log = Log(None if options.log is None else absolute(options.log), foreground=foreground)
-    served = _served(opened, options, workers, log.place, root)
-    facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}, verify={_verify(options)}"
-    logged = partial(_logged, log, f"mounted {archive} on {mountpoint}: {facts}", mountpoint)
-    # In the foreground, libfuse itself handles the signals.
-    is_left_alone = by_libfuse and foreground
-    with contextlib.nullcontext() if is_left_alone else _undone_if_interrupted(mountpoint):
-        if by_libfuse:
-            what = (served.filesystem, served.content, served.counters.row(0), log.line, caller)
-            run = logged(fusepy_adapter.prepare(archive, mountpoint, options, *what))
-            if foreground:
-                run(lambda: None)
+        served = _served(opened, options, workers, log.place, root)
+        facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}, "
+        facts += f"verify={_verify(options)}{place.facts}"
+        logged = partial(_logged, log, f"mounted {archive} on {mountpoint}: {facts}", place)
+        # In the foreground, libfuse itself handles the signals.
+        is_left_alone = by_libfuse and foreground
+        with contextlib.nullcontext() if is_left_alone else _undone_if_interrupted(mountpoint):
+            if by_libfuse:
+                what = (served.filesystem, served.content, served.counters.row(0), log.line, caller)
+                run = fusepy_adapter.prepare(archive, place.lower, place.options, *what)
+                run = logged(_covered_by_thread(run, place, caller, log))
+                if foreground:
+                    run(lambda: None)
+                else:
+                    in_background(run, mountpoint)
             else:
-                in_background(run, mountpoint)
-        else:
-            fd, agreement, connection = _mount(archive, mountpoint, options)
-            watch = Supervisor(
-                fd, mountpoint, served, agreement, workers=workers, log=log.line,
-                connection=connection, caller=caller,
-            )  # fmt: skip
-            _run(logged(watch.run), watch, mountpoint, foreground=foreground)
-        _tell_place(log, note)
+                fd, agreement, connection = _mount(archive, place.lower, place.options)
+                watch = Supervisor(
+                    fd, place.lower, served, agreement, workers=workers, log=log.line,
+                    connection=connection, caller=caller,
+                )  # fmt: skip
+                run = logged(_covered(watch, place))
+                _run(run, watch, place, foreground=foreground)
+            _tell_place(log, note)
     return 0
+
+
+def _place(archive: Archive, path: str, mountpoint: str, options: Options, root: int) -> Place:
+    """Return where to mount an archive, with the overlay that the options ask for."""
+    if options.overlay is None:
+        return Place(mountpoint, options)
+    found = Ownership(options.uid, options.gid, options.umask, root).applied(
+        archive.index.status(root)
+    )
+    top = Top(found.mode, found.uid, found.gid, found.mtime_ns, archive.index.xattrs(root))
+    origin = Origin(path, archive.reader.fingerprint, to_text(archive.index.inode_path(root)))
+    return Overlay(mountpoint, replace(options, overlay=absolute(options.overlay)), origin, top)
+
+
+def _covered(watch: Supervisor, place: Place) -> Run:
+    """Return a function that serves, and mounts the overlay before it reports to be ready."""
+
+    def run(ready: Callable[[], None]) -> None:
+        def serving() -> None:
+            if place.has_overlay:
+                place.cover()
+                watch.moved(place.mountpoint, connection_at(place.mountpoint))
+            ready()
+
+        watch.run(serving)
+
+    return run
+
+
+def _covered_by_thread(run: Run, place: Place, caller: Caller | None, log: Log) -> Run:
+    """Do the same for libfuse, whose only thread must answer requests meanwhile."""
+
+    def run_and_cover(ready: Callable[[], None]) -> None:
+        failures = []
+
+        def finish() -> None:
+            if caller is not None:
+                fusepy_adapter.release_after(caller, place.mountpoint, log.line)
+            ready()
+
+        def cover() -> None:
+            try:
+                place.cover()
+                finish()
+            except MountError as error:
+                failures.append(error)
+                _unmount_quietly(place.lower)  # libfuse then ends
+
+        def serving() -> None:
+            if place.has_overlay:
+                threading.Thread(target=cover, daemon=True).start()
+            else:
+                finish()
+
+        run(serving)
+        if failures:
+            raise failures[0]
+
+    return run_and_cover
 
 
 def _tell_place(log: Log, note: Callable[[str], None]) -> None:
@@ -123,10 +195,10 @@ def _require_descriptors(mountpoint: str, count: int) -> None:
             raise MountError(mountpoint, error.errno or errno.EMFILE, why) from None
 
 
-def _run(run: Run, watch: Supervisor, mountpoint: str, *, foreground: bool) -> None:
+def _run(run: Run, watch: Supervisor, place: Place, *, foreground: bool) -> None:
     """Serve. If serving cannot start, unmount, so that no dead mount is left."""
     with contextlib.closing(watch), contextlib.ExitStack() as on_failure:
-        on_failure.callback(_unmount_quietly, mountpoint)
+        on_failure.callback(_unmount_quietly, place.lower)
         on_failure.callback(watch.close)  # runs first: unmounting may need a free descriptor
 
         def ready() -> None:
@@ -135,7 +207,7 @@ def _run(run: Run, watch: Supervisor, mountpoint: str, *, foreground: bool) -> N
         if foreground:
             run(ready)
         else:
-            in_background(run, mountpoint)
+            in_background(run, place.mountpoint)
             ready()
 
 
@@ -184,19 +256,22 @@ def _verify_all(archive: Archive) -> None:
 
 
 def _serve_by_kernel(
-    opened: Archive, archive: str, mountpoint: str, options: Options, root: int, log: Log,
+    opened: Archive, archive: str, place: Place, root: int, log: Log,
     caller: Caller | None, note: Callable[[str], None], *, foreground: bool,
 ) -> bool:  # fmt: skip
     """Let the kernel serve an archive; return False if another back end must do it."""
+    mountpoint, options = place.mountpoint, place.options
     try:
         with _undone_if_interrupted(mountpoint):
-            mounted = kernel.mount(opened, archive, mountpoint, options, root)
+            mounted = kernel.mount(opened, archive, place.lower, options, root)
+            place.cover()
+            number = connection_of(mountpoint)
     except Refused as refused:
         if options.backend == "kernel":
             raise kernel.refusal(mountpoint, refused) from None
         log.line(f"{mountpoint}: the kernel back end is not used: {refused}")
         return False
-    facts = f"{len(opened.index)} inodes, by the kernel ({mounted.layout})"
+    facts = f"{len(opened.index)} inodes, by the kernel ({mounted.layout}){place.facts}"
     log.line(f"mounted {archive} on {mountpoint}: {facts}, {VERIFIED[mounted.verified]}")
     if mounted.verified is None:
         note(f"{mountpoint}: the kernel serves this mount; its bytes are not verified")
@@ -204,15 +279,15 @@ def _serve_by_kernel(
         log.line(f"{mountpoint}: {mounted.left_out}")
         note(f"{mountpoint}: {mounted.left_out}")
     if caller is not None:
-        watch.start(mountpoint, mounted.number, options.log or "", caller)
+        watch.start(mountpoint, number, options.log or "", caller)
     _tell_place(log, note)
     if foreground:
-        watch.watch(mountpoint, mounted.number, log.line)
+        watch.watch(mountpoint, number, log.line)
         log.line(f"unmounted {mountpoint}")
     return True
 
 
-def _logged(log: Log, what: str, mountpoint: str, run: Run) -> Run:
+def _logged(log: Log, what: str, place: Place, run: Run) -> Run:
     """Wrap `run`, so that the log says when serving starts and how it ends."""
 
     def run_and_log(ready: Callable[[], None]) -> None:
@@ -220,22 +295,33 @@ def _logged(log: Log, what: str, mountpoint: str, run: Run) -> Run:
 
         def mounted() -> None:
             nonlocal connection
-            connection = connection_at(mountpoint)
+            connection = connection_at(place.mountpoint)
             log.line(what)
             ready()
 
         run(mounted)
-        log.line(_ending(mountpoint, connection))
+        log.line(_ending(place, connection))
 
     return run_and_log
 
 
-def _ending(mountpoint: str, connection: int | None) -> str:
-    """Return the log line for the end of a mount. Remove the dead mount that an abort leaves."""
+def _ending(place: Place, connection: int | None) -> str:
+    """Return the log line for the end of a mount. Remove the dead mount that an abort leaves.
+
+    An overlay that is left answers, but without the archive. A dead one is a dead fuse-overlayfs,
+    and stays, as any mount whose daemon was killed.
+    """
+    mountpoint = place.mountpoint
     if inherited_descriptor(mountpoint) is not None:
         return f"{mountpoint}: the mount was unmounted, or its connection was aborted"
-    if connection is None or connection_at(mountpoint) != connection or not _is_dead(mountpoint):
+    if connection is None or connection_at(mountpoint) != connection:
         return f"unmounted {mountpoint}"
+    if _is_dead(mountpoint) == place.has_overlay:
+        return (
+            f"{mountpoint}: fuse-overlayfs has ended"
+            if place.has_overlay
+            else (f"unmounted {mountpoint}")
+        )
     try:
         unmount(mountpoint, lazy=True)
     except MountError as error:
