@@ -274,6 +274,11 @@ _NO_FOLDER = {
 }
 
 
+def unsuitable(fd: int) -> str | None:
+    """Return the name of an open folder's file system if it cannot keep changes."""
+    return _UNSUITABLE.get(libc.file_system(fd) & 0xFFFFFFFF)
+
+
 def _refuse_inside(path: str, mountpoint: str) -> None:
     for inner, outer in ((path, mountpoint), (mountpoint, path)):
         if os.path.commonpath([inner, outer]) == outer:
@@ -287,7 +292,7 @@ def _refuse_file_system(path: str, above: str) -> None:
     """Refuse a file system that overlayfs would refuse without a reason."""
     fd = os.open(above, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        name = _UNSUITABLE.get(libc.file_system(fd) & 0xFFFFFFFF)
+        name = unsuitable(fd)
     finally:
         os.close(fd)
     if name is not None:

@@ -53,6 +53,19 @@ _SETTINGS = "redirect_dir=on,index=off,metacopy=off,nfs_export=off,xino=auto"
 _INITIAL_USERS = ["0", "0", "4294967295"]  # /proc/self/uid_map outside of user namespaces
 
 
+def with_owner(options: Options) -> Options:
+    """Return the options for the archive under an overlay of this user.
+
+    An ordinary user can change only files of his own, and give files to nobody else. So all files
+    are shown as his, as after `ffrecord extract`, unless the options name another owner.
+    """
+    if _keeper() == BY_KERNEL:
+        return options
+    uid = os.geteuid() if options.uid is None else options.uid
+    gid = os.getegid() if options.gid is None else options.gid
+    return replace(options, uid=uid, gid=gid)
+
+
 class Place:
     """Where an archive is mounted, and where its users find it. Without an overlay, both agree."""
 

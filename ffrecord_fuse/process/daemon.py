@@ -41,7 +41,7 @@ from ffrecord_fuse.mounting.mounttable import (
     set_read_ahead,
 )
 from ffrecord_fuse.mounting.options import Options
-from ffrecord_fuse.mounting.overlay import Overlay, Place
+from ffrecord_fuse.mounting.overlay import Overlay, Place, with_owner
 from ffrecord_fuse.process import watch
 from ffrecord_fuse.process.events import ENDING
 from ffrecord_fuse.process.supervisor import Served, Supervisor, default_workers
@@ -91,7 +91,7 @@ def serve(
                 return 0
         _require_descriptors(mountpoint, workers + SPARE_DESCRIPTORS)
         log = Log(None if options.log is None else absolute(options.log), foreground=foreground)
-        served = _served(opened, options, workers, log.place, root)
+        served = _served(opened, place.options, workers, log.place, root)
         facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}, "
         facts += f"verify={_verify(options)}{place.facts}"
         logged = partial(_logged, log, f"mounted {archive} on {mountpoint}: {facts}", place)
@@ -122,12 +122,12 @@ def _place(archive: Archive, path: str, mountpoint: str, options: Options, root:
     """Return where to mount an archive, with the overlay that the options ask for."""
     if options.overlay is None:
         return Place(mountpoint, options)
-    found = Ownership(options.uid, options.gid, options.umask, root).applied(
-        archive.index.status(root)
-    )
+    options = with_owner(replace(options, overlay=absolute(options.overlay)))
+    ownership = Ownership(options.uid, options.gid, options.umask, root)
+    found = ownership.applied(archive.index.status(root))
     top = Top(found.mode, found.uid, found.gid, found.mtime_ns, archive.index.xattrs(root))
     origin = Origin(path, archive.reader.fingerprint, to_text(archive.index.inode_path(root)))
-    return Overlay(mountpoint, replace(options, overlay=absolute(options.overlay)), origin, top)
+    return Overlay(mountpoint, options, origin, top)
 
 
 def _covered(watch: Supervisor, place: Place) -> Run:
@@ -316,12 +316,11 @@ def _ending(place: Place, connection: int | None) -> str:
         return f"{mountpoint}: the mount was unmounted, or its connection was aborted"
     if connection is None or connection_at(mountpoint) != connection:
         return f"unmounted {mountpoint}"
-    if _is_dead(mountpoint) == place.has_overlay:
-        return (
-            f"{mountpoint}: fuse-overlayfs has ended"
-            if place.has_overlay
-            else (f"unmounted {mountpoint}")
-        )
+    is_dead = _is_dead(mountpoint)
+    if is_dead and place.has_overlay:
+        return f"{mountpoint}: fuse-overlayfs has ended; a dead mount is left"
+    if not is_dead and not place.has_overlay:
+        return f"unmounted {mountpoint}"
     try:
         unmount(mountpoint, lazy=True)
     except MountError as error:
