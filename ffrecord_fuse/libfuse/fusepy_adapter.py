@@ -200,7 +200,7 @@ class Callbacks:
     @_answered
     def read(self, path: str, size: int, offset: int, handle: int) -> bytes:
         self._counts[report.READS] += 1
-        inode = self._inode(path)
+        inode = self._filesystem.file(self._inode(path))
         try:
             piece = self._content.piece(inode, offset, size)
             if piece is None:

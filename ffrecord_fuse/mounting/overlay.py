@@ -1,7 +1,8 @@
 """Mount a writable overlay over an archive, which itself never changes.
 
-Root uses overlayfs of the kernel. Other users, and the root of a user namespace, use the program
-fuse-overlayfs. Its descriptor of /dev/fuse is mounted here, so the mount table has our label.
+Root uses overlayfs of the kernel. Other users, the root of a user namespace, and kernels before
+Linux 5.11 use the program fuse-overlayfs. Its descriptor of /dev/fuse is mounted here, so the mount
+table has our label.
 
 The archive is first mounted on `CHANGES/lower`. Once the overlay is mounted, that place is given
 up, because the overlay holds the archive's mount by itself. So one mount is visible, every
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import select
 import shutil
 import signal
@@ -46,10 +48,12 @@ HELPER = "fuse-overlayfs"
 ANSWER_SECONDS = 60.0
 """The longest wait for mounting the overlay. The archive's mount must answer meanwhile."""
 
-# Folders can be renamed (redirect_dir), which needs a note in `upper` about the former name. The
-# other features would compare the archive's mount with the one of the time before, and find
-# another. A kernel may have other defaults, so all are named.
-_SETTINGS = "redirect_dir=on,index=off,metacopy=off,nfs_export=off,xino=auto"
+# Folders can be renamed (redirect_dir), which needs a note in `upper` about the former name. All
+# files have the same st_dev (xino). The other features would compare the archive's mount with the
+# one of the time before, and find another. A kernel may have other defaults, so all are named.
+_SETTINGS = "redirect_dir=on,index=off,metacopy=off,nfs_export=off,xino=on"
+_CAP_DAC_READ_SEARCH = 2
+_SINCE = (5, 11)  # before, overlayfs made handles without that capability too
 _INITIAL_USERS = ["0", "0", "4294967295"]  # /proc/self/uid_map outside of user namespaces
 
 
@@ -70,6 +74,8 @@ class Place:
     """Where an archive is mounted, and where its users find it. Without an overlay, both agree."""
 
     has_overlay = False
+    separates_links = False
+    """Whether the archive must be shown without hard links."""
     facts = ""
     """More for the line of the log about the mount."""
 
@@ -120,6 +126,8 @@ class Overlay(Place):
         is_held = self._is_held if keeper == BY_KERNEL else lambda fd: False
         self._changes = Changes(options.overlay, mountpoint, origin, top, keeper, is_held)
         self.lower = self._changes.lower
+        # fuse-overlayfs mixes up the names of a hard link below it, and loses changes.
+        self.separates_links = keeper == BY_HELPER
         self.facts = f", changes in {self._changes.path} by {keeper}"
 
     def __exit__(
@@ -167,7 +175,15 @@ class Overlay(Place):
         mounting.unmount(self.lower, lazy=True)
 
     def _mount_by_kernel(self, label: str) -> None:
+        """Mount by mount(2). Overlayfs later acts with the rights that this process has now.
+
+        With CAP_DAC_READ_SEARCH, overlayfs would note in `upper` by a handle which file of the
+        archive a changed file was. In the next mount, it would look for that handle, and a changed
+        file that was renamed would fail with ESTALE: FUSE cannot revalidate a file without a name.
+        CAP_DAC_OVERRIDE includes the rest of that right.
+        """
         flags = mounting.flags(self._options, OVERLAY_TYPE)
+        libc.lay_down_capability(_CAP_DAC_READ_SEARCH)
         try:
             # Paths of descriptors need no escapes and are short: mount(2) takes 4095 bytes.
             settings = f"{_folders(self._changes.fd)},{_SETTINGS}"
@@ -240,7 +256,9 @@ def _keeper() -> str:
     """Return the program that keeps this user's changes."""
     with open("/proc/self/uid_map") as file:
         is_initial = file.read().split() == _INITIAL_USERS
-    return BY_KERNEL if os.geteuid() == 0 and is_initial else BY_HELPER
+    version = tuple(map(int, re.findall(r"[0-9]+", os.uname().release)[:2]))
+    is_able = os.geteuid() == 0 and is_initial and version >= _SINCE
+    return BY_KERNEL if is_able else BY_HELPER
 
 
 _NO_HELPER = (

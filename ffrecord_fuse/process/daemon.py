@@ -27,7 +27,7 @@ from ffrecord.archive.names import absolute, to_bytes, to_text
 from ffrecord.records.damage import find_damage
 from ffrecord.text import counted
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.filesystem import Filesystem, Ownership, Subfolder
+from ffrecord_fuse.filesystem import Filesystem, Ownership, Separated, Subfolder
 from ffrecord_fuse.kernel import mount as kernel
 from ffrecord_fuse.kernel.probe import Refused
 from ffrecord_fuse.libfuse import fusepy_adapter
@@ -91,7 +91,7 @@ def serve(
                 return 0
         _require_descriptors(mountpoint, workers + SPARE_DESCRIPTORS)
         log = Log(None if options.log is None else absolute(options.log), foreground=foreground)
-        served = _served(opened, place.options, workers, log.place, root)
+        served = _served(opened, place, workers, log.place, root)
         facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}, "
         facts += f"verify={_verify(options)}{place.facts}"
         logged = partial(_logged, log, f"mounted {archive} on {mountpoint}: {facts}", place)
@@ -216,12 +216,15 @@ def _unmount_quietly(mountpoint: str) -> None:
         unmount(mountpoint, lazy=True)
 
 
-def _served(archive: Archive, options: Options, workers: int, log_place: str, root: int) -> Served:
+def _served(archive: Archive, place: Place, workers: int, log_place: str, root: int) -> Served:
     """Return the archive with its counters and options, as the workers need them."""
+    options = place.options
     counters = Counters(workers)
     keeper = os.getuid() if options.allow_root else None
     ownership = Ownership(options.uid, options.gid, options.umask, root, keeper)
     filesystem = Filesystem(archive, ownership, counters.json, log_place)
+    if place.separates_links:
+        filesystem = Separated(filesystem)
     if root != ROOT:
         filesystem = Subfolder(filesystem, root)
     content = CheckedContent(archive, _verify(options))

@@ -49,12 +49,22 @@ def make(top: Path) -> Path:
     return top
 
 
+def separate(top: Path) -> None:
+    """Make a file of its own of each hard link."""
+    (top / "untouched too").unlink()
+    shutil.copy2(top / "untouched", top / "untouched too")
+    os.utime(top, ns=(WHEN, WHEN))
+
+
 def change(top: Path) -> None:
     """Change files in every way that programs do. Afterwards all times are the same."""
     with open(top / "appended", "ab") as file:
         file.write(b"second\n")
+    os.link(top / "appended", top / "appended too")
     with open(top / "deep/er/still/appended", "ab") as file:
         file.write(b"more\n")
+    (top / "deep/er/still/appended").rename(top / "deep/renamed after a change")
+    (top / "deep/er/still/appended").write_bytes(b"another file")
     os.truncate(top / "cut", BLOCK + 5)
     with open(top / "overwritten", "r+b") as file:
         file.seek(BLOCK - 3)

@@ -114,7 +114,9 @@ def test_changes_are_those_of_a_plain_folder_and_can_be_packed(
     with overlaid(archive, mountpoint, changes, "--backend", backend) as top:
         assert trees.differences(tree, top) == []
         changing.change(top)
-        assert trees.differences(plain, top) == []
+        # Until the next mount, a changed file and a new hard link to it have different numbers.
+        found = [each for each in trees.differences(plain, top) if "same_file" not in each]
+        assert found == []
     with overlaid(archive, mountpoint, changes, "--backend", backend) as top:
         assert trees.differences(plain, top) == []
         assert command("pack", top, tmp_path / "new.ffr").returncode == 0
@@ -127,10 +129,12 @@ def test_changes_are_those_of_a_plain_folder_and_can_be_packed(
 AS_A_USER = """
 archive, mountpoint, changes, plain, new, out = map(Path, sys.argv[1:])
 overlay = [str(archive), str(mountpoint), "-o", "overlay=" + str(changes)]
-changing.change(plain)
+changing.separate(plain)
 assert cli.main(overlay) == 0
-found = [os.listdir(changes / "lower")]
-changing.change(mountpoint)
+found = [os.listdir(changes / "lower"), trees.differences(plain, mountpoint)]
+for top in (plain, mountpoint):
+    (top / "untouched").write_bytes(b"changed")  # but not its other name
+    changing.change(top)
 found.append(trees.differences(plain, mountpoint))
 assert cli.main([str(archive), str(mountpoint) + " 2", *overlay[2:]]) == 18
 assert ffrecord.cli.main(["umount", str(mountpoint)]) == 0
@@ -171,7 +175,7 @@ def theirs(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def test_an_ordinary_user_changes_and_packs(theirs: Path) -> None:
     names = ("tree.ffr", "mnt", "changes", "plain", "new.ffr", "out")
     said = users.run(AS_A_USER, *(theirs / name for name in names), imports=MORE_IMPORTS)
-    assert json.loads(said) == [[], [], [], []]
+    assert json.loads(said) == [[], [], [], [], []]
     assert mounting.wait_until_ended(theirs / "mnt")
     assert wait_until(lambda: is_unlocked(theirs / "changes"))
 
@@ -198,9 +202,11 @@ def test_a_changed_hard_link_of_the_archive_becomes_a_file_of_its_own(
     archive: Path, mountpoint: Path, changes: Path, backend: str
 ) -> None:
     with overlaid(archive, mountpoint, changes, "--backend", backend) as top:
-        before = (top / "untouched").read_bytes()
         (top / "untouched").write_bytes(b"changed")
-        assert (top / "untouched too").read_bytes() == before
+        assert (top / "untouched too").read_bytes() == changing.FILES["untouched"]
+    with overlaid(archive, mountpoint, changes, "--backend", backend) as top:
+        assert (top / "untouched").read_bytes() == b"changed"
+        assert (top / "untouched too").read_bytes() == changing.FILES["untouched"]
 
 
 @needs_root
