@@ -196,11 +196,8 @@ class Changes:
                     "choose another folder for the changes"
                 )
             raise MountError(self.path, errno.EINVAL, why)
-        keeper = str(found.get("keeper"))
-        if keeper != self.keeper:
-            why = (
-                f"{keeper} keeps these changes, and {self.keeper} cannot; {_WHO.get(keeper, _ELSE)}"
-            )
+        if found.get("keeper") != self.keeper:
+            why = _OF_HELPER if self.keeper == BY_KERNEL else _OF_KERNEL
             raise MountError(self.path, errno.EINVAL, why)
 
     def _refuse_files(self) -> None:
@@ -264,8 +261,11 @@ _STILL_OPEN = (
     "these changes are in use by another mount, or by open files of an unmounted one; "
     "end the programs that use them"
 )
-_WHO = {BY_KERNEL: "mount as root", BY_HELPER: "mount as the user who made the changes"}
-_ELSE = "choose another folder for the changes"
+_OF_KERNEL = "these changes were made by root, with the kernel's overlayfs; mount as root"
+_OF_HELPER = (
+    "these changes were made with fuse-overlayfs; mount as the user who made them, "
+    "or choose another folder for the changes"
+)
 _NO_FOLDER = {
     errno.ENOENT: "the folder above it does not exist; create it with `mkdir -p`",
     errno.ENOTDIR: "not a folder; choose a new or empty folder for the changes",

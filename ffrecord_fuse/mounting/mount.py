@@ -49,7 +49,8 @@ _DEVICE = "/dev/fuse"
 _DEVICE_NUMBER = os.makedev(10, 229)
 
 # <sys/mount.h>
-_ALWAYS = ("ro", "nosuid", "nodev")
+_FOR_OVERLAYS = ("nosuid", "nodev")
+_ALWAYS = ("ro", *_FOR_OVERLAYS)
 _FLAGS = {
     "ro": 1, "nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048,
 }  # fmt: skip
@@ -209,9 +210,8 @@ _NO_FOLDER = {
 
 def flag_names(options: Options, type_: str = FUSE_TYPE) -> list[str]:
     """Return the names of the mount's flags, without duplicates."""
-    may_change = type_ in OVERLAY_TYPES and not options.read_only
-    names = dict.fromkeys((*_ALWAYS, *options.kernel))
-    return [name for name in names if name != "ro" or not may_change]
+    always = _FOR_OVERLAYS if type_ in OVERLAY_TYPES else _ALWAYS
+    return list(dict.fromkeys((*always, *options.kernel)))
 
 
 def flags(options: Options, type_: str) -> int:

@@ -46,7 +46,6 @@ class Options:
     warm: bool = False  # read the archive into the page cache in the background
     subdir: str | None = None  # the folder of the archive that becomes the root
     overlay: str | None = None  # the folder that keeps changes; without it, nothing can change
-    read_only: bool = False  # whether `ro` was given; every mount without `overlay` is read-only
 
 
 def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
@@ -77,10 +76,11 @@ def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
         raise OptionError("allow_root and overlay exclude each other; leave one of them out")
     if writable and not by_mount8 and not fields.get("overlay"):
         raise OptionError(
-            "rw is not possible, because mounts without an overlay are read-only; leave rw out, "
-            "or add overlay=FOLDER"
+            "rw is not possible, because mounts are read-only; leave rw out, or add overlay=FOLDER"
         )
-    return Options(kernel=tuple(kernel), read_only=read_only, **fields)  # type: ignore[arg-type]
+    if read_only and fields.get("overlay"):  # other mounts are read-only in any case
+        kernel.append("ro")
+    return Options(kernel=tuple(kernel), **fields)  # type: ignore[arg-type]
 
 
 def offered() -> list[str]:

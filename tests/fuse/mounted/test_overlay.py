@@ -465,7 +465,7 @@ REFUSED: list[tuple[str, Callable[[Path], None] | None, str]] = [
     ("changes", of_another_user, f"the folder belongs to user {users.NOBODY}; choose"),
     ("changes", of_another_archive, "these are changes to /else.ffr, not to {archive}; choose"),
     ("changes", of_an_earlier_archive, "these are changes to an earlier {archive}, which was"),
-    ("changes", kept_by_fuse_overlayfs, "and overlayfs cannot; mount as the user who made"),
+    ("changes", kept_by_fuse_overlayfs, "made with fuse-overlayfs; mount as the user who made"),
     ("changes", damaged, "about.json cannot be used: "),
     ("changes", of_a_later_version, "version 2 is unknown; choose another folder"),
     ("changes", with_a_symlink, "upper is not a folder; choose another folder"),
