@@ -52,12 +52,9 @@ class Refused(Exception):  # noqa: N818 - not an error for users: a back end is 
 
 def choose(archive: Archive) -> Layout:
     """Return the layout for an archive; raise `Refused` if this kernel cannot serve it."""
-    require_right()
-    _refuse_known_error(os.uname().release)
     sources = table_of(archive.reader).require_open().each
     if len(sources) > erofs.MOST_DEVICES:
         raise Refused(errno.E2BIG, f"the archive has more than {erofs.MOST_DEVICES:,} shards")
-    features = _features()
     wanted = [erofs.EXTENTS]
     sizes = [source.size() for source in sources]
     if archive.alignment == ALIGNMENT and max(sizes) < LARGEST_CHUNKS:
@@ -65,7 +62,8 @@ def choose(archive: Archive) -> Layout:
     refused = None
     for layout in wanted:
         try:
-            _require(layout, features, sources, sum(sizes))
+            require_kernel(layout)
+            _require_disk(layout, sources, sum(sizes))
             return layout
         except Refused as error:
             refused = refused or error
@@ -73,9 +71,21 @@ def choose(archive: Archive) -> Layout:
     raise refused
 
 
-def require_right() -> None:
+def require_kernel(layout: Layout) -> None:
+    """Raise `Refused` unless this process can mount, and the kernel has what a layout needs."""
     if os.geteuid() != 0:
         raise Refused(errno.EPERM, "only root can mount without FUSE")
+    _refuse_known_error(os.uname().release)
+    features = _features()
+    missing = ", ".join(name for name in NEEDED[layout] if name not in features)
+    if missing and layout is erofs.EXTENTS:
+        why = (
+            f"this kernel's EROFS lacks {missing} (Linux 6.15), which an archive needs that is "
+            "not aligned; `ffrecord convert --align 512` aligns it"
+        )
+        raise Refused(errno.EOPNOTSUPP, why)
+    if missing:
+        raise Refused(errno.EOPNOTSUPP, f"this kernel's EROFS lacks {missing}")
 
 
 def image_file(layout: Layout, archive: str) -> int:
@@ -135,17 +145,8 @@ def _features() -> set[str]:
         raise Refused(errno.ENODEV, why) from None
 
 
-def _require(layout: Layout, features: set[str], sources: tuple[Source, ...], size: int) -> None:
-    """Raise `Refused` unless the kernel and the disk can serve the archive with this layout."""
-    missing = [name for name in NEEDED[layout] if name not in features]
-    if missing and layout is erofs.EXTENTS:
-        why = (
-            f"this kernel's EROFS lacks {', '.join(missing)} (Linux 6.15), which archives need "
-            "that are not aligned; `ffrecord convert --align 512` aligns one"
-        )
-        raise Refused(errno.EOPNOTSUPP, why)
-    if missing:
-        raise Refused(errno.EOPNOTSUPP, f"this kernel's EROFS lacks {', '.join(missing)}")
+def _require_disk(layout: Layout, sources: tuple[Source, ...], size: int) -> None:
+    """Raise `Refused` unless archives of this size, on this disk, can have the layout."""
     if layout is erofs.EXTENTS and size >= LARGEST_EXTENTS:
         raise Refused(errno.EFBIG, "the archive is larger than 16 TiB")
     for source in sources:

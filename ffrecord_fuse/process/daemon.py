@@ -12,52 +12,35 @@ import os
 import signal
 import stat
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
 
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.audit import audit
 from ffrecord.archive.index import ROOT
 from ffrecord.archive.index.resolve import resolve
-from ffrecord.archive.names import absolute, to_bytes, to_text
+from ffrecord.archive.names import absolute, to_bytes
 from ffrecord.records.damage import find_damage
 from ffrecord.text import counted
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem, Ownership, Separated, Subfolder
-from ffrecord_fuse.kernel import mount as kernel
-from ffrecord_fuse.kernel.probe import Refused
 from ffrecord_fuse.libfuse import fusepy_adapter
-from ffrecord_fuse.mounting.changes import Origin, Top
 from ffrecord_fuse.mounting.lifeline import Caller
 from ffrecord_fuse.mounting.mount import inherited_descriptor, mount, unmount
-from ffrecord_fuse.mounting.mounttable import (
-    READ_AHEAD_KIB,
-    connection_at,
-    connection_of,
-    set_read_ahead,
-)
+from ffrecord_fuse.mounting.mounttable import READ_AHEAD_KIB, connection_at, set_read_ahead
 from ffrecord_fuse.mounting.options import Options
-from ffrecord_fuse.mounting.overlay import Overlay, Place, with_owner
-from ffrecord_fuse.process import watch
+from ffrecord_fuse.mounting.overlay import Place
+from ffrecord_fuse.process.covering import Run, covered, covered_by_thread, place_of
 from ffrecord_fuse.process.events import ENDING
+from ffrecord_fuse.process.kernel_mount import ByKernel
 from ffrecord_fuse.process.supervisor import Served, Supervisor, default_workers
+from ffrecord_fuse.process.undoing import undone_if_interrupted, unmount_quietly
 from ffrecord_fuse.serve.blocks import CheckedContent
-from ffrecord_fuse.serve.report import NOWHERE, Counters, Log
+from ffrecord_fuse.serve.report import Counters, Log, tell_place
 from ffrecord_fuse.wire.handshake import Agreement, agree
 
-Run: TypeAlias = Callable[[Callable[[], None]], None]
-"""A function that serves until the file system is unmounted. It calls its argument when ready."""
-
 READY = b"+"
-VERIFIED = {
-    None: "not verified",
-    "verified": "verified before mounting",
-    "verity": "verified by fs-verity",
-}
 SPARE_DESCRIPTORS = 16
 """Open files that serving needs, besides one for each worker."""
 ANSWER_SECONDS = 2.0
@@ -80,28 +63,26 @@ def serve(
     workers = 1 if by_libfuse else options.workers or default_workers()
     opened = Archive.open(archive, memory=options.memory)
     root = _root(opened, mountpoint, options.subdir)
+    _require_descriptors(mountpoint, workers + SPARE_DESCRIPTORS)
+    log = Log(None if options.log is None else absolute(options.log), foreground=foreground)
     if options.verify == "before":
         _verify_all(opened)
-    with _place(opened, archive, mountpoint, options, root) as place:
+    with place_of(opened, archive, mountpoint, options, root) as place:
         if options.backend in ("kernel", "auto"):
-            log = Log(None if options.log is None else absolute(options.log), foreground=foreground)
-            if _serve_by_kernel(opened, archive, place, root, log, caller, note,
-                foreground=foreground,
-            ):  # fmt: skip
+            by_kernel = ByKernel(opened, archive, place, root, log, caller, note)
+            if by_kernel.serve(foreground=foreground):
                 return 0
-        _require_descriptors(mountpoint, workers + SPARE_DESCRIPTORS)
-        log = Log(None if options.log is None else absolute(options.log), foreground=foreground)
         served = _served(opened, place, workers, log.place, root)
-        facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}, "
-        facts += f"verify={_verify(options)}{place.facts}"
+        facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}"
+        facts += f", verify={_verify(options)}{place.facts}"
         logged = partial(_logged, log, f"mounted {archive} on {mountpoint}: {facts}", place)
         # In the foreground, libfuse itself handles the signals.
         is_left_alone = by_libfuse and foreground
-        with contextlib.nullcontext() if is_left_alone else _undone_if_interrupted(mountpoint):
+        with contextlib.nullcontext() if is_left_alone else undone_if_interrupted(mountpoint):
             if by_libfuse:
                 what = (served.filesystem, served.content, served.counters.row(0), log.line, caller)
                 run = fusepy_adapter.prepare(archive, place.lower, place.options, *what)
-                run = logged(_covered_by_thread(run, place, caller, log))
+                run = logged(covered_by_thread(run, place, caller, log.line))
                 if foreground:
                     run(lambda: None)
                 else:
@@ -112,76 +93,9 @@ def serve(
                     fd, place.lower, served, agreement, workers=workers, log=log.line,
                     connection=connection, caller=caller,
                 )  # fmt: skip
-                run = logged(_covered(watch, place))
-                _run(run, watch, place, foreground=foreground)
-            _tell_place(log, note)
+                _run(logged(covered(watch, place)), watch, place, foreground=foreground)
+            tell_place(log, note)
     return 0
-
-
-def _place(archive: Archive, path: str, mountpoint: str, options: Options, root: int) -> Place:
-    """Return where to mount an archive, with the overlay that the options ask for."""
-    if options.overlay is None:
-        return Place(mountpoint, options)
-    options = with_owner(replace(options, overlay=absolute(options.overlay)))
-    ownership = Ownership(options.uid, options.gid, options.umask, root)
-    found = ownership.applied(archive.index.status(root))
-    top = Top(found.mode, found.uid, found.gid, found.mtime_ns, archive.index.xattrs(root))
-    origin = Origin(path, archive.reader.fingerprint, to_text(archive.index.inode_path(root)))
-    return Overlay(mountpoint, options, origin, top)
-
-
-def _covered(watch: Supervisor, place: Place) -> Run:
-    """Return a function that serves, and mounts the overlay before it reports to be ready."""
-
-    def run(ready: Callable[[], None]) -> None:
-        def serving() -> None:
-            if place.has_overlay:
-                place.cover()
-                watch.moved(place.mountpoint, connection_at(place.mountpoint))
-            ready()
-
-        watch.run(serving)
-
-    return run
-
-
-def _covered_by_thread(run: Run, place: Place, caller: Caller | None, log: Log) -> Run:
-    """Do the same for libfuse, whose only thread must answer requests meanwhile."""
-
-    def run_and_cover(ready: Callable[[], None]) -> None:
-        failures = []
-
-        def finish() -> None:
-            if caller is not None:
-                fusepy_adapter.release_after(caller, place.mountpoint, log.line)
-            ready()
-
-        def cover() -> None:
-            try:
-                place.cover()
-                finish()
-            except MountError as error:
-                failures.append(error)
-                _unmount_quietly(place.lower)  # libfuse then ends
-
-        def serving() -> None:
-            if place.has_overlay:
-                threading.Thread(target=cover, daemon=True).start()
-            else:
-                finish()
-
-        run(serving)
-        if failures:
-            raise failures[0]
-
-    return run_and_cover
-
-
-def _tell_place(log: Log, note: Callable[[str], None]) -> None:
-    """Tell the user where the log is, if it is where nobody expects it."""
-    if log.is_our_choice:
-        place = "none; choose a file with --log FILE" if log.place == NOWHERE else log.place
-        note(f"log: {place} (no syslog here)")
 
 
 def _require_descriptors(mountpoint: str, count: int) -> None:
@@ -198,7 +112,7 @@ def _require_descriptors(mountpoint: str, count: int) -> None:
 def _run(run: Run, watch: Supervisor, place: Place, *, foreground: bool) -> None:
     """Serve. If serving cannot start, unmount, so that no dead mount is left."""
     with contextlib.closing(watch), contextlib.ExitStack() as on_failure:
-        on_failure.callback(_unmount_quietly, place.lower)
+        on_failure.callback(unmount_quietly, place.lower)
         on_failure.callback(watch.close)  # runs first: unmounting may need a free descriptor
 
         def ready() -> None:
@@ -209,11 +123,6 @@ def _run(run: Run, watch: Supervisor, place: Place, *, foreground: bool) -> None
         else:
             in_background(run, place.mountpoint)
             ready()
-
-
-def _unmount_quietly(mountpoint: str) -> None:
-    with contextlib.suppress(MountError, OSError):
-        unmount(mountpoint, lazy=True)
 
 
 def _served(archive: Archive, place: Place, workers: int, log_place: str, root: int) -> Served:
@@ -256,38 +165,6 @@ def _verify_all(archive: Archive) -> None:
     audit(archive)
     for _, error in find_damage(archive.reader, shown=None):
         raise error
-
-
-def _serve_by_kernel(
-    opened: Archive, archive: str, place: Place, root: int, log: Log,
-    caller: Caller | None, note: Callable[[str], None], *, foreground: bool,
-) -> bool:  # fmt: skip
-    """Let the kernel serve an archive; return False if another back end must do it."""
-    mountpoint, options = place.mountpoint, place.options
-    try:
-        with _undone_if_interrupted(mountpoint):
-            mounted = kernel.mount(opened, archive, place.lower, options, root)
-            place.cover()
-            number = connection_of(mountpoint)
-    except Refused as refused:
-        if options.backend == "kernel":
-            raise kernel.refusal(mountpoint, refused) from None
-        log.line(f"{mountpoint}: the kernel back end is not used: {refused}")
-        return False
-    facts = f"{len(opened.index)} inodes, by the kernel ({mounted.layout}){place.facts}"
-    log.line(f"mounted {archive} on {mountpoint}: {facts}, {VERIFIED[mounted.verified]}")
-    if mounted.verified is None:
-        note(f"{mountpoint}: the kernel serves this mount; its bytes are not verified")
-    if mounted.left_out is not None:
-        log.line(f"{mountpoint}: {mounted.left_out}")
-        note(f"{mountpoint}: {mounted.left_out}")
-    if caller is not None:
-        watch.start(mountpoint, number, options.log or "", caller)
-    _tell_place(log, note)
-    if foreground:
-        watch.watch(mountpoint, number, log.line)
-        log.line(f"unmounted {mountpoint}")
-    return True
 
 
 def _logged(log: Log, what: str, place: Place, run: Run) -> Run:
@@ -357,27 +234,11 @@ def _is_dead(mountpoint: str) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def _undone_if_interrupted(mountpoint: str) -> Iterator[None]:
-    """Delay Ctrl-C and other ending signals while the block mounts; unmount if one has arrived.
-
-    A signal in the middle of mounting would leave a mount behind. In the foreground, the supervisor
-    receives these signals while it serves, and unmounts.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    try:
-        yield
-        if signal.sigpending() & set(ENDING):
-            _unmount_quietly(mountpoint)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _mount(archive: str, mountpoint: str, options: Options) -> tuple[int, Agreement, int | None]:
     """Mount; return the descriptor, the result of INIT, and the connection's number if known."""
     fd = mount(archive, mountpoint, options)
     with contextlib.ExitStack() as on_failure:
-        on_failure.callback(_unmount_quietly, mountpoint)
+        on_failure.callback(unmount_quietly, mountpoint)
         on_failure.callback(os.close, fd)
         agreement = agree(fd, mountpoint)
         connection = connection_at(mountpoint)

@@ -3,6 +3,7 @@
                          ┌─ the library ──────┐
 plan ─▶ folder ─▶ archive┼─ the native mount  ├─▶ files by path ─▶ compared with the folder
                          ├─ the fusepy mount  │
+                         ├─ the kernel mount  │
                          └─ extract ──────────┘
 """
 
@@ -33,7 +34,7 @@ Answer: TypeAlias = Mapping[bytes, Found]
 Ranges: TypeAlias = dict[bytes, list[tuple[int, int]]]
 """Offsets and lengths to read, for each file."""
 
-FORMS = {"file": (5, 250), "shards": (2, 100), "original": (2, 60)}
+FORMS = {"file": (5, 250), "shards": (2, 100), "original": (2, 60), "aligned": (2, 100)}
 """The forms of archives, each with the number of trees in the short and the long run."""
 
 
@@ -118,6 +119,11 @@ def pack_file(top: Path, out: Path) -> tuple[Path, Answer]:
     return out, trees.snapshot(top)
 
 
+def pack_aligned(top: Path, out: Path) -> tuple[Path, Answer]:
+    archives.pack(top, out, shard_size=2 * BLOCK, align=512)
+    return out, trees.snapshot(top)
+
+
 def pack_shards(top: Path, out: Path) -> tuple[Path, Answer]:
     archives.pack(top, out, shard_size=2 * BLOCK, legacy_index=False)
     return out, trees.snapshot(top)
@@ -149,6 +155,7 @@ PACKERS: dict[str, Callable[[Path, Path], tuple[Path, Answer]]] = {
     "file": pack_file,
     "shards": pack_shards,
     "original": pack_original,
+    "aligned": pack_aligned,
 }
 
 
