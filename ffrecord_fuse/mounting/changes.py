@@ -197,7 +197,9 @@ class Changes:
                 )
             raise MountError(self.path, errno.EINVAL, why)
         if found.get("keeper") != self.keeper:
-            why = _OF_HELPER if self.keeper == BY_KERNEL else _OF_KERNEL
+            why = _OF_KERNEL
+            if self.keeper == BY_KERNEL:
+                why = _OF_HELPER
             raise MountError(self.path, errno.EINVAL, why)
 
     def _refuse_files(self) -> None:
