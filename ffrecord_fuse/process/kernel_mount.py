@@ -36,18 +36,17 @@ class ByKernel:
     note: Callable[[str], None]
 
     def serve(self, *, foreground: bool) -> bool:
-        """Mount, and in the foreground wait for the end; return False if FUSE must serve."""
+        """Mount; return False if FUSE must serve. In the foreground, never return."""
         with undone_if_interrupted(self.mountpoint):
             mounted = self._mounted()
             if mounted is None:
                 return False
             self._tell(mounted)
+            log_file = "" if self.options.log is None else absolute(self.options.log)
             if self.caller is not None:
-                log_file = "" if self.options.log is None else absolute(self.options.log)
                 watch.start(self.mountpoint, mounted.number, log_file, self.caller)
-            if foreground:
-                watch.watch(self.mountpoint, mounted.number, self.log.line)
-                self.log.line(f"unmounted {self.mountpoint}")
+            elif foreground:
+                watch.become(self.mountpoint, mounted.number, log_file)
         return True
 
     def _mounted(self) -> kernel.Mounted | None:
