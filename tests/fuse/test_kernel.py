@@ -1,4 +1,4 @@
-"""The kernel back end without a mount: images of real trees, probes, and the mount table's label."""
+"""The kernel back end without a mount: images of real trees, probes, labels of mounts."""
 
 from __future__ import annotations
 

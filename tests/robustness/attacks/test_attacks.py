@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from ffrecord import PackedFolder
-from ffrecord.archive import archive
+from ffrecord.archive.archive import Archive as OpenArchive
 from ffrecord.archive.audit import audit_texts
 from ffrecord.errors import FFRecordError
 from ffrecord.format import erofs
@@ -130,7 +130,7 @@ def test_no_attack_reaches_an_image_for_the_kernel(
     """An archive is refused before its image is built, or the image is valid."""
     for path in written(number):
         try:
-            opened = archive.Archive.open(path)
+            opened = OpenArchive.open(path)
         except (FFRecordError, OSError):
             continue
         with opened:
