@@ -19,6 +19,7 @@ from ffrecord.errors import FFRecordError
 from ffrecord.terminal import Parser, note
 from ffrecord.text import Advised, for_shell
 from ffrecord.version import __version__
+from ffrecord_fuse.mounting.mounttable import find, places_of
 from ffrecord_fuse.mounting.options import BACKENDS, escape, parse
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def run(
         if value is not None:
             words.append(f"{name}={escape(str(value))}")
     options = parse(words, by_mount8=by_mount8)
+    if by_mount8 and _is_mounted_already(given.archive, given.mountpoint):
+        return 0
     # Imported late: help and completion do not need these modules.
     from ffrecord_fuse.process.daemon import serve
 
@@ -105,6 +108,17 @@ def run(
     except FileNotFoundError:
         _refuse_swapped(given.archive, given.mountpoint, program)
         raise
+
+
+def _is_mounted_already(archive: str, mountpoint: str) -> bool:
+    """Return True if the kernel serves this archive there already, or if it has an overlay there.
+
+    `mount -a` mounts again, because the mount table has another source than fstab.
+    """
+    entry = find(mountpoint)
+    if entry is None or not (entry.is_kernel or entry.changes is not None):
+        return False
+    return entry.mountpoint in places_of(os.path.abspath(archive))
 
 
 def _refuse_swapped(archive: str, mountpoint: str, program: str) -> None:

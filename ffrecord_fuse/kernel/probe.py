@@ -165,8 +165,8 @@ def _takes_direct_reads(source: Source, block: int) -> bool:
     except OSError:
         return True
     try:
-        with mmap.mmap(-1, 2 * block) as memory, memoryview(memory) as view:
-            os.preadv(fd, [view[block : 2 * block]], block)
+        memory = mmap.mmap(-1, 2 * block)  # begins at a page
+        os.preadv(fd, [memoryview(memory)[block:]], block)
     except OSError as error:
         return error.errno != errno.EINVAL
     finally:
@@ -233,12 +233,12 @@ def tiny_image(layout: Layout, device_size: int) -> bytes:
     root, step = 2, 128 // erofs.SLOT  # inode numbers: of the root, and from one file to the next
     numbers = {b".": root, b"..": root, BEYOND: root + step, WITHIN: root + 2 * step}
     folder = _folder(numbers, root)
-    _put(inodes, root, _inode(0o040555, DataLayout.INLINE, len(folder), 0), folder)
+    _put(inodes, root, 0o040555, DataLayout.INLINE, len(folder), 0, folder)
     for name, (begin, size) in files.items():
         count = layout.blocks(size)
         data = count if layout is erofs.EXTENTS else erofs.ONE_CHUNK
         listed = _list(layout, len(out) // layout.block, begin, size)
-        _put(inodes, numbers[name], _inode(0o100444, layout.files, size, data), listed)
+        _put(inodes, numbers[name], 0o100444, layout.files, size, data, listed)
     block = layout.block
     places = erofs.Places(3, root, erofs.HEAD // block, 0, len(out) // block)
     head = erofs.head(layout, places, [device_size])
@@ -246,16 +246,14 @@ def tiny_image(layout: Layout, device_size: int) -> bytes:
     return out.tobytes()
 
 
-def _put(inodes: Bytes, number: int, inode: bytes, payload: bytes) -> None:
+def _put(
+    inodes: Bytes, number: int, mode: int, where: int, size: int, data: int, payload: bytes
+) -> None:
+    """Write an inode, and its payload behind it."""
+    row = np.array([(where, 0, mode, 0, size, data, number, 0, 0, 0, 0, 1, b"")], INODE)
     at = number * erofs.SLOT
-    whole = np.frombuffer(inode + payload, np.uint8)
+    whole = np.frombuffer(row.tobytes() + payload, np.uint8)
     inodes[at : at + len(whole)] = whole
-
-
-def _inode(mode: int, where: int, size: int, data: int) -> bytes:
-    row = np.zeros(1, INODE)
-    row["mode"], row["format"], row["size"], row["data"], row["links"] = mode, where, size, data, 1
-    return row.tobytes()
 
 
 def _folder(numbers: dict[bytes, int], root: int) -> bytes:

@@ -36,8 +36,8 @@ class ByKernel:
     note: Callable[[str], None]
 
     def serve(self, *, foreground: bool) -> bool:
-        """Mount, and in the foreground wait for the end; return False if FUSE must serve."""
-        mountpoint, log_file = self.place.mountpoint, self.place.options.log
+        """Mount; return False if FUSE must serve. In the foreground, never return."""
+        mountpoint, log = self.place.mountpoint, self.place.options.log
         with undone_if_interrupted(mountpoint):
             mounted = self._mounted()
             if mounted is None:
@@ -45,12 +45,11 @@ class ByKernel:
             self.place.cover()
             number = connection_of(mountpoint)
             self._tell(mounted)
+            log_file = "" if log is None else absolute(log)
             if self.caller is not None:
-                log_file = "" if log_file is None else absolute(log_file)
                 watch.start(mountpoint, number, log_file, self.caller)
-            if foreground:
-                watch.watch(mountpoint, number, self.log.line)
-                self.log.line(f"unmounted {mountpoint}")
+            elif foreground:
+                watch.become(mountpoint, number, log_file)
         return True
 
     def _mounted(self) -> kernel.Mounted | None:

@@ -1,8 +1,8 @@
 """Watch a mount that the kernel serves: wait for its end, or end it.
 
 Such a mount needs no process. But `ffrecord mount -f` stays in the foreground, and a mount made by
-a `with` block in Python ends with its program. For the latter, `start` runs this module's `main` in
-a small process of its own, which ends with the mount.
+a `with` block in Python ends with its program. Both need a small process that runs `main`, without
+the index of the archive and without numpy, and ends with the mount.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting.lifeline import Caller
@@ -72,14 +73,29 @@ def start(mountpoint: str, number: int, log_file: str, caller: Caller) -> None:
     )  # fmt: skip
 
 
-def main(mountpoint: str, number: str, log_file: str, descriptors: str, folder: str) -> None:
-    """Run the process that `start` starts."""
+def become(mountpoint: str, number: int, log_file: str) -> NoReturn:
+    """Turn this process into one that waits in the foreground.
+
+    The signals that end a mount must be blocked. A new program has one thread. Here, threads of
+    numpy would receive signals that the main thread has blocked.
+    """
+    arguments = [mountpoint, str(number), log_file]
+    os.execv(sys.executable, [sys.executable, "-c", _COMMAND, *arguments])
+
+
+def main(
+    mountpoint: str, number: str, log_file: str, descriptors: str = "", folder: str = ""
+) -> None:
+    """Run the process of `start` or `become`. Without descriptors it is in the foreground."""
+    caller = None
+    if descriptors:
+        caller = Caller([int(fd) for fd in descriptors.split()], folder or None)
 
     def log(text: str) -> None:
         from ffrecord_fuse.serve.report import Log  # imports numpy, so only if there is a line
 
-        Log(log_file or None).line(text)
+        Log(log_file or None, foreground=caller is None).line(text)
 
-    caller = Caller([int(fd) for fd in descriptors.split()], folder or None)
     watch(mountpoint, int(number), log, caller)
-    os._exit(0)
+    if caller is None:
+        log(f"unmounted {mountpoint}")

@@ -245,6 +245,7 @@ class Checker:
     # ---- extended attributes -----------------------------------------------------------------
 
     def _read_xattrs(self, node: Node, at: int, size: int) -> int:
+        shared: int
         filter_, shared, zero = struct.unpack_from("<III", self.image, at)
         assert not filter_
         assert not zero
@@ -261,6 +262,8 @@ class Checker:
 
     def _read_xattr(self, node: Node, at: int) -> int:
         """Read one attribute; return where the next one begins."""
+        length: int
+        size: int
         length, prefix, size = struct.unpack_from("<BBH", self.image, at)
         assert prefix == 1
         name = b"user." + self.image[at + 4 : at + 4 + length]

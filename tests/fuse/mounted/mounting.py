@@ -175,8 +175,8 @@ def mounted(
 ) -> Iterator[Path]:
     """Mount an archive with the command while the block runs.
 
-    Without allow_other, a mount of the kernel shows the root folder with another mode, to keep other
-    users out. So such mounts get allow_other, unless `open_to_all` is False.
+    Without allow_other, a mount of the kernel shows the root folder with another mode, to keep
+    other users out. So such mounts get allow_other, unless `open_to_all` is False.
     """
     mountpoint.mkdir(exist_ok=True)
     arguments: list[str | Path] = ["mount", archive, mountpoint, "--backend", backend]

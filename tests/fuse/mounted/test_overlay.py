@@ -327,6 +327,8 @@ def test_overlay_is_an_option_as_in_fstab(
             with mounting.fails_with(due):
                 (mountpoint / "other").write_bytes(b"new")
         assert (mountpoint / "new").read_bytes() == b"new"
+        again = mounting.python("ffrecord_fuse", archive, mountpoint, "-o", f"{words},{log}")
+        assert (again.returncode, again.stderr) == (0, "")  # as `mount -a` does it
         output("umount", mountpoint)  # as for fstab: mount(8)'s umount ends the daemon too
         assert mounting.wait_until_ended(mountpoint)
 
