@@ -35,7 +35,7 @@ BY_KERNEL, BY_HELPER = "overlayfs", "fuse-overlayfs"
 _ABOUT = "about.json"
 _VERSION = 1
 _DRAFT = "upper.new"
-_PATIENCE = 10.0
+_PATIENCE = 30.0
 """Seconds to wait for the lock. The daemon of an overlay ends shortly after `umount` returns."""
 _PAUSE = 0.02  # seconds between two tries
 _PROBE = {BY_KERNEL: "trusted.overlay.ffrecord", BY_HELPER: "user.fuseoverlayfs.ffrecord"}
