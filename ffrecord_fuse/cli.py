@@ -44,8 +44,9 @@ def _run(given: argparse.Namespace, caller: Caller | None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
-        prog=PROGRAM, description="Mount a packed folder as a read-only directory.",
-        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=PROGRAM, epilog=EXAMPLES,
+        description="Mount a packed folder as a directory, read-only or with an overlay.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     add_arguments(parser)

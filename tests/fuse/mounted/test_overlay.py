@@ -29,7 +29,7 @@ from tests.fuse.mounted import changing, mounting
 from tests.fuse.mounted.conftest import Packed
 from tests.fuse.mounted.mounting import command, is_mounted, output, wait_until
 from tests.fuse.mounted.test_commands import IMPORTS, needs_helper, one_line
-from tests.support import archives, handmade, trees, users
+from tests.support import archives, handmade, overlays, trees, users
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can use the kernel's overlayfs"
@@ -41,16 +41,9 @@ needs_fuse_overlayfs = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def _suitable(tmp_path: Path) -> None:
-    """Skip all tests where no folder can keep changes, as in a container without volumes."""
-    fd = os.open(tmp_path, os.O_RDONLY)
-    try:
-        name = changes_module.unsuitable(fd)
-    finally:
-        os.close(fd)
-    if name is not None:
-        pytest.skip(f"overlays cannot keep changes on {name}, where pytest's folders are")
-    if not trees.has_xattrs(tmp_path):
-        pytest.skip("the file system of pytest's folders has no extended attributes")
+    why = overlays.why_not(tmp_path)
+    if why is not None:
+        pytest.skip(why)
 
 
 @pytest.fixture(autouse=True)
@@ -673,6 +666,48 @@ def fails(path: Path) -> bool:
     except OSError:
         return True
     return False
+
+
+HELPER_KILLED = """
+import signal, time
+archive, mountpoint, changes = sys.argv[1:]
+overlay = [archive, mountpoint, "-o", "overlay=" + changes]
+assert cli.main(overlay) == 0
+Path(mountpoint, "new").write_bytes(b"new")
+
+def holds(pid):
+    with contextlib.suppress(OSError):
+        if Path("/proc", pid, "comm").read_text() == "fuse-overlayfs\\n":
+            folder = f"/proc/{pid}/fd"
+            return any(os.readlink(f"{folder}/{fd}") == changes for fd in os.listdir(folder))
+
+(helper,) = filter(holds, filter(str.isdigit, os.listdir("/proc")))
+os.kill(int(helper), signal.SIGKILL)
+deadline = time.monotonic() + 600
+while time.monotonic() < deadline:
+    try:
+        os.stat(mountpoint)
+    except OSError as error:
+        assert error.errno == errno.ENOTCONN
+        break
+    time.sleep(0.01)
+assert ffrecord.cli.main(["umount", mountpoint]) == 0
+assert cli.main(overlay) == 0
+print(Path(mountpoint, "new").read_text(), len(os.listdir(mountpoint)))
+assert ffrecord.cli.main(["umount", mountpoint]) == 0
+"""
+
+
+@needs_helper
+@needs_fuse_overlayfs
+def test_a_killed_fuse_overlayfs_is_unmounted_and_its_changes_are_kept(
+    theirs: Path, tree: Path
+) -> None:
+    names = ("tree.ffr", "mnt", "changes")
+    said = users.run(HELPER_KILLED, *(theirs / name for name in names), imports=MORE_IMPORTS)
+    assert said == f"new {len(os.listdir(tree)) + 1}\n"
+    assert mounting.wait_until_ended(theirs / "mnt")
+    assert wait_until(lambda: is_unlocked(theirs / "changes"))
 
 
 @needs_root
