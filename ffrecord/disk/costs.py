@@ -35,14 +35,15 @@ GUESSED_SHARE = 1 / 4
 
 FIRST_PIECE = 1 << 20  # the longest piece before the cost of bytes is measured
 FEWEST = 4  # pieces in a sample
-SHORTEST = 0.05  # seconds of a sample
+SHORTEST = 0.05  # seconds of a sample; HORIZON for pieces that are read one by one
 SAMPLES = 8  # latest samples that are kept
 
 
 class Meter:
     """Costs of one device. Threads may share it: a lost observation does no harm."""
 
-    def __init__(self) -> None:
+    def __init__(self, shortest: float = SHORTEST) -> None:
+        self._shortest = shortest
         self._requests = 0.0
         self._seconds = 0.0
         self._request = 0.0
@@ -99,7 +100,7 @@ class Meter:
         """Learn from pieces that the disk read while the caller waited for `seconds`."""
         waited = self._waited
         waited[0], waited[1], waited[2] = waited[0] + pieces, waited[1] + size, waited[2] + seconds
-        if waited[0] < FEWEST or waited[2] < SHORTEST:
+        if waited[0] < FEWEST or waited[2] < self._shortest:
             return
         each, length = waited[2] / waited[0], waited[1] / waited[0]
         self._waited = [0, 0, 0.0]
@@ -119,9 +120,9 @@ def seconds_without_core() -> float:
     return 0.0
 
 
-_meters: dict[int, Meter] = {}
+_meters: dict[tuple[int, bool], Meter] = {}
 
 
-def meter_of(device: int) -> Meter:
-    """Return the meter of a device (`st_dev`)."""
-    return _meters.setdefault(device, Meter())
+def meter_of(device: int, *, single: bool = False) -> Meter:
+    """Return the meter of a device (`st_dev`); `single`: for reads that are made one by one."""
+    return _meters.setdefault((device, single), Meter(HORIZON if single else SHORTEST))
