@@ -22,6 +22,7 @@ from ffrecord_fuse.mounting.mounttable import MountEntry, label
 from ffrecord_fuse.mounting.options import parse
 from tests.support import archives, trees
 from tests.support.erofs_image import IN_IMAGE, Checker, Node
+from tests.support.patience import PATIENCE
 
 # ---- images ------------------------------------------------------------------------------------
 
@@ -85,7 +86,7 @@ def test_fsck_finds_no_error(tmp_path: Path) -> None:
     image_of(tmp_path / "a.ffr", erofs.EXTENTS, tmp_path / "image")
     done = subprocess.run(
         ["fsck.erofs", f"--device={tmp_path / 'a.ffr'}", tmp_path / "image"],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
