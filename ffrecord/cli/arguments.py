@@ -336,7 +336,7 @@ COMMANDS = {
             "ffrecord pack photos photos.ffr --force    # replace the old archive",
             "ffrecord pack photos clean.ffr --exclude '*.tmp' --exclude 'logs/*'",
             "ffrecord pack photos shards --shard-size 10GB",
-            "ffrecord pack photos photos.ffr --align 512    # for fast mounts by the kernel",
+            "ffrecord pack photos aligned.ffr --align 512    # the kernel can serve it in place",
         ),
     ),
     "ls": Command(
@@ -367,7 +367,7 @@ COMMANDS = {
             "ffrecord convert photos.ffr photos.tar",
             "ffrecord convert train.ffr train.tfrecord",
             "ffrecord convert photos.ffr tars --to webdataset --shard-size 1GB",
-            "ffrecord convert --align 512 photos.ffr aligned.ffr",
+            "ffrecord convert --align 512 photos.ffr photos-aligned.ffr",
         ),
         more_paths="paths",
     ),

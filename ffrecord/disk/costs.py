@@ -6,18 +6,22 @@ waited for the disk. They leave out waits in which the program was slow, not the
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
 
 from ffrecord.disk.policy import READS_IN_A_PIECE, Costs
 
-# Seconds of reading after which an observation has lost two thirds of its weight. Long enough for
-# a mean, short enough to forget the burst that rate limits allow at first (0.1 s of requests).
-HORIZON = 0.05
+# Seconds of reading after which an observation has lost two thirds of its weight. Rate limits
+# answer in waves of up to 0.1 s, so a shorter mean would follow the waves.
+HORIZON = 0.15
 
-# A disk that looks slow counts as slow only after this many seconds of waiting.
-CERTAIN = 2 * HORIZON
+# A disk that looks slow counts as slow only after this many seconds of waiting, because rate limits
+# allow a burst of 0.1 s at first.
+CERTAIN = 0.1
+BURST = 4  # a new disk that becomes slower by this factor had a burst
 FIRST_READS = 256  # small reads after which a disk is no longer new
+MOST_CAUTION = 0.5  # seconds of waiting after which a disk is no longer new, certain or not
 
 # Seconds for a byte until large requests are measured. 300 MB/s is about twice the bandwidth of a
 # hard disk or a small cloud volume.
@@ -31,6 +35,7 @@ GUESSED_SHARE = 1 / 4
 
 FIRST_PIECE = 1 << 20  # the longest piece before the cost of bytes is measured
 FEWEST = 4  # pieces in a sample
+SHORTEST = 0.05  # seconds of a sample
 SAMPLES = 8  # latest samples that are kept
 
 
@@ -42,7 +47,8 @@ class Meter:
         self._seconds = 0.0
         self._request = 0.0
         self._seen = 0  # small reads
-        self._slow_for = 0.0  # seconds of waiting since the disk last looked fast
+        self._slow_for = 0.0  # seconds of waiting while the disk looked slow, less those when fast
+        self._cautious_for = 0.0  # seconds of waiting while the disk was new
         self._byte = GUESSED_BYTE
         self._samples: deque[float] = deque(maxlen=SAMPLES)  # costs of a byte
         self._waited = [0, 0, 0.0]  # pieces, bytes and seconds of the next sample
@@ -58,6 +64,8 @@ class Meter:
     @property
     def is_new(self) -> bool:
         """True while little is known about the disk, so that little should be in flight."""
+        if self._cautious_for > MOST_CAUTION:
+            return False
         return self._seen < FIRST_READS or 0 < self._slow_for < CERTAIN
 
     def skip_reads(self, reads: int) -> None:
@@ -68,8 +76,12 @@ class Meter:
         """Learn from small reads that the disk answered while the caller waited for `seconds`."""
         if not size or seconds <= 0:
             return
-        self._seen += reads
+        if self.is_new:
+            self._cautious_for += seconds
         kept = math.exp(-seconds / HORIZON)
+        if self._seen < FIRST_READS and seconds * self._requests > BURST * self._seconds * reads:
+            kept = 0.0  # the burst that rate limits allow at first is over
+        self._seen += reads
         self._requests = self._requests * kept + reads
         self._seconds = self._seconds * kept + seconds
         mean, length = self._seconds / self._requests, size / reads
@@ -78,13 +90,16 @@ class Meter:
         self._request = max(mean - self._byte * length, mean / 2)
         # For long reads, a disk is slow only if pieces of several of them would pay.
         slow = max(SLOW_REQUEST, READS_IN_A_PIECE * self._byte * length)
-        self._slow_for = 0.0 if self._request < slow else self._slow_for + seconds
+        if self._request < slow:
+            self._slow_for = max(0.0, self._slow_for - seconds)
+        else:
+            self._slow_for = min(self._slow_for + seconds, MOST_CAUTION)
 
     def observe_pieces(self, pieces: int, size: int, seconds: float) -> None:
         """Learn from pieces that the disk read while the caller waited for `seconds`."""
         waited = self._waited
         waited[0], waited[1], waited[2] = waited[0] + pieces, waited[1] + size, waited[2] + seconds
-        if waited[0] < FEWEST or waited[2] < HORIZON:
+        if waited[0] < FEWEST or waited[2] < SHORTEST:
             return
         each, length = waited[2] / waited[0], waited[1] / waited[0]
         self._waited = [0, 0, 0.0]
@@ -94,6 +109,14 @@ class Meter:
         # The lower quartile: a busy program makes a disk look slow, a burst makes it look fast.
         self._byte = sorted(self._samples)[len(self._samples) // 4]
         self._request = min(self._request, each)
+
+
+def seconds_without_core() -> float:
+    """Return the seconds that this thread was ready to run but had no core; 0 if unknown."""
+    path = "/proc/thread-self/schedstat"
+    with contextlib.suppress(OSError, ValueError, IndexError), open(path, "rb") as file:
+        return int(file.read().split()[1]) / 1e9
+    return 0.0
 
 
 _meters: dict[int, Meter] = {}

@@ -11,7 +11,6 @@ A `Fetch` belongs to one thread at a time. `Source`s are shared by all threads.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ import numpy as np
 from ffrecord.aliases import Bytes, Ints, Mask
 from ffrecord.disk import aio
 from ffrecord.disk.aio_queue import AioQueue, bytes_got
-from ffrecord.disk.costs import SLOW_REQUEST
+from ffrecord.disk.costs import SLOW_REQUEST, seconds_without_core
 from ffrecord.disk.extents import Plan
 from ffrecord.disk.source import Source, SourceSet
 
@@ -96,7 +95,7 @@ class Fetch:
                 self._queue.launch(self._window())
             self._looked = time.perf_counter()
             if self._measuring:
-                self._delayed = _delayed()
+                self._delayed = seconds_without_core()
 
     def waves(self) -> Iterator[list[int]]:
         """Yield the numbers of complete reads, in groups as they arrive."""
@@ -211,7 +210,7 @@ class Fetch:
         if not still_busy and seconds >= SLOW_REQUEST * landed:
             # The disk may have been done long before this thread looked again: because other
             # processes had the cores, or other threads the interpreter (5 ms at a time).
-            delayed, self._delayed = self._delayed, _delayed()
+            delayed, self._delayed = self._delayed, seconds_without_core()
             if seconds - (self._delayed - delayed) < LONG_WAIT:
                 self._pieces.meter.skip_reads(landed)
                 return
@@ -286,11 +285,3 @@ class Fetch:
         place, need = int(plan.place[read]), int(plan.need[read])
         target = self._memory[place + have : place + need]
         self._source_of(read).read_into(target, int(plan.offset[read]) + have)
-
-
-def _delayed() -> float:
-    """Return the seconds that this thread was ready to run but had no core; 0 if unknown."""
-    path = "/proc/thread-self/schedstat"
-    with contextlib.suppress(OSError, ValueError, IndexError), open(path, "rb") as file:
-        return int(file.read().split()[1]) / 1e9
-    return 0.0

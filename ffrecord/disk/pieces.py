@@ -60,10 +60,15 @@ class Pieces:
         self._decision = Decision(0, "nothing was read from the disk yet")
         self._rest_in = 0  # process whose thread reads the rest
 
-    def size_for(self, length: float) -> int:
-        """Return the size of the piece to read for a miss of `length` bytes; 0 for no piece."""
+    def size_for(self, length: float, least_request: float = 0.0) -> int:
+        """Return the size of the piece to read for a miss of `length` bytes; 0 for no piece.
+
+        If a request takes less than `least_request` seconds, no pieces are read.
+        """
         pattern = Pattern(length, self._used, self._expected, self._bytes)
-        self._decision = decide(self.meter.costs, self._size, self._allowed(), pattern)
+        self._decision = decide(
+            self.meter.costs, self._size, self._allowed(), pattern, least_request
+        )
         return self._decision.piece
 
     def _allowed(self) -> int:

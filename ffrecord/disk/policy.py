@@ -64,10 +64,17 @@ class Decision:
     """Read the rest of the files in the background."""
 
 
-def decide(costs: Costs | None, size: int, memory: int, pattern: Pattern) -> Decision:
-    """Decide for files of `size` bytes in all, if `memory` bytes of files may be in memory."""
+def decide(
+    costs: Costs | None, size: int, memory: int, pattern: Pattern, least_request: float = 0.0
+) -> Decision:
+    """Decide for files of `size` bytes in all, if `memory` bytes of files may be in memory.
+
+    If a request takes less than `least_request` seconds, no pieces are read.
+    """
     if costs is None:
         return Decision(0, "the disk has not been measured yet")
+    if costs.request < least_request:
+        return Decision(0, f"a request to this disk takes only {costs.request * 1e6:.0f} µs")
     piece = _power_of_two(costs.request / costs.byte)
     if piece < max(SMALLEST, READS_IN_A_PIECE * pattern.size):
         worth = human(round(costs.request / costs.byte))

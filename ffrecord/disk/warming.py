@@ -6,8 +6,8 @@ a step waits for that step. Checksums are not compared.
 
 A file system may ignore advice, so `warm` asks about each step, and reads an incomplete one. After
 the last step it asks again, because pages of complete steps go missing: on 6.18, 8 to 134 single
-pages of 195,000 in 10 of 132 runs, without reclaim. 60 runs of plain reads lost none. The cause is
-not known.
+pages of 195,000 in 10 of 132 runs, with free memory. The likely cause is DAMON, which pages out
+regions that look unused, and which runs on the machine of these measurements.
 """
 
 from __future__ import annotations

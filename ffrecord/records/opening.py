@@ -53,9 +53,9 @@ def check_mode(mode: str) -> None:
 
 def memory_limit(memory: int | str | None) -> int | None:
     """Return `memory` in bytes; None stands for a share of the available memory."""
-    if memory is None or memory == 0:
-        return memory if memory is None else 0
-    return parse_size(memory)
+    if memory is None:
+        return None
+    return 0 if memory in (0, "0") else parse_size(memory)
 
 
 def paths(fname: Path | Sequence[Path]) -> list[str]:

@@ -53,7 +53,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class SalvageReport:
-    """Result of a salvage. `kept` of `records` records are whole, and have `bytes` bytes in all."""
+    """Result of a salvage. `kept` of `records` records were copied: `bytes` bytes in all."""
 
     records: int
     kept: int
@@ -157,6 +157,7 @@ class _Findings:
             if 0 not in self.lost:
                 return
         self.begin[0] = claimed
+        self._check(0)
 
     def _check_all(self, records: Iterable[int]) -> None:
         for record in records:
@@ -247,11 +248,13 @@ class _Findings:
     def useless_padding(self) -> Ints:
         """Return the numbers of the padding records, if the file is a part of an aligned archive.
 
-        The last record need not be aligned: it may be what is left of the index.
+        The first record of such a file is not padding. The last one need not be aligned: it may be
+        what is left of the index.
         """
         padding = self.padding()
         aligned = padding | (self.begin == NOWHERE) | (self.begin % ALIGNMENT == 0)
-        return padding.nonzero()[0] if aligned[:-1].all() else np.empty(0, np.int64)
+        is_archive = aligned[:-1].all() and not padding[:1].any()
+        return padding.nonzero()[0] if is_archive else np.empty(0, np.int64)
 
     def has_index(self) -> bool:
         """Return True if the last record is the index of a packed folder, whole or damaged."""

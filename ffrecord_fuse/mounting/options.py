@@ -41,6 +41,7 @@ class Options:
     kernel: tuple[str, ...] = ()  # names of mount(2) flags, besides those that every mount has
     log: str | None = None
     backend: str = "native"
+    memory: int | None = None  # bytes of the archive that may be read into the page cache
     warm: bool = False  # read the archive into the page cache in the background
     subdir: str | None = None  # the folder of the archive that becomes the root
 
@@ -136,6 +137,16 @@ def _path(value: str) -> str:
     return value
 
 
+def _memory(value: str) -> int | None:
+    # Imports numpy, which a process that only unmounts does not need.
+    from ffrecord.records.opening import memory_limit
+
+    try:
+        return memory_limit(value)
+    except ValueError:
+        raise ValueError("a size such as 8GB, or 0") from None
+
+
 # name -> (placeholder for the value in messages, function from text to value)
 _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "uid": ("NUMBER", _number(0, MAX_ID, "a user's number, as `id -u` prints it")),
@@ -147,6 +158,7 @@ _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "idle": ("|".join(IDLE), _choice(IDLE)),
     "log": ("FILE", _path),
     "subdir": ("FOLDER", _path),
+    "memory": ("SIZE", _memory),
     "backend": ("|".join(BACKENDS), _choice(BACKENDS)),
 }
 _SWITCHES = ("allow_other", "allow_root", "warm")

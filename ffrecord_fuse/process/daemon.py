@@ -63,7 +63,7 @@ def serve(
     archive, mountpoint = absolute(archive), absolute(mountpoint)
     by_libfuse = options.backend == "fusepy"
     workers = 1 if by_libfuse else options.workers or default_workers()
-    opened = Archive.open(archive)
+    opened = Archive.open(archive, memory=options.memory)
     root = _root(opened, mountpoint, options.subdir)
     _require_descriptors(mountpoint, workers + SPARE_DESCRIPTORS)
     log = Log(None if options.log is None else absolute(options.log), foreground=foreground)

@@ -238,6 +238,7 @@ class Supervisor:
                 spin=0 if worker.number else spin,  # one worker that stays awake is enough
                 idling=Idling(served.idle),
                 counts=served.counters.row(worker.number), log=self._log,
+                tell_disk=served.counters.tell_disk,
             ).run()  # fmt: skip
             code = 0
         except Exception as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from ffrecord.disk import aio, slabs
 from ffrecord.disk.aio_queue import AioQueue, bytes_got
 from ffrecord.disk.source import SourceSet
 from ffrecord_fuse.serve.background import Background, problem_with
+from ffrecord_fuse.serve.piecereads import Facts, PieceReads
 
 SLOTS = 256
 """The most queued reads."""
@@ -36,8 +37,11 @@ THREADS = 8
 class ColdReads:
     """The disk reads of one worker. Each read has a token, which `landed` yields with the data."""
 
-    def __init__(self, sources: SourceSet) -> None:
+    def __init__(
+        self, sources: SourceSet, tell_disk: Callable[[Facts], None] = lambda facts: None
+    ) -> None:
         self._sources = sources
+        self.pieces = PieceReads(sources, tell_disk)
         self.eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         context = aio.contexts.borrow(SLOTS) if sources.direct else None
         slots = context.capacity if context is not None else 0
@@ -49,7 +53,7 @@ class ColdReads:
         memory = self._slabs.take(max(slots, 1) * SLOT_BYTES)
         self._memory = [memory[SLOT_BYTES * slot :][:SLOT_BYTES] for slot in range(slots)]
         self._memory_at = memory.ctypes.data
-        self._reads: dict[int, tuple[Any, int, int, int, Bytes]] = {}  # slot -> queued read
+        self._reads: dict[int, tuple[Any, int, int, int, Bytes, bool]] = {}  # slot -> queued read
         self._plain = Background(self.eventfd, THREADS)
         self._done: list[tuple[Any, memoryview | Exception, int]] = []  # token, result, slot
 
@@ -69,6 +73,13 @@ class ColdReads:
         The read uses the memory of its slot. A large read, or a read with `kept`, gets separate
         memory.
         """
+        piece = 0 if kept else self.pieces.piece_for(length)
+        if piece:
+            memory = self._slabs.take(length)
+            self._run(
+                (token, memory, NO_SLOT), partial(self.pieces.read, file, begin, memory, piece)
+            )
+            return
         if self._queue is None or not self._free:
             self._finish(token, file, begin, self._slabs.take(length), 0, NO_SLOT)
             return
@@ -85,7 +96,7 @@ class ColdReads:
             slot = self._free.pop()
             address = memory.ctypes.data
         fd = self._direct_fds[file]
-        self._reads[slot] = (token, file, begin, length, memory)
+        self._reads[slot] = (token, file, begin, length, memory, kept)
         self._queue.put(slot, fd, memory, address, low, high - low, self.eventfd)
 
     def submit(self) -> None:
@@ -132,7 +143,9 @@ class ColdReads:
         return self._queue is not None and self._queue.is_usable and self._sources.direct
 
     def _land(self, slot: int, result: int) -> None:
-        token, file, begin, length, memory = self._reads.pop(slot)
+        token, file, begin, length, memory, kept = self._reads.pop(slot)
+        if not kept:
+            self.pieces.landed(length)
         skip = begin & (self._sources.align - 1)
         wanted = memory[skip : skip + length]
         if result >= skip + length:
@@ -151,7 +164,10 @@ class ColdReads:
     ) -> None:
         """Read the missing bytes in a thread, or right here if no thread can be started."""
         read = partial(self._sources[file].read_into, memory[have:], begin + have)
+        self._run((token, memory, slot), read)
+
+    def _run(self, read: tuple[object, Bytes, int], work: Callable[[], None]) -> None:
         try:
-            self._plain.run((token, memory, slot), read)
+            self._plain.run(read, work)
         except RuntimeError:
-            self._note(token, memory, slot, problem_with(read))
+            self._note(*read, problem_with(work))

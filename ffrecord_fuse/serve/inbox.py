@@ -85,16 +85,18 @@ class Inbox:
         finally:
             self._learn(time.perf_counter() - began)
 
-    def wait_for_anything(self, disk: Disk) -> None:
-        """Wait until a request arrives or a read completes."""
+    def wait_for_anything(self, disk: Disk) -> float:
+        """Wait until a request arrives or a read completes; return the seconds."""
         began = time.perf_counter()
         if self._spin and self._worth > 0 and self._spin_until(began + self._spin, disk):
-            return
+            return time.perf_counter() - began
         self._idling.halt()
         for fd, _ in self._anything.poll():
             if fd == self._eventfd:
                 disk.clear_event()
-        self._learn(time.perf_counter() - began)
+        waited = time.perf_counter() - began
+        self._learn(waited)
+        return waited
 
     def close(self) -> None:
         self._anything.close()

@@ -26,6 +26,7 @@ from ffrecord_fuse.serve import report
 from ffrecord_fuse.serve.background import Background
 from ffrecord_fuse.serve.blocks import CheckedContent, DamageError
 from ffrecord_fuse.serve.coldreads import ColdReads
+from ffrecord_fuse.serve.piecereads import Facts
 from ffrecord_fuse.serve.readahead import ReadAhead, Window
 from ffrecord_fuse.serve.report import DamageLog
 from ffrecord_fuse.wire import abi, reply
@@ -55,6 +56,7 @@ class Reading:
         content: contents of files.
         counts: this worker's row of the counters.
         log: called with each line for the log.
+        tell_disk: called with what was found out about the disk, and decided.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Reading:
         content: CheckedContent,
         counts: memoryview,
         log: Callable[[str], None],
+        tell_disk: Callable[[Facts], None],
     ) -> None:
         self._kernel = kernel
         self._send = kernel.send
@@ -77,7 +80,8 @@ class Reading:
         sources = table_of(filesystem.archive.reader).require_open()
         self._fds: list[int] = sources.fds.tolist()
         self._cache = sources.cache
-        self.cold = ColdReads(sources)
+        self.cold = ColdReads(sources, tell_disk)
+        self._pieces = self.cold.pieces
         self._ahead = ReadAhead(self.cold, filesystem.archive.blocks.last_start)
         self._background = Background(self.cold.eventfd, 1)
         self._unlearned: dict[int, list[Request]] = {}  # inode -> reads that wait for checksums
@@ -92,6 +96,11 @@ class Reading:
         self.cold.submit()
         any_landed = self._answer_landed()
         return (bool(self._unlearned) and self._answer_learned()) or any_landed
+
+    def waited(self, seconds: float) -> None:
+        """Count a wait in which there was nothing to do but wait for requests and reads."""
+        if self.cold.busy:
+            self._pieces.waited(seconds)
 
     def close(self) -> None:
         self._background.close()
@@ -138,6 +147,8 @@ class Reading:
         if memory is None:
             return False
         self._counts[report.CACHED_READS] += 1
+        if self._pieces.is_slow:
+            self._pieces.hit()
         if self._is_right(unique, piece, memory):
             self._send(reply.framed(self._frame, unique, piece.skip, piece.asked))
         return True

@@ -19,6 +19,7 @@ import syslog
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from ffrecord.atomic import locks
 from ffrecord.terminal import printable
@@ -33,6 +34,9 @@ NAMES = (
     VERIFIED_BLOCKS, DAMAGED_READS, ERRORS, RESTARTS,
 ) = range(len(NAMES))  # fmt: skip
 """The positions of the counters in a worker's row, in the order of NAMES."""
+
+DISK_BYTES = 1024
+"""Shared memory for what is known about the disk, as JSON."""
 
 LOGGED_DAMAGES = 10_000
 """The most damaged files that one worker logs. An archive may be damaged everywhere."""
@@ -53,10 +57,12 @@ class Counters:
     """Counters in shared memory, with one row for each worker. Create them before the workers.
 
     Only the worker writes its row. The supervisor counts restarts there while the worker is dead.
+    All workers share the place for what is known about the disk, and the latest one counts.
     """
 
     def __init__(self, workers: int = 1) -> None:
         self._rows = workers
+        self._disk = mmap.mmap(-1, DISK_BYTES)
         self._all = memoryview(mmap.mmap(-1, 8 * workers * len(NAMES))).cast("q")
 
     def row(self, worker: int) -> memoryview:
@@ -70,9 +76,19 @@ class Counters:
             for column, name in enumerate(NAMES)
         }
 
+    def tell_disk(self, facts: dict[str, Any]) -> None:
+        """Keep what a worker has found out about the disk, and decided."""
+        text = json.dumps(facts).encode()
+        if len(text) <= DISK_BYTES:
+            self._disk[:] = text.ljust(DISK_BYTES)
+
     def json(self) -> bytes:
-        """Return the totals as JSON, for the attribute `user.ffrecord.stats`."""
-        return json.dumps(self.totals()).encode()
+        """Return the totals and the facts about the disk, for `user.ffrecord.stats`."""
+        found: dict[str, Any] = self.totals()
+        # While a worker writes, the text may be a mixture of two texts, and is left out.
+        with contextlib.suppress(ValueError):
+            found["disk"] = json.loads(self._disk[:].strip(b" \0"))
+        return json.dumps(found).encode()
 
 
 class DamageLog:

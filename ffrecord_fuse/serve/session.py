@@ -22,6 +22,7 @@ from ffrecord_fuse.filesystem import MISSING, Filesystem
 from ffrecord_fuse.serve import report
 from ffrecord_fuse.serve.blocks import CheckedContent
 from ffrecord_fuse.serve.inbox import DEFAULT_SPIN, Idling, Inbox
+from ffrecord_fuse.serve.piecereads import Facts
 from ffrecord_fuse.serve.reading import Reading
 from ffrecord_fuse.wire import abi, reply
 from ffrecord_fuse.wire.abi import Opcode
@@ -57,6 +58,7 @@ class Session:
         idling: keeps idle cores awake while requests keep coming; None lets them halt.
         counts: this worker's row of the counters.
         log: called with each line for the log.
+        tell_disk: called with what was found out about the disk, and decided.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Session:
         idling: Idling | None = None,
         counts: memoryview | None = None,
         log: Callable[[str], None] = print,
+        tell_disk: Callable[[Facts], None] = lambda facts: None,
     ) -> None:
         self._fd = fd
         self._filesystem = filesystem
@@ -76,7 +79,7 @@ class Session:
         self._log = log
         self._over = False
         self._request = memoryview(bytearray(MOST_BYTES))
-        self._reading = Reading(self, filesystem, content, self._counts, log)
+        self._reading = Reading(self, filesystem, content, self._counts, log, tell_disk)
         self._listings: OrderedDict[tuple[int, int, bool], Rendered] = OrderedDict()
         self._listed_bytes = 0
         self._inbox = Inbox(fd, self._reading.cold.eventfd, spin / 1e6, idling or Idling("halt"))
@@ -124,7 +127,7 @@ class Session:
             busy = True
         busy = self._reading.go_on() or busy
         if not busy and not self._over:
-            self._inbox.wait_for_anything(self._reading.cold)
+            self._reading.waited(self._inbox.wait_for_anything(self._reading.cold))
 
     # ---- requests ------------------------------------------------------------------------
 

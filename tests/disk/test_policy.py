@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffrecord.disk.costs import FIRST_READS, Meter
+from ffrecord.disk.costs import FIRST_READS, MOST_CAUTION, SLOW_REQUEST, Meter
 from ffrecord.disk.policy import (
     JUDGED_AFTER,
     LARGEST,
@@ -143,6 +143,17 @@ def test_a_slow_disk_is_found_out_whatever_its_kind(
 def test_a_fast_disk_is_left_alone() -> None:
     assert learned(Rotating(200_000, 2e9), 10 * KIB).piece == 0
     assert learned(RateLimited(70_000, 1e9), 110 * KIB).piece == 0
+
+
+def test_a_disk_between_fast_and_slow_is_not_new_for_ever() -> None:
+    meter = Meter()
+    seconds = 0.0
+    for turn in range(1000):
+        each = SLOW_REQUEST * (3 if turn % 2 else 1 / 3)
+        meter.observe_reads(64, 64 * KIB, 64 * each)
+        seconds += 64 * each
+    assert seconds > 2 * MOST_CAUTION
+    assert not meter.is_new
 
 
 def test_an_unmeasured_disk_has_no_costs() -> None:

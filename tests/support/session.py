@@ -72,7 +72,10 @@ def talk(
 
         def run(fd: int, log: Callable[[str], None]) -> None:
             with mock.patch("ffrecord_fuse.serve.session.Reading", reading):
-                session = Session(fd, filesystem, contents, spin=0, counts=counters.row(0), log=log)
+                session = Session(
+                    fd, filesystem, contents, spin=0, counts=counters.row(0), log=log,
+                    tell_disk=counters.tell_disk,
+                )  # fmt: skip
             with contextlib.closing(session):
                 session.run()
 

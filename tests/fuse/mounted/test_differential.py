@@ -34,7 +34,7 @@ Answer: TypeAlias = Mapping[bytes, Found]
 Ranges: TypeAlias = dict[bytes, list[tuple[int, int]]]
 """Offsets and lengths to read, for each file."""
 
-FORMS = {"file": (5, 250), "shards": (2, 100), "original": (2, 60), "aligned": (2, 100)}
+FORMS = {"file": (5, 250), "shards": (2, 100), "aligned": (2, 100), "original": (2, 60)}
 """The forms of archives, each with the number of trees in the short and the long run."""
 
 
@@ -154,8 +154,8 @@ def pack_original(top: Path, out: Path) -> tuple[Path, Answer]:
 PACKERS: dict[str, Callable[[Path, Path], tuple[Path, Answer]]] = {
     "file": pack_file,
     "shards": pack_shards,
-    "original": pack_original,
     "aligned": pack_aligned,
+    "original": pack_original,
 }
 
 
