@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -263,3 +264,15 @@ def test_other_erofs_mounts_are_not_ours(source: str) -> None:
     assert not entry(source).is_kernel
     assert entry(source).archive is None
     assert entry("ffrecord:/a", "ext4").archive is None
+
+
+# ---- the process that watches a mount ----------------------------------------------------------
+
+
+def test_the_watching_process_does_not_load_numpy() -> None:
+    """It stays as long as the mount. Threads of numpy would also receive signals meant for it."""
+    look = "import ffrecord_fuse.process.watch, sys; print('numpy' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
+    assert done.stdout == "False\n"
