@@ -65,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stay in the foreground and log to standard error")  # fmt: skip
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTIONS",
         help="allow_other, allow_root, uid=N, gid=N, umask=M, verify=first|always|off|before, "
-        "workers=N, spin=µs, idle=poll|halt, log=FILE, subdir=FOLDER, overlay=FOLDER, "
+        "workers=N, spin=µs, idle=poll|halt, log=FILE, memory=SIZE, subdir=FOLDER, "
+        "overlay=FOLDER, "
         "backend=native|fusepy|kernel|auto, warm, and options of mount(8) such as noexec",
     )  # fmt: skip
     parser.add_argument("--workers", metavar="N",

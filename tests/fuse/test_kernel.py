@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from ffrecord_fuse.mounting.mounttable import MountEntry, label
 from ffrecord_fuse.mounting.options import parse
 from tests.support import archives, trees
 from tests.support.erofs_image import IN_IMAGE, Checker, Node
+from tests.support.patience import PATIENCE
 
 # ---- images ------------------------------------------------------------------------------------
 
@@ -85,7 +87,7 @@ def test_fsck_finds_no_error(tmp_path: Path) -> None:
     image_of(tmp_path / "a.ffr", erofs.EXTENTS, tmp_path / "image")
     done = subprocess.run(
         ["fsck.erofs", f"--device={tmp_path / 'a.ffr'}", tmp_path / "image"],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
@@ -262,3 +264,15 @@ def test_other_erofs_mounts_are_not_ours(source: str) -> None:
     assert not entry(source).is_kernel
     assert entry(source).archive is None
     assert entry("ffrecord:/a", "ext4").archive is None
+
+
+# ---- the process that watches a mount ----------------------------------------------------------
+
+
+def test_the_watching_process_does_not_load_numpy() -> None:
+    """It stays as long as the mount. Threads of numpy would also receive signals meant for it."""
+    look = "import ffrecord_fuse.process.watch, sys; print('numpy' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
+    assert done.stdout == "False\n"

@@ -69,7 +69,7 @@ def test_auto_uses_fuse_and_logs_the_reason(options: str, whole: Packed, tmp_pat
 
 @pytest.mark.parametrize("options", ["verify=first", "verify=always", "warm"])
 def test_kernel_refuses_in_one_line(options: str, whole: Packed, mountpoint: Path) -> None:
-    where = [whole.archive, mountpoint, "--backend", "kernel", "-o", options]
+    where = whole.archive, mountpoint, "--backend", "kernel", "-o", options
     done = mounting.command("mount", *where)
     assert done.returncode == 18
     assert done.stderr.count("\n") == 1
@@ -81,7 +81,7 @@ def test_kernel_refuses_in_one_line(options: str, whole: Packed, mountpoint: Pat
 
 
 def test_an_archive_that_was_verified_before_says_so(whole: Packed, mountpoint: Path) -> None:
-    where = [whole.archive, mountpoint, "--backend", "kernel", "-o", "verify=before"]
+    where = whole.archive, mountpoint, "--backend", "kernel", "-o", "verify=before"
     done = mounting.command("mount", *where, "--log", mountpoint.with_name("log"))
     assert (done.returncode, done.stderr) == (0, "")
     assert source_of(mountpoint) == f"ffrecord+verified:{whole.archive}"
@@ -114,7 +114,7 @@ def test_a_damaged_archive_is_not_mounted_if_it_is_verified_before(
     archive = tmp_path / "damaged.ffr"
     archive.write_bytes(whole.archive.read_bytes())
     archives.damage(archive, "sizes/batches", 100_000)
-    where = [archive, mountpoint, "--backend", backend, "-o", "verify=before"]
+    where = archive, mountpoint, "--backend", backend, "-o", "verify=before"
     done = mounting.command("mount", *where)
     assert done.returncode == 7
     assert done.stderr.count("\n") == 1

@@ -50,7 +50,7 @@ def test_numbers_inside_are_unique_and_the_same_in_listings(
 def test_the_command_has_an_option_of_its_own(
     whole: Packed, mountpoint: Path, backend: str
 ) -> None:
-    where = [whole.archive, mountpoint, "--subdir", "sizes", "--backend", backend]
+    where = whole.archive, mountpoint, "--subdir", "sizes", "--backend", backend
     assert mounting.command("mount", *where).returncode == 0
     assert sorted(os.listdir(mountpoint)) == sorted(trees.SIZES)
 
