@@ -17,6 +17,7 @@ import pytest
 from ffrecord.archive.index.build import Tree, build
 from ffrecord.format import index as index_layout
 from ffrecord.format.checksum import crc32
+from ffrecord_fuse.kernel import tuning
 from ffrecord_fuse.mounting.mounttable import find
 from tests.fuse.mounted import mounting
 from tests.fuse.mounted.conftest import Packed
@@ -75,6 +76,16 @@ def test_kernel_refuses_in_one_line(options: str, whole: Packed, mountpoint: Pat
     assert done.stderr.count("\n") == 1
     assert "the kernel cannot serve this archive: only a FUSE back end" in done.stderr
     assert not mounting.is_mounted(mountpoint)
+
+
+def test_the_mount_is_tuned(whole: Packed, tmp_path: Path) -> None:
+    before = set(os.listdir(tuning.FOLDER))
+    with mounting.mounted(whole.archive, tmp_path / "mnt", backend="kernel"):
+        new = set(os.listdir(tuning.FOLDER)) - before
+        if len(new) != 1:
+            pytest.skip("another process mounts at the same time")
+        for path, value in tuning.SETTINGS.items():
+            assert Path(path.format(*new)).read_text().strip() == value
 
 
 # ---- verification ------------------------------------------------------------------------------
