@@ -46,15 +46,21 @@ Write: TypeAlias = "Callable[[Bytes | bytes, int], None]"
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The files of an archive: their descriptors, their sizes, and where files lie in them."""
+    """The files of an archive: their descriptors and their sizes."""
 
     fds: tuple[int, ...]
     sizes: tuple[int, ...]
 
     @classmethod
     def of(cls, archive: Archive) -> Devices:
-        fds = tuple(source.fd for source in table_of(archive.reader).require_open().each)
-        return cls(fds, tuple(os.fstat(fd).st_size for fd in fds))
+        sources = table_of(archive.reader).require_open().each
+        sizes = []
+        for number, source in enumerate(sources):
+            size, end = source.size(), int(archive.reader.get_offsets(number)[-1])
+            if size < end:  # otherwise extents would lead to bytes that are not the file's
+                source.read_bytes(end - 1, 1)  # raises TruncatedError
+            sizes.append(max(size, end))
+        return cls(tuple(source.fd for source in sources), tuple(sizes))
 
 
 class Image:

@@ -59,7 +59,7 @@ def _named(image: int, label: str) -> Iterator[None]:
         with tempfile.TemporaryDirectory(prefix="ffrecord-") as folder:
             path = f"{folder}/{label}"
             os.makedirs(os.path.dirname(path), 0o700)
-            os.symlink(f"/proc/{os.getpid()}/fd/{image}", path)
+            os.symlink(f"/proc/self/fd/{image}", path)
             os.chdir(folder)
             try:
                 yield

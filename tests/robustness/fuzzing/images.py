@@ -53,6 +53,9 @@ class Device:
     length: int
     fd: int
 
+    def size(self) -> int:
+        return self.length
+
     def read_bytes(self, offset: int, length: int) -> bytes:
         assert offset + length <= self.length
         return byte_at(self.number, offset, length)
@@ -84,7 +87,8 @@ def image_of(index: Index, table: Table, layout: erofs.Layout, own: Ownership) -
         )
         opened = SimpleNamespace(each=devices)
         kept = SimpleNamespace(places=table.places, require_open=lambda: opened)
-        archive = SimpleNamespace(index=index, reader=SimpleNamespace(_table=kept))
+        reader = SimpleNamespace(_table=kept, get_offsets=lambda number: [table.sizes[number]])
+        archive = SimpleNamespace(index=index, reader=reader)
         image = Image(cast(Archive, archive), layout, own)
         image.write(out)
         return os.pread(out, os.fstat(out).st_size, 0), image
