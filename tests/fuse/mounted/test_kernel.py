@@ -218,6 +218,37 @@ def test_an_empty_archive_is_an_empty_folder(tmp_path: Path) -> None:
         assert os.listdir(path) == []
 
 
+def test_a_small_archive_cannot_fill_the_disk_with_its_image(
+    tmp_path: Path, mountpoint: Path
+) -> None:
+    """Thousands of symlinks share the bytes of one long target, which an image cannot."""
+    tree = Tree()
+    tree.add_inode(stat.S_IFDIR | 0o755, 0, 0, 0)
+    for number in range(3000):
+        inode = tree.add_inode(stat.S_IFLNK | 0o777, 0, 0, 0)
+        tree.add_entry(0, b"%04d" % number, inode)
+        tree.targets[inode] = b"x" * 4095
+    image = bytearray(build(tree))
+    tables = index_layout.parse("", bytes(image))
+    inodes = tables.inodes.copy()
+    inodes["data"][1:] = inodes["data"][1]
+    at = index_layout.section_offset(tables, "inodes")
+    image[at : at + inodes.nbytes] = inodes.tobytes()
+    counts = list(struct.unpack_from("<10Q", image))
+    counts[8] = 4096  # bytes of the texts: one target, and a multiple of 8
+    texts = index_layout.section_offset(tables, "texts")
+    names = index_layout.section_offset(tables, "names")
+    small = struct.pack("<10Q", *counts) + image[80 : texts + 4096] + image[names:]
+    index = small + index_layout.trailer(small, crc32(small))
+    handmade.write_records(tmp_path / "a.ffr", [index])
+    assert (tmp_path / "a.ffr").stat().st_size < 300_000
+    done = mounting.command("mount", tmp_path / "a.ffr", mountpoint, "--backend", "kernel")
+    assert done.returncode == 18
+    assert "its image would have" in done.stderr
+    with mounting.mounted(tmp_path / "a.ffr", mountpoint, backend="auto") as path:
+        assert os.readlink(path / "2999") == "x" * 4095
+
+
 # ---- leftovers ---------------------------------------------------------------------------------
 
 

@@ -134,10 +134,10 @@ class Garden:
 
     def _xattrs(self) -> dict[bytes, bytes]:
         pick = self.random
-        count = pick.choice([0, 1, 2, 5]) if pick.random() < 0.97 else pick.randint(250, 300)
-        small = VALUES if count < 10 else VALUES[:5]
+        count = pick.choice([0, 1, 2, 5]) if pick.random() < 0.97 else pick.randint(250, 330)
+        sizes = VALUES if count < 10 else pick.choice([VALUES[:5], VALUES[5:6]])
         return {
-            b"user.%d" % n + b"x" * pick.choice([0, 1, 9, 240]): pick.randbytes(pick.choice(small))
+            b"user.%d" % n + b"x" * pick.choice([0, 1, 9, 240]): pick.randbytes(pick.choice(sizes))
             for n in range(count)
         }
 
@@ -264,7 +264,7 @@ def checked(data: bytes) -> str:
                 waiting.append((inner, item))
     assert found.keys() == due.keys()
     numbers: dict[int, int] = {}
-    left_out = set(image.left_out)
+    left_out = set(image.left_out())
     for path, item in due.items():
         compare(found[path], item, garden, own, raw, left_out)
         assert numbers.setdefault(item.inode, found[path].number) == found[path].number
