@@ -192,7 +192,7 @@ class KeptTable(Table):
             return self.batch(np.array([record])).begin_read(everything=False).result()[0]
         else:
             content = np.empty(end - begin, np.uint8)
-            sources[file].read_into(content, begin)
+            sources.read_one(file, content, begin)
         if self.check:
             computed, stored = crc32(content), int(self.checksums[record])
             if computed != stored:
@@ -208,7 +208,7 @@ class KeptTable(Table):
         self, records: Ints, file: Ints | None, number: Ints
     ) -> tuple[Ints, Ints, record_layout.Checksums]:
         at = records if file is None else records + file
-        return self.offsets[at], self.offsets[at + 1], self.checksums[records]
+        return self.offsets.take(at), self.offsets.take(at + 1), self.checksums.take(records)
 
     def locate(self, record: int) -> tuple[int, int]:
         if len(self.first) == 2 and 0 <= record < self.n:  # a shortcut: the mount calls this often

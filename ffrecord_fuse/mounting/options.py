@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ffrecord.text import parse_size
 from ffrecord_fuse.errors import OptionError
 
 VERIFY = ("first", "always", "off", "before")
@@ -137,12 +138,9 @@ def _path(value: str) -> str:
     return value
 
 
-def _memory(value: str) -> int | None:
-    # Imports numpy, which a process that only unmounts does not need.
-    from ffrecord.records.opening import memory_limit
-
+def _memory(value: str) -> int:
     try:
-        return memory_limit(value)
+        return 0 if value == "0" else parse_size(value)
     except ValueError:
         raise ValueError("a size such as 8GB, or 0") from None
 
