@@ -46,15 +46,21 @@ Write: TypeAlias = "Callable[[Bytes | bytes, int], None]"
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The files of an archive: their descriptors, their sizes, and where files lie in them."""
+    """The files of an archive: their descriptors and their sizes."""
 
     fds: tuple[int, ...]
     sizes: tuple[int, ...]
 
     @classmethod
     def of(cls, archive: Archive) -> Devices:
-        fds = tuple(source.fd for source in table_of(archive.reader).require_open().each)
-        return cls(fds, tuple(os.fstat(fd).st_size for fd in fds))
+        sources = table_of(archive.reader).require_open().each
+        sizes = []
+        for number, source in enumerate(sources):
+            size, end = source.size(), int(archive.reader.get_offsets(number)[-1])
+            if size < end:  # otherwise extents would lead to bytes that are not the file's
+                source.read_bytes(end - 1, 1)  # raises TruncatedError
+            sizes.append(max(size, end))
+        return cls(tuple(source.fd for source in sources), tuple(sizes))
 
 
 class Image:
@@ -67,7 +73,6 @@ class Image:
     """
 
     def __init__(self, archive: Archive, layout: Layout, ownership: Ownership) -> None:
-        self._archive = archive
         self._index = archive.index
         self._table = table_of(archive.reader)
         self._layout = layout
@@ -77,13 +82,17 @@ class Image:
         self._tree = Subtree.of(archive.index, ownership.root)
         self._folders = Folders(archive.index, self._tree, layout.block)
         self._xattrs = Xattrs(archive.index)
-        self.left_out = self._xattrs.left_out
-        """Names of extended attributes that are too large for an image."""
+        self._head = erofs.head_size(len(self.devices.sizes))
         self._plan()
 
     # ---- plan --------------------------------------------------------------------------------
 
     def _plan(self) -> None:
+        """Choose where the data of every inode is, and give everything its place.
+
+        The columns have a row for each inode of the archive. Places of inodes count from the end
+        of the head.
+        """
         tree = self._tree
         inodes = self._index.tables.inodes
         self._format = np.empty(len(self._index), np.uint8)
@@ -99,15 +108,26 @@ class Image:
             taken[0] -= self._size[tree.inodes[0]]
             self._format[tree.inodes[0]] = DataLayout.PLAIN
         self._place = np.zeros(len(self._index), np.int64)
-        self._plain = tree.inodes[~is_inline]
-        slots = -(-taken[~is_inline] // erofs.SLOT) * erofs.SLOT
+        self._plan_plain(tree.inodes[~is_inline], taken[~is_inline])
+        end = self._plan_inline(tree.inodes[is_inline], taken[is_inline])
+        self._plan_data(self._head + end)
+
+    def _plan_plain(self, inodes: Ints, taken: Ints) -> None:
+        """Give inodes without data behind them their places."""
+        slots = _aligned(taken, erofs.SLOT)
         until = FIRST_INODE + np.cumsum(slots)
-        self._place[self._plain] = until - slots
+        self._plain = inodes
+        self._place[inodes] = until - slots
         self._plain_end = int(until[-1])
+
+    def _plan_inline(self, inline: Ints, taken: Ints) -> int:
+        """Give inodes with data behind them their places; return the end of all inodes.
+
+        Each gets a slot. The size of a slot is a power of two, so that none crosses the end of a
+        block.
+        """
         end = self._whole(self._plain_end)
         self._inline = []
-        inline, taken = tree.inodes[is_inline], taken[is_inline]
-        # A slot is a power of two, so no slot and no data in it crosses the end of a block.
         slot = 2 * INODE.itemsize
         while len(inline):
             fits = taken <= slot
@@ -116,8 +136,7 @@ class Image:
             self._inline.append((slot, end, some))
             end = self._whole(end + slot * len(some))
             slot *= 2
-        self._head = erofs.head_size(len(self.devices.sizes))
-        self._plan_data(self._head + end)
+        return end
 
     def _plan_data(self, end: int) -> None:
         """Give folders, long symlinks, extended attributes and ends of shards their blocks."""
@@ -187,7 +206,7 @@ class Image:
 
     def write(self, fd: int) -> None:
         """Write the image to an empty file."""
-        os.ftruncate(fd, self._aligned_end())
+        os.ftruncate(fd, self.size)
 
         def write(what: Bytes | bytes, at: int) -> None:
             left = memoryview(what.data if isinstance(what, np.ndarray) else what)
@@ -215,15 +234,20 @@ class Image:
             write(out, self._blocks_at + self._layout.block * low)
         for inode in self._long_symlinks.tolist():
             write(self._index.target(inode), int(self._data[inode]) * self._layout.block)
-        for piece, at in self._xattrs.shared(PIECE):
+        for piece, at in self._xattrs.shared(PIECE_BYTES):
             write(piece, self._xattrs_at + at)
         if self._layout is erofs.EXTENTS:
             self._write_tails(write)
 
-    def _aligned_end(self) -> int:
-        """Return the size of the image: whole pages, which the kernel reads."""
+    @property
+    def size(self) -> int:
+        """The size of the image: whole pages, which the kernel reads."""
         size = self.blocks * self._layout.block
         return -(-size // erofs.HEAD) * erofs.HEAD
+
+    def left_out(self) -> list[bytes]:
+        """Return the names of extended attributes that are too large for an image."""
+        return [self._xattrs.name(row) for row in self._xattrs.left_out.tolist()]
 
     def _write_plain(self, write: Write) -> None:
         """Write the inodes without data behind them."""

@@ -15,15 +15,18 @@ from ffrecord.archive.archive import Archive
 from ffrecord.archive.audit import audit_texts
 from ffrecord.archive.names import to_text
 from ffrecord.disk import libc
+from ffrecord.format.erofs import LONG_EXTENT
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Ownership
 from ffrecord_fuse.kernel import probe, session
-from ffrecord_fuse.kernel.image import Image
+from ffrecord_fuse.kernel.image import EXTENT, Image
 from ffrecord_fuse.kernel.probe import Refused
 from ffrecord_fuse.mounting import mount as mounting
 from ffrecord_fuse.mounting.mounttable import connection_of, label, resolve
 from ffrecord_fuse.mounting.options import Options
 
+MOST_TIMES = 16  # an image may be this many times as large as the index; two is usual
+ALWAYS = 1 << 20  # bytes that an image may have in addition
 _SHOWN = 3  # names of extended attributes in a warning
 
 
@@ -60,6 +63,7 @@ def mount(archive: Archive, source: str, mountpoint: str, options: Options, root
     keeper = None if options.allow_other else os.getuid()
     ownership = Ownership(options.uid, options.gid, options.umask, root, keeper)
     image = Image(archive, layout, ownership)
+    _refuse_large(archive, image)
     verified = _verified(image.devices.fds, options)
     with contextlib.ExitStack() as undo:
         fd = probe.image_file(layout, archive.path)
@@ -77,7 +81,7 @@ def mount(archive: Archive, source: str, mountpoint: str, options: Options, root
         except OSError as error:
             raise mounting.refused(mountpoint, error) from None
     number = connection_of(mountpoint)
-    return Mounted(number, layout.name, verified, _left_out(image.left_out))
+    return Mounted(number, layout.name, verified, _left_out(image.left_out()))
 
 
 def refuse_options(mountpoint: str, options: Options) -> None:
@@ -90,6 +94,19 @@ def refuse_options(mountpoint: str, options: Options) -> None:
         raise Refused(errno.EINVAL, why)
     if mounting.inherited_descriptor(mountpoint) is not None:
         raise Refused(errno.EINVAL, "only a FUSE back end can take over a descriptor")
+
+
+def _refuse_large(archive: Archive, image: Image) -> None:
+    """Raise `Refused` if an image is far larger than the archive justifies.
+
+    In an archive, many symlinks and attributes can share their bytes. In an image they do not, so a
+    small hostile archive could fill a disk.
+    """
+    most = MOST_TIMES * archive.reader.record_size(archive.reader.n - 1) + ALWAYS
+    most += sum(image.devices.sizes) // EXTENT * LONG_EXTENT.itemsize
+    if image.size > most:
+        why = f"its image would have {image.size:,} bytes, far more than its index"
+        raise Refused(errno.EFBIG, why)
 
 
 def _verified(fds: tuple[int, ...], options: Options) -> str | None:

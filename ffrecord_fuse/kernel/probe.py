@@ -37,6 +37,10 @@ USE_AFTER_FREE = (((6, 12, 0), (6, 12, 72)), ((6, 13, 0), (6, 18, 11)), ((6, 19,
 LARGEST_CHUNKS = ALIGNMENT << 32  # bytes of a device: block numbers have 32 bits
 LARGEST_EXTENTS = erofs.EXTENTS.block << 32  # bytes of all devices
 
+_NO_RIGHT = (
+    "this root has no right to mount EROFS: it is the root of a user namespace, or of a container "
+    "without --cap-add SYS_ADMIN"
+)
 WITHIN, BEYOND = b"within", b"beyond"
 CONTENT = 600  # bytes of the file that must be readable
 _DEVICE = 2 * 4096 + 100  # bytes of the device: its last block is not complete
@@ -139,8 +143,7 @@ def _features() -> set[str]:
         return set(os.listdir(FEATURES))
     except OSError as error:
         if error.errno == errno.EPERM:
-            why = "root has no right to mount here; containers need --cap-add SYS_ADMIN"
-            raise Refused(errno.EPERM, why) from None
+            raise Refused(errno.EPERM, _NO_RIGHT) from None
         why = "this kernel has no EROFS; it needs CONFIG_EROFS_FS"
         raise Refused(errno.ENODEV, why) from None
 
@@ -196,6 +199,8 @@ def _works(layout: Layout, folder: str) -> bool:
         except OSError as error:
             if error.errno == errno.ENOTBLK:
                 return False
+            if error.errno == errno.EPERM:
+                raise Refused(errno.EPERM, _NO_RIGHT) from None
             why = f"the kernel refuses a test image: {error.strerror}"
             raise Refused(error.errno or errno.EIO, why) from None
         undo.callback(os.close, mount)

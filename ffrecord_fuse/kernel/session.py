@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from ffrecord.disk import libc
 from ffrecord.format import erofs
+from ffrecord_fuse.kernel.tuning import tuned
 
 # <linux/mount.h>
 ATTRIBUTES = {
@@ -39,7 +40,7 @@ def opened(image: int, devices: Sequence[int], label: str, attributes: Sequence[
         # Without this, the pages of the archive would be cached a second time.
         libc.fsconfig(fd, "directio")
         libc.fsconfig(fd, "source", label)
-        with _named(image, label):
+        with _named(image, label), tuned():
             libc.fscreate(fd)
         return libc.fsmount(fd, sum(ATTRIBUTES[each] for each in attributes))
     finally:
@@ -58,7 +59,7 @@ def _named(image: int, label: str) -> Iterator[None]:
         with tempfile.TemporaryDirectory(prefix="ffrecord-") as folder:
             path = f"{folder}/{label}"
             os.makedirs(os.path.dirname(path), 0o700)
-            os.symlink(f"/proc/{os.getpid()}/fd/{image}", path)
+            os.symlink(f"/proc/self/fd/{image}", path)
             os.chdir(folder)
             try:
                 yield

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ffrecord.aliases import Bytes, Ints
+from ffrecord.aliases import Bytes, Ints, Mask
 from ffrecord.archive.index import Index
 from ffrecord.format import erofs
 from ffrecord_fuse.kernel import ranges
@@ -20,45 +20,43 @@ _PREFIX = len(b"user.")  # in front of every name; the image has a number instea
 
 
 class Xattrs:
-    """The extended attributes of an index, in the form of an image."""
+    """The extended attributes of an index, in the form of an image.
+
+    Many inodes may share a row of attributes, and many rows may share an extended attribute. So
+    sizes are computed as columns, and bytes are made only when they are written.
+    """
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        tables = index.tables
-        rows = tables.xattrs
+        attributes, rows = index.tables.attributes, index.tables.xattrs
         is_kept = rows["value"] <= erofs.LARGEST_XATTR
-        self.left_out = [self._name(row) for row in (~is_kept).nonzero()[0].tolist()]
         self._kept = is_kept.nonzero()[0]
         length = rows["name"][self._kept].astype(np.int64) - _PREFIX + rows["value"][self._kept]
         self._entry_sizes = -(-(erofs.XATTR.itemsize + length) // 4) * 4
-        until = np.cumsum(self._entry_sizes)
-        self._at = until - self._entry_sizes
-        self.size = int(until[-1]) if len(until) else 0
+        self._at = np.concatenate([[0], np.cumsum(self._entry_sizes)])
+        self.size = int(self._at[-1])
+        """Bytes of all extended attributes, each stored once."""
         before = np.concatenate([[0], np.cumsum(is_kept)])
-        first = tables.attributes["xattr"].astype(np.int64)
-        self._first = before[first]  # per row of attributes, among those that are kept
-        count = before[first + tables.attributes["xattrs"]] - self._first
-        self._shared = np.minimum(count, erofs.MOST_SHARED)
-        self._inline = {
-            row: self._inline_of(int(self._first[row]), int(count[row]))
-            for row in (count > erofs.MOST_SHARED).nonzero()[0].tolist()
-        }
+        first = attributes["xattr"].astype(np.int64)
+        # From here on, numbers count only those that are kept.
+        self._first = before[first]
+        end = before[first + attributes["xattrs"]]
+        self._shared = np.minimum(end - self._first, erofs.MOST_SHARED)
+        self._inline = self._first + self._shared
+        room = self._at[self._inline] + erofs.MOST_INLINE - 4 * erofs.MOST_SHARED
+        self._end = np.minimum(end, np.searchsorted(self._at, room, side="right") - 1)
         listed = erofs.XATTR_HEADER.itemsize + 4 * self._shared
-        for row, inline in self._inline.items():
-            listed[row] += len(inline)
-        self._sizes = np.where(count > 0, listed, 0)
+        listed += self._at[self._end] - self._at[self._inline]
+        self._sizes = np.where(end > self._first, listed, 0)
+        is_left_out = ~is_kept
+        is_left_out[self._kept[_covered(self._end, end, len(self._kept))]] = True
+        self.left_out: Ints = is_left_out.nonzero()[0]
+        """The rows of extended attributes that an inode has in the archive and not in the image."""
 
-    def _name(self, row: int) -> bytes:
+    def name(self, row: int) -> bytes:
+        """Return the name of an extended attribute."""
         text, length, _ = self._index.tables.xattrs[row].tolist()
         return self._index.tables.texts[text : text + length].tobytes()
-
-    def _inline_of(self, first: int, count: int) -> bytes:
-        """Return the attributes of a set that the list of shared ones has no room for."""
-        rows = np.arange(first + erofs.MOST_SHARED, first + count)
-        room = erofs.MOST_INLINE - 4 * erofs.MOST_SHARED
-        fits = np.cumsum(self._entry_sizes[rows]) <= room
-        self.left_out += [self._name(row) for row in self._kept[rows[~fits]].tolist()]
-        return self._entries(rows[fits]).tobytes()
 
     def _rows(self, inodes: Ints) -> Ints:
         return self._index.tables.inodes["attributes"][inodes].astype(np.int64)
@@ -85,15 +83,19 @@ class Xattrs:
         listed = at + erofs.XATTR_HEADER.itemsize
         numbers = self._at[ranges.numbers(self._first[row], shared)] // 4
         words[ranges.numbers(listed // 4, shared)] = numbers
-        if self._inline:
-            for end, each in zip((listed + 4 * shared).tolist(), row.tolist(), strict=True):
-                inline = self._inline.get(each, b"")
-                out[end : end + len(inline)] = np.frombuffer(inline, np.uint8)
+        for each in (self._inline[row] < self._end[row]).nonzero()[0].tolist():
+            inline = self._entries(np.arange(self._inline[row[each]], self._end[row[each]]))
+            begin = int(listed[each] + 4 * shared[each])
+            out[begin : begin + len(inline)] = inline
 
     def shared(self, step: int) -> Iterator[tuple[Bytes, int]]:
-        """Yield the bytes that inodes share in pieces, each with its offset."""
-        for low, high in ranges.up_to(step, len(self._kept)):
+        """Yield the bytes that inodes share in pieces of about `step` bytes, with their offsets."""
+        low = 0
+        while low < len(self._kept):
+            high = int(np.searchsorted(self._at, self._at[low] + step, side="right")) - 1
+            high = max(high, low + 1)
             yield self._entries(np.arange(low, high)), int(self._at[low])
+            low = high
 
     def _entries(self, which: Ints) -> Bytes:
         """Return some of the attributes that are kept, one after the other."""
@@ -109,3 +111,10 @@ class Xattrs:
         length = rows["name"].astype(np.int64) - _PREFIX + rows["value"]
         ranges.copy(out, at + erofs.XATTR.itemsize, tables.texts, begin, length)
         return out
+
+
+def _covered(first: Ints, end: Ints, count: int) -> Mask:
+    """Return which of `count` numbers are in at least one of several ranges."""
+    changes = np.bincount(first, minlength=count + 1) - np.bincount(end, minlength=count + 1)
+    covered: Mask = np.cumsum(changes)[:count] > 0
+    return covered

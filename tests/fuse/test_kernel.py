@@ -13,6 +13,7 @@ import pytest
 
 from ffrecord.archive.archive import Archive
 from ffrecord.disk import libc
+from ffrecord.errors import TruncatedError
 from ffrecord.format import erofs
 from ffrecord_fuse.filesystem import Ownership
 from ffrecord_fuse.kernel import probe
@@ -70,6 +71,14 @@ def test_an_image_has_every_name_attribute_and_byte_of_the_tree(form: str, tmp_p
             assert node.links == file.links
         elif file.kind == "symlink":
             assert node.target == file.target
+
+
+def test_an_archive_that_shrinks_meanwhile_gets_no_image(tmp_path: Path) -> None:
+    archives.pack(trees.plain_tree(tmp_path / "tree", {"a": b"x" * 9000}), tmp_path / "a.ffr")
+    with Archive.open(tmp_path / "a.ffr") as opened:
+        os.truncate(tmp_path / "a.ffr", 5000)
+        with pytest.raises(TruncatedError, match="truncated while it was open"):
+            Image(opened, erofs.EXTENTS, Ownership())
 
 
 @pytest.mark.skipif(shutil.which("fsck.erofs") is None, reason="erofs-utils is not installed")
@@ -181,7 +190,7 @@ def test_only_root_can_use_the_kernel(
 
 @pytest.mark.parametrize(
     ("code", "says"),
-    [(errno.ENODEV, "this kernel has no EROFS"), (errno.EPERM, "need --cap-add SYS_ADMIN")],
+    [(errno.ENODEV, "this kernel has no EROFS"), (errno.EPERM, "this root has no right")],
 )
 def test_a_kernel_that_cannot_mount_erofs_is_refused(
     code: int, says: str, archive: Path, able: Path, monkeypatch: pytest.MonkeyPatch

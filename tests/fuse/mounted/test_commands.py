@@ -387,11 +387,13 @@ def test_an_error_of_ffrecord_fuse_is_one_line_with_its_name(
 
 @pytest.mark.skipif(shutil.which("mount.fuse3") is None, reason="fuse3 is not installed")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may call mount(8)")
-@pytest.mark.parametrize("access", ["ro", "defaults", "rw"])
+@pytest.mark.parametrize("access", ["ro", "defaults", "rw", "ro,backend=kernel"])
 def test_mount8_mounts_an_archive(
     archive: Path, mountpoint: Path, tmp_path: Path, access: str
 ) -> None:
     """mount(8) gets the path of ffrecord-fuse, because it searches only the system's folders."""
+    if "kernel" in access:
+        mounting.require("kernel")
     program = tmp_path / "bin/ffrecord-fuse"
     program.parent.mkdir()
     program.write_text(

@@ -17,6 +17,7 @@ import pytest
 from ffrecord.archive.index.build import Tree, build
 from ffrecord.format import index as index_layout
 from ffrecord.format.checksum import crc32
+from ffrecord_fuse.kernel import tuning
 from ffrecord_fuse.mounting.mounttable import find
 from tests.fuse.mounted import mounting
 from tests.fuse.mounted.conftest import Packed
@@ -75,6 +76,16 @@ def test_kernel_refuses_in_one_line(options: str, whole: Packed, mountpoint: Pat
     assert done.stderr.count("\n") == 1
     assert "the kernel cannot serve this archive: only a FUSE back end" in done.stderr
     assert not mounting.is_mounted(mountpoint)
+
+
+def test_the_mount_is_tuned(whole: Packed, tmp_path: Path) -> None:
+    before = set(os.listdir(tuning.FOLDER))
+    with mounting.mounted(whole.archive, tmp_path / "mnt", backend="kernel"):
+        new = set(os.listdir(tuning.FOLDER)) - before
+        if len(new) != 1:
+            pytest.skip("another process mounts at the same time")
+        for path, value in tuning.SETTINGS.items():
+            assert Path(path.format(*new)).read_text().strip() == value
 
 
 # ---- verification ------------------------------------------------------------------------------
@@ -205,6 +216,37 @@ def test_an_empty_archive_is_an_empty_folder(tmp_path: Path) -> None:
     archives.pack(tmp_path / "tree", tmp_path / "a.ffr")
     with mounting.mounted(tmp_path / "a.ffr", tmp_path / "mnt", backend="kernel") as path:
         assert os.listdir(path) == []
+
+
+def test_a_small_archive_cannot_fill_the_disk_with_its_image(
+    tmp_path: Path, mountpoint: Path
+) -> None:
+    """Thousands of symlinks share the bytes of one long target, which an image cannot."""
+    tree = Tree()
+    tree.add_inode(stat.S_IFDIR | 0o755, 0, 0, 0)
+    for number in range(3000):
+        inode = tree.add_inode(stat.S_IFLNK | 0o777, 0, 0, 0)
+        tree.add_entry(0, b"%04d" % number, inode)
+        tree.targets[inode] = b"x" * 4095
+    image = bytearray(build(tree))
+    tables = index_layout.parse("", bytes(image))
+    inodes = tables.inodes.copy()
+    inodes["data"][1:] = inodes["data"][1]
+    at = index_layout.section_offset(tables, "inodes")
+    image[at : at + inodes.nbytes] = inodes.tobytes()
+    counts = list(struct.unpack_from("<10Q", image))
+    counts[8] = 4096  # bytes of the texts: one target, and a multiple of 8
+    texts = index_layout.section_offset(tables, "texts")
+    names = index_layout.section_offset(tables, "names")
+    small = struct.pack("<10Q", *counts) + image[80 : texts + 4096] + image[names:]
+    index = small + index_layout.trailer(small, crc32(small))
+    handmade.write_records(tmp_path / "a.ffr", [index])
+    assert (tmp_path / "a.ffr").stat().st_size < 300_000
+    done = mounting.command("mount", tmp_path / "a.ffr", mountpoint, "--backend", "kernel")
+    assert done.returncode == 18
+    assert "its image would have" in done.stderr
+    with mounting.mounted(tmp_path / "a.ffr", mountpoint, backend="auto") as path:
+        assert os.readlink(path / "2999") == "x" * 4095
 
 
 # ---- leftovers ---------------------------------------------------------------------------------
