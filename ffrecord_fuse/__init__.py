@@ -1,6 +1,6 @@
-"""Mount packed folders as read-only directories: `with mount("packed.ffr") as path: …`.
+"""Mount packed folders as directories: `with mount("packed.ffr") as path: …`.
 
-A separate daemon process serves the mount. Failures raise `MountError`.
+A separate daemon process serves the mount, or the kernel itself. Failures raise `MountError`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def mount(
     options: str = "",
     workers: int | None = None,
     backend: str = "native",
+    subdir: str | None = None,
     log: str | os.PathLike[str] | None = None,
+    overlay: str | os.PathLike[str] | None = None,
 ) -> Iterator[str]:
     """Mount an archive while the `with` block runs, and yield the mountpoint's path.
 
@@ -45,8 +47,10 @@ def mount(
         mountpoint: an empty folder. By default, a temporary folder is created.
         options: the text after `-o` on the command line, such as `"verify=always"`.
         workers: the number of processes that serve the mount.
-        backend: `"native"` or `"fusepy"`.
+        backend: `"native"`, `"fusepy"`, `"kernel"` or `"auto"`.
+        subdir: the folder of the archive to mount. The default is the whole archive.
         log: the log file. The default is syslog.
+        overlay: a folder that keeps changes. Files in the mount can then be changed.
 
     Raises:
         MountError: if mounting or unmounting fails.
@@ -54,8 +58,12 @@ def mount(
     words = [options, f"backend={backend}"]
     if workers is not None:
         words.append(f"workers={workers}")
+    if subdir is not None:
+        words.append(f"subdir={escape(subdir)}")
     if log is not None:
         words.append(f"log={escape(os.path.abspath(log))}")
+    if overlay is not None:
+        words.append(f"overlay={escape(os.path.abspath(overlay))}")
     named = mountpoint or archive  # in errors: a temporary folder would tell the user nothing
     folder = ""
     if mountpoint is None:

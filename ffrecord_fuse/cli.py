@@ -19,6 +19,7 @@ from ffrecord.errors import FFRecordError
 from ffrecord.terminal import Parser, note
 from ffrecord.text import Advised, for_shell
 from ffrecord.version import __version__
+from ffrecord_fuse.mounting.mounttable import find, places_of
 from ffrecord_fuse.mounting.options import BACKENDS, escape, parse
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ def _run(given: argparse.Namespace, caller: Caller | None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
-        prog=PROGRAM, description="Mount a packed folder as a read-only directory.",
-        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=PROGRAM, epilog=EXAMPLES,
+        description="Mount a packed folder as a directory, read-only or with an overlay.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     add_arguments(parser)
@@ -62,15 +64,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--foreground", action="store_true",
         help="stay in the foreground and log to standard error")  # fmt: skip
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTIONS",
-        help="allow_other, allow_root, uid=N, gid=N, umask=M, verify=first|always|off, workers=N, "
-        "spin=µs, idle=poll|halt, log=FILE, backend=native|fusepy, warm, "
-        "and options of mount(8) such as noexec",
+        help="allow_other, allow_root, uid=N, gid=N, umask=M, verify=first|always|off|before, "
+        "workers=N, spin=µs, idle=poll|halt, log=FILE, memory=SIZE, subdir=FOLDER, "
+        "overlay=FOLDER, "
+        "backend=native|fusepy|kernel|auto, warm, and options of mount(8) such as noexec",
     )  # fmt: skip
     parser.add_argument("--workers", metavar="N",
         help="number of processes that serve the mount (default: half of the cores, at most 4)",
     )  # fmt: skip
     parser.add_argument("--backend", choices=BACKENDS,
-        help="native (the default), or fusepy, which uses libfuse and is slower")  # fmt: skip
+        help="native (the default); kernel, which is faster, needs root and verifies nothing; "
+        "auto, which is kernel if possible and otherwise native; or fusepy, which uses libfuse",
+    )  # fmt: skip
+    parser.add_argument("--subdir", metavar="FOLDER",
+        help="mount only this folder of the archive")  # fmt: skip
+    parser.add_argument("--overlay", metavar="FOLDER",
+        help="let programs change files in the mount; this folder keeps the changes")  # fmt: skip
     parser.add_argument("--log", metavar="FILE", help="log file (default: syslog)")
 
 
@@ -83,11 +92,13 @@ def run(
     Notes begin with the name of the `program`. `by_mount8` permits the words that mount(8) adds.
     """
     words = list(given.options)
-    for name in ("workers", "backend", "log"):
+    for name in ("workers", "backend", "subdir", "overlay", "log"):
         value = getattr(given, name)
         if value is not None:
             words.append(f"{name}={escape(str(value))}")
     options = parse(words, by_mount8=by_mount8)
+    if by_mount8 and _is_mounted_already(given.archive, given.mountpoint):
+        return 0
     # Imported late: help and completion do not need these modules.
     from ffrecord_fuse.process.daemon import serve
 
@@ -99,6 +110,17 @@ def run(
     except FileNotFoundError:
         _refuse_swapped(given.archive, given.mountpoint, program)
         raise
+
+
+def _is_mounted_already(archive: str, mountpoint: str) -> bool:
+    """Return True if the kernel serves this archive there already, or if it has an overlay there.
+
+    `mount -a` mounts again, because the mount table has another source than fstab.
+    """
+    entry = find(mountpoint)
+    if entry is None or not (entry.is_kernel or entry.changes is not None):
+        return False
+    return entry.mountpoint in places_of(os.path.abspath(archive))
 
 
 def _refuse_swapped(archive: str, mountpoint: str, program: str) -> None:

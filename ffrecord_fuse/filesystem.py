@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ffrecord.aliases import Ints
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.index import ROOT, Status
+from ffrecord.archive.index import ROOT, Index, Status
 from ffrecord.archive.index.lookup import FOLDER_SIZE, MISSING
 from ffrecord.archive.names import to_text
 from ffrecord.format.index import LONGEST_NAME
@@ -68,6 +68,7 @@ class Ownership:
     uid: int | None = None
     gid: int | None = None
     umask: int | None = None
+    root: int = ROOT  # the inode of the folder that is shown as the root
     keeper: int | None = None
     """The only user, besides root, who can enter the root folder. This implements allow_root. The
     kernel admits either one user or all, and the daemon cannot refuse a user, because the kernel
@@ -80,9 +81,28 @@ class Ownership:
             mode = stat.S_IFMT(mode) | (0o777 & ~self.umask)
         uid = uid if self.uid is None else self.uid
         gid = gid if self.gid is None else self.gid
-        if inode == ROOT and self.keeper is not None:
+        if inode == self.root and self.keeper is not None:
             mode, uid = stat.S_IFDIR | 0o500, self.keeper
         return Status(inode, mode, links, uid, gid, size, mtime_ns)
+
+    def columns(self, index: Index, inodes: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
+        """Return the columns of modes, links, owners, groups, sizes and mtimes.
+
+        The root folder is shown as it is packed, even if there is a keeper.
+        """
+        rows = index.tables.inodes[inodes]
+        attributes = index.tables.attributes[rows["attributes"]]
+        mode, links = attributes["mode"].astype(np.int64), attributes["links"].astype(np.int64)
+        uid, gid = attributes["uid"].astype(np.int64), attributes["gid"].astype(np.int64)
+        kind = mode & 0o170000
+        if self.uid is not None:
+            uid[:] = self.uid
+        if self.gid is not None:
+            gid[:] = self.gid
+        if self.umask is not None:
+            mode = np.where(kind == stat.S_IFLNK, mode, kind | (0o777 & ~self.umask))
+        size = np.where(kind == stat.S_IFDIR, FOLDER_SIZE, rows["length"].astype(np.int64))
+        return mode, links, uid, gid, size, rows["mtime"].astype(np.int64)
 
 
 class Filesystem:
@@ -99,6 +119,7 @@ class Filesystem:
         self._index = archive.index
         self._count = len(archive.index)
         self._own = None if ownership == Ownership() else ownership
+        self._root = ROOT if ownership is None else ownership.root
         self._stats = stats
         self._log_place = log_place
 
@@ -121,6 +142,11 @@ class Filesystem:
         if len(name) > LONGEST_NAME:
             raise OSError(errno.ENAMETOOLONG, "the name is too long")
         return self._index.parent(folder) if name == b".." else MISSING
+
+    def file(self, number: int) -> int:
+        """Return the archive's inode for a number of this file system. Here they are the same."""
+        self._require(number)
+        return number
 
     def mode(self, inode: int) -> int:
         self._require(inode)
@@ -161,24 +187,8 @@ class Filesystem:
             lengths = np.concatenate([[len(name) for name, _ in dots], lengths])
             inodes = np.concatenate([[inode for _, inode in dots], inodes])
         is_dot = np.arange(len(inodes)) < len(dots)
-        return Listing(first, names, lengths, inodes, is_dot, *self._columns(inodes))
-
-    def _columns(self, inodes: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
-        """Return the columns of modes, links, owners, groups, sizes and mtimes."""
-        tables, own = self._index.tables, self._own or Ownership()
-        rows = tables.inodes[inodes]
-        attributes = tables.attributes[rows["attributes"]]
-        mode, links = attributes["mode"].astype(np.int64), attributes["links"].astype(np.int64)
-        uid, gid = attributes["uid"].astype(np.int64), attributes["gid"].astype(np.int64)
-        kind = mode & 0o170000
-        if own.uid is not None:
-            uid[:] = own.uid
-        if own.gid is not None:
-            gid[:] = own.gid
-        if own.umask is not None:
-            mode = np.where(kind == stat.S_IFLNK, mode, kind | (0o777 & ~own.umask))
-        size = np.where(kind == stat.S_IFDIR, FOLDER_SIZE, rows["length"].astype(np.int64))
-        return mode, links, uid, gid, size, rows["mtime"].astype(np.int64)
+        columns = (self._own or Ownership()).columns(self._index, inodes)
+        return Listing(first, names, lengths, inodes, is_dot, *columns)
 
     def space(self) -> Space:
         """Return the answer to statfs(2): the archive's size and inodes, and no free space."""
@@ -206,11 +216,11 @@ class Filesystem:
         return list(self._index.xattrs(inode))
 
     def _made_up(self, inode: int, name: bytes) -> bytes | None:
-        if inode == ROOT and name == STATS:
+        if inode == self._root and name == STATS:
             return self._stats()
-        if inode == ROOT and name == LOG and self._log_place is not None:
+        if inode == self._root and name == LOG and self._log_place is not None:
             return os.fsencode(self._log_place)
-        if inode == ROOT and name == ARCHIVE:
+        if inode == self._root and name == ARCHIVE:
             path = os.path.abspath(self.archive.path)
             # For an archive in shards, show the folder that was mounted, not the index file.
             is_folder = len(self.archive.reader.fnames) > 1
@@ -233,4 +243,105 @@ class Filesystem:
             raise OSError(errno.ESTALE, "no such inode")
 
 
-__all__ = ["MISSING", "Filesystem", "Listing", "Ownership", "Space"]
+class Subfolder(Filesystem):
+    """The tree of one folder of an archive. That folder has the number 0, and the root has its."""
+
+    def __init__(self, whole: Filesystem, folder: int) -> None:
+        super().__init__(whole.archive)
+        self._whole = whole
+        self._folder = folder
+
+    def _number(self, inode: int) -> int:
+        """Return the number outside of a number inside, and the other way round."""
+        return self._folder if inode == ROOT else ROOT if inode == self._folder else inode
+
+    def file(self, number: int) -> int:
+        return self._whole.file(self._number(number))
+
+    def lookup(self, folder: int, name: bytes) -> int:
+        if folder == ROOT and name == b"..":
+            return ROOT
+        return self._number(self._whole.lookup(self._number(folder), name))
+
+    def mode(self, inode: int) -> int:
+        return self._whole.mode(self._number(inode))
+
+    def attributes(self, inode: int) -> Status:
+        return self._whole.attributes(self._number(inode))._replace(inode=inode)
+
+    def readlink(self, inode: int) -> bytes:
+        return self._whole.readlink(self._number(inode))
+
+    def listing(self, folder: int, first: int, count: int) -> Listing | None:
+        found = self._whole.listing(self._number(folder), first, count)
+        if found is None:
+            return None
+        is_top = found.inodes == self._folder
+        if folder == ROOT:
+            is_top |= found.dots
+        return found._replace(inodes=np.where(is_top, ROOT, found.inodes))
+
+    def xattr(self, inode: int, name: bytes) -> bytes:
+        return self._whole.xattr(self._number(inode), name)
+
+    def xattr_names(self, inode: int) -> list[bytes]:
+        return self._whole.xattr_names(self._number(inode))
+
+
+class Separated(Filesystem):
+    """The tree of an archive without hard links: every name is a file of its own.
+
+    The first name of a file has the number of its inode. Each further name has the number of its
+    entry, added to the number of inodes.
+    """
+
+    def __init__(self, whole: Filesystem) -> None:
+        super().__init__(whole.archive)
+        self._whole = whole
+
+    def file(self, number: int) -> int:
+        entries = self._index.tables.entries
+        if not 0 <= number < self._count + len(entries):
+            raise OSError(errno.ESTALE, "no such inode")
+        return number if number < self._count else int(entries["inode"][number - self._count])
+
+    def lookup(self, folder: int, name: bytes) -> int:
+        found = self._whole.lookup(self.file(folder), name)
+        if found == MISSING or stat.S_ISDIR(self._whole.mode(found)):
+            return found
+        if name == b".":
+            return folder
+        entry = self._index.entry(folder, name)
+        is_first = entry == self._index.tables.inodes["entry"][found]
+        return found if is_first else self._count + entry
+
+    def mode(self, inode: int) -> int:
+        return self._whole.mode(self.file(inode))
+
+    def attributes(self, inode: int) -> Status:
+        found = self._whole.attributes(self.file(inode))
+        return found._replace(inode=inode, links=found.links if found.is_folder else 1)
+
+    def readlink(self, inode: int) -> bytes:
+        return self._whole.readlink(self.file(inode))
+
+    def listing(self, folder: int, first: int, count: int) -> Listing | None:
+        found = self._whole.listing(self.file(folder), first, count)
+        if found is None:
+            return None
+        # The entries follow "." and "..", so a position is two more than an entry's place.
+        entries = self._index.entries(folder).start - 2 + first + np.arange(len(found.inodes))
+        is_folder = (found.modes & 0o170000) == stat.S_IFDIR
+        firsts = self._index.tables.inodes["entry"][found.inodes]
+        is_kept = is_folder | found.dots | (firsts == entries)
+        numbers = np.where(is_kept, found.inodes, self._count + entries)
+        return found._replace(inodes=numbers, links=np.where(is_folder, found.links, 1))
+
+    def xattr(self, inode: int, name: bytes) -> bytes:
+        return self._whole.xattr(self.file(inode), name)
+
+    def xattr_names(self, inode: int) -> list[bytes]:
+        return self._whole.xattr_names(self.file(inode))
+
+
+__all__ = ["MISSING", "Filesystem", "Listing", "Ownership", "Separated", "Space", "Subfolder"]

@@ -37,11 +37,16 @@ def audit(archive: Archive) -> None:
     for the original FFRecord, if the archive has one, describes the same files.
     """
     _audit_blocks(archive)
-    _audit_symlinks(archive.index)
-    _audit_xattrs(archive)
+    audit_texts(archive)
     _audit_hashes(archive)
     if 0 < archive.legacy_size < archive.reader.record_size(archive.reader.n - 1):
         _audit_legacy(archive)
+
+
+def audit_texts(archive: Archive) -> None:
+    """Raise `IndexStructureError` for a wrong symlink target, or a wrong extended attribute."""
+    _audit_symlinks(archive.index)
+    _audit_xattrs(archive)
 
 
 def shown_path(index: Index, folder: int, name: bytes) -> bytes:
@@ -68,8 +73,13 @@ def _audit_blocks(archive: Archive) -> None:
 
 
 def _audit_symlinks(index: Index) -> None:
-    for inode in (kinds_of(index) == stat.S_IFLNK).nonzero()[0].tolist():
-        index.target(inode)  # raises if the target contains a NUL
+    inodes = (kinds_of(index) == stat.S_IFLNK).nonzero()[0]
+    begin = index.tables.inodes["data"][inodes]
+    end = begin + index.tables.inodes["length"][inodes]
+    nuls = (index.tables.texts == 0).nonzero()[0]
+    has_nul = nuls.searchsorted(begin) < nuls.searchsorted(end)
+    for inode in inodes[has_nul][:1].tolist():
+        index.target(inode)  # raises
 
 
 def _audit_xattrs(archive: Archive) -> None:

@@ -12,15 +12,21 @@ import sys
 from ffrecord.cli.quoting import print_names, quoted
 from ffrecord.terminal import complain
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.mounting.mount import TYPE, unmount
-from ffrecord_fuse.mounting.mounttable import mount_points
+from ffrecord_fuse.mounting.mount import unmount
+from ffrecord_fuse.mounting.mounttable import MountEntry, archives
+
+HOW = {
+    None: "the kernel serves it, not verified",
+    "verified": "the kernel serves it, verified before mounting",
+    "verity": "the kernel serves it, verified by fs-verity",
+}
 
 
 def run(options: argparse.Namespace) -> int:
     if options.list and options.mountpoint is None:
         raw = not sys.stdout.isatty()
-        places = mount_points(TYPE)
-        print_names([each if raw else quoted(each) for each in places], raw=raw)
+        places = [_line(each, raw) for each in archives()]
+        print_names(places, raw=raw)
         return 0
     if options.list or options.mountpoint is None:
         options.parser.error("name one MOUNTPOINT, or use --list alone")
@@ -34,3 +40,15 @@ def run(options: argparse.Namespace) -> int:
         what = "but still in use; the mount ends when its last open file is closed"
         complain(f"{where}, {what}", warning=True)
     return 0
+
+
+def _line(entry: MountEntry, raw: bool) -> str:
+    """Return the mountpoint and, for people, where its changes are or how the kernel serves it."""
+    if raw:
+        return entry.mountpoint
+    more = ""
+    if entry.changes is not None:
+        more = f"  (changes in {quoted(entry.changes)})"
+    elif entry.is_kernel:
+        more = f"  ({HOW[entry.verified]})"
+    return quoted(entry.mountpoint) + more

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -27,14 +25,12 @@ from ffrecord.archive.names import json_facts, to_text
 from ffrecord.cli import datasets
 from ffrecord.cli.common import READ_RECORDS, shows_progress
 from ffrecord.errors import FFRecordError, SampleChecksumError
-from ffrecord.progress import bar
-from ffrecord.records.reader import STEP_BYTES, STEP_RECORDS, FileReader
+from ffrecord.records.damage import find_damage
+from ffrecord.records.reader import FileReader
 from ffrecord.remote.urls import is_url
 from ffrecord.remote.urls import shown as displayed
 from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable
 from ffrecord.text import counted, for_shell
-
-Damage: TypeAlias = "tuple[int, FFRecordError]"
 
 UNUSED = " (padding, or left over: no file uses this record)"
 SHOWN_PATHS = 3  # paths printed for one damaged record, which thousands of files can share
@@ -138,7 +134,7 @@ def _check(path: str, verdict: _Verdict, shown: bool, say: Callable[[str], None]
         if names.problem is not None:
             say(f"BAD: {for_shell(names.problem)}")
             verdict.add(names.problem)
-        for record, error in _damage(reader, shown):
+        for record, error in find_damage(reader, shown):
             paths, error = names.of(record), names.narrowed(record, error)
             say(f"BAD: {error}{paths}")
             verdict.add(error, record, paths)
@@ -213,30 +209,3 @@ class _Names:
 
 def _say(line: str) -> None:
     print(printable(line), flush=True)
-
-
-def _damage(reader: FileReader, shown: bool) -> Iterator[Damage]:
-    """Yield the damaged records, in order.
-
-    Threads use all cores, because checksums release the GIL.
-    """
-    cores = len(os.sched_getaffinity(0))
-    waiting: deque[tuple[int, Future[list[Damage]]]] = deque()
-    with (
-        ThreadPoolExecutor(cores) as pool,
-        bar(shown=shown, total=reader.n, unit=" records", unit_scale=True, leave=False) as drawn,
-    ):
-        for records in reader.tasks(STEP_RECORDS, STEP_BYTES):
-            damaged = pool.submit(reader.find_damaged, records.start, records.stop)
-            waiting.append((len(records), damaged))
-            while len(waiting) > 2 * cores:
-                yield from _next(waiting, drawn)
-        while waiting:
-            yield from _next(waiting, drawn)
-
-
-def _next(waiting: deque[tuple[int, Future[list[Damage]]]], drawn: Any) -> list[Damage]:
-    count, future = waiting.popleft()
-    damage = future.result()
-    drawn.update(count)
-    return damage

@@ -239,6 +239,11 @@ class KeptTable(Table):
         sizes: Ints = self.offsets[at + 1] - self.offsets[at]
         return sizes
 
+    def places(self, records: Ints) -> tuple[Ints, Ints]:
+        """Return the number of each record's file, and the offset of the record in it."""
+        file = self.first.searchsorted(records, side="right") - 1
+        return file, self.offsets[records + file]
+
     def offsets_of(self, file: int) -> Ints:
         """Return the offset of each record in a file, and the end of the last one."""
         return self.offsets[self.first[file] + file : self.first[file + 1] + file + 1]

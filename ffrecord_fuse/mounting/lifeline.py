@@ -70,7 +70,7 @@ class Caller:
 
     def __init__(self, descriptors: Sequence[int], folder: str | None = None) -> None:
         self.descriptors = tuple(descriptors)
-        self._folder = folder
+        self.folder_path = folder
         self._released = threading.Event()
         self._poll = select.poll()
         for fd in self.descriptors:
@@ -87,8 +87,8 @@ class Caller:
     @contextlib.contextmanager
     def folder(self) -> Iterator[None]:
         """Create the folder; remove it again if mounting fails."""
-        if self._folder is not None:
-            os.mkdir(self._folder, 0o700)
+        if self.folder_path is not None:
+            os.mkdir(self.folder_path, 0o700)
         try:
             yield
         except BaseException:
@@ -114,6 +114,6 @@ class Caller:
         self._released.wait(RELEASE_SECONDS)
 
     def _remove_folder(self) -> None:
-        if self._folder is not None:
+        if self.folder_path is not None:
             with contextlib.suppress(OSError):
-                os.rmdir(self._folder)
+                os.rmdir(self.folder_path)

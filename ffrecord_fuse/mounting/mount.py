@@ -32,17 +32,25 @@ import subprocess
 
 from ffrecord.disk import libc
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.mounting.mounttable import NOT_MOUNTED, MountEntry, find, places_of, resolve
+from ffrecord_fuse.mounting.mounttable import (
+    FUSE_TYPE,
+    NOT_MOUNTED,
+    OVERLAY_TYPES,
+    MountEntry,
+    entries,
+    find,
+    places_of,
+    resolve,
+    shown,
+)
 from ffrecord_fuse.mounting.options import Options, escape
-
-TYPE = "fuse.ffrecord"
 
 _DEVICE = "/dev/fuse"
 _DEVICE_NUMBER = os.makedev(10, 229)
-_MAX_SOURCE = 4095  # bytes; mount(2) refuses longer names
 
 # <sys/mount.h>
-_ALWAYS = ("ro", "nosuid", "nodev")
+_FOR_OVERLAYS = ("nosuid", "nodev")
+_ALWAYS = ("ro", *_FOR_OVERLAYS)
 _FLAGS = {
     "ro": 1, "nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048,
 }  # fmt: skip
@@ -50,7 +58,10 @@ _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 
 
-def mount(source: str, mountpoint: str, options: Options, *, root_mode: int = 0o40755) -> int:
+def mount(
+    source: str, mountpoint: str, options: Options, *, root_mode: int = 0o40755,
+    type_: str = FUSE_TYPE,
+) -> int:  # fmt: skip
     """Mount, and return the descriptor to serve from: non-blocking, closed on exec.
 
     `source` is only a label, which `df`, `findmnt` and error messages show. The kernel has no
@@ -63,24 +74,27 @@ def mount(source: str, mountpoint: str, options: Options, *, root_mode: int = 0o
     check(mountpoint)
     folder = resolve(mountpoint)
     if os.geteuid() == 0:
-        return _mount_directly(source, mountpoint, folder, options, root_mode)
-    return _mount_by_helper(source, mountpoint, folder, options)
+        return _mount_directly(source, mountpoint, folder, options, root_mode, type_)
+    return _mount_by_helper(source, mountpoint, folder, options, type_)
 
 
 def check(mountpoint: str) -> None:
     """Raise MountError if mounting there is certain to fail."""
-    _check_folder(mountpoint, resolve(mountpoint))
+    check_folder(mountpoint)
     if not os.path.exists(_DEVICE):
         raise MountError(mountpoint, errno.ENODEV, _NO_DEVICE)
 
 
-def words(source: str, options: Options) -> list[str]:
+def words(source: str, options: Options, type_: str = FUSE_TYPE) -> list[str]:
     """Return the words of an `-o` string for fusermount3 and libfuse."""
     # fusermount3 cuts the name out of the -o string. The name comes last, so that it cannot damage
     # other words. fusermount3 also looks for its `x-…` words after every comma, escaped or not:
     # hence the second escape.
-    name = escape(_shown(source)).replace(",x", ",\\x")
-    return [*_names(options), *_access(options), "subtype=ffrecord", f"fsname={name}"]
+    name = escape(shown(source)).replace(",x", ",\\x")
+    subtype = type_.removeprefix("fuse.")
+    return [
+        *flag_names(options, type_), *_access(options), f"subtype={subtype}", f"fsname={name}"
+    ]  # fmt: skip
 
 
 def unmount(mountpoint: str, *, lazy: bool = False) -> None:
@@ -89,11 +103,13 @@ def unmount(mountpoint: str, *, lazy: bool = False) -> None:
     entry = find(mountpoint)
     if entry is None:
         raise _vacant(mountpoint, folder)
-    if not entry.is_fuse:
+    if not entry.is_ours:
         why = f"the file system mounted here ({entry.type}) is not an archive; use umount(8)"
         raise MountError(mountpoint, errno.EINVAL, why)
     if os.geteuid() == 0:
         _unmount_directly(mountpoint, folder, lazy)
+    elif not entry.is_fuse:
+        raise MountError(mountpoint, errno.EPERM, _ONLY_ROOT)
     else:
         _unmount_by_helper(mountpoint, folder, lazy)
 
@@ -123,8 +139,9 @@ _BUSY = (
 )
 
 
-def _check_folder(mountpoint: str, folder: str) -> None:
+def check_folder(mountpoint: str) -> None:
     """Check that the folder is empty and not a mountpoint: a mount would hide its files."""
+    folder = resolve(mountpoint)
     entry = find(folder)
     if entry is not None:
         raise MountError(mountpoint, errno.EBUSY, _occupied(mountpoint, entry))
@@ -141,13 +158,14 @@ def _check_folder(mountpoint: str, folder: str) -> None:
 
 def _occupied(mountpoint: str, entry: MountEntry) -> str:
     command = f"ffrecord umount {shlex.quote(mountpoint)}"
-    if entry.type == TYPE and os.geteuid() in (0, entry.user):
-        return f"{entry.source} is already mounted here; run `{command}` first"
-    if entry.type == TYPE:
+    archive = entry.archive
+    if archive is not None and os.geteuid() in (0, entry.user):
+        return f"{archive} is already mounted here; run `{command}` first"
+    if archive is not None:
         who = _user_name(entry.user)
         they = who if entry.user == 0 else f"{who} or root"
         return (
-            f"{entry.source} is already mounted here by {who}; choose another folder, "
+            f"{archive} is already mounted here by {who}; choose another folder, "
             f"or ask {they} to run `{command}`"
         )
     return f"a file system ({entry.type}) is already mounted here; choose another folder"
@@ -161,9 +179,13 @@ def _vacant(mountpoint: str, folder: str) -> MountError:
         return MountError(mountpoint, errno.ENOENT, _NO_SUCH_FOLDER)
     except OSError:  # no permission to look, or inside a dead mount
         pass
-    places = places_of(_shown(os.path.abspath(mountpoint)), TYPE)
+    places = places_of(os.path.abspath(mountpoint))
     if places:
         why = f"this is the archive, not its mountpoint; unmount {' and '.join(places)} instead"
+        return MountError(mountpoint, errno.EINVAL, why)
+    places = [each.mountpoint for each in entries() if each.changes == folder]
+    if places:
+        why = f"this folder has the changes of a mount; unmount {places[0]} instead"
         return MountError(mountpoint, errno.EINVAL, why)
     return MountError(mountpoint, errno.EINVAL, NOT_MOUNTED)
 
@@ -175,6 +197,7 @@ def _user_name(uid: int) -> str:
         return f"user {uid}"
 
 
+_ONLY_ROOT = "the kernel serves this mount, and only root can unmount it; run the command as root"
 _NO_SUCH_FOLDER = (
     "the folder does not exist; `ffrecord umount --list` shows where archives are mounted"
 )
@@ -185,18 +208,15 @@ _NO_FOLDER = {
 }
 
 
-def _shown(source: str) -> str:
-    """Return a name that all readers of /proc/mounts can parse.
-
-    Some readers treat \\r as the end of a line, or fail on bytes that are not UTF-8.
-    """
-    printable = "".join(each if each.isprintable() else "?" for each in source)
-    return printable.encode()[:_MAX_SOURCE].decode(errors="ignore") or "ffrecord"
-
-
-def _names(options: Options) -> list[str]:
+def flag_names(options: Options, type_: str = FUSE_TYPE) -> list[str]:
     """Return the names of the mount's flags, without duplicates."""
-    return list(dict.fromkeys((*_ALWAYS, *options.kernel)))
+    always = _FOR_OVERLAYS if type_ in OVERLAY_TYPES else _ALWAYS
+    return list(dict.fromkeys((*always, *options.kernel)))
+
+
+def flags(options: Options, type_: str) -> int:
+    """Return the flags of mount(2)."""
+    return sum(_FLAGS[name] for name in flag_names(options, type_))
 
 
 def _access(options: Options) -> list[str]:
@@ -208,7 +228,7 @@ def _access(options: Options) -> list[str]:
 
 
 def _mount_directly(
-    source: str, mountpoint: str, folder: str, options: Options, root_mode: int
+    source: str, mountpoint: str, folder: str, options: Options, root_mode: int, type_: str
 ) -> int:
     with contextlib.ExitStack() as on_failure:
         fd = _open_device(mountpoint)
@@ -217,15 +237,19 @@ def _mount_directly(
             f"fd={fd}", f"rootmode={root_mode:o}",
             f"user_id={os.getuid()}", f"group_id={os.getgid()}", *_access(options),
         ]  # fmt: skip
-        flags = sum(_FLAGS[name] for name in _names(options))
         try:
-            libc.mount(_shown(source), folder, TYPE, flags, ",".join(settings))
+            libc.mount(shown(source), folder, type_, flags(options, type_), ",".join(settings))
         except OSError as error:
-            code = error.errno or errno.EIO
-            why = _MOUNT_REFUSED.get(code, f"cannot mount here: {error.strerror}")
-            raise MountError(mountpoint, code, why) from None
+            raise refused(mountpoint, error) from None
         on_failure.pop_all()
         return fd
+
+
+def refused(mountpoint: str, error: OSError) -> MountError:
+    """Return the error for a failed mount(2), with the next step for the user."""
+    code = error.errno or errno.EIO
+    why = _MOUNT_REFUSED.get(code, f"cannot mount here: {error.strerror}")
+    return MountError(mountpoint, code, why)
 
 
 def _open_device(mountpoint: str) -> int:
@@ -275,13 +299,15 @@ _UNMOUNT_REFUSED = {
 # ---- other users: fusermount3 ----------------------------------------------------------------
 
 
-def _mount_by_helper(source: str, mountpoint: str, folder: str, options: Options) -> int:
+def _mount_by_helper(
+    source: str, mountpoint: str, folder: str, options: Options, type_: str
+) -> int:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
             environment = {**os.environ, "_FUSE_COMMFD": str(theirs.fileno())}
             said = _run_helper(
-                mountpoint, ["-o", ",".join(words(source, options)), "--", folder],
+                mountpoint, ["-o", ",".join(words(source, options, type_)), "--", folder],
                 environment=environment, descriptors=(theirs.fileno(),),
             )  # fmt: skip
         if said is not None:

@@ -1,5 +1,14 @@
 """Read the mount table, /proc/self/mountinfo, without looking into mounted file systems.
 
+A FUSE mount has the type `fuse.ffrecord`, and the archive as its source. A mount that the kernel
+serves has no process to ask, and the type `erofs`. Its source is a label: `ffrecord:` and the path
+of the archive. `ffrecord+verified:` says that all bytes were verified before mounting, and
+`ffrecord+verity:` that fs-verity verifies them.
+
+An overlay has the type `overlay` or `fuse.ffrecord-overlay`. Its source is `ffrecord+overlay:`, the
+path of the archive, `:`, and the path of the folder with the changes. In both paths, `%`, `:` and
+bytes that are not printable are written as `%` and two digits.
+
 Errors are `MountError`, with the path that was asked for.
 """
 
@@ -8,16 +17,27 @@ from __future__ import annotations
 import errno
 import os
 import re
+import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ffrecord.archive.names import NO_WORKING_FOLDER
 from ffrecord_fuse.errors import MountError
 
+FUSE_TYPE = "fuse.ffrecord"
+KERNEL_TYPE = "erofs"
+OVERLAY_TYPE = "overlay"
+FUSE_OVERLAY_TYPE = "fuse.ffrecord-overlay"
+OVERLAY_TYPES = (OVERLAY_TYPE, FUSE_OVERLAY_TYPE)
 READ_AHEAD_KIB = 1024
 NOT_MOUNTED = "nothing is mounted here; `ffrecord umount --list` shows where archives are mounted"
 
-_MOUNTINFO = "/proc/self/mountinfo"
+MOUNTINFO = "/proc/self/mountinfo"
+
+_LABEL = re.compile(r"ffrecord(?:\+(verified|verity))?:(/.*)", re.DOTALL)
+_OVERLAY = re.compile(r"ffrecord\+overlay:([^:]*):([^:]+)")
+_LONGEST_SOURCE = 4095  # bytes; mount(2) refuses longer names
+_LONGEST_LABEL = 255  # bytes; fsconfig(2) refuses longer texts
 _MAX_SYMLINKS = 40  # the kernel's limit
 
 
@@ -38,8 +58,45 @@ class MountEntry:
         return self.type == "fuse" or self.type.startswith("fuse.")
 
     @property
+    def is_kernel(self) -> bool:
+        """Return True if the kernel serves an archive here."""
+        return self.type == KERNEL_TYPE and _LABEL.fullmatch(self.source) is not None
+
+    @property
+    def changes(self) -> str | None:
+        """Return the folder with the changes to an archive, if an overlay is mounted here."""
+        label = self._overlay
+        return None if label is None else _unquoted(label[2])
+
+    @property
+    def _overlay(self) -> re.Match[str] | None:
+        return _OVERLAY.fullmatch(self.source) if self.type in OVERLAY_TYPES else None
+
+    @property
+    def is_ours(self) -> bool:
+        """Return True if `ffrecord umount` unmounts this file system: FUSE, or an archive."""
+        return self.is_fuse or self.archive is not None
+
+    @property
+    def archive(self) -> str | None:
+        """Return the path of the archive that is mounted here, as `shown` returns it."""
+        overlay = self._overlay
+        if overlay is not None:
+            return shown(_unquoted(overlay[1]))
+        if self.type.startswith(FUSE_TYPE):  # also fuse.ffrecord-fuse, which mount.fuse3 mounts
+            return self.source
+        label = _LABEL.fullmatch(self.source) if self.is_kernel else None
+        return None if label is None else label[2]
+
+    @property
+    def verified(self) -> str | None:
+        """Return how the bytes of a mount of the kernel are verified: see the top of the module."""
+        label = _LABEL.fullmatch(self.source)
+        return None if label is None else label[1]
+
+    @property
     def user(self) -> int:
-        """Return the user who made a FUSE mount. Only that user and root can unmount it."""
+        """Return the user who made a mount. Only that user and root can unmount it."""
         words = dict(word.partition("=")[::2] for word in self.super_options)
         return int(words.get("user_id", 0))
 
@@ -54,26 +111,68 @@ def find(mountpoint: str) -> MountEntry | None:
     return found
 
 
-def mount_points(type_: str) -> list[str]:
-    """Return the mountpoints of file systems whose type begins with `type_`, without duplicates."""
-    return list(dict.fromkeys(e.mountpoint for e in entries() if e.type.startswith(type_)))
+def archives() -> list[MountEntry]:
+    """Return the mounts of archives. If several are at one place, only the top one."""
+    return list({e.mountpoint: e for e in entries() if e.archive is not None}.values())
 
 
-def places_of(source: str, type_: str) -> list[str]:
-    """Return the mountpoints of file systems with this source and this type."""
-    return [e.mountpoint for e in entries() if (e.source, e.type) == (source, type_)]
+def places_of(archive: str) -> list[str]:
+    """Return where an archive is mounted."""
+    names = shown(archive), label(archive).partition(":")[2]
+    return [e.mountpoint for e in entries() if e.archive in names]
+
+
+def label(archive: str, verified: str | None = None) -> str:
+    """Return the source of a mount that the kernel serves. Of a long path, the end is shown."""
+    before = "ffrecord:" if verified is None else f"ffrecord+{verified}:"
+    path, room = shown(archive).encode(), _LONGEST_LABEL - len(before)
+    if len(path) > room:
+        path = "/…".encode() + path[len("/…".encode()) - room :]
+    return before + path.decode(errors="ignore")
+
+
+def overlay_label(archive: str, changes: str) -> str:
+    """Return the source of an overlay. Of a long archive's path, only the end is shown."""
+    place = f":{_quoted(changes)}"
+    room = _LONGEST_SOURCE - len("ffrecord+overlay:") - len(place.encode())
+    while len(_quoted(archive).encode()) > room and archive:
+        archive = archive[max(1, len(archive) // 16) :]
+    return f"ffrecord+overlay:{_quoted(archive)}{place}"
+
+
+def _quoted(path: str) -> str:
+    return "".join(
+        each if each.isprintable() and each not in "%:" else urllib.parse.quote(os.fsencode(each))
+        for each in path
+    )
+
+
+def _unquoted(text: str) -> str:
+    return os.fsdecode(urllib.parse.unquote_to_bytes(text))
+
+
+def shown(source: str) -> str:
+    """Return a name that all readers of /proc/mounts can parse.
+
+    Some readers treat \\r as the end of a line, or fail on bytes that are not UTF-8.
+    """
+    printable = "".join(each if each.isprintable() else "?" for each in source)
+    return printable.encode()[:_LONGEST_SOURCE].decode(errors="ignore") or "ffrecord"
 
 
 def connection_of(mountpoint: str) -> int:
-    """Return the number of a FUSE mount's connection, as in /sys/fs/fuse/connections."""
+    """Return the number of an archive's mount.
+
+    For FUSE this is the number of the connection, as in /sys/fs/fuse/connections.
+    """
     entry = find(mountpoint)
-    if entry is None or not entry.is_fuse:
+    if entry is None or not entry.is_ours:
         raise MountError(mountpoint, errno.EINVAL, NOT_MOUNTED)
     return entry.minor
 
 
 def connection_at(mountpoint: str) -> int | None:
-    """Return the number of a FUSE mount's connection; None if no FUSE mount is found."""
+    """Return the number of an archive's mount; None if nothing of the kind is mounted there."""
     try:
         return connection_of(mountpoint)
     except MountError:
@@ -146,7 +245,7 @@ def entries() -> Iterator[MountEntry]:
     """Yield the lines of the mount table."""
     # Read bytes: only \n ends a line here, and names contain it as \012. Python's text mode would
     # also split at other characters.
-    with open(_MOUNTINFO, "rb") as file:
+    with open(MOUNTINFO, "rb") as file:
         lines = file.read().split(b"\n")
     for line in filter(None, lines):
         fields = line.split(b" ")

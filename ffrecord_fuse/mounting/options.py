@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from ffrecord.text import parse_size
 from ffrecord_fuse.errors import OptionError
 
-VERIFY = ("first", "always", "off")
+VERIFY = ("first", "always", "off", "before")
 IDLE = ("poll", "halt")
-BACKENDS = ("native", "fusepy")
+BACKENDS = ("native", "fusepy", "kernel", "auto")
 MAX_ID = 2**32 - 2  # 2**32 - 1 means "no user" to the kernel
 MAX_WORKERS = 256
 MAX_SPIN = 1_000_000  # microseconds
@@ -35,7 +35,7 @@ class Options:
     uid: int | None = None
     gid: int | None = None
     umask: int | None = None
-    verify: str = "first"
+    verify: str | None = None  # None: "first", or with the kernel back end "off"
     workers: int | None = None
     spin: int | None = None  # microseconds; 0 means: do not spin
     idle: str | None = None  # whether idle cores poll or halt while requests keep coming
@@ -44,6 +44,8 @@ class Options:
     backend: str = "native"
     memory: int | None = None  # bytes of the archive that may be read into the page cache
     warm: bool = False  # read the archive into the page cache in the background
+    subdir: str | None = None  # the folder of the archive that becomes the root
+    overlay: str | None = None  # the folder that keeps changes; without it, nothing can change
 
 
 def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
@@ -53,11 +55,11 @@ def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
     """
     fields: dict[str, object] = {}
     kernel: list[str] = []
-    writable = False
+    writable = read_only = False
     for word in _words([text] if isinstance(text, str) else text):
         name, equals, value = word.partition("=")
         if word in ("ro", "rw"):
-            writable = word == "rw"
+            writable, read_only = word == "rw", word == "ro"
         if name in _VALUES:
             fields[name] = _value(name, equals, value)
         elif name in _SWITCHES and not equals:
@@ -70,8 +72,14 @@ def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
             raise OptionError(_refusal(name, equals))
     if fields.get("allow_other") and fields.get("allow_root"):
         raise OptionError("allow_other and allow_root exclude each other; leave one of them out")
-    if writable and not by_mount8:
-        raise OptionError("rw is not possible, because mounts are read-only; leave rw out")
+    if fields.get("allow_root") and fields.get("overlay"):
+        raise OptionError("allow_root and overlay exclude each other; leave one of them out")
+    if writable and not by_mount8 and not fields.get("overlay"):
+        raise OptionError(
+            "rw is not possible, because mounts are read-only; leave rw out, or add overlay=FOLDER"
+        )
+    if read_only and fields.get("overlay"):  # other mounts are read-only in any case
+        kernel.append("ro")
     return Options(kernel=tuple(kernel), **fields)  # type: ignore[arg-type]
 
 
@@ -155,6 +163,8 @@ _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "idle": ("|".join(IDLE), _choice(IDLE)),
     "log": ("FILE", _path),
     "memory": ("SIZE", _memory),
+    "subdir": ("FOLDER", _path),
+    "overlay": ("FOLDER", _path),
     "backend": ("|".join(BACKENDS), _choice(BACKENDS)),
 }
 _SWITCHES = ("allow_other", "allow_root", "warm")

@@ -9,17 +9,28 @@ from collections.abc import Iterable
 
 from ffrecord.disk.libc import signalfd
 
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""The signals that end a mount."""
+
 
 class Events:
-    """Signals and readable descriptors to wait for. The caller must block the signals first."""
+    """Signals and readable descriptors to wait for. The caller must block the signals first.
 
-    def __init__(self, signals: Iterable[signal.Signals], descriptors: Iterable[int] = ()) -> None:
+    `tables` are descriptors of /proc/self/mountinfo: waiting ends when the mount table changes.
+    """
+
+    def __init__(
+        self, signals: Iterable[signal.Signals], descriptors: Iterable[int] = (),
+        tables: Iterable[int] = (),
+    ) -> None:  # fmt: skip
         self._signals = set(signals)
         self._descriptors = tuple(descriptors)
         self._fd = signalfd(self._signals)
         self._poll = select.poll()
         for fd in (self._fd, *self._descriptors):
             self._poll.register(fd, select.POLLIN)
+        for fd in tables:
+            self._poll.register(fd, select.POLLPRI)
 
     def wait(self, seconds: float | None = None) -> int | None:
         """Return the next signal; None if a descriptor is readable or the time is over."""

@@ -32,7 +32,7 @@ from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.mounting.lifeline import Caller
 from ffrecord_fuse.mounting.mount import is_unmounted, unmount
 from ffrecord_fuse.mounting.mounttable import connection_at
-from ffrecord_fuse.process.events import Events
+from ffrecord_fuse.process.events import ENDING, Events
 from ffrecord_fuse.serve import warm
 from ffrecord_fuse.serve.blocks import CheckedContent
 from ffrecord_fuse.serve.inbox import DEFAULT_SPIN, Idling
@@ -42,7 +42,6 @@ from ffrecord_fuse.wire import abi, reply
 from ffrecord_fuse.wire.handshake import Agreement
 
 MOST_WORKERS = 4  # by default
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WAITED_FOR = {signal.SIGCHLD, *ENDING}
 SHORT_LIFE = 0.2  # seconds; a worker that dies sooner counts as a failed start
 LONGEST_PAUSE = 1.0  # seconds between two starts of a worker
@@ -103,6 +102,11 @@ class Supervisor:
         self._ending = False
         self._connection = connection
         self._caller = caller
+
+    def moved(self, mountpoint: str, connection: int | None) -> None:
+        """Take another mount for the one to unmount: an overlay that ends this one with it."""
+        self._mountpoint = mountpoint
+        self._connection = connection
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Start the workers, call `ready`, and return when the file system is unmounted."""

@@ -164,6 +164,13 @@ class Log:
         os.close(fresh)
 
 
+def tell_place(log: Log, note: Callable[[str], None]) -> None:
+    """Tell the user where the log is, if it is where nobody expects it."""
+    if log.is_our_choice:
+        place = "none; choose a file with --log FILE" if log.place == NOWHERE else log.place
+        note(f"log: {place} (no syslog here)")
+
+
 def _has_syslog() -> bool:
     """Return True if a process listens on the socket of syslog(3)."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as trial:

@@ -53,7 +53,7 @@ BASH_ONLY: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "cat", "photos.ffr", "odd/a", ":"): {"b=c"},  # the part after the colon
     ("ffrecord", "cat", "photos.ffr", "odd/a", ":", "b", "=", "c"): {"c"},
     ("ffrecord", "mount", "-o", "ro,verify", "=", "al"): {"always"},
-    ("ffrecord", "mount", "-o", "ro,verify", "="): {"first", "always", "off"},
+    ("ffrecord", "mount", "-o", "ro,verify", "="): {"first", "always", "off", "before"},
     ("ffrecord", "mount", "-o", "ui"): {"uid="},
 }
 BROKEN_AT = {":", "="}

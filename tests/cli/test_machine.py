@@ -95,7 +95,7 @@ def test_facts_that_cannot_be_measured_are_none(tmp_path: Path) -> None:
 def test_proc_and_sys_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_AIO", "_HUGE_PAGES", "_MEMORY", "_READ_AHEAD", "_FUSE"):
         monkeypatch.setattr(machine, name, tmp_path / "missing")
-    monkeypatch.setattr(mounttable, "_MOUNTINFO", tmp_path / "missing")
+    monkeypatch.setattr(mounttable, "MOUNTINFO", tmp_path / "missing")
     found = machine.facts(str(tmp_path))
     unknown = [key for key, value in found.items() if value is None]
     assert {
@@ -121,7 +121,7 @@ def test_the_longest_and_latest_mountpoint_decides_the_file_system(
 ) -> None:
     lines = ["1 1 8:1 / {} rw - {} /dev/sda rw\n".format(*mount.split(" ")) for mount in mounts]
     (tmp_path / "mounts").write_text("".join(lines))
-    monkeypatch.setattr(mounttable, "_MOUNTINFO", tmp_path / "mounts")
+    monkeypatch.setattr(mounttable, "MOUNTINFO", tmp_path / "mounts")
     assert machine.file_system(Path(path)) == due
 
 

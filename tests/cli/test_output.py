@@ -255,10 +255,12 @@ def test_umount_lists_where_archives_are_mounted(
         "40 22 0:50 / /mnt/a\\040b ro - fuse.ffrecord a.ffr ro",
         "41 22 0:51 / /mnt/c ro shared:1 - fuse.ffrecord-fuse c.ffr ro",
         "42 22 0:52 / /mnt/other ro - fuse.sshfs other ro",
+        "43 22 0:53 / /mnt/d ro - erofs ffrecord+verity:/d.ffr ro",
+        "44 22 0:54 / /mnt/image ro - erofs /dev/loop0 ro",
     ]
     (tmp_path / "mountinfo").write_text("".join(f"{line}\n" for line in lines))
-    monkeypatch.setattr("ffrecord_fuse.mounting.mounttable._MOUNTINFO", str(tmp_path / "mountinfo"))
-    assert run("umount", "--list") == (0, "/mnt/a b\n/mnt/c\n", "")
+    monkeypatch.setattr("ffrecord_fuse.mounting.mounttable.MOUNTINFO", str(tmp_path / "mountinfo"))
+    assert run("umount", "--list") == (0, "/mnt/a b\n/mnt/c\n/mnt/d\n", "")
 
 
 def test_sizes_are_shown_as_people_read_them(run: Run, archive: Path) -> None:

@@ -24,6 +24,7 @@ def explained(*headings: str) -> list[str]:
     [
         ("MountError", 2, ("When mounting", "When unmounting")),
         ("OptionError", 0, ("When options are wrong",)),
+        ("Refused", 1, ("Why the kernel cannot serve",)),
     ],
 )
 def test_the_tables_have_every_message_once(

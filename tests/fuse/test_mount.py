@@ -294,7 +294,7 @@ def test_the_upper_of_two_stacked_mounts_is_found_and_unmounted(
 ) -> None:
     mounter(folder, source="lower")
     with monkeypatch.context() as patch:
-        patch.setattr(mounting, "_check_folder", lambda *_: None)
+        patch.setattr(mounting, "check_folder", lambda *_: None)
         mounter(folder, source="upper")
     for expected in ("upper", "lower"):
         entry = mounttable.find(folder)
@@ -432,7 +432,13 @@ def test_the_user_who_mounted_can_unmount_even_without_a_name(
 ) -> None:
     """User 54321 has mounted; the user `uid` tries to mount on the same folder."""
     entry = mounttable.MountEntry(
-        folder, mounting.TYPE, "/data/a.ffr", 0, 99, ("ro",), ("rw", f"user_id={NOT_IN_PASSWD}")
+        folder,
+        mounttable.FUSE_TYPE,
+        "/data/a.ffr",
+        0,
+        99,
+        ("ro",),
+        ("rw", f"user_id={NOT_IN_PASSWD}"),
     )
     monkeypatch.setattr(mounting, "find", lambda path: entry)
     monkeypatch.setattr(os, "geteuid", lambda: uid)

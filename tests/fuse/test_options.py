@@ -40,7 +40,8 @@ def test_an_empty_string_gives_the_defaults() -> None:
         ("umask=022", Options(umask=0o022)),
         ("umask=777", Options(umask=0o777)),
         ("umask=0077", Options(umask=0o077)),
-        ("verify=first", Options()),
+        ("verify=first", Options(verify="first")),
+        ("verify=before", Options(verify="before")),
         ("verify=always", Options(verify="always")),
         ("verify=off", Options(verify="off")),
         ("workers=1", Options(workers=1)),
@@ -59,6 +60,8 @@ def test_an_empty_string_gives_the_defaults() -> None:
         ("log=a\\\n,spin=1", Options(log="a\n", spin=1)),
         ("backend=native", Options()),
         ("backend=fusepy", Options(backend="fusepy")),
+        ("backend=kernel,subdir=a/b", Options(backend="kernel", subdir="a/b")),
+        (r"backend=auto,subdir=a\,b", Options(backend="auto", subdir="a,b")),
         ("noexec", Options(kernel=("noexec",))),
         ("noatime,noexec", Options(kernel=("noatime", "noexec"))),
         ("nosuid,nodev,nodiratime", Options(kernel=("nosuid", "nodev", "nodiratime"))),
@@ -181,9 +184,15 @@ def test_an_invalid_value_is_reported_with_the_valid_ones(text: str, reason: str
     assert str(caught.value).startswith(f"{text} is not valid; {name} must be {reason}")
 
 
-def test_allow_other_and_allow_root_exclude_each_other() -> None:
+@pytest.mark.parametrize("text", ["allow_other,allow_root", "allow_root,overlay=/changes"])
+def test_options_that_exclude_each_other(text: str) -> None:
     with pytest.raises(OptionError, match="exclude each other"):
-        parse("allow_other,allow_root")
+        parse(text)
+
+
+@pytest.mark.parametrize(("text", "flags"), [("", ()), ("rw", ()), ("ro", ("ro",)), ("ro,rw", ())])
+def test_an_overlay_can_be_changed_unless_ro_is_given(text: str, flags: tuple[str, ...]) -> None:
+    assert parse([text, "overlay=/a\\,b"]) == Options(overlay="/a,b", kernel=flags)
 
 
 def test_an_option_error_is_a_value_error_and_an_ffrecord_error_with_exit_code_2() -> None:
@@ -224,6 +233,7 @@ def test_any_text_is_parsed_or_is_an_option_error(text: str) -> None:
         idle=st.sampled_from(IDLE),
         kernel=st.permutations(["noexec", "noatime", "nodev"]).map(tuple),
         log=paths,
+        subdir=paths,
         backend=st.sampled_from(BACKENDS),
         warm=st.booleans(),
     )
@@ -232,7 +242,7 @@ def test_options_written_out_parse_to_themselves(options: Options) -> None:
     words = [f"umask={options.umask:o}", *options.kernel]
     words += ["allow_other"] if options.allow_other else []
     words += ["warm"] if options.warm else []
-    for name in ("uid", "gid", "verify", "workers", "spin", "idle", "log", "backend"):
+    for name in ("uid", "gid", "verify", "workers", "spin", "idle", "log", "subdir", "backend"):
         words.append(f"{name}={escape(str(getattr(options, name)))}")
     assert parse(",".join(words)) == options
     assert parse(words) == options

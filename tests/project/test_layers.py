@@ -28,7 +28,7 @@ ffrecord.torch ffrecord.convert
 ffrecord_fuse.errors
 ffrecord_fuse.mounting
 ffrecord_fuse.filesystem
-ffrecord_fuse.wire
+ffrecord_fuse.wire ffrecord_fuse.kernel
 ffrecord_fuse.serve
 ffrecord_fuse.libfuse
 ffrecord_fuse.process

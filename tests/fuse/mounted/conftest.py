@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.fuse.mounted import mounting
-from tests.fuse.mounted.mounting import BACKENDS, Mounted, require
+from tests.fuse.mounted.mounting import BACKENDS, FORMS, Mounted, require
 from tests.support import archives, handmade, trees
 from tests.support.trees import BLOCK
 
-FORMS = ("file", "shards", "original")
 MAGIC = b"piouhjgbr"
 """The first bytes of the original FFRecord's index."""
 
@@ -88,6 +87,14 @@ def shards(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 
 @pytest.fixture(scope="session")
+def aligned(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    """Pack so that the kernel can serve files in place. To a daemon, alignment does not matter."""
+    out = tmp_path_factory.mktemp("aligned") / "tree.ffr"
+    archives.pack(source, out, align=512)
+    return Packed(out, source)
+
+
+@pytest.fixture(scope="session")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     """Pack as the original FFRecord does: names and contents, but no attributes.
 
@@ -126,7 +133,7 @@ def structure(folder: Path, records: list[bytes]) -> OrderedDict[str, Any]:
 
 @pytest.fixture(
     scope="session",
-    params=[(form, backend) for backend in BACKENDS for form in FORMS],
+    params=[*((form, backend) for backend in BACKENDS for form in FORMS), ("aligned", "kernel")],
     ids="-".join,
 )
 def mounted(

@@ -14,23 +14,29 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
 import ffrecord_fuse
+from ffrecord.format import erofs
 from ffrecord_fuse.errors import MountError
+from ffrecord_fuse.kernel import probe
 from ffrecord_fuse.mounting.mount import unmount
 from ffrecord_fuse.mounting.mounttable import find
 from tests.support import patience
 
 ROOT = Path(ffrecord_fuse.__file__).parent.parent
-BACKENDS = ("native", "fusepy")
+FUSE = ("native", "fusepy")
+BACKENDS = (*FUSE, "kernel")
+FORMS = ("file", "shards", "original")
 PATIENCE = patience.PATIENCE
 
 WHOLE = pytest.mark.parametrize(
@@ -38,6 +44,17 @@ WHOLE = pytest.mark.parametrize(
     ids=BACKENDS,
 )  # fmt: skip
 """Parameters for tests that need only one form of archive."""
+FORMS_BY_FUSE = pytest.mark.parametrize(
+    "mounted", [(form, backend) for backend in FUSE for form in FORMS], indirect=True,
+    scope="session", ids="-".join,
+)  # fmt: skip
+"""Parameters for tests of a daemon with every form of archive."""
+WHOLE_BY_FUSE = pytest.mark.parametrize(
+    "mounted", [("file", backend) for backend in FUSE], indirect=True, scope="session", ids=FUSE
+)
+"""Parameters for tests of a daemon that need only one form of archive."""
+BY_FUSE = pytest.mark.parametrize("backend", FUSE, indirect=True)
+"""Parameters for tests of a daemon: when the kernel serves, there is none."""
 
 _live: set[str] = set()
 
@@ -79,6 +96,8 @@ def why_no_backend(name: str) -> str | None:
     """Return the reason why a back end cannot be tested; None if it can."""
     if name == "native":
         return None
+    if name == "kernel":
+        return why_no_kernel()
     try:
         importlib.import_module("ffrecord_fuse.libfuse.fusepy_adapter")
     except ImportError as error:
@@ -89,6 +108,17 @@ def why_no_backend(name: str) -> str | None:
             importlib.import_module(library)
             return None
     return "neither mfusepy nor fusepy is installed"
+
+
+@cache
+def why_no_kernel() -> str | None:
+    """Return the reason why the kernel cannot serve archives here; None if it can."""
+    try:
+        probe.require_kernel(erofs.EXTENTS)
+        os.close(probe.image_file(erofs.EXTENTS, tempfile.gettempdir()))
+    except probe.Refused as refused:
+        return f"the kernel back end is not available: {refused}"
+    return None
 
 
 def require(backend: str) -> None:
@@ -141,10 +171,17 @@ def mounted(
     *,
     backend: str = "native",
     log: Path | None = None,
+    open_to_all: bool = True,
 ) -> Iterator[Path]:
-    """Mount an archive with the command while the block runs."""
+    """Mount an archive with the command while the block runs.
+
+    Without allow_other, a mount of the kernel shows the root folder with another mode, to keep
+    other users out. So such mounts get allow_other, unless `open_to_all` is False.
+    """
     mountpoint.mkdir(exist_ok=True)
     arguments: list[str | Path] = ["mount", archive, mountpoint, "--backend", backend]
+    if backend == "kernel" and open_to_all and "allow_root" not in options:
+        options = f"allow_other,{options}"
     if options:
         arguments += ["-o", options]
     arguments += ["--log", log or mountpoint.with_name(f"{mountpoint.name}.log")]

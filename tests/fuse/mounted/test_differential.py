@@ -3,6 +3,7 @@
                          ┌─ the library ──────┐
 plan ─▶ folder ─▶ archive┼─ the native mount  ├─▶ files by path ─▶ compared with the folder
                          ├─ the fusepy mount  │
+                         ├─ the kernel mount  │
                          └─ extract ──────────┘
 """
 
@@ -118,13 +119,13 @@ def pack_file(top: Path, out: Path) -> tuple[Path, Answer]:
     return out, trees.snapshot(top)
 
 
-def pack_shards(top: Path, out: Path) -> tuple[Path, Answer]:
-    archives.pack(top, out, shard_size=2 * BLOCK, legacy_index=False)
+def pack_aligned(top: Path, out: Path) -> tuple[Path, Answer]:
+    archives.pack(top, out, shard_size=2 * BLOCK, align=512)
     return out, trees.snapshot(top)
 
 
-def pack_aligned(top: Path, out: Path) -> tuple[Path, Answer]:
-    archives.pack(top, out, align=512)
+def pack_shards(top: Path, out: Path) -> tuple[Path, Answer]:
+    archives.pack(top, out, shard_size=2 * BLOCK, legacy_index=False)
     return out, trees.snapshot(top)
 
 

@@ -57,7 +57,10 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def mounted(place: Path, backend: str, options: str) -> Iterator[Path]:
-    with mounting.mounted(place / "tree.ffr", place / "mnt", options, backend=backend) as path:
+    archive, mountpoint = place / "tree.ffr", place / "mnt"
+    with mounting.mounted(
+        archive, mountpoint, options, backend=backend, open_to_all=False
+    ) as path:  # fmt: skip
         yield path
 
 

@@ -32,6 +32,7 @@ def cold(archive: Path) -> None:
         pytest.skip("this file system keeps its files in memory")
 
 
+@mounting.BY_FUSE
 def test_all_pages_of_the_archive_are_cached_by_one_process(
     archive: Path, tmp_path: Path, backend: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 import shutil
@@ -14,6 +15,12 @@ from typing import Any, TypeAlias
 import pytest
 
 from ffrecord import PackedFolder
+from ffrecord.archive.archive import Archive as OpenArchive
+from ffrecord.archive.audit import audit_texts
+from ffrecord.errors import FFRecordError
+from ffrecord.format import erofs
+from ffrecord_fuse.filesystem import Ownership
+from ffrecord_fuse.kernel.image import Image
 from tests.robustness.attacks.builders import folder, large_files, sample, sharded, text
 from tests.robustness.attacks.case import Archive, Case
 from tests.robustness.attacks.cases import CASES
@@ -22,6 +29,7 @@ from tests.robustness.attacks.pickles import CALLS, CANARY
 from tests.robustness.attacks.tables import hard_links
 from tests.robustness.attacks.trees import reading_all_of_the_sample
 from tests.support import handmade
+from tests.support.erofs_image import Checker
 from tests.support.patience import PATIENCE
 
 Written: TypeAlias = "Callable[[int], list[Path]]"
@@ -83,9 +91,12 @@ def test_the_pickles_run_code_when_they_are_unpickled(
     assert (tmp_path / CANARY).exists()
 
 
-@pytest.mark.parametrize(
+EVERY = pytest.mark.parametrize(
     "number", CASES, ids=[f"{number:03d} {case.title}" for number, case in CASES.items()]
 )
+
+
+@EVERY
 def test_an_attack_has_its_stated_result(
     number: int, written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +121,31 @@ def refused(case: Case, path: Path, attempt: Callable[[], Any]) -> None:
     assert type(caught.value) is case.error, f"{path}: {caught.value!r}"
     assert str(path) in str(caught.value)
     assert case.says in str(caught.value)
+
+
+@EVERY
+def test_no_attack_reaches_an_image_for_the_kernel(
+    number: int, written: Written, tmp_path: Path
+) -> None:
+    """An archive is refused before its image is built, or the image is valid."""
+    for path in written(number):
+        try:
+            opened = OpenArchive.open(path)
+        except (FFRecordError, OSError):
+            continue
+        with opened:
+            try:
+                audit_texts(opened)
+            except FFRecordError:
+                continue
+            image = Image(opened, erofs.EXTENTS, Ownership())
+            fd = os.open(tmp_path / "image", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            try:
+                image.write(fd)
+            finally:
+                os.close(fd)
+            shown = Checker((tmp_path / "image").read_bytes(), image.devices.sizes).tree()
+        assert len(shown) == 1 + len(opened.index.tables.entries)
 
 
 # A program that reads a list of archives, opens each one, uses it as its case does, and prints the

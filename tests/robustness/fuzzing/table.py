@@ -13,6 +13,8 @@ PLACES = {
     "journal": "records.journals",
     "resuming": "records.resuming",
     "index": "indexes.index",
+    "image": "images.images",
+    "indexed": "images.indexed",
     "pickle": "indexes.pickles",
     "archive": "indexes.archives",
     "shards": "indexes.shards",

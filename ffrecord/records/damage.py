@@ -1,0 +1,43 @@
+"""Find all damaged records of a reader, on all cores."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+from ffrecord.errors import FFRecordError
+from ffrecord.progress import bar
+from ffrecord.records.reader import STEP_BYTES, STEP_RECORDS, FileReader
+
+Damage: TypeAlias = "tuple[int, FFRecordError]"
+"""The number of a record, and the error that reading it raises."""
+
+
+def find_damage(reader: FileReader, shown: bool | None) -> Iterator[Damage]:
+    """Yield the damaged records, in order. Draw a progress bar if `shown`, see `progress.bar`.
+
+    Threads use all cores, because checksums release the GIL.
+    """
+    cores = len(os.sched_getaffinity(0))
+    waiting: deque[tuple[int, Future[list[Damage]]]] = deque()
+    with (
+        ThreadPoolExecutor(cores) as pool,
+        bar(shown=shown, total=reader.n, unit=" records", unit_scale=True, leave=False) as drawn,
+    ):
+        for records in reader.tasks(STEP_RECORDS, STEP_BYTES):
+            damaged = pool.submit(reader.find_damaged, records.start, records.stop)
+            waiting.append((len(records), damaged))
+            while len(waiting) > 2 * cores:
+                yield from _next(waiting, drawn)
+        while waiting:
+            yield from _next(waiting, drawn)
+
+
+def _next(waiting: deque[tuple[int, Future[list[Damage]]]], drawn: Any) -> list[Damage]:
+    count, future = waiting.popleft()
+    damage = future.result()
+    drawn.update(count)
+    return damage
