@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from ffrecord.aliases import Bytes, Closing, Ints, Path
 from ffrecord.archive import shards
 from ffrecord.archive.blocks import STEP_BLOCKS, Blocks, FilePiece
+from ffrecord.archive.counts import kinds_of
 from ffrecord.archive.index import Index, legacy
 from ffrecord.archive.index.build import build
 from ffrecord.archive.index_copy import ImageCopy
@@ -32,6 +34,7 @@ from ffrecord.errors import (
 )
 from ffrecord.format import index as index_layout
 from ffrecord.format.index import BLOCK, WAY_OUT
+from ffrecord.format.padding import ALIGNMENT, UNALIGNED
 from ffrecord.records.opening import MOST_EXPLAINED
 from ffrecord.records.reader import FileReader, table_of
 
@@ -108,6 +111,24 @@ class Archive(Closing):
                 f"{os.fsdecode(given)}: not a folder of shards; it contains a packed folder in one "
                 f"file: pass {self.path}"
             )
+
+    @property
+    def alignment(self) -> int:
+        """512 if every file begins at a multiple of 512 bytes, otherwise 1.
+
+        The 512 bytes in which a file ends must be complete too. Empty files can be anywhere.
+        Computed from the offsets at every call: a million files take some 20 ms.
+        """
+        rows = self.index.tables.inodes
+        files = ((kinds_of(self.index) == stat.S_IFREG) & (rows["length"] > 0)).nonzero()[0]
+        if not len(files):
+            return ALIGNMENT
+        batch = table_of(self.reader).batch(rows["data"][files].astype(np.int64))
+        sizes = [int(self.reader.get_offsets(file)[-1]) for file in range(len(batch.sources))]
+        whole = np.array(sizes) // ALIGNMENT * ALIGNMENT
+        complete = batch.end <= whole[0 if batch.file is None else batch.file]
+        is_aligned = complete.all() and not (batch.begin % ALIGNMENT).any()
+        return ALIGNMENT if is_aligned else UNALIGNED
 
     def read(self, inodes: Ints) -> list[Bytes]:
         """Return the verified contents of regular files, read as one batch."""

@@ -1,8 +1,9 @@
 """`pack_folder`: pack a whole folder into one archive, or into a folder of shards.
 
 Each file becomes one record, in the order of the paths. A file with several hard links is stored
-once. The last record is the index. The same folder always gives the same bytes. The archive gets
-its name only when it is complete and on disk, as with every writer of this library.
+once. In an aligned archive, records of padding lie between the files. The last record is the index.
+The same folder always gives the same bytes. The archive gets its name only when it is complete and
+on disk, as with every writer of this library.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ from ffrecord.disk.longpaths import open_path
 from ffrecord.disk.source import Source
 from ffrecord.errors import ChangedError, ChangedWarning, SkippedWarning
 from ffrecord.format import index as index_layout
+from ffrecord.format import padding
 from ffrecord.format.checksum import crc32, crc32_joined
 from ffrecord.format.index import BLOCK, INDEX_NAME
 from ffrecord.format.records import CRC_SIZE, part_name
 from ffrecord.progress import bar
-from ffrecord.records.writer import FileWriter
+from ffrecord.records.writer import FileWriter, writer_class
 from ffrecord.terminal import printable
 from ffrecord.text import Advised, integer, listed, parse_size
 
@@ -81,6 +83,7 @@ def pack_folder(
     legacy_index: bool = True,
     ignore_changed: bool = False,
     shard_size: int | str | None = None,
+    align: int | None = None,
 ) -> PackReport:
     """Pack a folder into an archive that `PackedFolder` reads and `ffrecord mount` mounts.
 
@@ -100,7 +103,10 @@ def pack_folder(
             raising an error. A changed file is packed as it was read; a missing one is left out.
         shard_size: write shards PART_00000.ffr … of about this size ("10GB") and an index. Together
             they open as one archive.
+        align: 512 lets the content of every file begin at a multiple of 512 bytes, with zeros
+            between the files. The kernel can then serve the files of a mounted archive in place.
     """
+    aligned = padding.checked(align)
     top = absolute(folder)
     _require_folder(top)
     if jobs is not None and integer(jobs, "jobs") < 1:
@@ -117,7 +123,7 @@ def pack_folder(
         if scan.skipped:
             what = f"{top}: not packed: {listed(scan.skipped)}"
             warnings.warn(what, SkippedWarning, stacklevel=2)
-        packer = _Packer(scan, ignore_changed, legacy_index, jobs)
+        packer = _Packer(scan, ignore_changed, legacy_index, jobs, aligned)
         packer.tell = _teller(packer.done, packer.paths() if verbose else None, progress)
         if largest is None:
             packer.write_file(target)
@@ -186,14 +192,16 @@ class _Packer:
     """Writer of an archive from the results of a scan."""
 
     def __init__(
-        self, scan: Scan, ignore_changed: bool, legacy_index: bool, jobs: int | None
+        self, scan: Scan, ignore_changed: bool, legacy_index: bool, jobs: int | None, align: int
     ) -> None:
         self._scan = scan
         self._ignore_changed = ignore_changed
         self._legacy_index = legacy_index
         self._jobs = jobs
         self._gone: set[int] = set()
-        self._files = _number_files(scan.tree)
+        self._align = align
+        self._open = writer_class(align)
+        self._files, self._records = _number_files(scan.tree, align)
         self.report = PackReport(
             **asdict(count_tree(scan.tree)), skipped=dict(scan.skipped), changed=list(scan.changed)
         )
@@ -206,7 +214,7 @@ class _Packer:
 
     def write_file(self, target: str) -> None:
         """Write all files and the index into one archive."""
-        with FileWriter(target, len(self._files) + 1) as writer:
+        with self._open(target, self._records + 1) as writer:
             self._write(writer, self._files)
             self._write_index(writer, target, [])
 
@@ -224,9 +232,10 @@ class _Packer:
         for number, part in enumerate(parts):
             name = part_name(number)
             path = os.path.join(folder, name)
-            with FileWriter(path, len(part)) as writer:
+            records = self._first_record(part.stop) - self._first_record(part.start)
+            with self._open(path, records) as writer:
                 self._write(writer, self._files[part.start : part.stop])
-            shards.append(Shard(name.encode(), len(part), _header_crc(path)))
+            shards.append(Shard(name.encode(), records, _header_crc(path)))
         with FileWriter(os.path.join(folder, INDEX_NAME), 1) as writer:
             self._write_index(writer, target, shards)
 
@@ -235,20 +244,25 @@ class _Packer:
         parts = []
         begin = size = 0
         for row, inode in enumerate(self._files):
-            length = self._scan.tree.length[inode]
+            length = padding.rounded_up(self._scan.tree.length[inode], self._align)
             if row > begin and size + length > largest:
                 parts.append(range(begin, row))
                 begin, size = row, 0
             size += length
         return [*parts, range(begin, len(self._files))]
 
+    def _first_record(self, row: int) -> int:
+        """Return the record of file `row`, or the number of all records after the last file."""
+        files = self._files
+        return self._scan.tree.record[files[row]] if row < len(files) else self._records
+
     def _write(self, writer: FileWriter, inodes: Iterable[int]) -> None:
-        """Write files, one record each, and add their block checksums and xattrs to the tree."""
+        """Write files and their padding, and add their block checksums and xattrs to the tree."""
         tree = self._scan.tree
         begun: list[int] = []  # block checksums of a large file that is not complete yet
-        for batch in read_ahead(self._scan, inodes, self._jobs):
+        for batch in read_ahead(self._scan, inodes, self._jobs, self._align):
             piece, size = batch.piece, sum(batch.piece.lengths)
-            writer.append(batch.memory[:size])
+            writer.append(batch.memory[: batch.size])
             for inode in batch.changed + batch.gone:
                 self._note_change(inode, gone=inode in batch.gone)
             for inode, xattrs in batch.xattrs.items():
@@ -266,7 +280,7 @@ class _Packer:
                 if len(blocks) > 1:
                     joined[k] = crc32_joined(blocks, BLOCK, lengths[k])
                     tree.blocks[inode] = array("I", blocks)
-            writer.seal(lengths, joined)
+            writer.seal(*padding.with_padding(lengths, joined, self._align))
             self.tell(len(lengths), size)
 
     def _note_change(self, inode: int, *, gone: bool) -> None:
@@ -289,24 +303,42 @@ class _Packer:
     def _write_index(self, writer: FileWriter, target: str, shards: list[Shard]) -> None:
         """Write the index, as the last record."""
         self._scan.forget()
-        tree = self._scan.tree
-        sizes = np.frombuffer(tree.length, np.int64)[np.frombuffer(self._files, np.uint32)]
+        tree, sizes = self._scan.tree, self._record_sizes()
         if self._gone:
             tree = tree.without(self._gone)
         write_index(writer, target, tree, sizes, shards, legacy_index=self._legacy_index)
 
+    def _record_sizes(self) -> Ints:
+        """Return the sizes of all records before the index: of the files and of their padding."""
+        tree, files = self._scan.tree, np.frombuffer(self._files, np.uint32)
+        lengths = np.frombuffer(tree.length, np.int64)[files]
+        if self._records == len(files):  # no padding
+            return lengths
+        records = np.frombuffer(tree.record, np.int64)[files]
+        missing = -lengths % self._align
+        padded = missing.nonzero()[0]
+        sizes = np.empty(self._records, np.int64)
+        sizes[records] = lengths
+        sizes[records[padded] + 1] = missing[padded]
+        return sizes
 
-def _number_files(tree: Tree) -> array[int]:
-    """Give files their record numbers, in path order; return the inodes in that order."""
+
+def _number_files(tree: Tree, align: int) -> tuple[array[int], int]:
+    """Give files their record numbers, in path order.
+
+    Return the inodes in that order, and the number of records, with those of padding.
+    """
     files = array("I")
+    records = 0
     seen = bytearray(len(tree))
     for entry, _ in tree.in_path_order():
         inode = tree.inode[entry]
         if tree.is_file(inode) and not seen[inode]:
             seen[inode] = True
-            tree.record[inode] = len(files)
+            tree.record[inode] = records
             files.append(inode)
-    return files
+            records += 1 + (tree.length[inode] % align > 0)
+    return files, records
 
 
 def write_index(

@@ -1,8 +1,8 @@
 """Read many files in order, with read-ahead in threads.
 
 Files are read in batches of about two megabytes: many small files, or a part of a large one. The
-files of a batch lie end to end in one piece of memory, exactly as in the archive, and come with
-their checksums.
+files of a batch lie in one piece of memory exactly as in the archive: end to end, or with zeros
+between them in an aligned archive. They come with their checksums.
 
 On a slow disk, several threads are faster than one. Files in the page cache are read fastest by one
 thread, because Python runs one thread at a time (50,000 files of 10 kB, measured by hand: 1.4 s
@@ -28,8 +28,9 @@ from ffrecord.disk.pagecache import PageCache
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.format.checksum import crc32
 from ffrecord.format.index import BLOCK
+from ffrecord.format.padding import UNALIGNED, ZEROS, rounded_up
 
-BATCH_BYTES = 16 * BLOCK  # limit for the bytes of a batch
+BATCH_BYTES = 16 * BLOCK  # limit for the bytes of a batch; a multiple of every alignment
 BATCH_FILES = 512  # limit for the files of a batch
 MOST_THREADS = 8
 # A batch has waited if more than a quarter of its bytes came from a disk, or if its thread used the
@@ -59,7 +60,7 @@ class Piece:
 
 @dataclass(slots=True)
 class LoadedPiece:
-    """A piece that was read: its bytes end to end, checksums, attributes and changed files.
+    """A piece that was read: its bytes as in the archive, checksums, attributes, changed files.
 
     If a file became shorter or disappeared, zeros take the place of the missing bytes, as in tar.
     So every byte is at its planned place.
@@ -68,18 +69,23 @@ class LoadedPiece:
     piece: Piece
     memory: memoryview
     checksums: list[list[int]]  # of each file's blocks
+    size: int = 0  # bytes of the memory that are in use, with padding
     xattrs: dict[int, Xattrs] = field(default_factory=dict)
     changed: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
     waited: bool = False
 
 
-def pieces(lengths: Iterable[tuple[int, int]]) -> Iterator[Piece]:
-    """Yield the pieces to read, for files given as inode and length."""
+def pieces(lengths: Iterable[tuple[int, int]], align: int = UNALIGNED) -> Iterator[Piece]:
+    """Yield the pieces to read, for files given as inode and length.
+
+    Each piece fits into BATCH_BYTES, with the padding of its files.
+    """
     batch = Piece([], [])
     size = 0
     for inode, length in lengths:
-        if batch.inodes and (size + length > BATCH_BYTES or len(batch.inodes) == BATCH_FILES):
+        padded = rounded_up(length, align)
+        if batch.inodes and (size + padded > BATCH_BYTES or len(batch.inodes) == BATCH_FILES):
             yield batch
             batch, size = Piece([], []), 0
         offset = 0
@@ -91,24 +97,26 @@ def pieces(lengths: Iterable[tuple[int, int]]) -> Iterator[Piece]:
         else:
             batch.inodes.append(inode)
             batch.lengths.append(length)
-            size += length
+            size += padded
     if batch.inodes:
         yield batch
 
 
-def read_ahead(scan: Scan, inodes: Iterable[int], jobs: int | None) -> Iterator[LoadedPiece]:
+def read_ahead(
+    scan: Scan, inodes: Iterable[int], jobs: int | None, align: int = UNALIGNED
+) -> Iterator[LoadedPiece]:
     """Yield the contents of files in order, in batches. The next batch reuses the memory."""
     most = jobs or MOST_THREADS
     ahead = 1
     spare: list[memoryview] = []
     flying: deque[Future[LoadedPiece]] = deque()
     length = scan.tree.length
-    work = pieces((inode, length[inode]) for inode in inodes)
+    work = pieces(((inode, length[inode]) for inode in inodes), align)
 
     def submit() -> None:
         while len(flying) < ahead and (piece := next(work, None)) is not None:
             memory = spare.pop() if spare else _slabs.take(BATCH_BYTES).data
-            flying.append(pool.submit(_load, scan, piece, memory))
+            flying.append(pool.submit(_load, scan, piece, memory, align))
 
     pool = ThreadPoolExecutor(most, thread_name_prefix="ffrecord-pack")
     try:
@@ -125,7 +133,7 @@ def read_ahead(scan: Scan, inodes: Iterable[int], jobs: int | None) -> Iterator[
         pool.shutdown()
 
 
-def _load(scan: Scan, piece: Piece, memory: memoryview) -> LoadedPiece:
+def _load(scan: Scan, piece: Piece, memory: memoryview, align: int) -> LoadedPiece:
     began, worked, sectors = time.perf_counter(), time.thread_time(), _sectors_read()
     batch = LoadedPiece(piece, memory, [])
     at = 0
@@ -139,6 +147,10 @@ def _load(scan: Scan, piece: Piece, memory: memoryview) -> LoadedPiece:
             starts = range(0, length, BLOCK)
             batch.checksums.append([crc32(place[start : start + BLOCK]) for start in starts])
         at += length
+        if missing := -length % align:
+            memory[at : at + missing] = ZEROS[:missing]
+            at += missing
+    batch.size = at
     took = time.perf_counter() - began
     from_disk = (_sectors_read() - sectors) * _SECTOR
     batch.waited = from_disk > FROM_DISK * at or time.thread_time() - worked < WAITING * took

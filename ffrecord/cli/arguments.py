@@ -21,6 +21,7 @@ FORMATS = (
 )  # fmt: skip
 CODECS = ("none", "snappy", "gzip")  # compressions of RecordIO
 SHELLS = ("bash", "zsh", "fish")
+ALIGNMENT = 512  # the only one; equal to the constant in `format.padding`, which loads slowly
 COLOURS = ("auto", "always", "never")
 ARCHIVE = "packed folder, or the folder of its shards"
 SOURCES_AND_TARGET = "SRC, DST"
@@ -113,6 +114,13 @@ def _add_no_progress(parser: argparse.ArgumentParser) -> None:
     _add_flag(parser, "--no-progress", what=what)
 
 
+def _add_align(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--align", type=_alignment, choices=(ALIGNMENT,), metavar=str(ALIGNMENT),
+        help="let every file in the archive begin at a multiple of 512 bytes, so that the kernel "
+        "can serve it in place",
+    )  # fmt: skip
+
+
 def _count(text: str) -> int:
     try:
         number = int(text)
@@ -144,6 +152,14 @@ def _size(text: str) -> int:
     return size
 
 
+def _alignment(text: str) -> int:
+    if text.strip() != str(ALIGNMENT):
+        raise argparse.ArgumentTypeError(
+            f"must be {ALIGNMENT}, not {text!r}; without this option there is no padding"
+        )
+    return ALIGNMENT
+
+
 def _field_type(text: str) -> tuple[str, str]:
     field, equals, type_ = text.partition("=")
     if not (field and equals and type_):
@@ -167,6 +183,7 @@ def _pack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shard-size", type=_size, metavar="SIZE",
         help="split the archive into files of about this size, such as 10GB, with one index",
     )  # fmt: skip
+    _add_align(parser)
     what = "warn, instead of failing, if files change or disappear while they are packed"
     _add_flag(parser, "--ignore-changed", what=what)
     what = "leave out the second index, which the original FFRecord reads"
@@ -249,6 +266,7 @@ def _convert(parser: argparse.ArgumentParser) -> None:
         help="compression of RecordIO: none, snappy or gzip")  # fmt: skip
     parser.add_argument("--shard-size", type=_size, metavar="SIZE",
         help="write a folder of tar files of about this size, such as 1GB")  # fmt: skip
+    _add_align(parser)
     what = "replace DST if it is an existing file; folders are never replaced"
     _add_flag(parser, "--force", what=what)
     _add_json(parser)
@@ -318,6 +336,7 @@ COMMANDS = {
             "ffrecord pack photos photos.ffr --force    # replace the old archive",
             "ffrecord pack photos clean.ffr --exclude '*.tmp' --exclude 'logs/*'",
             "ffrecord pack photos shards --shard-size 10GB",
+            "ffrecord pack photos aligned.ffr --align 512    # the kernel can serve it in place",
         ),
     ),
     "ls": Command(
@@ -348,6 +367,7 @@ COMMANDS = {
             "ffrecord convert photos.ffr photos.tar",
             "ffrecord convert train.ffr train.tfrecord",
             "ffrecord convert photos.ffr tars --to webdataset --shard-size 1GB",
+            "ffrecord convert --align 512 photos.ffr photos-aligned.ffr",
         ),
         more_paths="paths",
     ),

@@ -45,7 +45,7 @@ def syntaxes() -> list[Syntax]:
 
 def _argument(command: str, action: argparse.Action) -> Argument:
     names, many = tuple(action.option_strings), action.nargs in ("*", "+")
-    kind, words = _kind(command, action), tuple(action.choices or ())
+    kind, words = _kind(command, action), tuple(map(str, action.choices or ()))
     if kind == Kind.LIST:
         words = tuple(offered())
     return Argument(names, action.help or "", kind, words, many)

@@ -23,7 +23,8 @@ def run(options: argparse.Namespace) -> int:
         sources, target,
         source_format=options.source, target_format=options.target,
         field=options.field, types=dict(options.type), drop_names=options.drop_names,
-        codec=options.codec, shard_size=options.shard_size, force=options.force,
+        codec=options.codec, shard_size=options.shard_size, align=options.align,
+        force=options.force,
         verbose=shows_progress(options.no_progress),
     )  # fmt: skip
     if options.json:

@@ -22,6 +22,7 @@ from ffrecord.archive.names import json_facts, to_text
 from ffrecord.cli import datasets
 from ffrecord.cli.common import READ_RECORDS
 from ffrecord.cli.quoting import quoted
+from ffrecord.format.padding import UNALIGNED
 from ffrecord.records.reader import FileReader, table_of
 from ffrecord.text import counted, human
 
@@ -84,6 +85,8 @@ def _print(what: str, facts: dict[str, Any]) -> None:
 def _shown(name: str, value: str | int) -> str:
     if isinstance(value, str):
         return value
+    if name == "alignment":
+        return "none" if value == UNALIGNED else both_sizes(value)
     return both_sizes(value) if "bytes" in name else f"{value:,}"
 
 
@@ -116,6 +119,7 @@ def describe_folder(archive: Archive) -> dict[str, Any]:
     return {
         "kind": "packed folder",
         "shards": len(index.tables.shards),
+        "alignment": archive.alignment,
         "files": counts.files,
         "folders": counts.folders,
         "symlinks": counts.symlinks,

@@ -59,4 +59,5 @@ def _pack(options: argparse.Namespace) -> PackReport:
             legacy_index=not options.no_legacy_index,
             ignore_changed=options.ignore_changed,
             shard_size=options.shard_size,
+            align=options.align,
         )

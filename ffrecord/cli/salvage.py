@@ -67,5 +67,7 @@ def _print(out: str, report: SalvageReport, shown: int) -> None:
     elif report.lost and report.lost[-1].record == report.records - 1:
         print(NAMES_MAY_BE_LOST)
     lost = f", {len(report.lost):,} lost" if report.lost else ""
+    if report.padding:
+        lost += f", {report.padding:,} of padding left out"
     kept = f"{report.kept:,} of {counted(report.records, 'record')}"
     print(printable(f"{out}: {kept}, {human(report.bytes)}{lost}"))

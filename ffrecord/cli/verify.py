@@ -34,20 +34,25 @@ from ffrecord.text import counted, for_shell
 
 Damage: TypeAlias = "tuple[int, FFRecordError]"
 
+UNUSED = " (padding, or left over: no file uses this record)"
 SHOWN_PATHS = 3  # paths printed for one damaged record, which thousands of files can share
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Paths of the files whose content is one record: the first few, and the number of others."""
+    """Paths of the files whose content is one record: the first few, and the number of others.
+
+    `is_unused` is True for padding, and for any other record that is the content of no file.
+    """
 
     shown: tuple[str, ...] = ()
     more: int = 0
+    is_unused: bool = False
 
     def __str__(self) -> str:
         """Return ` (its/path)`, to append to a message."""
         if not self.shown:
-            return ""
+            return UNUSED if self.is_unused else ""
         return f" ({', '.join(self.shown)}{f' and {self.more:,} more' if self.more else ''})"
 
 
@@ -163,7 +168,8 @@ class _Names:
             to_text(shown_path(index, index.parent(inode), index.last_name(inode)))
             for inode in inodes[:SHOWN_PATHS].tolist()
         ]
-        return Paths(tuple(shown), len(inodes) - len(shown))
+        is_index = record == self._archive.reader.n - 1
+        return Paths(tuple(shown), len(inodes) - len(shown), not shown and not is_index)
 
     def narrowed(self, record: int, error: FFRecordError) -> FFRecordError:
         """Return the error of the first damaged block, if the record is a large file.

@@ -38,6 +38,7 @@ from ffrecord.errors import (
     SkippedWarning,
     WriteFailedError,
 )
+from ffrecord.format import padding
 from ffrecord.progress import bar
 from ffrecord.records.opening import refuse_unfinished
 from ffrecord.text import Advised, listed, parse_size, there_already
@@ -77,6 +78,7 @@ def convert(
     drop_names: bool = False,
     codec: str | None = None,
     shard_size: int | str | None = None,
+    align: int | None = None,
     force: bool = False,
     verbose: bool = False,
 ) -> ConversionReport:
@@ -97,16 +99,18 @@ def convert(
         drop_names: Allow the conversion of files into records, which have no names.
         codec: The codec of RecordIO: none, snappy or gzip.
         shard_size: Write a folder of tars of about this size, such as "1GB".
+        align: 512 aligns the files of a new packed folder, see `pack_folder`.
         force: Replace an existing file. A folder is never replaced.
         verbose: Show a progress bar.
 
     Returns:
         The numbers of items read and written.
     """
+    padding.checked(align)
     paths = _source_paths(src)
     options = ConvertOptions(
         field, dict(types or {}), drop_names, codec,
-        None if shard_size is None else parse_size(shard_size),
+        None if shard_size is None else parse_size(shard_size), align,
         mtime_ns=max(map(_mtime_ns, paths)),
     )  # fmt: skip
     source = _source_format(paths, source_format)
@@ -165,6 +169,9 @@ def _target_format(dst: str, source: Format, name: str | None, options: ConvertO
         size = "shard_size", "--shard-size"
         message = f" is for tar only, and {dst} has the format {target.name}; leave it out"
         raise ConversionError(Advised("", *size, message))
+    if options.align is not None and target.name != "packed":
+        message = f" is for packed folders only, and {dst} has the format {target.name}; "
+        raise ConversionError(Advised("", "align", "--align", f"{message}leave it out"))
     if options.shard_size is not None:
         target = replace(target, is_folder=True)
     if not target.is_folder:
@@ -380,7 +387,7 @@ def _chained(
 
 def _pack(path: str, staged: str, verbose: bool, options: ConvertOptions) -> Counts:
     with packing_bar(shown=verbose) as progress:
-        report = pack_folder(path, staged, progress=progress)
+        report = pack_folder(path, staged, progress=progress, align=options.align)
     options.skipped.update(report.skipped)
     return Counts(report.files, report.folders, report.symlinks, report.hard_links, report.bytes)
 

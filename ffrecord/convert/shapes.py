@@ -131,6 +131,7 @@ class ConvertOptions:
     drop_names: bool = False
     codec: str | None = None
     shard_size: int | None = None
+    align: int | None = None
     mtime_ns: int = 0
     """Time of files made of records or rows: the source's, so that the output is reproducible."""
     skipped: Counter[str] = dataclasses.field(default_factory=Counter)

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from ffrecord.aliases import Ints
+
 # struct iocb and struct io_event as 64-bit words. Filling words is faster than filling the named
 # fields of a structured array: 64 iocbs took 21 µs instead of 27.
 #   iocb   0 data | 1 key u32, rw_flags i32 | 2 opcode u16, reqprio i16, fd u32
@@ -25,7 +27,7 @@ import numpy as np
 # Unset words are 0. The opcode of a read is 0 too.
 IOCB_WORDS = 8
 EVENT_WORDS = 4
-DATA, RW_FLAGS, FD, BUF, NBYTES, OFFSET = range(6)
+DATA, RW_FLAGS, FD, BUF, NBYTES, OFFSET, _RESERVED, FLAGS = range(IOCB_WORDS)
 UPPER_HALF = 1 << 32  # little endian: the second u32 of a word
 NOTIFY = 1  # IOCB_FLAG_RESFD: the completion is announced on an eventfd
 
@@ -60,6 +62,20 @@ def is_available() -> bool:
     return _lib is not None
 
 
+class Requests:
+    """Memory for one iocb per row, with the row number as data, and for pointers to iocbs."""
+
+    def __init__(self, rows: int) -> None:
+        words = np.zeros(rows * (IOCB_WORDS + 1), "<i8")
+        self.iocbs = words[:-rows].reshape(rows, IOCB_WORDS)
+        self.iocbs[:, DATA] = np.arange(rows)
+        self.at = words.ctypes.data
+        self.data = self.iocbs.data
+        self.addresses = np.arange(rows) * (IOCB_WORDS * words.itemsize) + self.at
+        self.pointers = words[-rows:]
+        self.pointers_at = self.at + self.iocbs.nbytes
+
+
 class Context:
     """One AIO context of the kernel.
 
@@ -80,6 +96,15 @@ class Context:
         events = np.zeros(capacity * EVENT_WORDS, np.int64)
         self._events = events.data
         self._events_at = events.ctypes.data
+        self._event_rows = events.reshape(capacity, EVENT_WORDS)
+        self._requests: Requests | None = None
+
+    def requests(self, rows: int) -> Requests:
+        """Return memory for at least `rows` requests. It is reused, because new memory is slow."""
+        if rows > self.capacity:
+            return Requests(rows)
+        self._requests = self._requests or Requests(self.capacity)
+        return self._requests
 
     def submit(self, iocbs_at: int, count: int) -> int:
         """Submit `count` iocb pointers; return how many the kernel took, or a negative errno."""
@@ -89,7 +114,20 @@ class Context:
         return int(code)
 
     def reap(self, at_least: int) -> tuple[list[int], list[int]]:
-        """Wait for completions; return their data words and their results.
+        """Wait for completions; return their data words and their results."""
+        # A memoryview with strides is as fast as an array for many events, and faster for a few.
+        end = self._wait(at_least) * EVENT_WORDS
+        return self._events[:end:EVENT_WORDS].tolist(), self._events[2:end:EVENT_WORDS].tolist()
+
+    def reap_into(self, results: Ints, at_least: int) -> int:
+        """Wait for completions; store each result at its data word, and return their number."""
+        count = self._wait(at_least)
+        events = self._event_rows[:count]
+        results[events[:, 0]] = events[:, 2]
+        return count
+
+    def _wait(self, at_least: int) -> int:
+        """Wait for completions, and return their number.
 
         Waits for `at_least` completions, or for `capacity` if that is less. (More requests may be
         in flight, because the kernel rounds a context's size up.) With `at_least` 0 it does not
@@ -100,13 +138,9 @@ class Context:
         least, timeout_at = (min(at_least, most), None) if at_least else (0, _NO_TIME_AT)
         while code == -errno.EINTR:
             code = _io_getevents(self._handle, least, most, self._events_at, timeout_at)
-        if not code:
-            return [], []
         if code < 0:
             raise OSError(-code, f"io_getevents: {os.strerror(-code)}")
-        # A memoryview with strides is as fast as an array for many events, and faster for a few.
-        end = code * EVENT_WORDS
-        return self._events[:end:EVENT_WORDS].tolist(), self._events[2:end:EVENT_WORDS].tolist()
+        return int(code)
 
     def close(self) -> None:
         """Wait for everything in flight, and destroy the context; a no-op in a forked child."""

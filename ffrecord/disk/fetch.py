@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ffrecord.aliases import Bytes, Ints, Mask
-from ffrecord.disk import aio
+from ffrecord.aliases import Ints
+from ffrecord.disk import aio, extents
 from ffrecord.disk.aio_queue import AioQueue, bytes_got
 from ffrecord.disk.costs import SLOW_REQUEST, seconds_without_core
 from ffrecord.disk.extents import Plan
+from ffrecord.disk.singles import LONG_WAIT
+from ffrecord.disk.slabs import SlabPool
 from ffrecord.disk.source import Source, SourceSet
+from ffrecord.disk.tally import TALLY
 
 # The window: how much `read` keeps in flight. (`read_async` submits everything at once.) A virtual
 # disk reports completions when its queue runs empty. With everything submitted at once, no checksum
@@ -36,24 +39,29 @@ SLOW_WINDOW = 0.004
 
 BLOCKING_WAVE = 16  # reads of a wave without AIO
 MEASURING_READS = 16  # in flight while nothing is known about the disk
-LONG_WAIT = 0.02  # seconds; longer waits for a disk are not waits for the interpreter
 
 _NONE = np.empty(0, np.int64)
 
 
 class Fetch:
-    """Reads of one plan, into `memory`. Call `start`, iterate over `waves`, then call `close`.
+    """Reads of the records [begin, end). Call `start`, iterate over `waves`, then call `close`.
+
+    `plan` says where in `memory` the records will be. `file` is None if all are in one file.
 
     The disk idles until `start` has submitted, and again between waves. So `start` does little, and
     the lists for the waves are made after the first submission.
     """
 
-    def __init__(self, sources: SourceSet, plan: Plan, memory: Bytes, mode: str) -> None:
+    def __init__(
+        self, sources: SourceSet, file: Ints | None, begin: Ints, end: Ints, mode: str,
+        slabs: SlabPool,
+    ) -> None:  # fmt: skip
         self._sources = sources
-        self._plan = plan
-        self._memory = memory
         self._mode = mode
-        self._arrived: list[int] = []  # reads that were copied from the page cache
+        self._cached: bool | None = False  # None: some of the reads are in the page cache
+        self.plan = self._planned(file, begin, end)
+        self.memory = slabs.take(self.plan.size)
+        self._arrived: Sequence[int] = ()  # reads that were copied from the page cache
         self._queue: AioQueue | None = None
         self._left: Ints | None = None  # the other reads, by AIO or plain; None: all reads
         self._pieces = sources.pieces if mode == "auto" else None
@@ -63,28 +71,43 @@ class Fetch:
         self._looked = 0.0  # time of the last look for completed reads
         self._delayed = 0.0  # seconds that this thread had waited for a core before
 
+    def _planned(self, file: Ints | None, begin: Ints, end: Ints) -> Plan:
+        """Return the plan for these records, after asking about the page cache."""
+        plan = extents.plan_cached(file, begin, end) if self._mode == "auto" else None
+        if plan is not None:
+            self._cached = self._has_most(plan)
+            if self._cached:
+                return plan
+        asked, plan = plan is not None, extents.plan(file, begin, end, self._sources.align)
+        if self._mode == "auto" and not asked:
+            self._cached = self._has_most(plan)
+        return plan
+
+    def _has_most(self, plan: Plan) -> bool | None:
+        fds = _descriptors(self._sources.fds, plan.file)
+        return self._sources.cache.has_most(fds, plan.offset, plan.need)
+
     def start(self, *, everything: bool) -> None:
         """Copy the cached reads and start the others: everything at once, or one window."""
-        reads: Ints | None = None  # all of them
-        cached_fds = self._descriptors(self._sources.fds)
+        TALLY.memory += self.plan.size
+        cached_fds = _descriptors(self._sources.fds, self.plan.file)
         piece = 0
         if self._mode == "auto":
             piece = self._piece()
-            hot = self._hot(cached_fds, asking_for_each=piece > 0)
-            if hot.any():
-                reads = self._copy_cached(cached_fds, hot)
-            left = len(hot) if reads is None else len(reads)
-            if self._pieces is not None:
-                self._pieces.note(len(hot) - left, left, judged=piece > 0)
-            if not left:
-                self._left = reads
+            self._copy_cached(cached_fds, judged=piece > 0)
+            if self._left is not None and not len(self._left):
                 return
-        self._left = reads
+        reads = self._left
+        TALLY.missed += len(self.plan.offset) if reads is None else len(reads)
         if piece:
             self._read_pieces(self._numbers(reads), piece)
             return
+        if self.plan.order is None:  # not aligned, so not for O_DIRECT
+            self._advise(reads)
+            self._through_cache = self._numbers(reads)
+            return
         direct = self._mode != "buffered" and self._sources.direct
-        fds = self._descriptors(self._sources.direct_fds) if direct else cached_fds
+        fds = _descriptors(self._sources.direct_fds, self.plan.file) if direct else cached_fds
         self._queue = self._queue_for(fds, reads, 0)
         if self._queue is None or not direct:
             self._advise(reads)
@@ -97,14 +120,19 @@ class Fetch:
             if self._measuring:
                 self._delayed = seconds_without_core()
 
-    def waves(self) -> Iterator[list[int]]:
+    @property
+    def is_complete(self) -> bool:
+        """True if `start` has copied every read from the page cache."""
+        return len(self._arrived) == len(self.plan.offset)
+
+    def waves(self) -> Iterator[Sequence[int]]:
         """Yield the numbers of complete reads, in groups as they arrive."""
         if self._arrived:
             yield self._arrived
         if self._queue is not None:
             yield from self._queued()
         elif not len(self._through_cache):
-            left = range(len(self._plan.offset)) if self._left is None else self._left.tolist()
+            left = range(len(self.plan.offset)) if self._left is None else self._left.tolist()
             for at in range(0, len(left), BLOCKING_WAVE):
                 wave = list(left[at : at + BLOCKING_WAVE])
                 for read in wave:
@@ -117,12 +145,19 @@ class Fetch:
         queue = self._queue
         assert queue is not None
         left = None if self._left is None else self._left.tolist()
-        window, need = self._window(), self._plan.need.tolist()
+        window, need = self._window(), self.plan.need.tolist()
         while not queue.done:
             began = time.perf_counter()
-            rows, results = queue.land(1)
+            away = began - self._looked > LONG_WAIT
+            # Reads that have landed while the caller did other work say nothing about the disk.
+            rows, results = queue.land(0 if away else 1)
             now = time.perf_counter()
-            if self._pieces is not None:
+            TALLY.waited += now - began
+            if away:
+                self._looked = now
+                if self._pieces is not None:
+                    self._pieces.meter.skip_reads(len(rows))
+            elif self._pieces is not None:
                 self._observe(len(rows), now, still_busy=queue.flying > 0)
             if queue.unsent:
                 if now - began > SLOW_WINDOW:
@@ -155,58 +190,60 @@ class Fetch:
         """Return the size of the piece to read for a miss; 0 to read only the requested bytes."""
         if self._pieces is None or not self._sources.direct:
             return 0
-        return self._pieces.size_for(self._plan.size / len(self._plan.offset))
+        return self._pieces.size_for(self.plan.size / len(self.plan.offset))
 
-    def _hot(self, fds: Ints | int, *, asking_for_each: bool) -> Mask:
-        """Return a mask of the reads that are in memory, as far as that is known."""
-        cache, plan = self._sources.cache, self._plan
-        if not asking_for_each or self._pieces is None:
-            return cache.has_each(fds, plan.offset, plan.need)
-        hot = self._pieces.have(plan.file, plan.offset, plan.need)
-        others = (~hot).nonzero()[0]
-        some = fds if isinstance(fds, int) else fds[others]
-        hot[others] = cache.has_exactly(some, plan.offset[others], plan.need[others])
-        return hot
+    def _hot(self, fds: Ints | int, *, asking_for_each: bool) -> Ints | None:
+        """Return the reads that are in memory, as far as that is known; None for all reads."""
+        cache, plan = self._sources.cache, self.plan
+        if asking_for_each and self._pieces is not None:
+            hot = self._pieces.have(plan.file, plan.offset, plan.need)
+            others = (~hot).nonzero()[0]
+            some = fds if isinstance(fds, int) else fds[others]
+            hot[others] = cache.has_each(some, plan.offset[others], plan.need[others])
+        elif self._cached is None:
+            hot = cache.has_each(fds, plan.offset, plan.need)
+        else:
+            return None if self._cached else _NONE
+        return None if hot.all() else hot.nonzero()[0]
 
     def _read_pieces(self, reads: Ints, piece: int) -> None:
         """Let the disk begin to read the pieces of these reads. `_through` copies them later."""
         assert self._pieces is not None
-        plan, self._through_cache = self._plan, reads
+        plan, self._through_cache = self.plan, reads
         file = None if plan.file is None else plan.file[reads]
         self._asked_at = time.perf_counter()
         self._asked_for = self._pieces.fill(file, plan.offset[reads], plan.need[reads], piece)
 
     def _through(self) -> Iterator[list[int]]:
         """Yield the reads whose pieces the disk is reading, as their pages arrive."""
-        fds = self._descriptors(self._sources.fds)
+        fds, waited = _descriptors(self._sources.fds, self.plan.file), 0.0
         for at in range(0, len(self._through_cache), BLOCKING_WAVE):
             reads = self._through_cache[at : at + BLOCKING_WAVE]
+            began = time.perf_counter()
             self._copy(fds, reads)
+            waited += time.perf_counter() - began
             yield reads.tolist()
+        TALLY.waited += waited
         if self._pieces is not None and len(self._through_cache):
-            self._pieces.arrived(*self._asked_for, time.perf_counter() - self._asked_at)
+            now = time.perf_counter()
+            # Pieces of an earlier batch were read first, and a caller that did not wait for these
+            # ones cannot tell when they arrived.
+            seconds = now - max(self._asked_at, self._pieces.arrived_at)
+            self._pieces.arrived_at = now
+            if waited > seconds / 2:
+                self._pieces.arrived(*self._asked_for, seconds)
 
     def _copy(self, fds: Ints | int, reads: Ints) -> None:
         """Read through the page cache, and wait for pages that are still on their way."""
-        need = self._plan.need
-        queue = self._queue_for(fds, reads, 0)
-        got = np.zeros(len(reads), np.int64)
-        if queue is not None:
-            try:
-                while not queue.done:
-                    queue.launch(len(reads))
-                    rows, results = queue.land(queue.flying)
-                    got[rows] = results
-            finally:
-                queue.close()
-        for row in (got < need[reads]).nonzero()[0].tolist():
+        got = self._copied(fds, reads, 0)
+        for row in (got < self.plan.need[reads]).nonzero()[0].tolist():
             self._read_by_hand(int(reads[row]), max(int(got[row]), 0))
 
     def _observe(self, landed: int, now: float, *, still_busy: bool) -> None:
         """Measure the disk by the reads that have landed since the last look."""
         assert self._pieces is not None
         seconds, self._looked = now - self._looked, now
-        length = self._plan.size / len(self._plan.offset)
+        length = self.plan.size / len(self.plan.offset)
         if not still_busy and seconds >= SLOW_REQUEST * landed:
             # The disk may have been done long before this thread looked again: because other
             # processes had the cores, or other threads the interpreter (5 ms at a time).
@@ -217,7 +254,7 @@ class Fetch:
         self._pieces.meter.observe_reads(landed, round(landed * length), seconds)
 
     def _numbers(self, reads: Ints | None) -> Ints:
-        return np.arange(len(self._plan.offset)) if reads is None else reads
+        return np.arange(len(self.plan.offset)) if reads is None else reads
 
     @property
     def mine(self) -> bool:
@@ -229,26 +266,36 @@ class Fetch:
         if self._queue is not None:
             self._queue.close()
 
-    def _copy_cached(self, fds: Ints | int, hot: Mask) -> Ints:
-        """Copy the hot reads out of the page cache, and return the reads that remain."""
-        reads = hot.nonzero()[0]
-        queue = self._queue_for(fds, reads, self._sources.cache.rw_flags)
-        left = np.ones(len(hot), bool)
-        if queue is not None:
-            try:
-                while not queue.done:
-                    queue.launch(len(reads))
-                    rows, results = queue.land(queue.flying)
-                    landed = reads[rows]
-                    left[landed] = np.array(results) < self._plan.need[landed]
-            finally:
-                queue.close()
-        self._arrived = (~left).nonzero()[0].tolist()
-        return left.nonzero()[0]
+    def _copy_cached(self, fds: Ints | int, *, judged: bool) -> None:
+        """Copy the reads that are in the page cache. Sets `_arrived` and `_left`."""
+        reads, n = self._hot(fds, asking_for_each=judged), len(self.plan.offset)
+        hits = 0
+        if reads is None or len(reads):
+            which = slice(None) if reads is None else reads
+            short = self._copied(fds, reads, self._sources.cache.rw_flags) < self.plan.need[which]
+            if reads is None and not short.any():
+                self._arrived, self._left, hits = range(n), _NONE, n
+            else:
+                left = np.ones(n, bool)
+                left[which] = short
+                self._arrived, self._left = (~left).nonzero()[0].tolist(), left.nonzero()[0]
+                hits = len(self._arrived)
+        if self._pieces is not None:
+            self._pieces.note(hits, n - hits, judged=judged)
+
+    def _copied(self, fds: Ints | int, reads: Ints | None, rw_flags: int) -> Ints:
+        """Read through the page cache; return the bytes, or a negative errno, for each read."""
+        queue = self._queue_for(fds, reads, rw_flags)
+        if queue is None:
+            return np.zeros(len(self.plan.offset if reads is None else reads), np.int64)
+        try:
+            return queue.finish()
+        finally:
+            queue.close()
 
     def _queue_for(self, fds: Ints | int, reads: Ints | None, rw_flags: int) -> AioQueue | None:
         """Return a queue with these reads (None: all reads); None if no context is available."""
-        plan = self._plan
+        plan = self.plan
         place, offset, length = plan.place, plan.offset, plan.length
         if reads is not None:
             place, offset, length = place[reads], offset[reads], length[reads]
@@ -257,31 +304,32 @@ class Fetch:
         if context is None:
             return None
         queue = AioQueue(context, len(offset))
-        queue.fill(self._memory, fds, place, offset, length, rw_flags)
+        queue.fill(self.memory, fds, place, offset, length, rw_flags)
         return queue
 
-    def _descriptors(self, each: Ints) -> Ints | int:
-        """Return the descriptor of every read, or one number if all reads share it."""
-        return int(each[0]) if self._plan.file is None else each[self._plan.file]
-
     def _source_of(self, read: int) -> Source:
-        return self._sources[0 if self._plan.file is None else int(self._plan.file[read])]
+        return self._sources[0 if self.plan.file is None else int(self.plan.file[read])]
 
     def _window(self) -> int:
         """Return the number of reads to keep in flight if not all are submitted at once."""
         if self._measuring:
             return MEASURING_READS
-        waves = max(1, round(math.sqrt(self._plan.size / WINDOW_UNIT)))
-        return min(WINDOW_READS, -(-len(self._plan.offset) // waves))
+        waves = max(1, round(math.sqrt(self.plan.size / WINDOW_UNIT)))
+        return min(WINDOW_READS, -(-len(self.plan.offset) // waves))
 
     def _advise(self, reads: Ints | None) -> None:
         """Let the disk begin with reads that will go through the page cache one by one."""
-        offset, length = self._plan.offset.tolist(), self._plan.length.tolist()
+        offset, length = self.plan.offset.tolist(), self.plan.length.tolist()
         for read in range(len(offset)) if reads is None else reads.tolist():
             self._source_of(read).will_need(offset[read], length[read])
 
     def _read_by_hand(self, read: int, have: int) -> None:
-        plan = self._plan
+        plan = self.plan
         place, need = int(plan.place[read]), int(plan.need[read])
-        target = self._memory[place + have : place + need]
+        target = self.memory[place + have : place + need]
         self._source_of(read).read_into(target, int(plan.offset[read]) + have)
+
+
+def _descriptors(each: Ints, file: Ints | None) -> Ints | int:
+    """Return the descriptor of every read, or one number if all reads are of one file."""
+    return int(each[0]) if file is None else each[file]

@@ -52,7 +52,7 @@ class PageCache:
     """Policy "page cache first" for a set of files: asks the cache, and reads from it.
 
     `use_cachestat` is True if `tells` is True for every file. `in_memory` is True if `is_memory` is
-    True for every file. Any thread may call `has`, `has_each` and `has_exactly`.
+    True for every file. Any thread may call `has`, `has_most` and `has_each`.
     """
 
     def __init__(self) -> None:
@@ -77,27 +77,27 @@ class PageCache:
                 return bool(answer[0] >= _pages(offset, length))
         return _has_first_page(fd, offset)
 
-    def has_each(self, fds: Ints | int, offsets: Ints, lengths: Ints) -> Mask:
-        """Return a mask of the reads whose pages are all in the page cache.
+    def has_most(self, fds: Ints | int, offsets: Ints, lengths: Ints) -> bool | None:
+        """Return True if a batch of reads is in the page cache, judged by a few of them.
 
-        `fds` is an array, or one descriptor for all reads.
+        Returns None if the few reads differ: then `has_each` knows more. `fds` is an array, or one
+        descriptor for all reads.
         """
-        n = len(offsets)
         if self.in_memory:
-            return np.full(n, True)
-        some = slice(0, n, max(1, n // SAMPLE))
+            return True
+        some = slice(0, None, max(1, len(offsets) // SAMPLE))
         few = fds if isinstance(fds, int) else fds[some]
         answers = _cachestat(few, offsets[some], lengths[some]) if self.use_cachestat else None
         if answers is None:
             hits = list(map(_has_first_page, _each(few), offsets[some].tolist()))
-            return np.full(n, 2 * sum(hits) > len(hits))
-        if all(answers) or not any(answers):
-            return np.full(n, answers[0])
-        everything = _cachestat(fds, offsets, lengths)
-        return np.zeros(n, bool) if everything is None else np.array(everything)
+            return 2 * sum(hits) > len(hits)
+        return answers[0] if all(answers) or not any(answers) else None
 
-    def has_exactly(self, fds: Ints | int, offsets: Ints, lengths: Ints) -> Mask:
-        """Return the mask of `has_each`, asking about every read; all False without `cachestat`."""
+    def has_each(self, fds: Ints | int, offsets: Ints, lengths: Ints) -> Mask:
+        """Return a mask of the reads whose pages are all in the page cache.
+
+        Asks about every read. Without `cachestat` the mask is False for all of them.
+        """
         answers = _cachestat(fds, offsets, lengths) if self.use_cachestat else None
         return np.zeros(len(offsets), bool) if answers is None else np.array(answers, bool)
 

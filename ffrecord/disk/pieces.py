@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ffrecord.aliases import Ints, Mask
-from ffrecord.disk import memory
+from ffrecord.disk import memory, pagecache
 from ffrecord.disk.costs import meter_of
-from ffrecord.disk.policy import SMALLEST, Decision, Pattern, decide, extent
+from ffrecord.disk.policy import SMALLEST, Costs, Decision, Pattern, decide, extent
 from ffrecord.disk.warming import STEP, Range, announced
 from ffrecord.errors import TruncatedError
 
@@ -48,7 +48,9 @@ class Pieces:
     def __init__(self, sources: Sequence[Source], limit: int | None = None) -> None:
         self._sources = sources
         self._limit = limit
-        self.meter = meter_of(os.fstat(sources[0].fd).st_dev)
+        device = os.fstat(sources[0].fd).st_dev
+        self.meter = meter_of(device)
+        self.single_meter = meter_of(device, single=True)
         self._sizes = [os.fstat(source.fd).st_size for source in sources]
         self._size = sum(self._sizes)
         granules = [-(-size // GRANULE) for size in self._sizes]
@@ -58,17 +60,20 @@ class Pieces:
         self._hits = self._misses = self._bytes = 0
         self._used, self._expected = 0, 0.0
         self._decision = Decision(0, "nothing was read from the disk yet")
+        self.arrived_at = 0.0  # time at which the last batch of pieces had arrived
+        self._costs: Costs | None = None  # of the decision
         self._rest_in = 0  # process whose thread reads the rest
 
-    def size_for(self, length: float, least_request: float = 0.0) -> int:
+    def size_for(self, length: float, least_request: float = 0.0, *, single: bool = False) -> int:
         """Return the size of the piece to read for a miss of `length` bytes; 0 for no piece.
 
-        If a request takes less than `least_request` seconds, no pieces are read.
+        If a request takes less than `least_request` seconds, no pieces are read. `single`: the
+        caller waits for this read before it makes the next one.
         """
         pattern = Pattern(length, self._used, self._expected, self._bytes)
-        self._decision = decide(
-            self.meter.costs, self._size, self._allowed(), pattern, least_request
-        )
+        costs = self.single_meter.costs if single else None
+        self._costs = costs or self.meter.costs
+        self._decision = decide(self._costs, self._size, self._allowed(), pattern, least_request)
         return self._decision.piece
 
     def _allowed(self) -> int:
@@ -106,22 +111,26 @@ class Pieces:
         """Let the disk begin to read the pieces of these reads. The reads are in file order.
 
         Returns:
-            The number of pieces and of bytes that were not requested before.
+            The number of pieces and of bytes that the disk must read, as far as that is known.
         """
         if self._filled is None:
             self._filled = np.zeros(int(self._first[-1]), bool)
         files = [0] * len(offset) if file is None else file.tolist()
         requests = total = 0
         for number, begin, end in self._joined(files, offset.tolist(), length.tolist(), piece):
-            self._sources[number].will_need(begin, end - begin)
+            source = self._sources[number]
+            # Another process may have read the piece. Then its time says nothing about the disk.
+            cached = pagecache.cached_bytes(source.fd, begin, end - begin) or 0
+            source.will_need(begin, end - begin)
             first = int(self._first[number])
             # A range that ends with a read may have only a part of its last granule.
             last = -(-end // GRANULE) if end == self._sizes[number] else end // GRANULE
             new = self._mark(first + begin // GRANULE, first + last)
+            self._bytes += new
+            new = max(0, new - cached)
             requests += -(-new // piece)
             total += new
-        self._bytes += total
-        if self._decision.rest and not self._reads_rest:
+        if self._decision.rest and not self.reads_rest:
             self._start_rest()
         return requests, total
 
@@ -134,7 +143,8 @@ class Pieces:
         return new
 
     @property
-    def _reads_rest(self) -> bool:
+    def reads_rest(self) -> bool:
+        """True while a thread of this process reads the rest in the background."""
         return self._rest_in == os.getpid()  # a forked child has no threads of its parent
 
     def _start_rest(self) -> None:
@@ -151,13 +161,14 @@ class Pieces:
         """Note that no thread reads the rest any more. It may be started again."""
         self._rest_in = 0
 
-    def arrived(self, pieces: int, size: int, seconds: float) -> None:
+    def arrived(self, pieces: int, size: int, seconds: float, *, single: bool = False) -> None:
         """Learn from pieces that have arrived, unless the disk also reads in the background.
 
         Pieces that were requested before say nothing: nobody knows how much of them was missing.
         """
-        if size and not self._reads_rest:
-            self.meter.observe_pieces(pieces, size, seconds)
+        if size and not self.reads_rest:
+            meter = self.single_meter if single else self.meter
+            meter.observe_pieces(pieces, size, seconds)
 
     def next_step(self, file: int, offset: int) -> tuple[int, int] | None:
         """Return a range that starts with the next unrequested granule, and mark it as requested.
@@ -190,7 +201,7 @@ class Pieces:
 
     def stats(self) -> dict[str, Any]:
         """Return the decision with its reason, the costs, and the counts of reads and bytes."""
-        costs = self.meter.costs
+        costs = self._costs
         return {
             "piece": self._decision.piece,
             "why": self._decision.why,

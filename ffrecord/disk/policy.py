@@ -18,6 +18,9 @@ LARGEST = 4 << 20
 # A piece must hold at least this many reads. Otherwise joining neighbours (extents.GAP) gains more.
 READS_IN_A_PIECE = 2
 
+# The cost of a byte is measured by a trial, if one of the smallest pieces holds this many reads.
+READS_IN_A_TRIAL = 4
+
 # If half of the files is in pieces, half of the reads in random order should hit a piece. After
 # JUDGED_AFTER expected hits, pieces are given up if less than LEAST_USE of these hits came.
 JUDGED_AFTER = 64
@@ -29,10 +32,14 @@ MOST_OF_A_FILE = 1 / 2
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds that a disk needs for a request, and for each byte of it."""
+    """Seconds that a disk needs for a request, and for each byte of it.
+
+    `guessed`: the cost of a byte was not measured yet.
+    """
 
     request: float
     byte: float
+    guessed: bool = False
 
     def of(self, requests: int, size: float) -> float:
         """Return the seconds for a number of requests that have `size` bytes in all."""
@@ -76,6 +83,9 @@ def decide(
     if costs.request < least_request:
         return Decision(0, f"a request to this disk takes only {costs.request * 1e6:.0f} µs")
     piece = _power_of_two(costs.request / costs.byte)
+    is_trial = costs.guessed and piece < SMALLEST >= READS_IN_A_TRIAL * pattern.size
+    if is_trial:
+        piece = SMALLEST
     if piece < max(SMALLEST, READS_IN_A_PIECE * pattern.size):
         worth = human(round(costs.request / costs.byte))
         return Decision(0, f"a request to this disk takes only as long as reading {worth}")
@@ -85,6 +95,8 @@ def decide(
     if pattern.expected >= JUDGED_AFTER and pattern.hits < LEAST_USE * pattern.expected:
         return Decision(0, "the disk is slow, but the neighbours of records read are not requested")
     why = f"a request to this disk takes at least as long as reading {human(piece)}"
+    if is_trial:
+        why = f"the disk is measured with pieces of {human(piece)}"
     return Decision(piece, why, rest=pattern.filled >= MOST_OF_A_FILE * size)
 
 

@@ -25,7 +25,7 @@ class Sequence:
 
     def __init__(self) -> None:
         self._end = -1 - NEAR  # end of the last read; at first, no read continues it
-        self._reads = 0
+        self.reads = 0
         self._window = SHORTEST
         self._advised = 0  # end of the bytes that were read ahead
 
@@ -34,10 +34,10 @@ class Sequence:
         near = 0 <= offset - self._end <= NEAR
         self._end = end
         if not near:
-            self._reads, self._window, self._advised = 0, SHORTEST, end
+            self.reads, self._window, self._advised = 0, SHORTEST, end
             return None
-        self._reads += 1
-        if self._reads < READS or end + self._window // 2 < self._advised:
+        self.reads += 1
+        if self.reads < READS or end + self._window // 2 < self._advised:
             return None
         begin = max(self._advised, end)
         self._advised = begin + self._window

@@ -20,6 +20,7 @@ from ffrecord.aliases import Bytes
 from ffrecord.disk import libc, pagecache
 from ffrecord.disk.pieces import Pieces
 from ffrecord.disk.sequence import Sequence as ReadSequence
+from ffrecord.disk.singles import SingleReads
 from ffrecord.errors import ReadFailedError, TruncatedError
 from ffrecord.format.checksum import crc32
 
@@ -61,16 +62,23 @@ class Source:
 
     def read_into(self, memory: Bytes, offset: int) -> None:
         """Fill `memory` with the bytes from `offset` on, by plain buffered reads."""
+        self.read_ahead(offset, len(memory))
+        self.fill(memory, offset)
+
+    def fill(self, memory: Bytes, offset: int) -> None:
+        """Do the same as `read_into`, but read nothing ahead."""
         got = self._read_up_to(memory, offset)
         if got < len(memory):
             self._more_than_none(0, offset + got)
 
     def _read_up_to(self, memory: Bytes, offset: int) -> int:
-        self._read_ahead(offset, len(memory))
-        got = 0
-        while got < len(memory):
-            with self._named_errors(offset + got):
-                count = os.preadv(self.fd, [memory[got:].data], offset + got)
+        got, length = 0, len(memory)
+        while got < length:
+            rest = memory[got:] if got else memory
+            try:  # not `_named_errors`, which takes as long as a cached read
+                count = os.preadv(self.fd, [rest.data], offset + got)
+            except OSError as error:
+                raise self._read_failed(error, offset + got) from error
             if not count:
                 break
             got += count
@@ -89,6 +97,7 @@ class Source:
         """
         length = max(0, os.fstat(self.fd).st_size - offset)
         memory = np.empty(length if most is None else min(length, most), np.uint8)
+        self.read_ahead(offset, len(memory))
         return memory[: self._read_up_to(memory, offset)].tobytes()
 
     def copy_to(self, fd: int, offset: int, length: int) -> None:
@@ -99,7 +108,7 @@ class Source:
         if self._is_hole(offset, length):
             os.lseek(fd, length, os.SEEK_CUR)
             return
-        self._read_ahead(offset, length)
+        self.read_ahead(offset, length)
         done = 0
         while done < length:
             with self._named_errors(offset + done):
@@ -132,15 +141,20 @@ class Source:
         """Return the present size of the file."""
         return os.fstat(self.fd).st_size
 
-    def _read_ahead(self, offset: int, length: int) -> None:
-        """Read ahead as the kernel would, if the kernel's readahead is off."""
+    def read_ahead(self, offset: int, length: int) -> bool:
+        """Read ahead of a plain read as the kernel would, if the kernel's readahead is off.
+
+        Returns:
+            True if the read follows other reads, so that the disk may already be reading it.
+        """
         if self._sequence is None:
-            return
+            return False
         if length > ADVICE:
             self.will_need(offset, min(length, CHUNK))
         ahead = self._sequence.after(offset, offset + length)
         if ahead is not None:
             self.will_need(ahead[0], ahead[1] - ahead[0])
+        return self._sequence.reads > 0
 
     def _is_hole(self, offset: int, length: int) -> bool:
         if os.fstat(self.fd).st_size < offset + length:
@@ -152,7 +166,10 @@ class Source:
         try:
             yield
         except OSError as error:
-            raise ReadFailedError(self.path, error.errno or errno.EIO, offset) from error
+            raise self._read_failed(error, offset) from error
+
+    def _read_failed(self, error: OSError, offset: int) -> ReadFailedError:
+        return ReadFailedError(self.path, error.errno or errno.EIO, offset)
 
     def _more_than_none(self, count: int, offset: int) -> int:
         if count == 0:
@@ -215,6 +232,7 @@ class SourceSet:
         self.maps: list[Bytes] = []
         self.cache = pagecache.PageCache()
         self.pieces: Pieces | None = None
+        self.singles: SingleReads | None = None  # with pieces
         # Without O_DIRECT no alignment is needed, and padding would be copied for nothing.
         self.align = max(source.align for source in self.each) if self.direct else 1
 
@@ -236,6 +254,14 @@ class SourceSet:
         """Let `policy` decide about pieces, unless they cannot help. `limit`: as in `Pieces`."""
         if self.direct and not self.cache.in_memory and limit != 0:
             self.pieces = Pieces(self.each, limit)
+            self.singles = SingleReads(self.each, self.cache, self.pieces)
+
+    def read_one(self, file: int, memory: Bytes, offset: int) -> None:
+        """Fill `memory` with the bytes of a file from `offset` on, for a caller that waits."""
+        if self.singles is None:
+            self.each[file].read_into(memory, offset)
+        else:
+            self.singles.read_into(file, memory, offset)
 
     def map_all(self, length: int | None = None) -> None:
         """Map every file, or its first `length` bytes, for the mode "mmap"."""

@@ -12,10 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ffrecord.aliases import Ints
+from ffrecord.disk.tally import TALLY
 from ffrecord.records.batch import PendingRead
+from ffrecord.records.table import SMALL_BATCH
 
-MOST_KEPT = 8
-"""Number of batches kept until they are read. Older ones are dropped to free their memory."""
+# Number of batches kept until they are read. Older ones are dropped to free their memory. A loader
+# reads up to 8 batches ahead, and each may have parts for several datasets of one reader.
+MOST_KEPT = 32
+
+# After this many batches in a row that the page cache had, batches are no longer read ahead: the
+# copy would only be made earlier, and the processor's cache would lose it before it is used.
+CACHED_BATCHES = 4
 
 
 class ReadAhead:
@@ -27,15 +34,28 @@ class ReadAhead:
     def __init__(self) -> None:
         self.pending: dict[bytes, PendingRead] = {}  # key: the record numbers; oldest first
         self.hits = 0
+        self._cached = 0  # latest batches in a row that the page cache had
 
     def add(self, records: Ints, begin: Callable[[], PendingRead]) -> None:
-        """Start reading a batch unless it is already pending. Keep only the newest `MOST_KEPT`."""
+        """Start reading a batch, unless it is already pending or the page cache should have it.
+
+        Only the newest `MOST_KEPT` batches are kept.
+        """
+        # The misses of small batches are not counted.
+        if self._cached >= CACHED_BATCHES and len(records) > SMALL_BATCH:
+            return
         key = records.tobytes()
         if key not in self.pending:
+            missed = TALLY.missed
             self.pending[key] = begin()
+            self.note(missed)
             # Iterate over a list: other threads may change the dictionary.
             for oldest in list(self.pending)[:-MOST_KEPT]:
                 self.pending.pop(oldest, None)
+
+    def note(self, missed: int) -> None:
+        """Note that a batch was read. `missed` is the value of `TALLY.missed` before."""
+        self._cached = self._cached + 1 if TALLY.missed == missed else 0
 
     def take(self, records: Ints) -> PendingRead | None:
         """Remove and return the batch of exactly these records in this order, or None."""

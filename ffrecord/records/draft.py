@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ffrecord.atomic.file import Naming, NewFile
 from ffrecord.format import records as record_layout
+from ffrecord.format.padding import UNALIGNED, rounded_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,10 @@ class Draft:
     is_finished: bool = False
 
 
-def new(naming: Naming, n: int | None) -> Draft:
-    """Return a draft without records, with room for the header of `n` records if `n` is known."""
-    room = 0 if n is None else record_layout.header_size(n)
+def new(naming: Naming, n: int | None, align: int = UNALIGNED) -> Draft:
+    """Return a draft without records, with room for the header of `n` records if `n` is known.
+
+    The room is a multiple of `align`.
+    """
+    room = 0 if n is None else rounded_up(record_layout.header_size(n), align)
     return Draft(NewFile(naming), room, room)

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from ffrecord.aliases import Bytes, Closing, Ints, Path
+from ffrecord.disk.tally import TALLY
 from ffrecord.errors import FFRecordError
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
@@ -125,7 +126,10 @@ class FileReader(Closing):
         records = record_numbers(indices, table.n, table.name)
         if self._ahead.pending and (pending := self._ahead.take(records)) is not None:
             return pending.result()
-        return table.read(records)
+        missed = TALLY.missed
+        results = table.read(records)
+        self._ahead.note(missed)
+        return results
 
     def read_one(self, index: SupportsIndex) -> Bytes:
         """Return the record at `index`."""
@@ -152,7 +156,8 @@ class FileReader(Closing):
     def prefetch(self, indices: Indices) -> None:
         """Start to read `indices`, so that the next `read` of exactly these indices is faster.
 
-        The newest 8 batches are kept. Older ones that nobody has read are dropped.
+        The newest 32 batches are kept. Older ones that nobody has read are dropped. While the page
+        cache has all records that are read, this method does nothing.
         """
         table = self._table
         table.require_open()

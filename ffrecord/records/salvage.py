@@ -3,6 +3,8 @@
 A record is copied only if its checksum is right. `ffrecord.records.broken_header` tells where the
 records are. If an offset in a damaged header is wrong, the neighbouring offsets and the checksums
 are used to find the record. The damaged file is only read. The new file appears when it is whole.
+
+An aligned archive stays aligned if its names are kept. Damaged padding is not lost: it is zeros.
 """
 
 from __future__ import annotations
@@ -15,16 +17,18 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord.aliases import Ints, Mask
 from ffrecord.disk.source import CHUNK, Recheck, Source, whole_file
 from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
 from ffrecord.format.index import is_index
 from ffrecord.format.journal import journal_path
+from ffrecord.format.padding import ALIGNMENT, UNALIGNED, ZEROS, crc_of, rounded_up
 from ffrecord.records import broken_header
 from ffrecord.records.broken_header import NOWHERE, Claims
 from ffrecord.records.opening import refuse_other_kinds
-from ffrecord.records.writer import FileWriter
+from ffrecord.records.writer import FileWriter, writer_class
 from ffrecord.text import there_already
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -49,7 +53,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class SalvageReport:
-    """Result of a salvage. `kept` of `records` records are whole, and have `bytes` bytes in all."""
+    """Result of a salvage. `kept` of `records` records were copied: `bytes` bytes in all."""
 
     records: int
     kept: int
@@ -63,6 +67,8 @@ class SalvageReport:
     """For a packed folder: True if the new file is a packed folder too. False if its files are now
     records without names, because the index is lost or the position of a lost record is unknown.
     None for other files."""
+    padding: int = 0
+    """Number of padding records that were left out: without names, they have no use."""
 
 
 def salvage_file(
@@ -116,9 +122,17 @@ class _Findings:
         self.begin, self.end = claimed.begin.copy(), claimed.end.copy()
         self.checksums = claimed.checksums.copy()
         self.lost: dict[int, str] = {}
+        self.restored: set[int] = set()  # damaged padding, whose bytes are known
         self._computed: dict[int, int] = {}
 
     def check(self, tell: Progress) -> None:
+        self._find(tell)
+        if self.lost:
+            self.restored = {*self.padding().nonzero()[0].tolist()} & {*self.lost}
+            for record in self.restored:
+                del self.lost[record]
+
+    def _find(self, tell: Progress) -> None:
         if self.claims.whole:
             self._check_all(_told(len(self.checksums), "checking", tell))
             return
@@ -130,13 +144,20 @@ class _Findings:
         self._believe_the_records()
 
     def _begin_behind_the_header(self) -> None:
-        """Try the end of the header as the start of the first record, as in most files."""
+        """Try the end of the header as the start of the first record, as in most files.
+
+        In an aligned archive, the first record begins at the next multiple of 512.
+        """
         claimed = int(self.begin[0])
-        self.begin[0] = self.claims.lowest
+        lowest = self.claims.lowest
+        for start in (lowest, rounded_up(lowest)):
+            self.begin[0] = start
+            self._check(0)
+            self._search(self._suspicious())
+            if 0 not in self.lost:
+                return
+        self.begin[0] = claimed
         self._check(0)
-        self._search(self._suspicious())
-        if 0 in self.lost:
-            self.begin[0] = claimed
 
     def _check_all(self, records: Iterable[int]) -> None:
         for record in records:
@@ -209,6 +230,32 @@ class _Findings:
             self.checksums = checksums
             self.lost.clear()
 
+    def padding(self) -> Mask:
+        """Return which records are padding: by their place, and by a stored checksum of zeros."""
+        length = self.end - self.begin
+        fits: Mask = (self.begin != NOWHERE) & (self.end % ALIGNMENT == 0)
+        fits &= (length > 0) & (length < ALIGNMENT)
+        for record in fits.nonzero()[0].tolist():
+            fits[record] = self.checksums[record] == crc_of(int(length[record]))
+        return fits
+
+    @property
+    def begins_aligned(self) -> bool:
+        """True if the first record begins where it begins in an aligned archive."""
+        count = len(self.checksums)
+        return count > 0 and self.begin[0] == rounded_up(record_layout.header_size(count))
+
+    def useless_padding(self) -> Ints:
+        """Return the numbers of the padding records, if the file is a part of an aligned archive.
+
+        The first record of such a file is not padding. The last one need not be aligned: it may be
+        what is left of the index.
+        """
+        padding = self.padding()
+        aligned = padding | (self.begin == NOWHERE) | (self.begin % ALIGNMENT == 0)
+        is_archive = aligned[:-1].all() and not padding[:1].any()
+        return padding.nonzero()[0] if is_archive else np.empty(0, np.int64)
+
     def has_index(self) -> bool:
         """Return True if the last record is the index of a packed folder, whole or damaged."""
         last = len(self.checksums) - 1
@@ -244,10 +291,19 @@ def _write(
                 "it is the index of a packed folder, and the numbers of its files have changed"
             )
     size = 0
-    with FileWriter(out, n=count if in_place else count - len(lost)) as writer:
+    are_all_there = in_place or not lost
+    useless = set() if are_all_there else {*found.useless_padding().tolist()} - {*lost}
+    kept = count - len(lost) - len(useless)
+    align = ALIGNMENT if are_all_there and found.begins_aligned else UNALIGNED
+    with writer_class(align)(out, n=count if in_place else kept) as writer:
         for record in _told(count, "writing", tell):
             begin, end = int(found.begin[record]), int(found.end[record])
-            if record not in lost:
+            if record in useless:
+                continue
+            if record in found.restored:
+                writer.write_one(ZEROS[: end - begin])
+                size += end - begin
+            elif record not in lost:
                 _copy(source, writer, record, begin, end, int(found.checksums[record]))
                 size += end - begin
             elif in_place:
@@ -255,7 +311,7 @@ def _write(
     reasons = [Lost(record, lost[record]) for record in sorted(lost)]
     whole = found.claims.whole
     names_kept = count - 1 not in lost if has_index else None
-    return SalvageReport(count, count - len(lost), size, reasons, whole, in_place, names_kept)
+    return SalvageReport(count, kept, size, reasons, whole, in_place, names_kept, len(useless))
 
 
 def _copy(source: Source, writer: FileWriter, record: int, begin: int, end: int, crc: int) -> None:

@@ -26,6 +26,7 @@ from ffrecord.disk.warming import Range
 from ffrecord.errors import ClosedError, SampleChecksumError, StructureError
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
+from ffrecord.format.padding import ALIGNMENT
 from ffrecord.records.batch import Batch
 from ffrecord.records.indices import check_bounds
 from ffrecord.records.ranges import Extent
@@ -91,13 +92,16 @@ class Table(ABC):
         return Batch(sources, file, number, begin, end, stored if self.check else None, self.mode)
 
     def ranges(self, records: Ints) -> list[Range]:
-        """Return the bytes of records, which are sorted; neighbours are joined."""
+        """Return the bytes of records, which are sorted.
+
+        Neighbours are joined, also across the padding of an aligned archive.
+        """
         batch = self.batch(records)
         rows = (batch.end > batch.begin).nonzero()[0]
         begin, end = batch.begin[rows], batch.end[rows]
         file = np.zeros_like(begin) if batch.file is None else batch.file[rows]
         is_first = np.ones(len(rows), bool)
-        is_first[1:] = (begin[1:] > end[:-1]) | (file[1:] != file[:-1])
+        is_first[1:] = (begin[1:] - end[:-1] >= ALIGNMENT) | (file[1:] != file[:-1])
         firsts = is_first.nonzero()[0]
         lasts = np.append(firsts[1:], len(rows))[: len(firsts)] - 1
         spans = zip(file[firsts].tolist(), begin[firsts].tolist(), end[lasts].tolist(), strict=True)
@@ -110,7 +114,9 @@ class Table(ABC):
 
         Each part has its checksum in `stored` (None: unchecked).
         """
-        whole, n = self.batch(np.atleast_1d(record)), len(begin)
+        records, n = np.atleast_1d(record), len(begin)
+        check_bounds(int(records.min()), int(records.max()), self.n, self.name)
+        whole = self.batch(records)
         start = np.resize(whole.begin, n)  # one record's start is repeated for all its parts
         parts = Batch(
             whole.sources, None if whole.file is None else np.resize(whole.file, n),
@@ -191,7 +197,7 @@ class KeptTable(Table):
             return self.batch(np.array([record])).begin_read(everything=False).result()[0]
         else:
             content = np.empty(end - begin, np.uint8)
-            sources[file].read_into(content, begin)
+            sources.read_one(file, content, begin)
         if self.check:
             computed, stored = crc32(content), int(self.checksums[record])
             if computed != stored:
@@ -207,7 +213,7 @@ class KeptTable(Table):
         self, records: Ints, file: Ints | None, number: Ints
     ) -> tuple[Ints, Ints, record_layout.Checksums]:
         at = records if file is None else records + file
-        return self.offsets[at], self.offsets[at + 1], self.checksums[records]
+        return self.offsets.take(at), self.offsets.take(at + 1), self.checksums.take(records)
 
     def locate(self, record: int) -> tuple[int, int]:
         if len(self.first) == 2 and 0 <= record < self.n:  # a shortcut: the mount calls this often

@@ -36,6 +36,7 @@ from ffrecord.atomic.file import Naming, check_target, writing
 from ffrecord.errors import ClosedError, CountError, FFRecordError, UnclosedWarning
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
+from ffrecord.format.padding import ALIGNMENT, UNALIGNED, rounded_up
 from ffrecord.records import draft
 from ffrecord.records.draft import Draft
 from ffrecord.text import counted, integer
@@ -64,6 +65,8 @@ class FileWriter(Finishing):
             of `n` records stays unchanged, and `count` is `n`. Without `n` a finished file is
             written again, because it might have been meant to grow.
     """
+
+    _align = UNALIGNED  # the first record begins at a multiple of this
 
     def __init__(
         self,
@@ -106,7 +109,7 @@ class FileWriter(Finishing):
         elif self._resumable:
             from ffrecord.records.resume import begin
         else:
-            return draft.new(Naming(self._path), n)
+            return draft.new(Naming(self._path), n, self._align)
         return begin(self._path, n)
 
     def write_one(self, data: Any) -> None:
@@ -329,7 +332,7 @@ class FileWriter(Finishing):
     def _put_header(self) -> None:
         checksums = np.frombuffer(self._checksums, np.uint32)
         offsets = np.frombuffer(self._offsets, np.int64)
-        room = record_layout.header_size(self.count)
+        room = rounded_up(record_layout.header_size(self.count), self._align)
         self._file, shift = self._file.with_room(self._room, room)
         offsets = offsets + shift
         body = record_layout.body(checksums, offsets)
@@ -345,6 +348,23 @@ class FileWriter(Finishing):
             if hasattr(self, "_file"):
                 self._file.abandon()
             raise
+
+
+class AlignedWriter(FileWriter):
+    """Writer whose first record begins at a multiple of 512 bytes, after a gap of zeros.
+
+    The caller aligns the other records, see `ffrecord.format.padding`.
+    """
+
+    _align = ALIGNMENT
+
+    def __init__(self, fname: str | os.PathLike[str], n: int | None = None) -> None:
+        super().__init__(fname, n)
+
+
+def writer_class(align: int) -> type[FileWriter]:
+    """Return the class of writers for files whose records have this alignment."""
+    return FileWriter if align == UNALIGNED else AlignedWriter
 
 
 def _as_bytes(data: Any) -> Bytes | None:

@@ -1,12 +1,12 @@
 """Requests and deliveries between a loader and its workers, and a worker's work for one batch.
 
-A batch of indices goes to a worker as a `BatchRequest`. The request also carries a seed, and the
-indices that the same worker gets next, so that their reads run while this batch is decoded. Our
+A batch of indices goes to a worker as a `BatchRequest`. The request also carries a seed, and
+batches that the same worker gets later, so that their reads run while this batch is decoded. Our
 datasets answer with a `Promise`. torch passes the promise to its collate function, which is our
 `Assembler`, and the assembler reads the batch. So a loader's options reach a worker once, with the
 collate function, and torch's classes need no change.
 
-The assembler announces the next indices to the dataset, and the dataset announces them to its
+`Lookahead` announces the next batches to the dataset, and the dataset announces them to its
 readers. A reader starts to read the announced batch and keeps it until the same records are asked
 for (`ffrecord.records.ahead`). It compares record numbers, because the user's `__getitem__` lies in
 between and cannot pass a handle on.
@@ -16,10 +16,9 @@ An `FFRecordError` travels in the `Delivery` and is raised in the main process w
 
 from __future__ import annotations
 
-import contextlib
 import random
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -27,6 +26,8 @@ import torch
 from torch.utils.data import get_worker_info
 
 from ffrecord.errors import FFRecordError, ReplacedLoaderWarning
+from ffrecord.torch.lookahead import Lookahead, Readable
+from ffrecord.torch.randomness import NumpyNumbers
 from ffrecord.torch.stateful import is_stateful, own_state, state_or_reason
 
 REPLACED = (
@@ -45,7 +46,8 @@ class BatchRequest(list[Any]):
 
     Args:
         indices: the indices.
-        following: the indices that the same worker gets next.
+        following: batches that the same worker gets later and was not told about yet, in order.
+            None: nothing is read ahead.
         seed: the seed for random transforms.
         single: True for one index from a loader that makes no batches.
         number: the batch's number in the epoch. None: the batch is empty, and only takes the
@@ -71,12 +73,10 @@ class BatchRequest(list[Any]):
         return BatchRequest, (list(self), *more)
 
 
-class Loadable(Protocol):
-    """A dataset that can read ahead."""
+class Loadable(Readable, Protocol):
+    """A dataset that can read ahead and gives samples."""
 
     def __getitem__(self, key: Any, /) -> Any: ...
-    def prefetch(self, indices: list[int]) -> None: ...
-    def drop_prefetched(self) -> None: ...
 
 
 class Promise(NamedTuple):
@@ -110,7 +110,7 @@ class Assembler:
     def __init__(self, collate_fn: Callable[[Any], Any], on_error: OnError) -> None:
         self.collate_fn = collate_fn
         self.on_error = on_error
-        self._announced: list[Any] | None = None  # the batch that is read ahead and should be next
+        self._lookahead = Lookahead()
         self._replaced = False  # True after the warning that the loader is not ours
 
     def __call__(self, fetched: Any) -> Any:
@@ -120,16 +120,10 @@ class Assembler:
         dataset, batch = fetched
         if batch.number is None and not batch:  # a resumed epoch begins with another worker
             return Delivery((), [], None)
-        if self._announced is not None and self._announced != batch:
-            dataset.drop_prefetched()  # the program left an epoch early
-        self._announced = batch.following
-        if batch.following:
-            # Errors in the next batch, or keys that are not indices, are raised when it is read.
-            with contextlib.suppress(FFRecordError, OSError, LookupError, TypeError, ValueError):
-                dataset.prefetch(batch.following)
+        self._lookahead.turn_to(dataset, batch, batch.following)
         if batch.restored is not None:
             dataset.load_state_dict(batch.restored)  # type: ignore[attr-defined]
-        with _seeded(batch.seed):
+        with _Seeded(batch.seed):
             try:
                 samples, skipped = samples_of(dataset, list(batch), self.on_error)
             except FFRecordError as error:
@@ -192,32 +186,36 @@ def samples_of(dataset: Loadable, indices: list[int], on_error: OnError) -> tupl
     return samples, skipped
 
 
-@contextlib.contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    """Seed the random numbers of Python, numpy and torch for the block.
+class _Seeded:
+    """A block with seeded random numbers of Python, numpy and torch. None: they are not seeded.
 
     In the main process, the generators are restored afterwards. A worker seeds them again for its
     next batch.
     """
-    if seed is None:
-        yield
-        return
-    in_worker = get_worker_info() is not None
-    before = None if in_worker else _random_states()
-    random.seed(seed)
-    # Python and numpy use the same algorithm: without the 1 they would draw the same numbers.
-    np.random.seed([seed & 0xFFFFFFFF, seed >> 32, 1])
-    # torch's numbers depend only on the lowest 32 bits. Clear the highest bit, so that
-    # `torch.initial_seed()` fits into a tensor.
-    torch.default_generator.manual_seed(seed & (1 << 63) - 1)
-    try:
-        yield
-    finally:
-        if before is not None:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
-            torch.default_generator.set_state(before[2])
 
+    __slots__ = ("_before", "_seed")
 
-def _random_states() -> tuple[Any, Any, torch.Tensor]:
-    return random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    def __init__(self, seed: int | None) -> None:
+        self._seed = seed
+        self._before: tuple[Any, NumpyNumbers, torch.Tensor] | None = None
+
+    def __enter__(self) -> None:
+        seed = self._seed
+        if seed is None:
+            return
+        if get_worker_info() is None:
+            torchs = torch.default_generator.get_state()
+            self._before = random.getstate(), NumpyNumbers(), torchs
+        random.seed(seed)
+        # Python and numpy use the same algorithm: without the 1 they would draw the same numbers.
+        np.random.seed([seed & 0xFFFFFFFF, seed >> 32, 1])
+        # torch's numbers depend only on the lowest 32 bits. Clear the highest bit, so that
+        # `torch.initial_seed()` fits into a tensor.
+        torch.default_generator.manual_seed(seed & (1 << 63) - 1)
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            pythons, numpys, torchs = self._before
+            random.setstate(pythons)
+            numpys.restore()
+            torch.default_generator.set_state(torchs)

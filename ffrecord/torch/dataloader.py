@@ -23,6 +23,7 @@ from torch.utils.data import Dataset as TorchDataset
 from ffrecord.torch.assembler import Assembler, OnError, Skipped, check_on_error
 from ffrecord.torch.dataset import Dataset
 from ffrecord.torch.epoch import Epoch, Progress
+from ffrecord.torch.lookahead import MOST_AHEAD
 from ffrecord.torch.randomness import drawing_from, random_state, set_random_state
 from ffrecord.torch.resuming import ResumableLoader
 from ffrecord.torch.schedule import Start, Steps
@@ -39,7 +40,8 @@ class DataLoader(ResumableLoader[T_co]):
 
     It takes any dataset and all of torch's arguments. With a dataset of `ffrecord.torch` it adds:
 
-    - Read-ahead: while a worker decodes a batch, its next batch is being read.
+    - Read-ahead: while a worker decodes a batch, its next batch is being read. If the disk does not
+      keep up, several batches are read at a time.
     - Batch seeds: random transforms are seeded from the epoch's seed and the batch's number. So
       the samples are the same with any number of workers, and after resuming. The seed comes
       from `generator` or from torch's global generator, like torch's worker seeds.
@@ -56,7 +58,7 @@ class DataLoader(ResumableLoader[T_co]):
         skippable: allow `set_step`. Only the original FFRecord needed False, for Lightning.
         on_error: how bad samples are treated, as for `Dataset`. None: as the dataset's `on_error`
             says.
-        read_ahead: read the next batch while the present one is decoded.
+        read_ahead: read the next batches while the present one is decoded.
         batch_seeds: seed the random numbers of Python, numpy and torch for each batch. Turn it
             off to keep the seeds that a `worker_init_fn` sets.
         snapshot_every_n_steps: the number of batches after which a worker asks an
@@ -108,11 +110,12 @@ class DataLoader(ResumableLoader[T_co]):
             self.sampler if batches is None else batches,
             batched=batches is not None,
             promises=self._ours or self._wrapped,
-            ahead=0,
             ours=self._ours,
             kept=(self.prefetch_factor or 0) * self.num_workers + max(self.num_workers, 1) + 2,
         )
         self._steps.ahead = self._ahead()
+        if self._steps.settled and not self._out_of_order:
+            self._steps.depth = MOST_AHEAD
         self._steps.start = Start(self._step, self._step)  # the user's SkipableSampler has a step
         self._epoch = 0
         self._seed = self._base = self._progress = None

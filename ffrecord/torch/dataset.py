@@ -190,7 +190,8 @@ class Dataset(TorchDataset[T_co], ReaderRegistry):
         are not read. Override this method if the dataset reads other records.
         """
         length = len(self)
-        indices = [index[0] if isinstance(index, tuple) and index else index for index in indices]
+        if indices and isinstance(indices[0], tuple):
+            indices = [index[0] for index in indices]
         for reader in self.ffreaders():
             if reader.n < length or reader in _read_otherwise:
                 continue

@@ -10,7 +10,7 @@ import copy
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, count, islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -67,20 +67,23 @@ class Steps(Sampler[Any]):
     Args:
         source: the batch sampler or the sampler.
         batched: True if `source` gives batches.
-        ahead: how many batches later a worker gets its next batch; 0: no read-ahead.
         promises: True if the dataset takes `BatchRequest`s: it is ours, or wrapped.
         ours: True if the dataset is ours. Then a list from the sampler is several indices. For
             other datasets it is one key.
         kept: how many states of a sampler with a `state_dict` are kept. It must be at least the
             number of batches that workers can have at a time.
+
+    `ahead` is how many batches later a worker gets its next batch, and `depth` how many of its next
+    batches a worker is told about. With `ahead` 0 nothing is read ahead.
     """
 
     def __init__(
-        self, source: Any, *, batched: bool, ahead: int, promises: bool, ours: bool, kept: int
+        self, source: Any, *, batched: bool, promises: bool, ours: bool, kept: int
     ) -> None:
         self.source = source
         self.batched = batched
-        self.ahead = ahead
+        self.ahead = 0
+        self.depth = 1
         self.promises = promises
         self.ours = ours
         self.kept = kept
@@ -217,8 +220,7 @@ class _Iteration(Iterator[Any]):
     def __next__(self) -> Any:
         if self._batches is None:
             self.waits = False
-            keys, promises = self.numbered(), self.steps.promises
-            self._batches = self._with_more(keys) if promises else (key for _, key in keys)
+            self._batches = self._requests()
         return next(self._batches)
 
     # ---- states --------------------------------------------------------------------------
@@ -302,26 +304,46 @@ class _Iteration(Iterator[Any]):
             return once  # type: ignore[no-any-return]
         return iter(BatchSampler(once, steps.source.batch_size, steps.source.drop_last))
 
+    def _requests(self) -> Iterator[Any]:
+        """Return the items for torch: requests, or indices if the dataset takes no requests."""
+        keys = self.numbered()
+        if not self.steps.promises:
+            return (key for _, key in keys)
+        batches = self._with_more(keys)
+        passing = (BatchRequest([]) for _ in range(self.start.passing))
+        return chain(passing, self._announcing(batches) if self.steps.ahead else batches)
+
     def _with_more(self, keys: Iterator[tuple[int, Any]]) -> Iterator[BatchRequest]:
-        """Yield a request for each batch, with its number, seed and the worker's next indices."""
+        """Yield a request for each batch, with its number and its seed."""
         steps, start = self.steps, self.start
         restored = deque(start.restored)
-        for _ in range(start.passing):
-            yield BatchRequest([])
-        window: deque[BatchRequest] = deque()
         for number, key in keys:
             single = not steps.batched and (_is_one(key) or not steps.ours)
             batch = BatchRequest([key] if single else key, single=single, number=number)
             batch.seed = None if start.seed is None else mixed_seed(start.seed, number)
             if restored:
                 batch.restored = restored.popleft()
-            window.append(batch)
-            if len(window) > steps.ahead:
-                present = window.popleft()
-                if steps.ahead and not single:  # reading one record is faster than announcing it
-                    present.following = list(window[-1])
-                yield present
-        yield from window
+            yield batch
+
+    def _announcing(self, batches: Iterator[BatchRequest]) -> Iterator[BatchRequest]:
+        """Let each request announce batches that the same worker gets later.
+
+        A worker's first request announces its next batch. Each further request announces two more,
+        until `depth` batches are announced, so that an epoch need not begin with many draws.
+        """
+        turns, depth = self.steps.ahead, self.steps.depth
+        window: deque[BatchRequest] = deque()  # the present batch and the later ones
+        for number in count():
+            turn = number // turns  # of the present batch's worker
+            known, wanted = max(min(depth, turn) - 1, 0), min(depth, turn + 1)
+            window.extend(islice(batches, max(0, wanted * turns + 1 - len(window))))
+            if not window:
+                return
+            present = window.popleft()
+            if not present.single:  # reading one record is faster than announcing it
+                later = islice(window, (known + 1) * turns - 1, wanted * turns, turns)
+                present.following = [list(batch) for batch in later]
+            yield present
 
 
 def _own_state(steps: Steps, indices: _Once | None = None) -> SamplerState | None:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ffrecord.records.opening import memory_limit
+from ffrecord.text import parse_size
 from ffrecord_fuse.errors import OptionError
 
 VERIFY = ("first", "always", "off")
@@ -137,9 +137,9 @@ def _path(value: str) -> str:
     return value
 
 
-def _memory(value: str) -> int | None:
+def _memory(value: str) -> int:
     try:
-        return memory_limit(value)
+        return 0 if value == "0" else parse_size(value)
     except ValueError:
         raise ValueError("a size such as 8GB, or 0") from None
 

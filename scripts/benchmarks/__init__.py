@@ -9,7 +9,7 @@
     rounds       the loop over contestants: repeats, interleaving
     worker       the entry point of a fresh process
     memory       memory of a process, from the kernel
-    processes    daemons: find them, measure their processor time, end them
+    processes    other processes: find them, measure their processor time and reads, end them
     results      samples, medians, ratios, goals
     machine      description of the machine
     report       Markdown and JSON
@@ -25,6 +25,8 @@ Benchmarks also use these modules:
 
     read         peers (one class per contestant: write a file, open it, read batches), fio (the
                  disk's limit)
+    disks        throttle (slow disks and small memory), disks_dataset (for our loader); peers,
+                 mounters, mount_client, trees, fio
     pack         packers (one object per contestant), trees (folders of files to pack)
     folder       folder_archives (archives made without their files)
     mount        mounters (one object per contestant), mount_archives (their archives),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,40 +68,48 @@ def measure(
             pass
         if cold:
             harness.drop_caches()
-        values, seen = _clock(loader, count, point)
+        values, seen, read = _clock(loader, count, point)
+    if cold:
+        values["read_per_byte"] = read / taken.payload(data)
     checksums = taken.checksums(data)
     wanted = checksums[order] if chosen.ordered else np.sort(checksums)
     _check(seen if chosen.ordered else np.sort(seen), wanted)
     return values
 
 
-def _clock(loader: Loaded, count: int, mark: str) -> tuple[Values, npt.NDArray[np.int64]]:
-    """Time an epoch from its request to its last batch; also return the received checksums."""
+def _clock(loader: Loaded, count: int, mark: str) -> tuple[Values, npt.NDArray[np.int64], int]:
+    """Time an epoch from its request to its last batch.
+
+    Also return the received checksums, and the bytes that were read from the disk.
+    """
     seen: list[int] = []
     first = 0.0
-    before = _cpu_seconds(mark)
+    pids = _serving(mark)
+    before, read_before = _cpu_seconds(pids), processes.read_bytes(["self", *pids])
     began = time.perf_counter()
     for checksums, _ in loader:
         first = first or time.perf_counter() - began
         seen += checksums.tolist()
     seconds = time.perf_counter() - began
-    cpu = _cpu_seconds(mark) - before
+    cpu = _cpu_seconds(pids) - before
+    read = processes.read_bytes(["self", *pids]) - read_before
     values = {
         "samples_per_s": count / seconds,
         "seconds": seconds,
         "first_batch_s": first,
         "cpu_s_per_sample": cpu / count,
     }
-    return values, np.array(seen, np.int64)
+    return values, np.array(seen, np.int64), read
 
 
-def _cpu_seconds(mark: str) -> float:
-    """Return the processor seconds of the workers and of a mount's daemon.
-
-    `mark` is the daemon's mountpoint.
-    """
+def _serving(mark: str) -> list[int]:
+    """Return the workers, and the processes that serve the mount at `mark`."""
     workers = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
-    return sum(map(processes.cpu_seconds, [*workers, *processes.marked(mark)]))
+    return [*workers, *processes.marked(mark)]
+
+
+def _cpu_seconds(pids: Sequence[int]) -> float:
+    return sum(map(processes.cpu_seconds, pids))
 
 
 def _check(seen: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> None:

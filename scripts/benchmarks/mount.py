@@ -40,6 +40,7 @@ ENTRIES = "entries_per_s"
 BYTES = "bytes_per_s"
 READS = "reads_per_s"
 MOUNT = "mount_s"
+READ = "read_per_byte"
 PACKAGES = ("ffrecord", "numpy", "isal", "libaio", "mfusepy", "ratarmount")
 
 OURS = mounters.OURS.name
@@ -67,6 +68,7 @@ GOALS: tuple[Goal | Limit, ...] = (
     Goal(IN_ORDER, OURS, SQUASHFUSE, FILES, 1.5),
     Goal(IN_ORDER, OURS, SOURCE, FILES, 1),
     Goal(LARGE, OURS, SQUASHFUSE, BYTES, 2),
+    Limit(COLD, OURS, READ, 1.1),
     Limit(MOUNT_MANY, OURS, MOUNT, 0.5),
     Limit(MOUNT_MANY, OURS, "mounted_mb", 100),
     Limit(MEMORY, OURS, "growth_mb", FLAT_MB),
@@ -83,6 +85,7 @@ READ_COLUMNS: Columns = {
 }
 LISTED_COLUMNS: Columns = {FILES: ("files/s", 1, 0), "listing_s": ("listing, s", 1, 3)}
 WALK_COLUMNS: Columns = {ENTRIES: ("entries/s", 1, 0), "seconds": ("s", 1, 3)}
+COLD_COLUMNS: Columns = {FILES: ("files/s", 1, 0), READ: ("read", 1, 2)}
 COLUMNS: dict[str, Columns] = {
     PINNED: READ_COLUMNS,
     UNPINNED: READ_COLUMNS,
@@ -90,8 +93,8 @@ COLUMNS: dict[str, Columns] = {
     LISTED_UNPINNED: LISTED_COLUMNS,
     WALK_PINNED: WALK_COLUMNS,
     WALK_UNPINNED: WALK_COLUMNS,
-    COLD: {FILES: ("files/s", 1, 0)},
-    IN_ORDER: {FILES: ("files/s", 1, 0)},
+    COLD: COLD_COLUMNS,
+    IN_ORDER: COLD_COLUMNS,
     LARGE: {
         BYTES: ("MB/s", 1e-6, 0),
         "seconds": ("s", 1, 2),
@@ -127,6 +130,7 @@ FOOTNOTES = f"""
 - listed: os.walk lists all folders, which does not count for files/s. Then files are read as above.
 - cold: caches are dropped after mounting, when all clients wait for the start. In the order of
   names: one client reads neighbours one after another, as tar and grep -r do.
+- read: bytes read from the disk, by the daemon or the clients, for each byte of the files.
 - O_DIRECT: fio reads random 4 KiB pages of the large file with libaio, {DEPTH} at a time. Mounts
   read them from the page cache of the archive, the source folder from the disk.
 - mounting many files: time from the start of the command until a stat of a file in it succeeds.

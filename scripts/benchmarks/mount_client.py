@@ -5,16 +5,20 @@ It uses only the standard library: a client is a program that knows nothing of a
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import time
 from collections.abc import Sequence
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
+from typing import Any
 
-from . import harness, processes
+from . import harness, processes, throttle
 
 Values = dict[str, float]
+_Answer = tuple[int, int, int, int]
+"""The number of a client, its files, their bytes, and the bytes that it read from disks itself."""
 
 MOST = 1 << 16
 """Bytes requested by the only read of a small file; no small file is larger."""
@@ -65,20 +69,38 @@ def list_and_read(*, top: str, names: Sequence[str]) -> Values:
     return {"listing": listed - began, "reading": ended - listed, "size": size}
 
 
-def read_together(*, top: str, names: Sequence[str], clients: int) -> Values:
-    """Read with several processes, each with its share of the files; drop caches at the start."""
+def read_together(
+    *,
+    top: str,
+    names: Sequence[str],
+    clients: int,
+    daemon: Sequence[int] = (),
+    groups: Sequence[str] = (),
+    patience: float = math.inf,
+    most: int = MOST,
+) -> dict[str, Any]:
+    """Read with several processes, each with its share of the files; drop caches at the start.
+
+    Clients and daemon join the cgroups `groups` before the clock starts. A client that has read for
+    `patience` seconds stops. Client number i reads every file whose number is i modulo the number
+    of clients; `counts` are the files that each of them has read.
+    """
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(clients + 1)
-    sizes: SimpleQueue[int] = context.SimpleQueue()
+    answers: SimpleQueue[_Answer] = context.SimpleQueue()
     paths = [f"{top}/{name}" for name in names]
     children = [
-        context.Process(target=_client, args=(paths[first::clients], barrier, sizes))
+        context.Process(
+            target=_client, args=(first, paths[first::clients], barrier, answers, patience, most)
+        )
         for first in range(clients)
     ]
     for child in children:
         child.start()
     barrier.wait(PATIENCE)  # wait until all are ready
     harness.drop_caches()
+    throttle.enter(groups, [*daemon, *(child.pid for child in children if child.pid)])
+    served = processes.read_bytes(daemon)
     barrier.wait(PATIENCE)
     began = time.perf_counter()
     for child in children:
@@ -86,7 +108,13 @@ def read_together(*, top: str, names: Sequence[str], clients: int) -> Values:
     seconds = time.perf_counter() - began
     if any(child.exitcode for child in children):
         raise ClientError("a client failed to read")
-    return {"seconds": seconds, "size": sum(sizes.get() for _ in children)}
+    answered = sorted(answers.get() for _ in children)
+    return {
+        "seconds": seconds,
+        "counts": [count for _, count, _, _ in answered],
+        "size": sum(size for _, _, size, _ in answered),
+        "read_bytes": processes.read_bytes(daemon) - served + sum(own for *_, own in answered),
+    }
 
 
 def walk(*, top: str) -> Values:
@@ -120,17 +148,33 @@ def _cpu(daemon: Sequence[int]) -> tuple[float, float]:
     return time.process_time(), sum(map(processes.cpu_seconds, daemon))
 
 
-def _client(paths: Sequence[str], barrier: Barrier, sizes: SimpleQueue[int]) -> None:
+def _client(
+    number: int,
+    paths: Sequence[str],
+    barrier: Barrier,
+    answers: SimpleQueue[_Answer],
+    patience: float,
+    most: int,
+) -> None:
     barrier.wait(PATIENCE)
     barrier.wait(PATIENCE)
-    sizes.put(_read_all(paths))
+    before, count, size = processes.read_bytes(), 0, 0
+    deadline = time.perf_counter() + patience
+    for path in paths:
+        size += _read(path, most)
+        count += 1
+        if time.perf_counter() > deadline:
+            break
+    answers.put((number, count, size, processes.read_bytes() - before))
 
 
 def _read_all(paths: Sequence[str]) -> int:
     """Open, read and close each file; return the sum of their bytes."""
-    size = 0
-    for path in paths:
-        fd = os.open(path, os.O_RDONLY)
-        size += len(os.read(fd, MOST))
-        os.close(fd)
+    return sum(_read(path, MOST) for path in paths)
+
+
+def _read(path: str, most: int) -> int:
+    fd = os.open(path, os.O_RDONLY)
+    size = len(os.read(fd, most))
+    os.close(fd)
     return size

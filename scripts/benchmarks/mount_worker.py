@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from . import fio, harness, memory, mount_client, processes
 from .mounters import MOUNTERS, Mounted
@@ -124,9 +125,19 @@ def read_cold(
     _keep_to(cores)
     harness.drop_caches()
     with MOUNTERS[mounter].mounted(Path(archive), Path(point), names[0]) as mount:
-        took = _client(mount_client.read_together, top=str(mount.top), names=names, clients=clients)
+        took = _client(
+            mount_client.read_together,
+            top=str(mount.top),
+            names=names,
+            clients=clients,
+            daemon=processes.marked(mount.mark),
+        )
         _expect("bytes", took["size"], size)
-        return {"files_per_s": len(names) / took["seconds"], "mount_s": mount.seconds}
+        return {
+            "files_per_s": len(names) / took["seconds"],
+            "read_per_byte": took["read_bytes"] / size,
+            "mount_s": mount.seconds,
+        }
 
 
 def idle(
@@ -207,8 +218,8 @@ def _keep_to(cores: int) -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
 
 
-def _client(function: Callable[..., Values], **arguments: object) -> Values:
-    values: Values = harness.call_fresh(function, CLIENT_TIMEOUT, **arguments)
+def _client(function: Callable[..., dict[str, Any]], **arguments: object) -> dict[str, Any]:
+    values: dict[str, Any] = harness.call_fresh(function, CLIENT_TIMEOUT, **arguments)
     return values
 
 

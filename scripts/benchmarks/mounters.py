@@ -142,9 +142,12 @@ def _wait_for(file: Path) -> None:
 
 
 def _is_mounted(point: Path) -> bool:
-    """Ask the kernel's list of mounts: a stat in a mount with a dead daemon fails or hangs."""
-    escaped = str(point).replace("\\", r"\134").replace(" ", r"\040")
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    """Ask the kernel's list of mounts: a stat in a mount with a dead daemon fails or hangs.
+
+    The list is bytes: other programs may mount at names that are not text.
+    """
+    escaped = os.fsencode(point).replace(b"\\", rb"\134").replace(b" ", rb"\040")
+    lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
     return any(line.split()[4] == escaped for line in lines)
 
 

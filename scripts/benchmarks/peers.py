@@ -285,6 +285,7 @@ class PlainFiles(Peer):
 
 OURS = Ours("ours", "auto")
 OURS_AHEAD = OursAhead("ours, read_async", "auto")
+OURS_AIO = Ours("ours, without pieces", "aio")
 OURS_MMAP = Ours("ours, mmap", "mmap")
 OURS_BUFFERED = Ours("ours, buffered", "buffered")
 ARRAY_RECORD = ArrayRecord()
@@ -303,7 +304,7 @@ CONTESTANTS: tuple[Peer, ...] = (
     WebDataset(),
     PLAIN_FILES,
 )
-PEERS: dict[str, Peer] = {peer.name: peer for peer in CONTESTANTS}
+PEERS: dict[str, Peer] = {peer.name: peer for peer in (*CONTESTANTS, OURS_AIO)}
 
 
 def _spool(records: Iterable[bytes], path: Path) -> list[int]:

@@ -1,4 +1,4 @@
-"""Processes that left their parent: found by a mark in their environment.
+"""Other processes: found by a mark in their environment, measured, ended.
 
 A daemon forks, starts a session and changes its parent, but it keeps its environment.
 """
@@ -41,6 +41,11 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | CPU_CLOCK)
 
 
+def read_bytes(pids: Iterable[int | str] = ("self",)) -> int:
+    """Return the bytes that processes have had read from disks, for themselves or a cache."""
+    return sum(_read_bytes(pid) for pid in pids)
+
+
 def end(mark: str, patience: float) -> None:
     """Wait until no process with this mark is left; kill the rest after `patience` seconds."""
     deadline = time.monotonic() + patience
@@ -55,3 +60,11 @@ def kill(pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _read_bytes(pid: int | str) -> int:
+    for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "read_bytes":
+            return int(value)
+    return 0

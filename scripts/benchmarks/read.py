@@ -11,10 +11,11 @@ from typing import Any
 from . import datasets, machine, peers, plot, report
 from .benchmark import Benchmark, Chart, Outcome
 from .read_cases import FIO, FULL, QUICK, SIZES, Plan, Size, samples
-from .results import Goal, Results
+from .results import Goal, Limit, Results
 
 RECORDS = "records_per_s"
 BYTES = "bytes_per_s"
+READ = "read_per_byte"
 OURS = peers.OURS.name
 PACKAGES = (
     "ffrecord",
@@ -32,7 +33,7 @@ ALL_SIZES = ("110kB", "10kB", "1kB")
 DISK_BOUND = ("110kB", "10kB")
 """Sizes that can come near fio's bytes/s: records smaller than its 4096-byte blocks cannot."""
 
-GOALS = (
+GOALS: tuple[Goal | Limit, ...] = (
     *(Goal(f"cold {size}", OURS, FIO, BYTES, 0.7) for size in DISK_BOUND),
     *(Goal(f"cold {size}", peers.OURS_AHEAD.name, FIO, BYTES, 0.8) for size in DISK_BOUND),
     Goal("cold 10kB", OURS, peers.ARRAY_RECORD.name, RECORDS, 1.8),
@@ -40,6 +41,11 @@ GOALS = (
     *(
         Goal(f"warm {size}", peers.OURS_MMAP.name, peers.LMDB.name, RECORDS, 1.0)
         for size in ALL_SIZES
+    ),
+    *(
+        Limit(f"cold {size}", name, READ, 1.1)
+        for size in DISK_BOUND
+        for name in (OURS, peers.OURS_AHEAD.name)
     ),
 )
 
@@ -84,7 +90,7 @@ def _cases(results: Results, sizes: Sequence[Size]) -> list[tuple[Size, str]]:
     return [(size, state) for size, state in cases if size.case(state) in measured]
 
 
-def _text(results: Results, sizes: Sequence[Size], goals: Sequence[Goal]) -> str:
+def _text(results: Results, sizes: Sequence[Size], goals: Sequence[Goal | Limit]) -> str:
     tables = [
         report.section(
             f"{size.case(state)} × {size.records.count:,}, batches of {size.batch}",
@@ -97,9 +103,9 @@ def _text(results: Results, sizes: Sequence[Size], goals: Sequence[Goal]) -> str
 
 
 def _table(results: Results, case: str) -> str:
-    header = ["contestant", "records/s", "MB/s", "× ours", "× fio (bytes)"]
+    header = ["contestant", "records/s", "MB/s", "× ours", "× fio (bytes)", "read"]
     rows = [_row(results, case, name) for name in results.contestants(case)]
-    columns = 5 if case.startswith("cold") else 4
+    columns = len(header) if case.startswith("cold") else 4
     return report.table(header[:columns], [row[:columns] for row in rows])
 
 
@@ -110,12 +116,14 @@ def _row(results: Results, case: str, name: str) -> list[str]:
         report.scaled(results.median(case, name, BYTES), 1e-6),
         report.number(results.ratio(case, name, OURS, RECORDS), 2),
         report.number(results.ratio(case, name, FIO, BYTES), 2),
+        report.number(results.median(case, name, READ), 2),
     ]
 
 
 def _footnotes(results: Results, sizes: Sequence[Size]) -> Iterator[str]:
     """Yield the notes that explain the tables."""
     yield "- Ratios are medians of each repeat's own ratio. MB/s count payload."
+    yield "- read: bytes read from the disk for each byte of payload."
     if any(FIO in results.contestants(case) for case in results.cases()):
         yield "- fio's records/s are reads of the mean size, rounded up to 4096 bytes."
     files = peers.PLAIN_FILES
@@ -126,7 +134,7 @@ def _footnotes(results: Results, sizes: Sequence[Size]) -> Iterator[str]:
 
 
 def _document(
-    results: Results, sizes: Sequence[Size], goals: Sequence[Goal], plan: Plan, data: Path
+    results: Results, sizes: Sequence[Size], goals: Sequence[Goal | Limit], plan: Plan, data: Path
 ) -> dict[str, Any]:
     """Return everything that is needed to check the tables or to run the benchmark again."""
     parameters = {
@@ -138,7 +146,7 @@ def _document(
     return {
         "machine": machine.describe(data, PACKAGES),
         "parameters": parameters,
-        **report.as_document(results, goals, (OURS, FIO), (RECORDS, BYTES)),
+        **report.as_document(results, goals, (OURS, FIO), (RECORDS, BYTES, READ)),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -63,16 +63,16 @@ def samples(sizes: Sequence[Size], plan: Plan, data: Path) -> Iterator[Sample]:
     """Create missing files and measure every case."""
     states = rounds.states()
     for size in sizes:
-        unwritten = _create(size, data)
+        unwritten = create(size, data, peers.CONTESTANTS)
         for state in states:
             contestants = _contestants(size, state, plan, data, unwritten)
             yield from rounds.interleaved(size.case(state), contestants, plan.repeats)
 
 
-def _create(size: Size, data: Path) -> dict[str, str]:
+def create(size: Size, data: Path, contestants: Iterable[peers.Peer]) -> dict[str, str]:
     """Create every layout of a set and of its rehearsal; return the failures by layout."""
     unwritten: dict[str, str] = {}
-    for peer in {peer.layout: peer for peer in peers.CONTESTANTS}.values():
+    for peer in {peer.layout: peer for peer in contestants}.values():
         rounds.say(f"{size.name}: files of {peer.layout}")
         for records in (rehearsal(size.records, size.batch), datasets.stored(peer, size.records)):
             arguments = {"peer": peer.name, "root": str(data), **asdict(records)}
@@ -90,7 +90,7 @@ def _contestants(
     contestants: list[Contestant] = []
     for peer in peers.CONTESTANTS:
         if peer.layout in unwritten:
-            contestants.append((peer.name, partial(_give_up, unwritten[peer.layout])))
+            contestants.append((peer.name, partial(give_up, unwritten[peer.layout])))
         else:
             contestants.append((peer.name, partial(_measure, peer, size, state, plan, data)))
     if state == "cold":
@@ -123,6 +123,7 @@ def _disk_limit(size: Size, plan: Plan, data: Path, repeat: int) -> Values:
     return fio.random_read(file, fio.block_size(size.records.mean), plan.fio_seconds)
 
 
-def _give_up(reason: str, repeat: int) -> Values:
+def give_up(reason: str, repeat: int) -> Values:
+    """Fail in the place of a contestant whose file could not be written."""
     del repeat
     raise harness.ChildError(reason)

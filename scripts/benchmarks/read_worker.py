@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from . import batches, harness, peers
+from . import batches, harness, peers, processes
 from .datasets import RecordSet, stored
 
 UNTIMED_BATCHES = 3
@@ -39,26 +39,32 @@ def measure(
     budget: float,
     most_batches: int,
 ) -> dict[str, float]:
-    """Return the records and payload bytes per second of one contestant."""
+    """Return the records and payload bytes per second of one contestant.
+
+    Cold, also return the bytes that were read from the disk for each byte of the records.
+    """
     contestant = peers.PEERS[peer]
     whole = RecordSet(name, mean, count)
     records = stored(contestant, whole)
-    order = _order(contestant, records.count, batch, seed)
+    order = order_of(contestant, records.count, batch, seed)
     each = order.tolist()
     if cold:
-        _rehearse(contestant, rehearsal(whole, batch), batch, Path(root))
-        stream = contestant.stream(_file(contestant, records, Path(root)))
+        rehearse(contestant, rehearsal(whole, batch), batch, Path(root))
+        stream = contestant.stream(file_of(contestant, records, Path(root)))
         harness.drop_caches()
         timed = iter(each)
     else:
         harness.read_through(records.folder(Path(root), contestant.layout))
-        stream = contestant.stream(_file(contestant, records, Path(root)))
+        stream = contestant.stream(file_of(contestant, records, Path(root)))
         batches.exhaust(stream(each[:UNTIMED_BATCHES]))
         # A sequential contestant makes one pass: a second one would begin in the middle of a batch.
         timed = iter(each) if contestant.sequential else itertools.cycle(each)
+    before = processes.read_bytes()
     done, seconds, last = batches.clock(stream(itertools.islice(timed, most_batches)), budget)
-    _check(last, each[(done - 1) % len(each)], records)
-    return _rates(np.resize(order, (done, batch)), seconds, records)
+    read = processes.read_bytes() - before
+    check(last, each[(done - 1) % len(each)], records)
+    values = rates(np.resize(order, (done, batch)), seconds, records)
+    return {**values, **read_per_byte(values, read)} if cold else values
 
 
 def rehearsal(records: RecordSet, batch: int) -> RecordSet:
@@ -66,33 +72,41 @@ def rehearsal(records: RecordSet, batch: int) -> RecordSet:
     return records.first(REHEARSAL_BATCHES * batch)
 
 
-def _order(contestant: peers.Peer, count: int, batch: int, seed: int) -> npt.NDArray[np.int64]:
+def order_of(contestant: peers.Peer, count: int, batch: int, seed: int) -> npt.NDArray[np.int64]:
     """Return whole batches, one per row, with every record at most once."""
     if contestant.sequential:
         return batches.whole_batches(np.arange(count), batch)
     return batches.shuffled(count, batch, seed)
 
 
-def _rehearse(contestant: peers.Peer, records: RecordSet, batch: int, root: Path) -> None:
-    order = _order(contestant, records.count, batch, seed=0)
-    batches.exhaust(contestant.stream(_file(contestant, records, root))(order.tolist()))
+def rehearse(contestant: peers.Peer, records: RecordSet, batch: int, root: Path) -> None:
+    """Read a small set once, so that libraries are loaded before the clock starts."""
+    order = order_of(contestant, records.count, batch, seed=0)
+    batches.exhaust(contestant.stream(file_of(contestant, records, root))(order.tolist()))
 
 
-def _file(contestant: peers.Peer, records: RecordSet, root: Path) -> Path:
+def file_of(contestant: peers.Peer, records: RecordSet, root: Path) -> Path:
+    """Return the path that a contestant opens."""
     return records.folder(root, contestant.layout) / contestant.file
 
 
-def _check(batch: peers.Batch, indices: list[int], records: RecordSet) -> None:
+def check(batch: peers.Batch, indices: list[int], records: RecordSet) -> None:
     """Compare every size of a batch, and the bytes of its first record, with the written data."""
     sizes = records.lengths()[indices].tolist()
     if [len(record) for record in batch] != sizes or bytes(batch[0]) != records.record(indices[0]):
         raise WrongRecordsError(f"records {indices[:3]}… differ from the written ones")
 
 
-def _rates(read: npt.NDArray[np.int64], seconds: float, records: RecordSet) -> dict[str, float]:
+def rates(read: npt.NDArray[np.int64], seconds: float, records: RecordSet) -> dict[str, float]:
+    """Return the figures of reading these records."""
     return {
         "records": read.size,
         "seconds": seconds,
         "records_per_s": read.size / seconds,
         "bytes_per_s": float(records.lengths()[read].sum()) / seconds,
     }
+
+
+def read_per_byte(values: dict[str, float], read: int) -> dict[str, float]:
+    """Return the bytes read from the disk for each byte of the records, as one more figure."""
+    return {"read_per_byte": read / (values["bytes_per_s"] * values["seconds"])}

@@ -10,6 +10,8 @@ from typing import Any
 
 from .results import Goal, Limit, Results
 
+WHOLE = 0.95
+"""Share above which work was not stopped. Records that fill no batch are left out."""
 LONGEST_FAILURE = 90
 """Characters of an error message that a table shows; the JSON has the whole message."""
 
@@ -29,6 +31,12 @@ def number(value: float | None, digits: int = 0) -> str:
 def scaled(value: float | None, by: float, digits: int = 0) -> str:
     """Format a value for a cell in another unit: bytes as MB, seconds as ms."""
     return number(None if value is None else value * by, digits)
+
+
+def partial_rate(value: float | None, share: float | None) -> str:
+    """Format the speed of a contestant, and in brackets the share of the work if it was stopped."""
+    stopped = share is not None and share < WHOLE
+    return f"{number(value)} ({share:.1%})" if stopped else number(value)
 
 
 def contestant(results: Results, case: str, name: str) -> str:

@@ -25,7 +25,10 @@ class Figure:
     def cell(self, document: Document) -> str:
         """Return the figure as a cell of a table."""
         medians = document["medians"] if self.over is None else document["ratios"][self.over]
-        value = medians.get(self.case, {}).get(self.contestant, {}).get(self.metric)
+        found = medians.get(self.case, {}).get(self.contestant, {})
+        value = found.get(self.metric)
+        if self.over is None and "share" in found:
+            return report.partial_rate(value, found["share"])
         return report.scaled(value, self.factor, self.digits)
 
 
@@ -61,6 +64,33 @@ def _read() -> tuple[list[str], list[Row]]:
         row("LMDB without checksums, records/s", "warm", "LMDB (no checksum)"),
     ]
     return ["", *sizes.values()], rows
+
+
+def _disks() -> tuple[list[str], list[Row]]:
+    disks = ("hard disk", "cloud volume", "fast volume", "bare disk")
+    limit = "file read once in order"
+
+    def row(label: str, case: str, contestant: str, over: str | None = None) -> Row:
+        cases = (f"{disk}, {case}" for disk in disks)
+        digits = 2 if over else 0
+        figures = [Figure(one, contestant, "records_per_s", 1, digits, over) for one in cases]
+        return label, figures
+
+    records, files = "records of 10kB", "files of 10kB"
+    rows = [
+        row("10 kB, `read`, records/s", records, "ours"),
+        row("… × limit", records, "ours", limit),
+        row("1 kB, `read`, × limit", "records of 1kB", "ours", limit),
+        row("110 kB, `read`, × limit", "records of 110kB", "ours", limit),
+        row("10 kB, loader with 2 workers, × limit", records, "ours, loader, 2 workers", limit),
+        row("10 kB, without pieces, records/s", records, "ours, without pieces"),
+        row("10 kB, LMDB, records/s", records, "LMDB (no checksum)"),
+        row("10 kB, array_record, records/s", records, "array_record"),
+        row("10 kB, plain files, records/s", records, "plain files"),
+        row("10 kB, mounted, 8 clients, files/s", files, "ours"),
+        row("10 kB, squashfuse_ll, 8 clients, files/s", files, "squashfuse_ll"),
+    ]
+    return ["", *disks], rows
 
 
 def _pack() -> tuple[list[str], list[Row]]:
@@ -146,6 +176,7 @@ def _dataset() -> tuple[list[str], list[Row]]:
 
 TABLES: dict[str, Callable[[], tuple[list[str], list[Row]]]] = {
     "read": _read,
+    "disks": _disks,
     "pack": _pack,
     "folder": _folder,
     "mount": _mount,

@@ -20,6 +20,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "one file": {},
     "without the original's index": {"legacy_index": False},
     "shards": {"shard_size": 200_000},
+    "aligned": {"align": 512},
+    "aligned shards": {"shard_size": 200_000, "align": 512},
 }
 
 

@@ -125,7 +125,7 @@ def test_an_error_of_the_disk_names_the_file(little: Path, monkeypatch: pytest.M
         raise ReadFailedError(str(little), errno.EIO, 77)
 
     with PackedFolder(little) as folder:
-        monkeypatch.setattr("ffrecord.disk.source.Source.read_into", fail)
+        monkeypatch.setattr("ffrecord.disk.source.Source.fill", fail)
         with pytest.raises(ReadFailedError, match=r"little\.ffr: reading d/b at byte 77") as caught:
             folder.read("d/b")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

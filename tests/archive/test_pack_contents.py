@@ -69,6 +69,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "one job": {"jobs": 1},
     "shards": {"shard_size": 300_000},
     "a shard for every file": {"shard_size": 1},
+    "aligned": {"align": 512},
+    "aligned shards": {"shard_size": 300_000, "align": 512},
 }
 
 
@@ -426,7 +428,9 @@ def test_less_than_one_job_is_a_value_error(jobs: int, small: Path, out: Path) -
         pack_folder(small, out, jobs=jobs)
 
 
-@pytest.mark.parametrize("options", [{}, {"shard_size": 200_000}], ids=["file", "shards"])
+@pytest.mark.parametrize(
+    "options", [{}, {"shard_size": 200_000}, {"align": 512}], ids=["file", "shards", "aligned"]
+)
 def test_progress_only_grows_and_ends_with_everything(
     options: dict[str, Any], rich: Path, tmp_path: Path
 ) -> None:
@@ -460,7 +464,9 @@ def test_a_packing_bar_shows_files_and_bytes_on_standard_error(
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("options", [{}, {"shard_size": 100}], ids=["one file", "shards"])
+@pytest.mark.parametrize(
+    "options", [{}, {"shard_size": 100}, {"align": 512}], ids=["one file", "shards", "aligned"]
+)
 def test_verbose_prints_the_number_and_path_of_each_record(
     options: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

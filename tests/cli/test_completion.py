@@ -20,6 +20,7 @@ OFFERED: dict[tuple[str, ...], set[str]] = {
     ("ffrecord", "completion", ""): {"bash", "zsh", "fish"},
     ("ffrecord", "pack", "pho"): {"photos"},
     ("ffrecord", "pack", "--shard"): {"--shard-size"},
+    ("ffrecord", "pack", "--align", ""): {"512"},
     ("ffrecord", "convert", "--to", "rec"): {"records", "recordio", "recordio-go"},
     ("ffrecord", "ls", "--color", "a"): {"auto", "always"},
     ("ffrecord", "ls", "photos.ffr", ""): {"cats/", "odd/", "top", "with space/"},

@@ -416,6 +416,22 @@ def test_verify_names_every_damaged_file_and_continues(
     assert result.lines[-1].startswith(f"{rich_archive}: OK")
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_verify_says_that_damaged_padding_affects_no_file(
+    sharded: bool, ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "v"
+    archives.pack(tree, path, shard_size=600 if sharded else None, align=512)
+    assert ffrecord("verify", path).lines[-1].startswith(f"{path}: OK, ")
+    with PackedFolder(path) as folder:
+        size = folder.stat("d/b").st_size
+    archives.damage(path, "d/b", size)  # the first byte after the file
+    (line,) = bad_lines(ffrecord("verify", path))
+    assert line.endswith(" (padding, or left over: no file uses this record)")
+    (problem,) = json.loads(ffrecord("verify", "--json", path).out)["files"][0]["problems"]
+    assert problem["paths"] == []
+
+
 def test_verify_names_a_few_of_the_files_that_share_a_damaged_record(
     ffrecord: Command, tmp_path: Path
 ) -> None:

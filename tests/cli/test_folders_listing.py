@@ -367,12 +367,13 @@ def test_an_interrupt_before_the_command_starts_is_reported(
 # ---- info --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("align", [None, 512])
 @pytest.mark.parametrize("sharded", [False, True])
 def test_info_json_has_the_facts(
-    sharded: bool, ffrecord: Command, rich: Path, tmp_path: Path
+    sharded: bool, align: int | None, ffrecord: Command, rich: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "i.ffr"
-    archives.pack(rich, path, shard_size=1_000_000 if sharded else None)
+    archives.pack(rich, path, shard_size=1_000_000 if sharded else None, align=align)
     facts = json.loads(ffrecord("info", path, "--json").out)
     found = [each for name, each in trees.snapshot(rich).items() if name != b"."]
     kept = [each for each in found if each.kind in trees.KEPT]
@@ -380,6 +381,7 @@ def test_info_json_has_the_facts(
     parts = [p for p in path.iterdir() if p.name != "index.ffr"] if sharded else []
     everything = path.iterdir() if sharded else [path]
     assert facts["shards"] == len(parts)
+    assert facts["alignment"] == (align or 1)
     assert facts["files"] == len(files)
     assert facts["folders"] == sum(each.kind == "folder" for each in kept)
     assert facts["symlinks"] == len({each.same_file for each in kept if each.kind == "symlink"})
@@ -408,6 +410,16 @@ def test_info_shows_counts_the_largest_files_and_a_histogram(
     at = lines.index("largest files")
     assert lines[at + 1].split() == ["393.2", "kB", "d/large"]
     assert any("█" in line for line in lines)
+
+
+@pytest.mark.parametrize(("options", "due"), [([], "none"), (["--align", "512"], "512 B")])
+def test_info_shows_the_alignment(
+    options: list[str], due: str, ffrecord: Command, tree: Path, tmp_path: Path
+) -> None:
+    assert ffrecord("pack", tree, tmp_path / "i.ffr", *options).code == 0
+    assert f"alignment {due}" in [
+        " ".join(line.split()) for line in ffrecord("info", tmp_path / "i.ffr").lines
+    ]
 
 
 def test_info_of_an_empty_folder_works(ffrecord: Command, tmp_path: Path) -> None:

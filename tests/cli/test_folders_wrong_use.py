@@ -25,6 +25,8 @@ WRONG_WORDS = [
     ["pack", "{tree}", "{new}", "--jobs", "many"],
     ["pack", "{tree}", "{new}", "--shard-size", "large"],
     ["pack", "{tree}", "{new}", "--shard-size", "0"],
+    ["pack", "{tree}", "{new}", "--align"],
+    ["pack", "{tree}", "{new}", "--align", "none"],
     ["pack", "{tree}", "{new}", "--exclude"],
     ["ls"],
     ["ls", "{archive}", "-x"],
@@ -182,6 +184,7 @@ def test_an_option_is_not_abbreviated(ffrecord: Command, archive: Path) -> None:
         ("--jobs", "abc", "must be a whole number of at least 1, not 'abc'"),
         ("--jobs", "0", "must be a whole number of at least 1, not '0'"),
         ("--jobs", "-3", "must be a whole number of at least 1, not '-3'"),
+        ("--align", "4096", "must be 512, not '4096'; without this option there is no padding"),
         ("--shard-size", "10", "10 means 10 bytes; write 10MB or 10GB, or 10B if you do mean"),
     ],
 )

@@ -137,6 +137,17 @@ def test_neighbours_are_one_range(photos: Path) -> None:
         assert len(table.ranges(np.array(sorted({first, records[5], records[9]})))) == 3
 
 
+def test_neighbours_are_one_range_across_padding(photos: Path, tmp_path: Path) -> None:
+    archives.pack(photos / "photos", tmp_path / "aligned.ffr", align=512)
+    with PackedFolder(tmp_path / "aligned.ffr") as folder:
+        records = sorted(folder.record(f"cats/{i}") for i in range(CATS))
+        assert records != list(range(min(records), max(records) + 1))
+        (whole,) = table_of(folder.reader).ranges(np.array(records))
+        assert whole.begin % 512 == 0
+        sizes = [SIZE + i for i in range(CATS)]
+        assert 0 <= whole.size - sum(sizes) < 512 * CATS
+
+
 def test_advice_that_is_ignored_does_not_matter(
     photos: Path, ffrecord: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

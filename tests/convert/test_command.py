@@ -26,6 +26,7 @@ from ffrecord import (
     MissingPackageError,
     cli,
 )
+from ffrecord.archive.archive import Archive
 from ffrecord.dataset import optional
 from tests.convert import foreign
 from tests.support import handmade, trees
@@ -157,6 +158,11 @@ def test_every_option_reaches_the_conversion(run: Command, tmp_path: Path) -> No
     assert run(tmp_path / "four", tmp_path / "one.bag", "--from", "tar", "--drop-names",
                "--force").code == 0  # fmt: skip
     assert (tmp_path / "one.bag").read_bytes() == b"1234"
+    assert run("--align", "512", top, tmp_path / "five.ffr").code == 0
+    assert run("--align", "512", tmp_path / "four", tmp_path / "six.ffr").code == 0
+    for name in ("five.ffr", "six.ffr"):
+        with Archive.open(tmp_path / name) as archive:
+            assert archive.alignment == 512
 
 
 def test_errors_are_one_line_with_their_code(run: Command, ours: Path, tmp_path: Path) -> None:
@@ -185,7 +191,7 @@ def test_errors_are_one_line_with_their_code(run: Command, ours: Path, tmp_path:
     "arguments",
     [
         ["--to", "zip"], ["--from", "zip"], ["--codec", "lzma"], ["--type", "x"],
-        ["--shard-size", "-1"], ["--what"],
+        ["--shard-size", "-1"], ["--align", "1"], ["--what"],
     ],
 )  # fmt: skip
 def test_a_wrong_command_line_is_a_usage_error(

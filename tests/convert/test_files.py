@@ -23,6 +23,8 @@ from ffrecord import (
     SkippedWarning,
     pack_folder,
 )
+from ffrecord.archive.archive import Archive
+from ffrecord.archive.audit import audit
 from ffrecord.convert import convert
 from ffrecord.convert.formats import folder, tar
 from ffrecord.convert.shapes import ConvertOptions
@@ -374,6 +376,38 @@ def test_files_become_records_only_with_drop_names(tmp_path: Path) -> None:
     with FileReader(tmp_path / "out.ffr") as reader:
         assert handmade.as_bytes(reader) == [b"1", b"2", b""]  # in path order
     assert (report.read, report.written) == (3, 3)
+
+
+@pytest.mark.parametrize("shard_size", [None, 1000])
+def test_padding_is_lost_if_aligned_files_become_records(
+    shard_size: int | None, tmp_path: Path
+) -> None:
+    files = {f"{size:04}": trees.content(size) for size in (0, 1, 511, 512, 513, 3000)}
+    pack_folder(
+        trees.plain_tree(tmp_path / "tree", files), tmp_path / "a", shard_size=shard_size, align=512
+    )
+    report = convert(tmp_path / "a", tmp_path / "out.ffr", target_format="records", drop_names=True)
+    with FileReader(tmp_path / "out.ffr") as reader:
+        assert handmade.as_bytes(reader) == [files[name] for name in sorted(files)]
+    assert (report.read, report.written) == (6, 6)
+
+
+@pytest.mark.parametrize("source", ["packed", "shards", "aligned", "tar", "folder"])
+@pytest.mark.filterwarnings("ignore::ffrecord.SkippedWarning")
+def test_any_source_becomes_an_aligned_archive(
+    source: str, rich: Path, rich_packed: Path, rich_tar: Path, tmp_path: Path
+) -> None:
+    made = {"packed": rich_packed, "tar": rich_tar, "folder": rich}.get(source)
+    if made is None:
+        made = tmp_path / source
+        options: dict[str, Any] = {"shards": {"shard_size": 300_000}, "aligned": {"align": 512}}
+        pack_folder(rich, made, **options[source])
+    report = convert(made, tmp_path / "out.ffr", align=512)
+    assert report.source_contents == report.target_contents
+    with Archive.open(tmp_path / "out.ffr") as archive:
+        assert archive.alignment == 512
+        audit(archive)
+    assert differences(rich, extracted(tmp_path / "out.ffr", tmp_path / "copy")) == []
 
 
 def test_records_become_numbered_files(tmp_path: Path) -> None:

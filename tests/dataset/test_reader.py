@@ -262,19 +262,19 @@ class Requests:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.submitted: list[int] = []
         self.plain = 0
-        submit, read_into = aio.Context.submit, disk_source.Source.read_into
+        submit, fill = aio.Context.submit, disk_source.Source.fill
 
         def counted_submit(context: aio.Context, at: int, count: int) -> int:
             took = submit(context, at, count)
             self.submitted.append(took)
             return took
 
-        def counted_read(source: disk_source.Source, memory: Any, offset: int) -> None:
+        def counted_fill(source: disk_source.Source, memory: Any, offset: int) -> None:
             self.plain += 1
-            read_into(source, memory, offset)
+            fill(source, memory, offset)
 
         monkeypatch.setattr(aio.Context, "submit", counted_submit)
-        monkeypatch.setattr(disk_source.Source, "read_into", counted_read)
+        monkeypatch.setattr(disk_source.Source, "fill", counted_fill)
 
     def __call__(self) -> int:
         """Return the number of requests since the last call."""

@@ -7,7 +7,7 @@ import os
 import select
 import struct
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +72,15 @@ def land_all(queue: AioQueue, window: int) -> dict[int, int]:
     return results
 
 
+def finish_all(queue: AioQueue, _window: int) -> dict[int, int]:
+    """Finish all reads at once; return the result of each."""
+    return dict(enumerate(queue.finish().tolist()))
+
+
+both_ways = pytest.mark.parametrize("collect", [land_all, finish_all])
+Collect = Callable[[AioQueue, int], dict[int, int]]
+
+
 def block_of(path: Path, block: int) -> bytes:
     with path.open("rb") as file:
         file.seek(block * BLOCK)
@@ -108,6 +117,24 @@ def test_a_single_request_is_laid_out_as_the_kernels_struct(pool: aio.ContextPoo
         "<QIiHhIQQqQII", 1, 0, 0, 0, 0, 70_000, 12_345_678, 512, 1 << 40, 0, 1, 9
     )
     assert queue._iocbs.tobytes() == bytes(64) + expected
+
+
+@needs_libaio
+def test_a_reused_context_keeps_nothing_of_earlier_requests(
+    data_file: Path, fd: int, pool: aio.ContextPool
+) -> None:
+    rows = Rows(borrow(pool, 32), fd, 4)
+    for row, block in ((2, 9), (0, 8), (3, 7)):
+        rows.put(row, block)
+    rows.queue.launch(4)
+    rows.land(3)
+    rows.queue.close()
+    context = borrow(pool, 32)
+    queue, memory = queue_of(context, [fd] * 4, [1, 2, 3, 4])
+    assert (queue._iocbs[:, aio.FLAGS] == 0).all()
+    assert finish_all(queue, 4) == dict.fromkeys(range(4), BLOCK)
+    expect_blocks(memory, data_file, [1, 2, 3, 4])
+    rows.close()
 
 
 class Rows:
@@ -317,21 +344,32 @@ def test_an_unaligned_direct_read_is_reported(direct_fd: int, pool: aio.ContextP
 
 
 @needs_libaio
+@both_ways
 def test_a_kernel_that_takes_one_request_at_a_time_gets_all_of_them(
-    data_file: Path, fd: int, pool: aio.ContextPool, monkeypatch: pytest.MonkeyPatch
+    collect: Collect,
+    data_file: Path,
+    fd: int,
+    pool: aio.ContextPool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     submit = aio.Context.submit
     monkeypatch.setattr(aio.Context, "submit", lambda self, at, _count: submit(self, at, 1))
     blocks = list(range(50))
     queue, memory = queue_of(borrow(pool, 64), [fd] * 50, blocks)
-    assert land_all(queue, 50) == dict.fromkeys(range(50), BLOCK)
+    assert collect(queue, 50) == dict.fromkeys(range(50), BLOCK)
     expect_blocks(memory, data_file, blocks)
 
 
 @needs_libaio
+@both_ways
 @pytest.mark.parametrize("answer", [0, -errno.EAGAIN])
 def test_a_full_queue_is_retried_when_a_read_has_landed(
-    answer: int, data_file: Path, fd: int, pool: aio.ContextPool, monkeypatch: pytest.MonkeyPatch
+    collect: Collect,
+    answer: int,
+    data_file: Path,
+    fd: int,
+    pool: aio.ContextPool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     submit, calls = aio.Context.submit, [0]
 
@@ -342,23 +380,29 @@ def test_a_full_queue_is_retried_when_a_read_has_landed(
     monkeypatch.setattr(aio.Context, "submit", sometimes)
     blocks = list(range(40))
     queue, memory = queue_of(borrow(pool, 64), [fd] * 40, blocks)
-    assert land_all(queue, 40) == dict.fromkeys(range(40), BLOCK)
+    assert collect(queue, 40) == dict.fromkeys(range(40), BLOCK)
     expect_blocks(memory, data_file, blocks)
 
 
 @needs_libaio
+@both_ways
 @pytest.mark.parametrize("answer", [0, -errno.EAGAIN, -errno.EINVAL])
 def test_a_kernel_that_takes_nothing_refuses_every_request(
-    answer: int, fd: int, pool: aio.ContextPool, monkeypatch: pytest.MonkeyPatch
+    collect: Collect, answer: int, fd: int, pool: aio.ContextPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aio.Context, "submit", lambda *_args: answer)
     queue, _memory = queue_of(borrow(pool, 32), [fd] * 5, list(range(5)))
-    assert land_all(queue, 2) == dict.fromkeys(range(5), answer or -errno.EAGAIN)
+    assert collect(queue, 2) == dict.fromkeys(range(5), answer or -errno.EAGAIN)
 
 
 @needs_libaio
+@both_ways
 def test_interrupted_calls_are_retried(
-    data_file: Path, fd: int, pool: aio.ContextPool, monkeypatch: pytest.MonkeyPatch
+    collect: Collect,
+    data_file: Path,
+    fd: int,
+    pool: aio.ContextPool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     interruptions = [0]
 
@@ -378,15 +422,16 @@ def test_interrupted_calls_are_retried(
     monkeypatch.setattr(aio, "_io_getevents", interrupted(aio._io_getevents))
     blocks = list(range(40))
     queue, memory = queue_of(borrow(pool, 32), [fd] * 40, blocks)
-    assert land_all(queue, 40) == dict.fromkeys(range(40), BLOCK)
+    assert collect(queue, 40) == dict.fromkeys(range(40), BLOCK)
     assert interruptions[0] >= 4
     expect_blocks(memory, data_file, blocks)
 
 
 @needs_libaio
+@both_ways
 @pytest.mark.parametrize("good", [0, 1, 3])
 def test_reads_that_a_failing_io_getevents_hides_count_as_failed(
-    good: int, data_file: Path, direct_fd: int, pool: aio.ContextPool,
+    collect: Collect, good: int, data_file: Path, direct_fd: int, pool: aio.ContextPool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     real, calls = aio._io_getevents, [0]
@@ -398,7 +443,7 @@ def test_reads_that_a_failing_io_getevents_hides_count_as_failed(
     monkeypatch.setattr(aio, "_io_getevents", failing)
     blocks = list(range(10))
     queue, memory = queue_of(borrow(pool, 32), [direct_fd] * 10, blocks)
-    results = land_all(queue, 4)
+    results = collect(queue, 4)
     landed = [number for number, result in results.items() if result == BLOCK]
     assert len(results) == 10
     assert len(landed) == good

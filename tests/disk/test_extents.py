@@ -54,11 +54,16 @@ def wanted(draw: st.DrawFn, most_files: int = 3) -> Wanted:
     return Wanted(picks, draw(ALIGNS))
 
 
+def order_of(plan: extents.Plan) -> list[int]:
+    """Return the number in the batch of each record of a plan."""
+    return list(range(len(plan.start))) if plan.order is None else plan.order.tolist()
+
+
 def first_and_last(plan: extents.Plan) -> tuple[list[int], list[int]]:
     """Return the first and the last read of each record."""
     if plan.first is None or plan.last is None:
-        assert len(plan.order) == len(plan.offset)
-        return list(range(len(plan.order))), list(range(len(plan.order)))
+        assert len(plan.start) == len(plan.offset)
+        return list(range(len(plan.start))), list(range(len(plan.start)))
     return plan.first.tolist(), plan.last.tolist()
 
 
@@ -81,7 +86,7 @@ def check(wanted: Wanted, plan: extents.Plan) -> None:
     # A duplicate of a record that was cut begins where the first copy began.
     extent_of = [(file, place - offset) for file, offset, _length, _need, place in reads]
     heads = [reads[k][:2] for k in range(len(reads)) if k == 0 or extent_of[k] != extent_of[k - 1]]
-    assert heads == sorted(heads)
+    assert plan.order is None or heads == sorted(heads)
     at = 0
     for _file, _offset, length, _need, place in reads:
         assert place == at
@@ -89,9 +94,9 @@ def check(wanted: Wanted, plan: extents.Plan) -> None:
     assert plan.size == at
 
     # Each record has its own memory, and every byte of it comes from the right place.
-    assert sorted(plan.order.tolist()) == list(range(len(wanted.rows)))
+    assert sorted(order_of(plan)) == list(range(len(wanted.rows)))
     spans = []
-    for k, row in enumerate(plan.order.tolist()):
+    for k, row in enumerate(order_of(plan)):
         file, begin, end = wanted.rows[row]
         start, stop = int(plan.start[k]), int(plan.stop[k])
         assert stop - start == end - begin
@@ -116,7 +121,7 @@ def check(wanted: Wanted, plan: extents.Plan) -> None:
 
 def share_a_read(plan: extents.Plan, one: int, other: int) -> bool:
     """Return True if two records (numbers in the batch) have a read in common."""
-    places = plan.order.tolist()
+    places = order_of(plan)
     firsts, lasts = first_and_last(plan)
     a, b = sorted((places.index(one), places.index(other)))
     return bool(firsts[b] <= lasts[a])
@@ -134,9 +139,13 @@ def test_one_file_needs_no_file_numbers(records: Wanted) -> None:
     plan, same = records.plan_of_one_file(), records.plan()
     check(records, plan)
     assert plan.file is None
-    for field in ("offset", "length", "need", "place", "size", "order", "start", "stop"):
+    for field in ("offset", "length", "need", "place", "size", "start", "stop"):
         assert np.array_equal(getattr(plan, field), getattr(same, field)), field
     assert first_and_last(plan) == first_and_last(same)
+    # Records that are requested twice may come in either order.
+    assert [records.rows[row] for row in order_of(plan)] == [
+        records.rows[row] for row in order_of(same)
+    ]
 
 
 @given(wanted(), st.randoms(use_true_random=False))
@@ -197,4 +206,46 @@ def test_records_that_are_far_apart_get_one_read_each() -> None:
     plan = Wanted([(0, MIB * (i + 1), MIB * (i + 1) + 100) for i in (3, 1, 2)], 4096).plan()
     assert plan.first is None
     assert plan.last is None
-    assert plan.order.tolist() == [1, 2, 0]
+    assert order_of(plan) == [1, 2, 0]
+
+
+@settings(max_examples=200)
+@given(wanted(), st.sampled_from([1, 100 * KIB]))
+def test_a_plan_for_cached_records_reads_just_these_in_the_order_of_the_batch(
+    records: Wanted, apart: int
+) -> None:
+    rows = [
+        (file, begin + apart * k, end + apart * k)
+        for k, (file, begin, end) in enumerate(records.rows)
+    ]
+    records = Wanted(rows, 1)
+    file, begin, end = np.array(rows, np.int64).T
+    plan = extents.plan_cached(file, begin, end)
+    sizes = end - begin
+    if plan is None:
+        near = np.ptp(begin) < len(rows) * extents.GAP
+        in_a_row = any(a[2] == b[1] for a, b in itertools.pairwise(rows))
+        assert near or in_a_row or sizes.mean() > extents.LARGE
+        return
+    assert plan.order is None
+    check(records, plan)
+    assert plan.offset.tolist() == begin.tolist()
+    assert plan.length.tolist() == plan.need.tolist() == sizes.tolist()
+
+
+@pytest.mark.parametrize(
+    ("rows", "planned"),
+    [
+        ([(k * MIB, k * MIB + 1000) for k in (5, 2, 9)], True),
+        ([(k * MIB, k * MIB + 1000) for k in (5, 2, 2)], True),  # one of them twice
+        ([(k * 2000, k * 2000 + 1000) for k in (5, 2, 9)], False),  # all close together
+        ([(MIB, MIB + 1000), (MIB + 1000, MIB + 2000), (9 * MIB, 9 * MIB + 1)], False),
+        ([(k * MIB, k * MIB + 200 * KIB) for k in (5, 2, 9)], False),  # large
+    ],
+    ids=["far apart", "a duplicate", "close together", "two in a row", "large"],
+)
+def test_only_small_records_that_are_far_apart_are_read_without_sorting(
+    rows: list[tuple[int, int]], planned: bool
+) -> None:
+    begin, end = np.array(rows, np.int64).T
+    assert (extents.plan_cached(None, begin, end) is not None) == planned

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ffrecord.aliases import Ints
+from ffrecord.aliases import Ints, Mask
 from ffrecord.disk import pagecache
 from ffrecord.disk.pagecache import HITS_TO_BE_WARM, PageCache
 from ffrecord.disk.source import SourceSet
@@ -68,29 +68,35 @@ def rows(fd: int, pages: list[int], length: int = PAGE) -> tuple[Ints, Ints, Int
     return np.full(n, fd), np.array(pages, np.int64) * PAGE, np.full(n, length)
 
 
+def answers(cache: PageCache, fds: Ints | int, offsets: Ints, lengths: Ints) -> Mask:
+    """Return the mask that `Fetch` uses: a few reads decide if they agree."""
+    most = cache.has_most(fds, offsets, lengths)
+    return cache.has_each(fds, offsets, lengths) if most is None else np.full(len(offsets), most)
+
+
 def test_nothing_is_resident_in_an_evicted_file(fd: int) -> None:
-    assert not PageCache().has_each(*rows(fd, list(range(PAGES)))).any()
+    assert not answers(PageCache(), *rows(fd, list(range(PAGES)))).any()
 
 
 def test_everything_is_resident_after_a_plain_read(cold_file: Path, fd: int) -> None:
     cold_file.read_bytes()
-    assert PageCache().has_each(*rows(fd, list(range(PAGES)))).all()
+    assert answers(PageCache(), *rows(fd, list(range(PAGES)))).all()
 
 
 def test_one_descriptor_can_serve_all_reads(cold_file: Path, fd: int) -> None:
     _fds, offsets, lengths = rows(fd, list(range(PAGES)))
-    assert not PageCache().has_each(fd, offsets, lengths).any()
+    assert not answers(PageCache(), fd, offsets, lengths).any()
     for page in range(0, PAGES, 3):
         os.pread(fd, 1, page * PAGE)
-    each = PageCache().has_each(*rows(fd, list(range(PAGES))))
-    assert PageCache().has_each(fd, offsets, lengths).tolist() == each.tolist()
+    each = answers(PageCache(), *rows(fd, list(range(PAGES))))
+    assert answers(PageCache(), fd, offsets, lengths).tolist() == each.tolist()
     cold_file.read_bytes()
-    assert PageCache().has_each(fd, offsets, lengths).all()
+    assert answers(PageCache(), fd, offsets, lengths).all()
 
 
 def test_asking_does_not_change_the_cache(cold_file: Path, fd: int) -> None:
     needs_cachestat(fd)
-    PageCache().has_each(*rows(fd, list(range(PAGES))))
+    answers(PageCache(), *rows(fd, list(range(PAGES))))
     assert not any(handmade.cached_pages(cold_file))
 
 
@@ -101,7 +107,7 @@ def test_each_read_has_its_own_answer_when_the_first_few_differ(cold_file: Path,
     expected = handmade.cached_pages(cold_file)
     assert any(expected)
     assert not all(expected)
-    assert PageCache().has_each(*rows(fd, list(range(PAGES)))).tolist() == expected
+    assert answers(PageCache(), *rows(fd, list(range(PAGES)))).tolist() == expected
 
 
 def test_a_read_is_resident_only_when_all_its_pages_are(cold_file: Path, fd: int) -> None:
@@ -118,8 +124,8 @@ def test_a_read_is_resident_only_when_all_its_pages_are(cold_file: Path, fd: int
         (9 * PAGE, 3 * PAGE),
     ]
     offset, length = np.array(spans).T
-    answers = PageCache().has_each(np.full(len(spans), fd), offset, length)
-    assert answers.tolist() == [True, True, False, True, False, False]
+    found = answers(PageCache(), np.full(len(spans), fd), offset, length)
+    assert found.tolist() == [True, True, False, True, False, False]
 
 
 def test_a_direct_read_leaves_nothing_resident(cold_file: Path, fd: int) -> None:
@@ -132,7 +138,7 @@ def test_a_direct_read_leaves_nothing_resident(cold_file: Path, fd: int) -> None
         os.close(direct)
         assert memory[:] == cold_file.read_bytes()
     handmade.evict(cold_file)
-    assert not PageCache().has_each(*rows(fd, list(range(PAGES)))).any()
+    assert not answers(PageCache(), *rows(fd, list(range(PAGES)))).any()
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 15, 16, 100, 1000])
@@ -144,14 +150,14 @@ def test_a_few_reads_decide_when_they_agree(n: int, monkeypatch: pytest.MonkeyPa
         return [True] * len(offsets)
 
     monkeypatch.setattr(pagecache, "_cachestat", all_cached)
-    answers = PageCache().has_each(*rows(-1, [0] * n))
-    assert answers.tolist() == [True] * n
+    found = answers(PageCache(), *rows(-1, [0] * n))
+    assert found.tolist() == [True] * n
     assert len(asked) == 1
     assert min(n, pagecache.SAMPLE) <= asked[0] < 2 * pagecache.SAMPLE
 
 
 def test_a_descriptor_that_is_not_open_has_nothing_resident() -> None:
-    assert PageCache().has_each(*rows(-1, [0, 1, 2])).tolist() == [False] * 3
+    assert answers(PageCache(), *rows(-1, [0, 1, 2])).tolist() == [False] * 3
 
 
 @pytest.mark.parametrize("warm", [True, False])
@@ -161,8 +167,8 @@ def test_without_cachestat_a_few_reads_decide_for_all(
     if warm:
         cold_file.read_bytes()
     monkeypatch.setattr(pagecache, "syscall", lambda *_args: -1)
-    answers = PageCache().has_each(*rows(fd, list(range(PAGES))))
-    assert answers.tolist() == [warm] * PAGES
+    found = answers(PageCache(), *rows(fd, list(range(PAGES))))
+    assert found.tolist() == [warm] * PAGES
 
 
 def test_without_any_way_to_ask_nothing_counts_as_cached(
@@ -173,13 +179,13 @@ def test_without_any_way_to_ask_nothing_counts_as_cached(
 
     monkeypatch.setattr(pagecache, "syscall", lambda *_args: -1)
     monkeypatch.setattr(os, "preadv", refuse)
-    assert not PageCache().has_each(*rows(fd, list(range(20)))).any()
+    assert not answers(PageCache(), *rows(fd, list(range(20)))).any()
 
 
 def test_a_failed_second_question_means_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     replies: list[list[bool] | None] = [[True, False] * 4, None]
     monkeypatch.setattr(pagecache, "_cachestat", lambda *_args: replies.pop(0))
-    assert PageCache().has_each(*rows(-1, [0] * 8)).tolist() == [False] * 8
+    assert answers(PageCache(), *rows(-1, [0] * 8)).tolist() == [False] * 8
 
 
 def test_one_read_gets_the_same_answer_as_many(cold_file: Path, fd: int) -> None:
@@ -295,7 +301,7 @@ def test_a_file_in_memory_always_counts_as_cached(tmp_path: Path, tried: list[in
     sources = SourceSet([str(tmp_path / "data")], direct=False)
     sources.ask_about_the_cache()
     sources.cache.use_cachestat = False
-    assert sources.cache.has_each(*rows(sources[0].fd, list(range(20)))).all()
+    assert answers(sources.cache, *rows(sources[0].fd, list(range(20)))).all()
     assert not tried
     for page in range(20):
         found = read(sources.cache, sources[0].fd, page)
@@ -324,4 +330,4 @@ def test_cachestat_is_not_trusted_if_it_misses_a_page_that_was_just_read(
         cache = PageCache()
         cache.use_cachestat = False
         rows = np.array([0, 4096, 50_000]), np.array([100, 100, 100])
-        assert cache.has_each(handle.fileno(), *rows).all()
+        assert answers(cache, handle.fileno(), *rows).all()

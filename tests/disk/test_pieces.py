@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ffrecord import FileReader, FileWriter, TruncatedError
-from ffrecord.disk import costs
+from ffrecord.disk import costs, fetch, pagecache
 from ffrecord.disk.costs import CERTAIN, FIRST_READS, Meter
 from ffrecord.disk.pieces import GRANULE, Pieces
 from ffrecord.disk.source import SourceSet
@@ -45,7 +45,7 @@ def slow_meter() -> Meter:
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every disk look slow."""
     meter = slow_meter()
-    monkeypatch.setattr("ffrecord.disk.pieces.meter_of", lambda device: meter)
+    monkeypatch.setattr("ffrecord.disk.pieces.meter_of", lambda device, single=False: meter)
 
 
 def drop(path: Path) -> None:
@@ -70,6 +70,20 @@ def test_an_epoch_in_random_order_gives_every_record_and_reads_the_file_once(sto
         pieces = pieces_of(reader)
         for batch in np.random.default_rng(1).permutation(COUNT).reshape(-1, 100):
             got = reader.read(batch)
+            assert [bytes(each) for each in got] == [content(record) for record in batch]
+        stats = pieces.stats()
+    assert stats["hits"] > stats["misses"]
+    assert 0 < stats["piece_bytes"] <= os.path.getsize(stored) + GRANULE
+
+
+@pytest.mark.usefixtures("slow")
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_an_epoch_of_single_records_reads_the_file_once_too(at_once: int, stored: Path) -> None:
+    drop(stored)
+    with FileReader(stored) as reader:
+        pieces = pieces_of(reader)
+        for batch in np.random.default_rng(2).permutation(COUNT).reshape(-1, at_once).tolist():
+            got = [reader.read_one(batch[0])] if at_once == 1 else reader.read(batch)
             assert [bytes(each) for each in got] == [content(record) for record in batch]
         stats = pieces.stats()
     assert stats["hits"] > stats["misses"]
@@ -104,15 +118,20 @@ def test_pages_that_were_taken_back_are_read_again(stored: Path) -> None:
 
 
 @pytest.mark.usefixtures("slow")
-def test_a_file_that_was_truncated_is_an_error_of_ours(stored: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("single", [False, True])
+def test_a_file_that_was_truncated_is_an_error_of_ours(
+    single: bool, stored: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "copy.ffr"
     copy.write_bytes(stored.read_bytes())
     drop(copy)
     with FileReader(copy) as reader:
         pieces_of(reader)
+        if single:
+            reader.read_one(0)
         os.truncate(copy, os.path.getsize(copy) // 2)
         with pytest.raises(TruncatedError):
-            reader.read(range(0, COUNT, 30))
+            reader.read([COUNT - 50] if single else range(0, COUNT, 30))
 
 
 @pytest.mark.usefixtures("slow")
@@ -182,6 +201,16 @@ def test_bytes_of_the_background_are_counted_once(stored: Path) -> None:
     assert pieces.have(None, np.array([0, size - SIZE]), np.array([SIZE, SIZE])).all()
 
 
+def test_pieces_that_another_process_has_read_are_not_measured(stored: Path) -> None:
+    sources = SourceSet([str(stored)], direct=True)
+    stored.read_bytes()
+    if pagecache.cached_bytes(sources[0].fd, 0, SIZE) != SIZE:
+        pytest.skip("the kernel does not tell what is cached")
+    pieces = Pieces(sources.each, limit=1 << 40)
+    assert pieces.fill(None, np.array([0]), np.array([SIZE]), 16 * GRANULE) == (0, 0)
+    assert pieces.stats()["piece_bytes"] == 16 * GRANULE
+
+
 def test_pieces_that_were_requested_before_are_not_measured(stored: Path) -> None:
     pieces = Pieces(SourceSet([str(stored)], direct=True).each)
     pieces.meter = slow_meter()
@@ -192,6 +221,52 @@ def test_pieces_that_were_requested_before_are_not_measured(stored: Path) -> Non
     assert before is not None
     assert pieces.meter.costs is not None
     assert pieces.meter.costs.byte < before.byte
+
+
+class Clock:
+    """A clock that only a test moves."""
+
+    now = 1000.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(fetch, "time", clock)
+    return clock
+
+
+def test_time_between_an_announcement_and_its_read_says_nothing_about_the_disk(
+    stored: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter = Meter()
+    monkeypatch.setattr("ffrecord.disk.pieces.meter_of", lambda device, single=False: meter)
+    drop(stored)
+    with FileReader(stored) as reader:
+        pieces_of(reader)
+        for first in range(0, 600, 200):
+            reader.prefetch(range(first, first + 100))
+            clock.now += 5  # the program works
+            assert bytes(reader.read(range(first, first + 100))[1]) == content(first + 1)
+    assert meter.costs is None
+
+
+@pytest.mark.usefixtures("slow")
+def test_pieces_that_arrived_before_they_were_needed_are_not_measured(
+    stored: Path, clock: Clock
+) -> None:
+    drop(stored)
+    with FileReader(stored) as reader:
+        pieces = pieces_of(reader)
+        before = pieces.meter.costs
+        reader.prefetch(range(0, COUNT, 12))
+        clock.now += 5
+        reader.read(range(0, COUNT, 12))
+        assert pieces.stats()["piece_bytes"] > 0
+        assert pieces.meter.costs == before
 
 
 def test_no_pieces_are_read_where_they_are_switched_off(stored: Path) -> None:

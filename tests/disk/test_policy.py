@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffrecord.disk.costs import FIRST_READS, MOST_CAUTION, SLOW_REQUEST, Meter
+from ffrecord.disk.costs import FIRST_READS, MANY, MOST_CAUTION, SLOW_REQUEST, TRIALS, Meter
 from ffrecord.disk.policy import (
     JUDGED_AFTER,
     LARGEST,
@@ -26,6 +26,7 @@ HARD_DISK = Costs(1 / 200, 1 / 150e6)
 CLOUD = Costs(1 / 3000, 1 / 125e6)
 NVME = Costs(1 / 70_000, 1 / 2e9)
 RANDOM = Pattern(10 * KIB)
+TINY = Pattern(1 * KIB)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,10 @@ RANDOM = Pattern(10 * KIB)
         (CLOUD, GIB, 2 * GIB, RANDOM, 32 * KIB, "as long as reading 32.8 kB"),
         (NVME, GIB, 2 * GIB, RANDOM, 0, "only as long as reading 28.6 kB"),
         (None, GIB, 2 * GIB, RANDOM, 0, "not been measured"),
+        (replace(NVME, guessed=True), GIB, 2 * GIB, RANDOM, 0, "only as long as reading"),
+        (replace(NVME, byte=1e-8, guessed=True), GIB, GIB, TINY, SMALLEST, "is measured with"),
+        (replace(NVME, byte=1e-8, guessed=True), GIB, MIB, TINY, 0, "do not fit"),
+        (replace(NVME, byte=1e-8), GIB, GIB, TINY, 0, "only as long as reading 1.4 kB"),
         (HARD_DISK, 2 * GIB, GIB, RANDOM, 0, "2.1 GB of files do not fit into 1.1 GB"),
         (HARD_DISK, GIB, GIB, RANDOM, 512 * KIB, "at least as long as"),
         (HARD_DISK, GIB, 2 * GIB, Pattern(300 * KIB), 0, "only as long as"),
@@ -112,11 +117,11 @@ class Rotating(RateLimited):
         return count / self.requests + size / self.bandwidth
 
 
-def learned(disk: RateLimited, length: int, *, noise: float = 0.0) -> Decision:
+def learned(disk: RateLimited, length: int, *, noise: float = 0.0, batches: int = 60) -> Decision:
     """Return the decision after an epoch that was measured by a `Meter`."""
     meter, rng = Meter(), random.Random(1)
     decision = Decision(0, "")
-    for batch in range(60):
+    for batch in range(batches):
         decision = decide(meter.costs, GIB, GIB, Pattern(length))
         late = 1 + (noise if rng.random() < 0.2 else 0)  # now and then the program is starved
         if decision.piece:
@@ -154,6 +159,26 @@ def test_a_disk_between_fast_and_slow_is_not_new_for_ever() -> None:
         seconds += 64 * each
     assert seconds > 2 * MOST_CAUTION
     assert not meter.is_new
+
+
+@pytest.mark.parametrize(("bandwidth", "pays"), [(2e9, True), (0.5e9, False)])
+@pytest.mark.parametrize("kind", [RateLimited, Rotating])
+def test_a_trial_shows_whether_a_fast_disk_should_read_pieces(
+    kind: type[RateLimited], bandwidth: float, pays: bool
+) -> None:
+    piece = learned(kind(120_000, bandwidth), 1 * KIB, batches=400).piece
+    assert (SMALLEST <= piece <= 4 * SMALLEST) if pays else piece == 0
+
+
+def test_a_disk_that_becomes_slower_is_measured_again() -> None:
+    """Otherwise the samples of a burst would keep pieces off for the rest of the process."""
+    meter = Meter()
+    meter.observe_reads(512, 512 * KIB, 512 * 10e-6)
+    for _ in range(TRIALS):
+        meter.observe_pieces(MANY, MANY * SMALLEST, MANY * 300e-6)
+    assert not meter.is_guess
+    meter.observe_reads(5000, 5000 * KIB, 5000 * 60e-6)
+    assert meter.is_guess
 
 
 def test_an_unmeasured_disk_has_no_costs() -> None:

@@ -41,7 +41,7 @@ def packed(tmp_path: Path) -> tuple[Path, list[bytes]]:
 def new_disk(monkeypatch: pytest.MonkeyPatch) -> Meter:
     """Return the meter of a disk about which nothing is known, for every file."""
     meter = Meter()
-    monkeypatch.setattr("ffrecord.disk.pieces.meter_of", lambda device: meter)
+    monkeypatch.setattr("ffrecord.disk.pieces.meter_of", lambda device, single=False: meter)
     return meter
 
 

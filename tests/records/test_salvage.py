@@ -31,7 +31,7 @@ from ffrecord import (
 )
 from ffrecord.disk import source as disk_source
 from ffrecord.text import for_shell
-from tests.support import handmade
+from tests.support import archives, handmade, trees
 
 RECORDS = handmade.random_records([300, 0, 5000, 1, 70_000, 0, 12, 900])
 N = len(RECORDS)
@@ -450,6 +450,143 @@ def test_the_command_reports_that_a_truncated_file_may_have_lost_its_names(
     assert names == (
         "the last record is lost; if this was a packed folder, its names were in that record"
     )
+
+
+# ---- aligned archives ----------------------------------------------------------------------
+
+ALIGNED = [b"a" * 700, b"b" * 512, b"", b"c" * 5000, b"d"]
+"""Records 0, 2, 3, 4 and 6 of an aligned archive. Records 1, 5 and 7 are padding."""
+
+
+@pytest.fixture
+def aligned(tmp_path: Path) -> Path:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for number, content in enumerate(ALIGNED):
+        (folder / f"{number}").write_bytes(content)
+    pack_folder(folder, tmp_path / "aligned.ffr", align=512)
+    return tmp_path / "aligned.ffr"
+
+
+def offset_of(path: Path, record: int) -> int:
+    with FileReader(path) as reader:
+        return int(reader.get_offsets(0)[record])
+
+
+# The first byte of the damage, and the damage: in the header's checksum, its count, the first
+# offset, a later offset, and in padding.
+DAMAGE_WITHOUT_LOSS = {
+    "crc": (0, b"\1\2\3\4"),
+    "count": (4, b"\xff"),
+    "first offset": (12 + 4 * 9, b"\1\1\1"),
+    "later offset": (12 + 4 * 9 + 8 * 4, b"\xff\xff\xff"),
+    "padding": (-1, b"x"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE_WITHOUT_LOSS)
+def test_an_aligned_archive_is_restored_byte_for_byte(
+    damage: str, aligned: Path, tmp_path: Path
+) -> None:
+    before = aligned.read_bytes()
+    at, new = DAMAGE_WITHOUT_LOSS[damage]
+    change(aligned, at if at >= 0 else offset_of(aligned, 5) + 3, new)
+    report = salvage_file(aligned, tmp_path / "out.ffr")
+    assert (report.kept, report.lost, report.names_kept, report.padding) == (9, [], True, 0)
+    assert (tmp_path / "out.ffr").read_bytes() == before
+
+
+def test_a_shard_of_an_aligned_archive_is_restored_for_its_index(
+    aligned: Path, tmp_path: Path
+) -> None:
+    pack_folder(tmp_path / "folder", tmp_path / "shards", shard_size=2048, align=512)
+    shard = tmp_path / "shards" / "PART_00000.ffr"
+    before = shard.read_bytes()
+    change(shard, 0, b"\1\2\3\4")
+    salvage_file(shard, tmp_path / "out.ffr")
+    assert (tmp_path / "out.ffr").read_bytes() == before
+
+
+def test_an_aligned_archive_with_a_lost_file_stays_aligned(aligned: Path, tmp_path: Path) -> None:
+    change(aligned, offset_of(aligned, 4), b"x")
+    report = salvage_file(aligned, tmp_path / "out.ffr")
+    assert (lost(report), report.in_place, report.padding) == ([4], True, 0)
+    with PackedFolder(tmp_path / "out.ffr") as folder:
+        assert folder.archive.alignment == 512
+        assert folder.read_one("4").tobytes() == b"d"
+
+
+@pytest.mark.parametrize("cut", [0, 10, 100_000])
+def test_padding_is_left_out_if_the_names_are_lost(cut: int, aligned: Path, tmp_path: Path) -> None:
+    index = offset_of(aligned, 8)
+    if cut:
+        os.truncate(aligned, max(aligned.stat().st_size - cut, index))
+    else:
+        change(aligned, index + 100, b"xyz")
+    result = run(aligned, tmp_path / "out.ffr")
+    assert result.returncode == 1
+    assert result.stdout.splitlines()[-1].endswith(
+        "5 of 9 records, 6.2 kB, 1 lost, 3 of padding left out"
+    )
+    assert handmade.records_in((tmp_path / "out.ffr").read_bytes()) == ALIGNED
+
+
+# Files that are not aligned archives: the gap after the header that aligns the second record, and
+# the records. The last record is lost.
+NOT_ALIGNED = {
+    "another record begins elsewhere": [b"a" * 512, b"b" * 100, bytes(412), b"c", b"d", b"lost"],
+    "the first record is zeros": [bytes(12), b"b" * 100, bytes(412), b"lost"],
+    "zeros do not end at a multiple": [b"a" * 512, b"b" * 100, bytes(411), b"lost"],
+    "not all are zeros": [b"a" * 512, b"b" * 100, bytes(411) + b"x", b"lost"],
+}
+
+
+@pytest.mark.parametrize("case", NOT_ALIGNED)
+def test_records_of_zeros_are_kept_in_other_files(case: str, tmp_path: Path) -> None:
+    records = NOT_ALIGNED[case]
+    gap = handmade.aligning_gap(len(records)) + 512 - len(records[0]) % 512
+    path = handmade.write_records(tmp_path / "r.ffr", records, gap)
+    change(path, path.stat().st_size - 1, b"x")
+    assert salvaged(path)[1] == records[:-1]
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 100, 511, 512, 513, 3000]), min_size=1, max_size=8),
+    data=st.data(),
+)
+def test_any_damage_to_an_aligned_archive_loses_only_damaged_files(
+    sizes: list[int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("damage")
+    files = dict(enumerate(handmade.random_records(sizes)))
+    tree = trees.plain_tree(place / "tree", {f"{k}": files[k] for k in files})
+    pack_folder(tree, place / "a.ffr", align=512)
+    before = (place / "a.ffr").read_bytes()
+    with PackedFolder(place / "a.ffr") as folder:
+        numbers = {folder.record(f"{k}"): k for k in files}
+    archives.spoil(place / "a.ffr", data)
+    try:
+        report = salvage_file(place / "a.ffr", place / "out.ffr")
+    except FFRecordError:  # a part of the header is missing
+        return
+    if not report.names_kept:
+        found = handmade.records_in((place / "out.ffr").read_bytes())
+        left = iter(handmade.records_in(before))
+        assert all(record in left for record in found), "not records in their order"
+        if report.header_whole:
+            kept = sorted(numbers.keys() - lost(report))
+            assert found == [files[numbers[record]] for record in kept], "not only files"
+        return
+    if not report.lost:
+        assert (place / "out.ffr").read_bytes() == before
+        return
+    with PackedFolder(place / "out.ffr") as folder:
+        assert folder.archive.alignment == 512
+        for record, k in numbers.items():
+            if record not in lost(report):
+                assert folder.read_one(f"{k}").tobytes() == files[k]
+    assert numbers.keys() >= {*lost(report)}, "padding is never lost"
 
 
 # ---- the command ---------------------------------------------------------------------------

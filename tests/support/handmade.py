@@ -35,9 +35,24 @@ def header_bytes(records: Sequence[bytes], gap: int = 0) -> bytes:
     return struct.pack("<I", zlib.crc32(body)) + body
 
 
-def record_bytes(records: Sequence[bytes], gap: int = 0) -> bytes:
-    """Return the bytes of a whole file with `records`."""
-    return header_bytes(records, gap) + b"\xa5" * gap + b"".join(records)
+def record_bytes(records: Sequence[bytes], gap: int = 0, filler: bytes = b"\xa5") -> bytes:
+    """Return the bytes of a whole file with `records`; a gap is filled with the byte `filler`."""
+    return header_bytes(records, gap) + filler * gap + b"".join(records)
+
+
+def with_padding(files: Iterable[bytes]) -> list[bytes]:
+    """Return the records of an aligned archive before the index: each file, then its padding."""
+    records = []
+    for content in files:
+        records.append(content)
+        if len(content) % 512:
+            records.append(bytes(512 - len(content) % 512))
+    return records
+
+
+def aligning_gap(n: int) -> int:
+    """Return the gap after a header of `n` records that aligns the first record to 512 bytes."""
+    return (512 - (12 + 12 * n) % 512) % 512
 
 
 def sealed(n: int, checksums: Sequence[int], offsets: Sequence[int]) -> bytes:

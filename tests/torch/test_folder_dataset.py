@@ -231,8 +231,11 @@ def test_a_folder_inside_the_archive_may_be_the_root(tmp_path: Path) -> None:
         PackedFolderDataset(tmp_path / "images.ffr", text, root="test")
 
 
-def test_an_archive_may_have_shards_or_be_open(folder: Path, tmp_path: Path) -> None:
-    pack_folder(folder, tmp_path / "shards", shard_size=100)
+@pytest.mark.parametrize("align", [None, 512])
+def test_an_archive_may_have_shards_or_be_open(
+    align: int | None, folder: Path, tmp_path: Path
+) -> None:
+    pack_folder(folder, tmp_path / "shards", shard_size=100, align=align)
     dataset = PackedFolderDataset(tmp_path / "shards", text)
     assert len(dataset.folder.reader.fnames) > 3
     assert_like(dataset, folder)

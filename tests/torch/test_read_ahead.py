@@ -1,4 +1,4 @@
-"""Read-ahead: the next batch is read early if the dataset will use it, and only then."""
+"""Read-ahead: the next batches are read early if the dataset will use them, and only then."""
 
 from __future__ import annotations
 
@@ -11,9 +11,30 @@ import torch
 from torch.utils.data import TensorDataset
 
 from ffrecord import FileReader, pack_folder
-from ffrecord.torch import ConcatDataset, DataLoader, Dataset, PackedFolderDataset, Subset
+from ffrecord.disk import memory
+from ffrecord.disk.tally import TALLY
+from ffrecord.records import ahead
+from ffrecord.torch import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    PackedFolderDataset,
+    Subset,
+    lookahead,
+)
+from ffrecord.torch.schedule import Steps
 from tests.support import handmade
-from tests.torch.datasets import N, Processed, Reading, as_list, batches, plain, record
+from tests.torch.datasets import (
+    N,
+    Noisy,
+    Processed,
+    Reading,
+    as_list,
+    batches,
+    plain,
+    record,
+    shut_down,
+)
 
 SIZE = 4
 STEPS = -(-N // SIZE)
@@ -46,6 +67,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
         watch.begun.append(tuple(int(index) for index in indices))
         prefetch(self, indices)
 
+    monkeypatch.setattr(ahead, "CACHED_BATCHES", 1 << 30)  # the files of these tests are cached
     monkeypatch.setattr(FileReader, "read", watched_read)
     monkeypatch.setattr(FileReader, "prefetch", watched_prefetch)
     return watch
@@ -77,14 +99,12 @@ def made(kind: str, numbers: Path, archive: Path) -> Dataset[Any]:
 
 
 @pytest.mark.parametrize("kind", ["Processed", "Reading", "folder", "subset", "folder's subset"])
-def test_every_batch_but_the_first_is_read_ahead(
-    kind: str, numbers: Path, archive: Path, watch: Watch
-) -> None:
+def test_every_batch_is_read_ahead(kind: str, numbers: Path, archive: Path, watch: Watch) -> None:
     dataset = made(kind, numbers, archive)
     loader = DataLoader(dataset, SIZE, collate_fn=as_list)
     for epoch in range(1, 3):
         found = batches(loader)
-        assert (watch.hits, watch.misses) == (epoch * (len(loader) - 1), epoch)
+        assert (watch.hits, watch.misses) == (epoch * len(loader), 0)
     assert [sample for batch in found for sample in batch] == [plain(s) for s in dataset[:]]
     assert all(reader.prefetched == 0 for reader in dataset.ffreaders())
 
@@ -95,7 +115,7 @@ def test_both_parts_of_a_sum_are_read_ahead(numbers: Path, watch: Watch) -> None
     order = [index for pair in zip(range(N), range(N, 2 * N), strict=True) for index in pair]
     loader = DataLoader(whole, SIZE, sampler=order)
     assert [n for batch in batches(loader) for n in batch] == [index % N for index in order]
-    assert watch.misses == 0  # both parts of the first batch start together too
+    assert watch.misses == 0
     assert watch.hits == 2 * len(loader)
 
 
@@ -105,25 +125,71 @@ def test_a_sum_that_includes_a_torch_dataset_reads_ahead(numbers: Path, watch: W
     )
     loader = DataLoader(whole, SIZE, collate_fn=as_list)
     assert len([sample for batch in loader for sample in batch]) == 2 * N + 6
-    assert watch.misses == 1
+    assert watch.misses == 0
 
 
-def test_workers_read_their_own_next_batch_ahead(numbers: Path, tmp_path: Path) -> None:
-    dataset = Telling(numbers)
-    for workers in (2, 3):
-        loader = DataLoader(dataset, 2, num_workers=workers, collate_fn=as_list)
-        ahead = [batch[0][1] for batch in loader]
-        steps = -(-N // 2)
-        assert ahead == [False] * workers + [True] * (steps - workers)
+@pytest.mark.parametrize("workers", [0, 2, 3])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_workers_read_their_own_next_batches_ahead(
+    workers: int, depth: int, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookahead, "LATE", -1.0 if depth > 1 else 1e9)  # each batch counts as late
+    monkeypatch.setattr(lookahead, "MOST_AHEAD", depth)
+    monkeypatch.setattr(memory, "available", lambda: 1 << 30)
+    loader = DataLoader(Telling(numbers), 1, collate_fn=as_list, **forked(workers))
+    early = [batch[0][1] for batch in loader]
+    count = max(workers, 1)
+    # A worker's first batch is not early, and the second is the first evidence of a late disk.
+    steady = early[2 * depth * count :]
+    assert early[:count] == [0] * count
+    assert early[count : 2 * count] == [1] * count
+    assert set(steady) == {depth}
+
+
+def forked(workers: int) -> dict[str, Any]:
+    """Return a loader's options for workers that inherit the monkeypatches."""
+    return {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
 
 
 class Telling(Processed):
-    """A dataset whose samples say whether their batch was read ahead."""
+    """A dataset whose samples say how many batches before their own they were announced."""
+
+    def __init__(self, fname: Path) -> None:
+        super().__init__(fname)
+        self.turn = 0
+        self.told: dict[int, int] = {}
+
+    def prefetch(self, indices: list[int]) -> None:
+        assert not self.told.keys() & set(indices), "announced twice"
+        self.told |= dict.fromkeys(indices, self.turn)
+        super().prefetch(indices)
 
     def __getitem__(self, indices: Any) -> Any:
-        before = self.reader.prefetched
         samples = super().__getitem__(indices)
-        return [(sample, self.reader.prefetched < before) for sample in samples]
+        early = self.turn - self.told[indices[0]]
+        self.turn += 1
+        return [(sample, early) for sample in samples]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_deep_read_ahead_loses_and_repeats_nothing(
+    workers: int, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches that were drawn and read early belong to the loader that continues."""
+    monkeypatch.setattr(lookahead, "LATE", -1.0)
+
+    def made() -> DataLoader[Any]:
+        generator = torch.Generator().manual_seed(5)
+        return DataLoader(Noisy(numbers), 2, shuffle=True, generator=generator, **forked(workers))
+
+    whole = batches(made())
+    for step in (0, 1, 5, len(whole) - 1):
+        loader, resumed = made(), made()
+        iterator = iter(loader)
+        before = [plain(next(iterator)) for _ in range(step)]
+        resumed.load_state_dict(loader.state_dict())
+        shut_down(iterator)
+        assert before + batches(resumed) == whole
 
 
 # ---- no read-ahead -----------------------------------------------------------------------
@@ -198,7 +264,7 @@ def test_read_ahead_continues_after_an_epoch_that_was_left_early(
         next(iterator), next(iterator)
     before = watch.misses
     assert len(batches(loader)) == STEPS
-    assert watch.misses == before + 1
+    assert watch.misses == before
     assert dataset.reader.prefetched == 0
 
 
@@ -221,7 +287,7 @@ def test_a_long_list_among_a_datasets_attributes_is_not_searched_for_every_batch
     dataset.names = CountedList(map(str, range(5000)))  # type: ignore[attr-defined]
     CountedList.looks = 0
     batches(DataLoader(dataset, 1))
-    assert watch.hits == N - 1
+    assert watch.hits == N
     assert CountedList.looks <= N
 
 
@@ -232,7 +298,113 @@ def test_a_reader_that_is_replaced_is_found(numbers: Path, watch: Watch) -> None
     dataset.reader.close()
     dataset.reader = FileReader(numbers)
     assert batches(loader)[0] == [0, 1, 2, 3]
-    assert (watch.hits, watch.misses) == (2 * (STEPS - 1), 2)
+    assert (watch.hits, watch.misses) == (2 * STEPS, 0)
+
+
+def test_cached_batches_are_not_read_ahead_until_one_is_missing(
+    numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = Reading(numbers)
+    dataset[:]  # the first batch that is in the page cache
+    order = list(range(N)) * 4
+    loader = DataLoader(dataset, SIZE, sampler=order, collate_fn=as_list)
+    assert [number for batch in batches(loader) for number in batch] == order
+    assert dataset.reader.prefetch_hits == ahead.CACHED_BATCHES - 1
+    read = type(dataset.reader._table).read
+
+    def missing(self: Any, records: Any) -> Any:
+        TALLY.missed += len(records)
+        return read(self, records)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(dataset.reader._table), "read", missing)
+        next(iter(loader))
+    assert [number for batch in batches(loader) for number in batch] == order
+    assert dataset.reader.prefetch_hits > ahead.CACHED_BATCHES
+
+
+# ---- how many batches ----------------------------------------------------------------------
+
+PAGE = 4096
+
+
+class Disk:
+    """A dataset that counts what is announced. Each batch needs `reads` reads of a page."""
+
+    def __init__(self, reads: int) -> None:
+        self.reads = reads
+        self.announced: list[Any] = []
+        self.dropped = 0
+
+    def prefetch(self, indices: list[int]) -> None:
+        self.announced.append(indices)
+        TALLY.missed += self.reads
+        TALLY.memory += self.reads * PAGE
+
+    def drop_prefetched(self) -> None:
+        self.dropped += 1
+
+
+def announced_after(disk: Disk, waits: list[float]) -> list[int]:
+    """Return how many batches had been announced at each turn, less the turns so far."""
+    ahead = lookahead.Lookahead()
+    found = []
+    for turn, wait in enumerate(waits):
+        ahead.turn_to(disk, [turn], [] if turn else [[number] for number in range(1, 30)])
+        found.append(len(disk.announced) - turn - 1)
+        TALLY.waited += wait
+    assert disk.announced == [[number] for number in range(len(disk.announced))], "in order"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("reads", "available", "waits", "depths"),
+    [
+        (16, 1 << 30, [0.01] * 12, [1, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8]),  # up to MOST_AHEAD
+        (16, 1 << 30, [0.01] * 3 + [0.0] * 4, [1, 1, 2, 3, 3, 3, 3]),  # only while it is late
+        (16, 1 << 30, [0.01] + [0.0001] * 4, [1, 1, 1, 1, 1]),  # the first one is always late
+        (100, 1 << 30, [0.01] * 6, [1, 1, 2, 3, 3, 3]),  # 300 reads are enough for any disk
+        (256, 1 << 30, [0.01] * 4, [1, 1, 1, 1]),
+        (16, 8 * 4 * 16 * PAGE, [0.01] * 7, [1, 1, 2, 3, 4, 4, 4]),  # an eighth of the memory
+        (16, 0, [0.01] * 4, [1, 1, 1, 1]),
+    ],
+)
+def test_more_batches_are_read_ahead_while_the_disk_is_late(
+    reads: int, available: int, waits: list[float], depths: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(memory, "available", lambda: available)
+    assert announced_after(Disk(reads), waits) == depths
+
+
+def test_batches_of_an_epoch_that_was_left_are_dropped() -> None:
+    disk, ahead = Disk(1), lookahead.Lookahead()
+    ahead.turn_to(disk, [0], [[1], [2]])
+    ahead.turn_to(disk, [5], [[6]])
+    assert (disk.announced, disk.dropped) == ([[0], [1], [5], [6]], 1)
+    ahead.turn_to(disk, [6], [])
+    ahead.turn_to(disk, [7], None)
+    assert (disk.announced, disk.dropped) == ([[0], [1], [5], [6]], 1)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("depth", [1, 2, 8])
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 40])
+def test_each_batch_is_announced_once_to_its_own_worker(
+    workers: int, depth: int, count: int
+) -> None:
+    steps = Steps(range(count), batched=True, promises=True, ours=True, kept=1)
+    steps.source = [[number] for number in range(count)]
+    steps.ahead, steps.depth = workers, depth
+    requests = list(steps)
+    assert [list(request) for request in requests] == [[number] for number in range(count)]
+    for worker in range(workers):
+        mine = requests[worker::workers]
+        told = [number for request in mine for (number,) in request.following]
+        assert told == [number for request in mine[1:] for number in request]
+        for turn in range(len(mine)):
+            known = 1 + sum(len(each.following) for each in mine[: turn + 1])
+            assert known == min(turn + 1 + min(depth, turn + 1), len(mine)), "two more each time"
 
 
 # ---- with reads in flight ----------------------------------------------------------------

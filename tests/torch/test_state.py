@@ -684,12 +684,25 @@ def test_every_epoch_has_other_random_transforms(workers: int, numbers: Path) ->
     assert all(one[1:] != other[1:] for one, other in zip(first, second, strict=True))
 
 
-def test_without_workers_the_programs_random_numbers_are_restored(numbers: Path) -> None:
-    loader = DataLoader(Noisy(numbers), SIZE, collate_fn=as_list)
+class Normal(Noisy):
+    """A dataset that also draws a normal number. numpy makes two of them, and keeps the second."""
+
+    def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+        normal = float(np.random.normal())
+        return [(*sample, normal) for sample in super().process(indices, data)]
+
+
+@pytest.mark.parametrize("normals", [0, 1, 2])
+def test_without_workers_the_programs_random_numbers_are_restored(
+    normals: int, numbers: Path
+) -> None:
+    np.random.normal(size=normals)  # with 1, numpy keeps a number for the program
+    loader = DataLoader(Normal(numbers), SIZE, collate_fn=as_list)
     iterator = iter(loader)  # torch always draws a seed from the global generator here
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     drawn = [sample for batch in iterator for sample in batch]
     assert len({sample[1] for sample in drawn}) == N
+    assert len({sample[4] for sample in drawn}) == -(-N // SIZE), "no batch gets a kept number"
     assert random.getstate() == before[0]
     assert str(np.random.get_state()) == str(before[1])
     assert torch.equal(torch.get_rng_state(), before[2])

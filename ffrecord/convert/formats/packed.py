@@ -26,9 +26,10 @@ from ffrecord.archive.scan import LATEST_NS
 from ffrecord.archive.walk import descend
 from ffrecord.convert.shapes import ConvertOptions, FileEntry, NamedFiles, Written, split_path
 from ffrecord.errors import ConversionError
+from ffrecord.format import padding
 from ffrecord.format.checksum import crc32, crc32_joined
 from ffrecord.format.index import BLOCK, LARGEST_XATTR, LONGEST_NAME, LONGEST_TARGET
-from ffrecord.records.writer import FileWriter
+from ffrecord.records.writer import FileWriter, writer_class
 
 _IMPLIED = stat.S_IFDIR | 0o755
 _MOST_ID = (1 << 32) - 1
@@ -80,8 +81,9 @@ def _content(archive: Archive, path: bytes, inode: int) -> Iterator[Bytes]:
 
 
 def write(path: str, files: NamedFiles, options: ConvertOptions) -> Written:
-    with FileWriter(path) as writer:
-        packing = _Packing(path, writer)
+    align = padding.checked(options.align)
+    with writer_class(align)(path) as writer:
+        packing = _Packing(path, writer, align)
         for entry in files.items:
             packing.add(entry)
         packing.write_index()
@@ -94,16 +96,17 @@ class _Packing:
     Inodes that were replaced stay without a name until `_in_order` drops them.
     """
 
-    def __init__(self, path: str, writer: FileWriter) -> None:
+    def __init__(self, path: str, writer: FileWriter, align: int) -> None:
         self.names = 0  # entries that are not folders
         self.replaced = 0
         self._path = path
         self._writer = writer
+        self._align = align
         self._found = Tree()
         self._by_name = RowTable()  # entries by folder and name
         self._folder_xattrs: dict[int, Xattrs] = {}
         self._last_folder = (b"", ROOT)  # the folder of the previous entry
-        self._sizes = array("q")
+        self._sizes = array("q")  # of all records, with those of padding
 
     def add(self, entry: FileEntry) -> None:
         names = split_path(entry.path)
@@ -146,8 +149,9 @@ class _Packing:
             inode = self._add_inode(entry, entry.mode, len(entry.target))
             found.targets[inode] = entry.target
         elif entry.is_file:
+            record = len(self._sizes)
             blocks, size = self._store(entry)
-            inode = self._add_inode(entry, entry.mode, size, len(self._sizes) - 1)
+            inode = self._add_inode(entry, entry.mode, size, record)
             if len(blocks) > 1:
                 found.blocks[inode] = blocks
         else:
@@ -183,7 +187,10 @@ class _Packing:
         return inode
 
     def _store(self, entry: FileEntry) -> tuple[array[int], int]:
-        """Write a file's content as the next record; return its blocks' checksums and its size."""
+        """Write a file's content as the next record, and padding if that is needed.
+
+        Return the checksums of the file's blocks, and its size.
+        """
         blocks = array("I")
         crc = filled = size = 0
         for piece in entry.content():
@@ -200,8 +207,12 @@ class _Packing:
                     crc = filled = 0
         if filled or not blocks:
             blocks.append(crc)
-        self._writer.seal([size], [crc32_joined(blocks, BLOCK, size)])
-        self._sizes.append(size)
+        self._writer.append(memoryview(padding.ZEROS)[: -size % self._align])
+        lengths, checksums = padding.with_padding(
+            [size], [crc32_joined(blocks, BLOCK, size)], self._align
+        )
+        self._writer.seal(lengths, checksums)
+        self._sizes.extend(lengths)
         return blocks, size
 
     def _folder(self, names: list[bytes], entry: FileEntry) -> int:

@@ -33,7 +33,7 @@ Answer: TypeAlias = Mapping[bytes, Found]
 Ranges: TypeAlias = dict[bytes, list[tuple[int, int]]]
 """Offsets and lengths to read, for each file."""
 
-FORMS = {"file": (5, 250), "shards": (2, 100), "original": (2, 60)}
+FORMS = {"file": (5, 250), "shards": (2, 100), "aligned": (2, 100), "original": (2, 60)}
 """The forms of archives, each with the number of trees in the short and the long run."""
 
 
@@ -123,6 +123,11 @@ def pack_shards(top: Path, out: Path) -> tuple[Path, Answer]:
     return out, trees.snapshot(top)
 
 
+def pack_aligned(top: Path, out: Path) -> tuple[Path, Answer]:
+    archives.pack(top, out, align=512)
+    return out, trees.snapshot(top)
+
+
 def pack_original(top: Path, out: Path) -> tuple[Path, Answer]:
     """Pack as the original FFRecord does: no symlinks, no attributes, no hard links."""
     found = {path: each for path, each in trees.snapshot(top).items() if each.kind != "symlink"}
@@ -148,6 +153,7 @@ def pack_original(top: Path, out: Path) -> tuple[Path, Answer]:
 PACKERS: dict[str, Callable[[Path, Path], tuple[Path, Answer]]] = {
     "file": pack_file,
     "shards": pack_shards,
+    "aligned": pack_aligned,
     "original": pack_original,
 }
 

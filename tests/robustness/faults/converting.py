@@ -246,6 +246,7 @@ MAKERS: dict[str, Callable[[Path], Convert]] = {
     "convert to tar": lambda folder: from_packed(folder, "target.tar", _is_tar, force=True),
     "convert to tars": lambda folder: from_packed(folder, "target", _are_tars,
                                                   target_format="tar", shard_size=10_000),
+    "convert to aligned": lambda folder: from_packed(folder, "target.ffr", _is_packed, align=512),
     "convert to recordio": to_recordio,
     "convert granular": lambda folder: to_rows(folder, "source", target_format="granular"),
     "convert to granular": lambda folder: from_rows(folder, "target", target_format="granular"),
@@ -258,6 +259,6 @@ MAKERS: dict[str, Callable[[Path], Convert]] = {
 LONG = {
     "convert tar.xz", "convert recordio", "convert bag", "convert folder", "convert to tars",
     "convert to recordio", "convert to bag", "convert granular", "convert to granular",
-    "convert hdf5", "convert to hdf5",
+    "convert hdf5", "convert to hdf5", "convert to aligned",
 }  # fmt: skip
 """Operations that run only with `--long`: they mostly use the same code as the others."""

@@ -170,19 +170,19 @@ class Pack(WritingFolder):
     # EAGAIN from a source file is taken as a sign that the file was replaced.
     allowed = (*WritingFolder.allowed, ChangedError)
 
-    def __init__(self, folder: Path, files: dict[str, bytes], shard_size: int | None) -> None:
+    def __init__(self, folder: Path, files: dict[str, bytes], **options: int) -> None:
         super().__init__(folder)
-        self._shard_size = shard_size
+        self._options = options
         self._source = trees.plain_tree(folder / "source", files)
         clean = folder / "clean"
-        archives.pack(self._source, clean, shard_size=shard_size)
+        archives.pack(self._source, clean, **options)
         self._due = contents(clean)
         with PackedFolder(clean) as packed:
             found = {name: packed.read_one(name).tobytes() for name in files}
         assert found == files
 
     def run(self) -> None:
-        archives.pack(self._source, self._target, shard_size=self._shard_size)
+        archives.pack(self._source, self._target, **self._options)
 
     def check_content(self) -> None:
         assert contents(self._target) == self._due
@@ -358,9 +358,10 @@ MAKERS: dict[str, Callable[[Path], Writing]] = {
     "write large": WriteLarge,
     "resume": lambda folder: WriteResumably(folder, len(NEW)),
     "resume, n unknown": lambda folder: WriteResumably(folder, None),
-    "pack": lambda folder: Pack(folder, FILES, None),
-    "pack large": lambda folder: Pack(folder, LARGE_FILE, None),
-    "pack shards": lambda folder: Pack(folder, FILES, 200_000),
+    "pack": lambda folder: Pack(folder, FILES),
+    "pack large": lambda folder: Pack(folder, LARGE_FILE),
+    "pack shards": lambda folder: Pack(folder, FILES, shard_size=200_000),
+    "pack aligned shards": lambda folder: Pack(folder, FILES, shard_size=200_000, align=512),
     "extract": lambda folder: Extract(folder, overwrite=False),
     "extract over": lambda folder: Extract(folder, overwrite=True),
     "salvage": Salvage,
