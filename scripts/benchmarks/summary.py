@@ -10,6 +10,8 @@ from . import report
 
 Document = dict[str, Any]
 
+NOTHING = report.number(None)
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -36,10 +38,15 @@ Row = tuple[str, list[Figure]]
 
 
 def of(document: Document) -> str:
-    """Return the short table of a benchmark."""
+    """Return the short table of a benchmark, without rows and columns that have no figure."""
     header, rows = TABLES[document["benchmark"]]()
     cells = [[label, *(figure.cell(document) for figure in figures)] for label, figures in rows]
-    return report.table(header, cells)
+    lines = [line for line in cells if set(line[1:]) != {NOTHING}]
+    columns = [
+        column for column in zip(header, *lines, strict=True) if set(column[1:]) != {NOTHING}
+    ]
+    header, *lines = map(list, zip(*columns, strict=True))
+    return report.table(header, lines)
 
 
 def _read() -> tuple[list[str], list[Row]]:
