@@ -1,4 +1,4 @@
-"""Mount packed folders as read-only directories: `with mount("packed.ffr") as path: …`.
+"""Mount packed folders as directories: `with mount("packed.ffr") as path: …`.
 
 A separate daemon process serves the mount, or the kernel itself. Failures raise `MountError`.
 """
@@ -34,6 +34,7 @@ def mount(
     backend: str = "native",
     subdir: str | None = None,
     log: str | os.PathLike[str] | None = None,
+    overlay: str | os.PathLike[str] | None = None,
 ) -> Iterator[str]:
     """Mount an archive while the `with` block runs, and yield the mountpoint's path.
 
@@ -49,6 +50,7 @@ def mount(
         backend: `"native"`, `"fusepy"`, `"kernel"` or `"auto"`.
         subdir: the folder of the archive to mount. The default is the whole archive.
         log: the log file. The default is syslog.
+        overlay: a folder that keeps changes. Files in the mount can then be changed.
 
     Raises:
         MountError: if mounting or unmounting fails.
@@ -60,6 +62,8 @@ def mount(
         words.append(f"subdir={escape(subdir)}")
     if log is not None:
         words.append(f"log={escape(os.path.abspath(log))}")
+    if overlay is not None:
+        words.append(f"overlay={escape(os.path.abspath(overlay))}")
     named = mountpoint or archive  # in errors: a temporary folder would tell the user nothing
     folder = ""
     if mountpoint is None:

@@ -44,8 +44,9 @@ def _run(given: argparse.Namespace, caller: Caller | None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
-        prog=PROGRAM, description="Mount a packed folder as a read-only directory.",
-        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=PROGRAM, epilog=EXAMPLES,
+        description="Mount a packed folder as a directory, read-only or with an overlay.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     add_arguments(parser)
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTIONS",
         help="allow_other, allow_root, uid=N, gid=N, umask=M, verify=first|always|off|before, "
         "workers=N, spin=µs, idle=poll|halt, log=FILE, memory=SIZE, subdir=FOLDER, "
+        "overlay=FOLDER, "
         "backend=native|fusepy|kernel|auto, warm, and options of mount(8) such as noexec",
     )  # fmt: skip
     parser.add_argument("--workers", metavar="N",
@@ -76,6 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--subdir", metavar="FOLDER",
         help="mount only this folder of the archive")  # fmt: skip
+    parser.add_argument("--overlay", metavar="FOLDER",
+        help="let programs change files in the mount; this folder keeps the changes")  # fmt: skip
     parser.add_argument("--log", metavar="FILE", help="log file (default: syslog)")
 
 
@@ -88,12 +92,12 @@ def run(
     Notes begin with the name of the `program`. `by_mount8` permits the words that mount(8) adds.
     """
     words = list(given.options)
-    for name in ("workers", "backend", "subdir", "log"):
+    for name in ("workers", "backend", "subdir", "overlay", "log"):
         value = getattr(given, name)
         if value is not None:
             words.append(f"{name}={escape(str(value))}")
     options = parse(words, by_mount8=by_mount8)
-    if by_mount8 and _is_mounted_by_kernel(given.archive, given.mountpoint):
+    if by_mount8 and _is_mounted_already(given.archive, given.mountpoint):
         return 0
     # Imported late: help and completion do not need these modules.
     from ffrecord_fuse.process.daemon import serve
@@ -108,13 +112,13 @@ def run(
         raise
 
 
-def _is_mounted_by_kernel(archive: str, mountpoint: str) -> bool:
-    """Return True if the kernel serves this archive there already.
+def _is_mounted_already(archive: str, mountpoint: str) -> bool:
+    """Return True if the kernel serves this archive there already, or if it has an overlay there.
 
     `mount -a` mounts again, because the mount table has another source than fstab.
     """
     entry = find(mountpoint)
-    if entry is None or not entry.is_kernel:
+    if entry is None or not (entry.is_kernel or entry.changes is not None):
         return False
     return entry.mountpoint in places_of(os.path.abspath(archive))
 

@@ -143,6 +143,11 @@ class Filesystem:
             raise OSError(errno.ENAMETOOLONG, "the name is too long")
         return self._index.parent(folder) if name == b".." else MISSING
 
+    def file(self, number: int) -> int:
+        """Return the archive's inode for a number of this file system. Here they are the same."""
+        self._require(number)
+        return number
+
     def mode(self, inode: int) -> int:
         self._require(inode)
         return self._index.mode(inode)
@@ -250,6 +255,9 @@ class Subfolder(Filesystem):
         """Return the number outside of a number inside, and the other way round."""
         return self._folder if inode == ROOT else ROOT if inode == self._folder else inode
 
+    def file(self, number: int) -> int:
+        return self._whole.file(self._number(number))
+
     def lookup(self, folder: int, name: bytes) -> int:
         if folder == ROOT and name == b"..":
             return ROOT
@@ -280,4 +288,60 @@ class Subfolder(Filesystem):
         return self._whole.xattr_names(self._number(inode))
 
 
-__all__ = ["MISSING", "Filesystem", "Listing", "Ownership", "Space", "Subfolder"]
+class Separated(Filesystem):
+    """The tree of an archive without hard links: every name is a file of its own.
+
+    The first name of a file has the number of its inode. Each further name has the number of its
+    entry, added to the number of inodes.
+    """
+
+    def __init__(self, whole: Filesystem) -> None:
+        super().__init__(whole.archive)
+        self._whole = whole
+
+    def file(self, number: int) -> int:
+        entries = self._index.tables.entries
+        if not 0 <= number < self._count + len(entries):
+            raise OSError(errno.ESTALE, "no such inode")
+        return number if number < self._count else int(entries["inode"][number - self._count])
+
+    def lookup(self, folder: int, name: bytes) -> int:
+        found = self._whole.lookup(self.file(folder), name)
+        if found == MISSING or stat.S_ISDIR(self._whole.mode(found)):
+            return found
+        if name == b".":
+            return folder
+        entry = self._index.entry(folder, name)
+        is_first = entry == self._index.tables.inodes["entry"][found]
+        return found if is_first else self._count + entry
+
+    def mode(self, inode: int) -> int:
+        return self._whole.mode(self.file(inode))
+
+    def attributes(self, inode: int) -> Status:
+        found = self._whole.attributes(self.file(inode))
+        return found._replace(inode=inode, links=found.links if found.is_folder else 1)
+
+    def readlink(self, inode: int) -> bytes:
+        return self._whole.readlink(self.file(inode))
+
+    def listing(self, folder: int, first: int, count: int) -> Listing | None:
+        found = self._whole.listing(self.file(folder), first, count)
+        if found is None:
+            return None
+        # The entries follow "." and "..", so a position is two more than an entry's place.
+        entries = self._index.entries(folder).start - 2 + first + np.arange(len(found.inodes))
+        is_folder = (found.modes & 0o170000) == stat.S_IFDIR
+        firsts = self._index.tables.inodes["entry"][found.inodes]
+        is_kept = is_folder | found.dots | (firsts == entries)
+        numbers = np.where(is_kept, found.inodes, self._count + entries)
+        return found._replace(inodes=numbers, links=np.where(is_folder, found.links, 1))
+
+    def xattr(self, inode: int, name: bytes) -> bytes:
+        return self._whole.xattr(self.file(inode), name)
+
+    def xattr_names(self, inode: int) -> list[bytes]:
+        return self._whole.xattr_names(self.file(inode))
+
+
+__all__ = ["MISSING", "Filesystem", "Listing", "Ownership", "Separated", "Space", "Subfolder"]

@@ -19,7 +19,7 @@ import numpy as np
 
 from ffrecord.aliases import Bytes, Closing, Ints, Path
 from ffrecord.archive import shards
-from ffrecord.archive.blocks import STEP_BLOCKS, Blocks
+from ffrecord.archive.blocks import STEP_BLOCKS, Blocks, FilePiece
 from ffrecord.archive.counts import kinds_of
 from ffrecord.archive.index import Index, legacy
 from ffrecord.archive.index.build import build
@@ -156,13 +156,51 @@ class Archive(Closing):
         record, size = self.index.record_and_length(inode)
         if size <= BLOCK:
             return self.reader.read_one(record)[offset : offset + piece.asked]
-        first = offset - piece.skip
-        begin = np.arange(first, first + piece.length, BLOCK)
-        end = np.minimum(begin + BLOCK, first + piece.length)
-        due = None if piece.checksums is None else np.array(piece.checksums, np.uint32)
-        blocks = table_of(self.reader).read_pieces(record, begin, end, due)
-        whole = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-        return whole[piece.skip : piece.skip + piece.asked]
+        return self._read_pieces([(record, offset, piece)])[0]
+
+    def read_ranges(self, wanted: Sequence[tuple[int, int, int]]) -> list[Bytes]:
+        """Return verified bytes of regular files, read as one batch.
+
+        Each item of `wanted` is an inode, an offset and a length, as for `read_range`.
+        """
+        if not self.reader.check_data:
+            # Nothing makes these reads whole blocks, and a batch must not have reads that overlap.
+            return [self.read_range(*each) for each in wanted]
+        pieces = [self.blocks.piece(*each) for each in wanted]
+        found = iter(self._read_pieces([
+            (self.index.record(inode), offset, piece)
+            for (inode, offset, _), piece in zip(wanted, pieces, strict=True)
+            if piece is not None
+        ]))  # fmt: skip
+        return [np.empty(0, np.uint8) if piece is None else next(found) for piece in pieces]
+
+    def _read_pieces(self, pieces: Sequence[tuple[int, int, FilePiece]]) -> list[Bytes]:
+        """Return the requested bytes of pieces, each with its record and the requested offset.
+
+        All blocks are read as one batch. A block that several pieces need is read once.
+        """
+        rows: dict[tuple[int, int, int], int] = {}  # record, begin and end of a block -> its row
+        due: list[int] = []
+        rows_of = []
+        for record, offset, piece in pieces:
+            first = offset - piece.skip
+            last = first + piece.length
+            blocks = [(record, at, min(at + BLOCK, last)) for at in range(first, last, BLOCK)]
+            for block, crc in zip(blocks, piece.checksums or [0] * len(blocks), strict=True):
+                if rows.setdefault(block, len(rows)) == len(due):
+                    due.append(crc)
+            rows_of.append([rows[block] for block in blocks])
+        if not rows:
+            return []
+        records, begin, end = np.array(list(rows), np.int64).T
+        stored = np.array(due, np.uint32) if self.reader.check_data else None
+        found = table_of(self.reader).read_pieces(records, begin, end, stored)
+        results = []
+        for (_, _, piece), needed in zip(pieces, rows_of, strict=True):
+            parts = [found[row] for row in needed]
+            whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            results.append(whole[piece.skip : piece.skip + piece.asked])
+        return results
 
     def stream(self, inode: int) -> Iterator[Bytes]:
         """Yield a regular file of any size in pieces, each verified first."""

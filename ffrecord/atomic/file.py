@@ -298,6 +298,17 @@ def writing(path: str) -> Iterator[None]:
         raise WriteFailedError(path, error.errno) from error
 
 
+def write_file(path: str, content: bytes) -> None:
+    """Create or replace a file with this content, in one step."""
+    file = NewFile(Naming(path))
+    try:
+        with writing(path):
+            file.write(np.frombuffer(content, np.uint8))
+            file.publish()
+    finally:
+        file.discard()
+
+
 def not_permitted(error: OSError, target: str) -> PermissionError:
     """Return the error for a file or folder that this user may not create."""
     folder, name = os.path.split(target)

@@ -401,7 +401,7 @@ COMMANDS = {
         more_paths="path",
     ),
     "mount": Command(
-        "mount a packed folder as a read-only directory", _mount, (
+        "mount a packed folder as a directory, read-only or with an overlay", _mount, (
             "ffrecord mount photos.ffr mounted",
             "ffrecord mount photos.ffr elsewhere -o allow_other,umask=022 --log mount.log",
         ),

@@ -1,4 +1,4 @@
-"""`ffrecord mount ARCHIVE MOUNTPOINT`: mount a packed folder as a read-only directory."""
+"""`ffrecord mount ARCHIVE MOUNTPOINT`: mount a packed folder as a directory."""
 
 from __future__ import annotations
 

@@ -43,7 +43,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _line(entry: MountEntry, raw: bool) -> str:
-    """Return the mountpoint and, for people, how the kernel serves it if it does."""
-    if raw or not entry.is_kernel:
-        return entry.mountpoint if raw else quoted(entry.mountpoint)
-    return f"{quoted(entry.mountpoint)}  ({HOW[entry.verified]})"
+    """Return the mountpoint and, for people, where its changes are or how the kernel serves it."""
+    if raw:
+        return entry.mountpoint
+    more = ""
+    if entry.changes is not None:
+        more = f"  (changes in {quoted(entry.changes)})"
+    elif entry.is_kernel:
+        more = f"  ({HOW[entry.verified]})"
+    return quoted(entry.mountpoint) + more

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ffrecord.aliases import Finishing, Path
-from ffrecord.atomic.file import Naming, NewFile, writing
+from ffrecord.atomic.file import write_file
 from ffrecord.atomic.folder import NewFolder, check_new_folder
 from ffrecord.atomic.grown_folder import GrownFolder
 from ffrecord.atomic.locks import is_at
@@ -166,7 +166,7 @@ class DatasetWriter(Finishing):
             checksums = {field.name: field.close() for field in self._fields}
             manifest = Manifest(self._length, self._spec, checksums)
             path = os.path.join(self._folder.path, SPEC_NAME)
-            _write_file(path, dump(manifest))
+            write_file(path, dump(manifest))
             self._folder.publish()
         finally:
             self.discard()
@@ -355,13 +355,3 @@ def _difference(datapoint: Iterable[str], due: Iterable[str]) -> str:
     more = ", ".join(repr(name) for name in datapoint if name not in set(due))
     parts = [f"lacks {missing}" if missing else "", f"has the extra {more}" if more else ""]
     return " and ".join(filter(None, parts))
-
-
-def _write_file(path: str, content: bytes) -> None:
-    file = NewFile(Naming(path))
-    try:
-        with writing(path):
-            file.write(np.frombuffer(content, np.uint8))
-            file.publish()
-    finally:
-        file.discard()

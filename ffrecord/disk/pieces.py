@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ffrecord.aliases import Ints, Mask
-from ffrecord.disk import memory
+from ffrecord.disk import memory, pagecache
 from ffrecord.disk.costs import meter_of
 from ffrecord.disk.policy import SMALLEST, Costs, Decision, Pattern, decide, extent
 from ffrecord.disk.warming import STEP, Range, announced
@@ -111,21 +111,25 @@ class Pieces:
         """Let the disk begin to read the pieces of these reads. The reads are in file order.
 
         Returns:
-            The number of pieces and of bytes that were not requested before.
+            The number of pieces and of bytes that the disk must read, as far as that is known.
         """
         if self._filled is None:
             self._filled = np.zeros(int(self._first[-1]), bool)
         files = [0] * len(offset) if file is None else file.tolist()
         requests = total = 0
         for number, begin, end in self._joined(files, offset.tolist(), length.tolist(), piece):
-            self._sources[number].will_need(begin, end - begin)
+            source = self._sources[number]
+            # Another process may have read the piece. Then its time says nothing about the disk.
+            cached = pagecache.cached_bytes(source.fd, begin, end - begin) or 0
+            source.will_need(begin, end - begin)
             first = int(self._first[number])
             # A range that ends with a read may have only a part of its last granule.
             last = -(-end // GRANULE) if end == self._sizes[number] else end // GRANULE
             new = self._mark(first + begin // GRANULE, first + last)
+            self._bytes += new
+            new = max(0, new - cached)
             requests += -(-new // piece)
             total += new
-        self._bytes += total
         if self._decision.rest and not self.reads_rest:
             self._start_rest()
         return requests, total

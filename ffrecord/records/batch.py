@@ -36,7 +36,7 @@ class Batch:
     end: Ints
     stored: npt.NDArray[np.uint32] | None  # None: do not check
     mode: str
-    part_of: int | None = None  # if set, the rows are parts of one record that begins at this byte
+    part_of: Ints | None = None  # if set, each row is a part of a record that begins at this byte
 
     def views(self) -> list[Bytes]:
         """Return each record as a view of its mapped file."""
@@ -84,7 +84,8 @@ class Batch:
         path = self.sources[0 if self.file is None else int(self.file[row])].path
         part = None
         if self.part_of is not None:
-            part = (int(self.begin[row]) - self.part_of, int(self.end[row]) - self.part_of)
+            start = int(self.part_of[row])
+            part = (int(self.begin[row]) - start, int(self.end[row]) - start)
         number = int(self.record[row])
         raise SampleChecksumError(path, number, stored[bad], computed[bad], part=part)
 

@@ -108,17 +108,22 @@ class Table(ABC):
         return [Range(batch.sources[number], start, stop) for number, start, stop in spans]
 
     def read_pieces(
-        self, record: int, begin: Ints, end: Ints, stored: record_layout.Checksums | None
+        self, record: int | Ints, begin: Ints, end: Ints, stored: record_layout.Checksums | None
     ) -> list[Bytes]:
-        """Return parts of one record. Each part has its checksum in `stored` (None: unchecked)."""
-        file, start = self.locate(record)
-        which = np.full(len(begin), file) if len(self.first) > 2 else None
-        number = np.full(len(begin), record - int(self.first[file]))
-        stored = stored if self.check else None
-        batch = Batch(
-            self.require_open(), which, number, begin + start, end + start, stored, self.mode, start
-        )
-        return batch.begin_read(everything=False).result()
+        """Return parts of one record, or parts of several: `record` then has one for each part.
+
+        Each part has its checksum in `stored` (None: unchecked).
+        """
+        records, n = np.atleast_1d(record), len(begin)
+        check_bounds(int(records.min()), int(records.max()), self.n, self.name)
+        whole = self.batch(records)
+        start = np.resize(whole.begin, n)  # one record's start is repeated for all its parts
+        parts = Batch(
+            whole.sources, None if whole.file is None else np.resize(whole.file, n),
+            np.resize(whole.record, n), begin + start, end + start,
+            stored if self.check else None, self.mode, start,
+        )  # fmt: skip
+        return parts.begin_read(everything=False).result()
 
     def read_unchecked(self, record: int, offset: int, memory: Bytes) -> None:
         """Fill `memory` with the bytes of a record from `offset` on, without checking them."""

@@ -20,9 +20,15 @@ from ffrecord.torch.dataloader import DataLoader
 from ffrecord.torch.dataset import ConcatDataset, Dataset, Subset
 from ffrecord.torch.folder import PackedFolderDataset
 from ffrecord.torch.registry import ReaderRegistry
-from ffrecord.torch.samplers import DistributedShuffleSampler, ShuffleSampler
+from ffrecord.torch.samplers import (
+    BlockShuffleSampler,
+    DistributedBlockShuffleSampler,
+    DistributedShuffleSampler,
+    ShuffleSampler,
+)
 
 __all__ = [
-    "ConcatDataset", "DataLoader", "Dataset", "DistributedShuffleSampler", "PackedFolderDataset",
+    "BlockShuffleSampler", "ConcatDataset", "DataLoader", "Dataset",
+    "DistributedBlockShuffleSampler", "DistributedShuffleSampler", "PackedFolderDataset",
     "ReaderRegistry", "ShuffleSampler", "Subset",
 ]  # fmt: skip

@@ -1,9 +1,10 @@
 """Samplers that shuffle in O(1) memory. They can seek and resume.
 
-The order of an epoch is a `Permutation` of the dataset's indices. The same seed gives the same
-order on every machine. Rank r takes the positions r, r + ranks, r + 2 * ranks, … of the order. So
-all ranks together have always seen the beginning of the order, without gaps. The state holds the
-length of this beginning as `position`, and any other number of ranks can continue from there.
+The order of an epoch is a `Permutation` of the dataset's indices, or a `BlockPermutation`, which
+keeps neighbours together. The same seed gives the same order on every machine. Rank r takes the
+positions r, r + ranks, r + 2 * ranks, … of the order. So all ranks together have always seen the
+beginning of the order, without gaps. The state holds the length of this beginning as `position`,
+and any other number of ranks can continue from there.
 
 A sampler's state is the position of its latest iteration. A state that does not fit raises
 `StateError`.
@@ -12,7 +13,7 @@ A sampler's state is the position of its latest iteration. A state that does not
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -21,12 +22,16 @@ from torch.utils.data import DistributedSampler, Sampler
 from ffrecord.aliases import Ints
 from ffrecord.errors import StateError
 from ffrecord.records.fingerprints import fingerprint_of, former_fingerprint_of
+from ffrecord.torch.block_permutation import BlockPermutation
 from ffrecord.torch.permutation import Permutation
 
 State: TypeAlias = dict[str, Any]
 
 # Indices that are computed at a time: enough for numpy to be fast, and little memory.
 STRETCH = 4096
+
+BLOCK = 256  # 2.5 MB of samples of 10 kB: a read that long hides the delay of most networks
+WINDOW = 64  # blocks; many numbers of ranks divide it
 
 
 class _Shuffle:
@@ -38,6 +43,8 @@ class _Shuffle:
     shuffle: bool
     seed: int
     epoch: int
+    block: int | None = None  # None: no blocks, every index moves by itself
+    window: int | None = None
 
     def _prepare(self, data_source: Sized | SupportsIndex) -> None:
         if isinstance(data_source, Sized):
@@ -55,6 +62,20 @@ class _Shuffle:
         self._begin = 0  # position in the epoch's order at which the next iteration begins
         self._present = 0  # position at which the present iteration began
         self._given = 0  # indices that the present iteration has yielded
+
+    def _use_blocks(self, block: int, window: int) -> None:
+        """Keep blocks of neighbours together."""
+        self.block, self.window = operator.index(block), operator.index(window)
+        if self.block < 1 or self.window < 1:
+            raise ValueError(f"block and window must be at least 1, not {block} and {window}")
+
+    def _order(self, epoch: int) -> Callable[[Ints], Ints] | None:
+        """Return the order of an epoch; None if indices are not shuffled."""
+        if not self.shuffle:
+            return None
+        if self.block is None or self.window is None:
+            return Permutation(self._length, self.seed, epoch)
+        return BlockPermutation(self._length, self.block, self.window, self.seed, epoch)
 
     def _share(self) -> tuple[int, int]:
         """Return this rank and the number of ranks."""
@@ -84,7 +105,7 @@ class _Shuffle:
     def _given_out(self, epoch: int, begin: int) -> Iterator[int]:
         count = self._count(begin)
         rank, ranks = self._share()
-        order = Permutation(self._length, self.seed, epoch) if self.shuffle else None
+        order = self._order(epoch)
         for start in range(0, count, STRETCH):
             steps = np.arange(start, min(start + STRETCH, count), dtype=np.int64)
             # If the length does not divide equally, the last ranks take indices from the beginning.
@@ -125,6 +146,7 @@ class _Shuffle:
         return self._state(self.epoch, position)
 
     def _state(self, epoch: int, position: int) -> State:
+        blocks = {} if self.block is None else {"block": self.block, "window": self.window}
         return {
             "shuffle": self.shuffle,
             "seed": self.seed,
@@ -132,6 +154,7 @@ class _Shuffle:
             "position": position,
             "length": self._length,
             "fingerprint": self._fingerprint,
+            **blocks,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -162,6 +185,12 @@ class _Shuffle:
             raise StateError(
                 f"the state was saved with shuffle={shuffle}, and this sampler has "
                 f"shuffle={self.shuffle}; pass shuffle={shuffle}"
+            )
+        saved = state.get("block"), state.get("window")
+        if saved != (self.block, self.window):
+            raise StateError(
+                f"the state was saved with {_blocks(*saved)}, and this sampler has "
+                f"{_blocks(self.block, self.window)}; use the sampler that the state was saved with"
             )
         if not 0 <= position <= length:
             raise StateError(
@@ -212,6 +241,27 @@ class ShuffleSampler(_Shuffle, Sampler[int]):
         self._begun = False
 
 
+class BlockShuffleSampler(ShuffleSampler):
+    """A `ShuffleSampler` that keeps neighbours together, for data on slow disks or far away.
+
+    Blocks of neighbours come in random order. Some blocks at a time are mixed. So a reader with a
+    cache reads each block once, in one piece. See `ffrecord.torch.block_permutation`.
+
+    Args:
+        data_source: the dataset, or its length.
+        block: samples in a block.
+        window: blocks that are mixed. A cache must hold `block * window` samples.
+        seed: an integer. The same seed gives the same orders on every machine.
+    """
+
+    def __init__(
+        self, data_source: Sized | SupportsIndex, *, block: int = BLOCK, window: int = WINDOW,
+        seed: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(data_source, seed=seed)
+        self._use_blocks(block, window)
+
+
 class DistributedShuffleSampler(_Shuffle, DistributedSampler[int]):
     """A `ShuffleSampler` for one of several ranks, in place of torch's `DistributedSampler`.
 
@@ -255,3 +305,34 @@ class DistributedShuffleSampler(_Shuffle, DistributedSampler[int]):
     def next_state(self, skip: int = 0) -> State:
         """Return the state in which the next iteration begins if it skips `skip` indices."""
         return self._state(self.epoch, self._skipped(skip))
+
+
+class DistributedBlockShuffleSampler(DistributedShuffleSampler):
+    """A `BlockShuffleSampler` for one of several ranks.
+
+    If the number of ranks divides `window`, no two ranks read the same block, except at the end of
+    an epoch and in the window with a shorter last block. Otherwise it is a
+    `DistributedShuffleSampler`.
+
+    Args:
+        dataset: the dataset.
+        num_replicas: the number of ranks; by default from `torch.distributed`.
+        rank: the rank of this process; by default from `torch.distributed`.
+        shuffle: True to shuffle, False to keep the order of the dataset.
+        seed: an integer. It must be the same on all ranks.
+        drop_last: leave out indices that do not divide equally, instead of repeating some.
+        block: samples in a block.
+        window: blocks that are mixed, of all ranks together.
+    """
+
+    def __init__(
+        self, dataset: Sized, num_replicas: int | None = None, rank: int | None = None,
+        shuffle: bool = True, seed: int = 0, drop_last: bool = False, *, block: int = BLOCK,
+        window: int = WINDOW,
+    ) -> None:  # fmt: skip
+        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
+        self._use_blocks(block, window)
+
+
+def _blocks(block: object, window: object) -> str:
+    return "no blocks" if block is None else f"block={block} and window={window}"

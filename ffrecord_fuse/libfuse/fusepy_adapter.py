@@ -46,7 +46,7 @@ def prepare(
 ) -> Callable[[Ready], None]:  # fmt: skip
     """Return a function that mounts, reports when it is ready, and serves until unmounted.
 
-    The mount ends with the `caller`, if there is one. Problems that can be found in advance are
+    `release_after` ends the mount with the `caller`. Problems that can be found in advance are
     raised here. The returned function raises the others, while libfuse mounts.
     """
     inherited = mounting.inherited_descriptor(mountpoint)
@@ -62,8 +62,6 @@ def prepare(
 
         def started() -> None:
             mounttable.set_read_ahead(mountpoint, mounttable.READ_AHEAD_KIB)
-            if caller is not None:
-                _release_after(caller, mountpoint, log)
             stderr.stop()
             if options.warm:
                 warm.start(filesystem.archive, log)
@@ -85,7 +83,7 @@ def prepare(
     return run
 
 
-def _release_after(caller: Caller, mountpoint: str, log: Log) -> None:
+def release_after(caller: Caller, mountpoint: str, log: Log) -> None:
     """Unmount when the caller has ended. Uses a thread, because libfuse blocks the main one."""
     connection = mounttable.connection_at(mountpoint)
 
@@ -202,7 +200,7 @@ class Callbacks:
     @_answered
     def read(self, path: str, size: int, offset: int, handle: int) -> bytes:
         self._counts[report.READS] += 1
-        inode = self._inode(path)
+        inode = self._filesystem.file(self._inode(path))
         try:
             piece = self._content.piece(inode, offset, size)
             if piece is None:

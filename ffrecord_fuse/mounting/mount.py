@@ -35,7 +35,9 @@ from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting.mounttable import (
     FUSE_TYPE,
     NOT_MOUNTED,
+    OVERLAY_TYPES,
     MountEntry,
+    entries,
     find,
     places_of,
     resolve,
@@ -47,7 +49,8 @@ _DEVICE = "/dev/fuse"
 _DEVICE_NUMBER = os.makedev(10, 229)
 
 # <sys/mount.h>
-_ALWAYS = ("ro", "nosuid", "nodev")
+_FOR_OVERLAYS = ("nosuid", "nodev")
+_ALWAYS = ("ro", *_FOR_OVERLAYS)
 _FLAGS = {
     "ro": 1, "nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048,
 }  # fmt: skip
@@ -55,7 +58,10 @@ _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 
 
-def mount(source: str, mountpoint: str, options: Options, *, root_mode: int = 0o40755) -> int:
+def mount(
+    source: str, mountpoint: str, options: Options, *, root_mode: int = 0o40755,
+    type_: str = FUSE_TYPE,
+) -> int:  # fmt: skip
     """Mount, and return the descriptor to serve from: non-blocking, closed on exec.
 
     `source` is only a label, which `df`, `findmnt` and error messages show. The kernel has no
@@ -68,8 +74,8 @@ def mount(source: str, mountpoint: str, options: Options, *, root_mode: int = 0o
     check(mountpoint)
     folder = resolve(mountpoint)
     if os.geteuid() == 0:
-        return _mount_directly(source, mountpoint, folder, options, root_mode)
-    return _mount_by_helper(source, mountpoint, folder, options)
+        return _mount_directly(source, mountpoint, folder, options, root_mode, type_)
+    return _mount_by_helper(source, mountpoint, folder, options, type_)
 
 
 def check(mountpoint: str) -> None:
@@ -79,13 +85,16 @@ def check(mountpoint: str) -> None:
         raise MountError(mountpoint, errno.ENODEV, _NO_DEVICE)
 
 
-def words(source: str, options: Options) -> list[str]:
+def words(source: str, options: Options, type_: str = FUSE_TYPE) -> list[str]:
     """Return the words of an `-o` string for fusermount3 and libfuse."""
     # fusermount3 cuts the name out of the -o string. The name comes last, so that it cannot damage
     # other words. fusermount3 also looks for its `x-…` words after every comma, escaped or not:
     # hence the second escape.
     name = escape(shown(source)).replace(",x", ",\\x")
-    return [*flag_names(options), *_access(options), "subtype=ffrecord", f"fsname={name}"]
+    subtype = type_.removeprefix("fuse.")
+    return [
+        *flag_names(options, type_), *_access(options), f"subtype={subtype}", f"fsname={name}"
+    ]  # fmt: skip
 
 
 def unmount(mountpoint: str, *, lazy: bool = False) -> None:
@@ -94,12 +103,12 @@ def unmount(mountpoint: str, *, lazy: bool = False) -> None:
     entry = find(mountpoint)
     if entry is None:
         raise _vacant(mountpoint, folder)
-    if not (entry.is_fuse or entry.is_kernel):
+    if not entry.is_ours:
         why = f"the file system mounted here ({entry.type}) is not an archive; use umount(8)"
         raise MountError(mountpoint, errno.EINVAL, why)
     if os.geteuid() == 0:
         _unmount_directly(mountpoint, folder, lazy)
-    elif entry.is_kernel:
+    elif not entry.is_fuse:
         raise MountError(mountpoint, errno.EPERM, _ONLY_ROOT)
     else:
         _unmount_by_helper(mountpoint, folder, lazy)
@@ -174,6 +183,10 @@ def _vacant(mountpoint: str, folder: str) -> MountError:
     if places:
         why = f"this is the archive, not its mountpoint; unmount {' and '.join(places)} instead"
         return MountError(mountpoint, errno.EINVAL, why)
+    places = [each.mountpoint for each in entries() if each.changes == folder]
+    if places:
+        why = f"this folder has the changes of a mount; unmount {places[0]} instead"
+        return MountError(mountpoint, errno.EINVAL, why)
     return MountError(mountpoint, errno.EINVAL, NOT_MOUNTED)
 
 
@@ -195,9 +208,15 @@ _NO_FOLDER = {
 }
 
 
-def flag_names(options: Options) -> list[str]:
+def flag_names(options: Options, type_: str = FUSE_TYPE) -> list[str]:
     """Return the names of the mount's flags, without duplicates."""
-    return list(dict.fromkeys((*_ALWAYS, *options.kernel)))
+    always = _FOR_OVERLAYS if type_ in OVERLAY_TYPES else _ALWAYS
+    return list(dict.fromkeys((*always, *options.kernel)))
+
+
+def flags(options: Options, type_: str) -> int:
+    """Return the flags of mount(2)."""
+    return sum(_FLAGS[name] for name in flag_names(options, type_))
 
 
 def _access(options: Options) -> list[str]:
@@ -209,7 +228,7 @@ def _access(options: Options) -> list[str]:
 
 
 def _mount_directly(
-    source: str, mountpoint: str, folder: str, options: Options, root_mode: int
+    source: str, mountpoint: str, folder: str, options: Options, root_mode: int, type_: str
 ) -> int:
     with contextlib.ExitStack() as on_failure:
         fd = _open_device(mountpoint)
@@ -218,9 +237,8 @@ def _mount_directly(
             f"fd={fd}", f"rootmode={root_mode:o}",
             f"user_id={os.getuid()}", f"group_id={os.getgid()}", *_access(options),
         ]  # fmt: skip
-        flags = sum(_FLAGS[name] for name in flag_names(options))
         try:
-            libc.mount(shown(source), folder, FUSE_TYPE, flags, ",".join(settings))
+            libc.mount(shown(source), folder, type_, flags(options, type_), ",".join(settings))
         except OSError as error:
             raise refused(mountpoint, error) from None
         on_failure.pop_all()
@@ -281,13 +299,15 @@ _UNMOUNT_REFUSED = {
 # ---- other users: fusermount3 ----------------------------------------------------------------
 
 
-def _mount_by_helper(source: str, mountpoint: str, folder: str, options: Options) -> int:
+def _mount_by_helper(
+    source: str, mountpoint: str, folder: str, options: Options, type_: str
+) -> int:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
             environment = {**os.environ, "_FUSE_COMMFD": str(theirs.fileno())}
             said = _run_helper(
-                mountpoint, ["-o", ",".join(words(source, options)), "--", folder],
+                mountpoint, ["-o", ",".join(words(source, options, type_)), "--", folder],
                 environment=environment, descriptors=(theirs.fileno(),),
             )  # fmt: skip
         if said is not None:

@@ -5,6 +5,10 @@ serves has no process to ask, and the type `erofs`. Its source is a label: `ffre
 of the archive. `ffrecord+verified:` says that all bytes were verified before mounting, and
 `ffrecord+verity:` that fs-verity verifies them.
 
+An overlay has the type `overlay` or `fuse.ffrecord-overlay`. Its source is `ffrecord+overlay:`, the
+path of the archive, `:`, and the path of the folder with the changes. In both paths, `%`, `:` and
+bytes that are not printable are written as `%` and two digits.
+
 Errors are `MountError`, with the path that was asked for.
 """
 
@@ -13,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,12 +26,16 @@ from ffrecord_fuse.errors import MountError
 
 FUSE_TYPE = "fuse.ffrecord"
 KERNEL_TYPE = "erofs"
+OVERLAY_TYPE = "overlay"
+FUSE_OVERLAY_TYPE = "fuse.ffrecord-overlay"
+OVERLAY_TYPES = (OVERLAY_TYPE, FUSE_OVERLAY_TYPE)
 READ_AHEAD_KIB = 1024
 NOT_MOUNTED = "nothing is mounted here; `ffrecord umount --list` shows where archives are mounted"
 
 MOUNTINFO = "/proc/self/mountinfo"
 
 _LABEL = re.compile(r"ffrecord(?:\+(verified|verity))?:(/.*)", re.DOTALL)
+_OVERLAY = re.compile(r"ffrecord\+overlay:([^:]*):([^:]+)")
 _LONGEST_SOURCE = 4095  # bytes; mount(2) refuses longer names
 _LONGEST_LABEL = 255  # bytes; fsconfig(2) refuses longer texts
 _MAX_SYMLINKS = 40  # the kernel's limit
@@ -54,8 +63,26 @@ class MountEntry:
         return self.type == KERNEL_TYPE and _LABEL.fullmatch(self.source) is not None
 
     @property
+    def changes(self) -> str | None:
+        """Return the folder with the changes to an archive, if an overlay is mounted here."""
+        label = self._overlay
+        return None if label is None else _unquoted(label[2])
+
+    @property
+    def _overlay(self) -> re.Match[str] | None:
+        return _OVERLAY.fullmatch(self.source) if self.type in OVERLAY_TYPES else None
+
+    @property
+    def is_ours(self) -> bool:
+        """Return True if `ffrecord umount` unmounts this file system: FUSE, or an archive."""
+        return self.is_fuse or self.archive is not None
+
+    @property
     def archive(self) -> str | None:
         """Return the path of the archive that is mounted here, as `shown` returns it."""
+        overlay = self._overlay
+        if overlay is not None:
+            return shown(_unquoted(overlay[1]))
         if self.type.startswith(FUSE_TYPE):  # also fuse.ffrecord-fuse, which mount.fuse3 mounts
             return self.source
         label = _LABEL.fullmatch(self.source) if self.is_kernel else None
@@ -104,6 +131,26 @@ def label(archive: str, verified: str | None = None) -> str:
     return before + path.decode(errors="ignore")
 
 
+def overlay_label(archive: str, changes: str) -> str:
+    """Return the source of an overlay. Of a long archive's path, only the end is shown."""
+    place = f":{_quoted(changes)}"
+    room = _LONGEST_SOURCE - len("ffrecord+overlay:") - len(place.encode())
+    while len(_quoted(archive).encode()) > room and archive:
+        archive = archive[max(1, len(archive) // 16) :]
+    return f"ffrecord+overlay:{_quoted(archive)}{place}"
+
+
+def _quoted(path: str) -> str:
+    return "".join(
+        each if each.isprintable() and each not in "%:" else urllib.parse.quote(os.fsencode(each))
+        for each in path
+    )
+
+
+def _unquoted(text: str) -> str:
+    return os.fsdecode(urllib.parse.unquote_to_bytes(text))
+
+
 def shown(source: str) -> str:
     """Return a name that all readers of /proc/mounts can parse.
 
@@ -119,7 +166,7 @@ def connection_of(mountpoint: str) -> int:
     For FUSE this is the number of the connection, as in /sys/fs/fuse/connections.
     """
     entry = find(mountpoint)
-    if entry is None or not (entry.is_fuse or entry.is_kernel):
+    if entry is None or not entry.is_ours:
         raise MountError(mountpoint, errno.EINVAL, NOT_MOUNTED)
     return entry.minor
 

@@ -45,6 +45,7 @@ class Options:
     memory: int | None = None  # bytes of the archive that may be read into the page cache
     warm: bool = False  # read the archive into the page cache in the background
     subdir: str | None = None  # the folder of the archive that becomes the root
+    overlay: str | None = None  # the folder that keeps changes; without it, nothing can change
 
 
 def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
@@ -54,11 +55,11 @@ def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
     """
     fields: dict[str, object] = {}
     kernel: list[str] = []
-    writable = False
+    writable = read_only = False
     for word in _words([text] if isinstance(text, str) else text):
         name, equals, value = word.partition("=")
         if word in ("ro", "rw"):
-            writable = word == "rw"
+            writable, read_only = word == "rw", word == "ro"
         if name in _VALUES:
             fields[name] = _value(name, equals, value)
         elif name in _SWITCHES and not equals:
@@ -71,8 +72,14 @@ def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
             raise OptionError(_refusal(name, equals))
     if fields.get("allow_other") and fields.get("allow_root"):
         raise OptionError("allow_other and allow_root exclude each other; leave one of them out")
-    if writable and not by_mount8:
-        raise OptionError("rw is not possible, because mounts are read-only; leave rw out")
+    if fields.get("allow_root") and fields.get("overlay"):
+        raise OptionError("allow_root and overlay exclude each other; leave one of them out")
+    if writable and not by_mount8 and not fields.get("overlay"):
+        raise OptionError(
+            "rw is not possible, because mounts are read-only; leave rw out, or add overlay=FOLDER"
+        )
+    if read_only and fields.get("overlay"):  # other mounts are read-only in any case
+        kernel.append("ro")
     return Options(kernel=tuple(kernel), **fields)  # type: ignore[arg-type]
 
 
@@ -155,8 +162,9 @@ _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "spin": ("MICROSECONDS", _number(0, MAX_SPIN, f"a number from 0 to {MAX_SPIN}")),
     "idle": ("|".join(IDLE), _choice(IDLE)),
     "log": ("FILE", _path),
-    "subdir": ("FOLDER", _path),
     "memory": ("SIZE", _memory),
+    "subdir": ("FOLDER", _path),
+    "overlay": ("FOLDER", _path),
     "backend": ("|".join(BACKENDS), _choice(BACKENDS)),
 }
 _SWITCHES = ("allow_other", "allow_root", "warm")

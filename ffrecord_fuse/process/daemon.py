@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
 
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.audit import audit
@@ -25,12 +24,14 @@ from ffrecord.archive.names import absolute, to_bytes
 from ffrecord.records.damage import find_damage
 from ffrecord.text import counted
 from ffrecord_fuse.errors import MountError
-from ffrecord_fuse.filesystem import Filesystem, Ownership, Subfolder
+from ffrecord_fuse.filesystem import Filesystem, Ownership, Separated, Subfolder
 from ffrecord_fuse.libfuse import fusepy_adapter
 from ffrecord_fuse.mounting.lifeline import Caller
 from ffrecord_fuse.mounting.mount import inherited_descriptor, mount, unmount
 from ffrecord_fuse.mounting.mounttable import READ_AHEAD_KIB, connection_at, set_read_ahead
 from ffrecord_fuse.mounting.options import Options
+from ffrecord_fuse.mounting.overlay import Place
+from ffrecord_fuse.process.covering import Run, covered, covered_by_thread, place_of
 from ffrecord_fuse.process.events import ENDING
 from ffrecord_fuse.process.kernel_mount import ByKernel
 from ffrecord_fuse.process.supervisor import Served, Supervisor, default_workers
@@ -38,9 +39,6 @@ from ffrecord_fuse.process.undoing import undone_if_interrupted, unmount_quietly
 from ffrecord_fuse.serve.blocks import CheckedContent
 from ffrecord_fuse.serve.report import Counters, Log, tell_place
 from ffrecord_fuse.wire.handshake import Agreement, agree
-
-Run: TypeAlias = Callable[[Callable[[], None]], None]
-"""A function that serves until the file system is unmounted. It calls its argument when ready."""
 
 READY = b"+"
 SPARE_DESCRIPTORS = 16
@@ -69,31 +67,34 @@ def serve(
     log = Log(None if options.log is None else absolute(options.log), foreground=foreground)
     if options.verify == "before":
         _verify_all(opened)
-    if options.backend in ("kernel", "auto"):
-        by_kernel = ByKernel(opened, archive, mountpoint, options, root, log, caller, note)
-        if by_kernel.serve(foreground=foreground):
-            return 0
-    served = _served(opened, options, workers, log.place, root)
-    facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}, verify={_verify(options)}"
-    logged = partial(_logged, log, f"mounted {archive} on {mountpoint}: {facts}", mountpoint)
-    # In the foreground, libfuse itself handles the signals.
-    is_left_alone = by_libfuse and foreground
-    with contextlib.nullcontext() if is_left_alone else undone_if_interrupted(mountpoint):
-        if by_libfuse:
-            what = (served.filesystem, served.content, served.counters.row(0), log.line, caller)
-            run = logged(fusepy_adapter.prepare(archive, mountpoint, options, *what))
-            if foreground:
-                run(lambda: None)
+    with place_of(opened, archive, mountpoint, options, root) as place:
+        if options.backend in ("kernel", "auto"):
+            by_kernel = ByKernel(opened, archive, place, root, log, caller, note)
+            if by_kernel.serve(foreground=foreground):
+                return 0
+        served = _served(opened, place, workers, log.place, root)
+        facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}"
+        facts += f", verify={_verify(options)}{place.facts}"
+        logged = partial(_logged, log, f"mounted {archive} on {mountpoint}: {facts}", place)
+        # In the foreground, libfuse itself handles the signals.
+        is_left_alone = by_libfuse and foreground
+        with contextlib.nullcontext() if is_left_alone else undone_if_interrupted(mountpoint):
+            if by_libfuse:
+                what = (served.filesystem, served.content, served.counters.row(0), log.line, caller)
+                run = fusepy_adapter.prepare(archive, place.lower, place.options, *what)
+                run = logged(covered_by_thread(run, place, caller, log.line))
+                if foreground:
+                    run(lambda: None)
+                else:
+                    in_background(run, mountpoint)
             else:
-                in_background(run, mountpoint)
-        else:
-            fd, agreement, connection = _mount(archive, mountpoint, options)
-            watch = Supervisor(
-                fd, mountpoint, served, agreement, workers=workers, log=log.line,
-                connection=connection, caller=caller,
-            )  # fmt: skip
-            _run(logged(watch.run), watch, mountpoint, foreground=foreground)
-        tell_place(log, note)
+                fd, agreement, connection = _mount(archive, place.lower, place.options)
+                watch = Supervisor(
+                    fd, place.lower, served, agreement, workers=workers, log=log.line,
+                    connection=connection, caller=caller,
+                )  # fmt: skip
+                _run(logged(covered(watch, place)), watch, place, foreground=foreground)
+            tell_place(log, note)
     return 0
 
 
@@ -108,10 +109,10 @@ def _require_descriptors(mountpoint: str, count: int) -> None:
             raise MountError(mountpoint, error.errno or errno.EMFILE, why) from None
 
 
-def _run(run: Run, watch: Supervisor, mountpoint: str, *, foreground: bool) -> None:
+def _run(run: Run, watch: Supervisor, place: Place, *, foreground: bool) -> None:
     """Serve. If serving cannot start, unmount, so that no dead mount is left."""
     with contextlib.closing(watch), contextlib.ExitStack() as on_failure:
-        on_failure.callback(unmount_quietly, mountpoint)
+        on_failure.callback(unmount_quietly, place.lower)
         on_failure.callback(watch.close)  # runs first: unmounting may need a free descriptor
 
         def ready() -> None:
@@ -120,16 +121,19 @@ def _run(run: Run, watch: Supervisor, mountpoint: str, *, foreground: bool) -> N
         if foreground:
             run(ready)
         else:
-            in_background(run, mountpoint)
+            in_background(run, place.mountpoint)
             ready()
 
 
-def _served(archive: Archive, options: Options, workers: int, log_place: str, root: int) -> Served:
+def _served(archive: Archive, place: Place, workers: int, log_place: str, root: int) -> Served:
     """Return the archive with its counters and options, as the workers need them."""
+    options = place.options
     counters = Counters(workers)
     keeper = os.getuid() if options.allow_root else None
     ownership = Ownership(options.uid, options.gid, options.umask, root, keeper)
     filesystem = Filesystem(archive, ownership, counters.json, log_place)
+    if place.separates_links:
+        filesystem = Separated(filesystem)
     if root != ROOT:
         filesystem = Subfolder(filesystem, root)
     content = CheckedContent(archive, _verify(options))
@@ -163,7 +167,7 @@ def _verify_all(archive: Archive) -> None:
         raise error
 
 
-def _logged(log: Log, what: str, mountpoint: str, run: Run) -> Run:
+def _logged(log: Log, what: str, place: Place, run: Run) -> Run:
     """Wrap `run`, so that the log says when serving starts and how it ends."""
 
     def run_and_log(ready: Callable[[], None]) -> None:
@@ -171,21 +175,31 @@ def _logged(log: Log, what: str, mountpoint: str, run: Run) -> Run:
 
         def mounted() -> None:
             nonlocal connection
-            connection = connection_at(mountpoint)
+            connection = connection_at(place.mountpoint)
             log.line(what)
             ready()
 
         run(mounted)
-        log.line(_ending(mountpoint, connection))
+        log.line(_ending(place, connection))
 
     return run_and_log
 
 
-def _ending(mountpoint: str, connection: int | None) -> str:
-    """Return the log line for the end of a mount. Remove the dead mount that an abort leaves."""
+def _ending(place: Place, connection: int | None) -> str:
+    """Return the log line for the end of a mount. Remove the dead mount that an abort leaves.
+
+    An overlay that is left answers, but without the archive. A dead one is a dead fuse-overlayfs,
+    and stays, as any mount whose daemon was killed.
+    """
+    mountpoint = place.mountpoint
     if inherited_descriptor(mountpoint) is not None:
         return f"{mountpoint}: the mount was unmounted, or its connection was aborted"
-    if connection is None or connection_at(mountpoint) != connection or not _is_dead(mountpoint):
+    if connection is None or connection_at(mountpoint) != connection:
+        return f"unmounted {mountpoint}"
+    is_dead = _is_dead(mountpoint)
+    if is_dead and place.has_overlay:
+        return f"{mountpoint}: fuse-overlayfs has ended; a dead mount is left"
+    if not is_dead and not place.has_overlay:
         return f"unmounted {mountpoint}"
     try:
         unmount(mountpoint, lazy=True)

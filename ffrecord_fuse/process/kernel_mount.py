@@ -10,7 +10,8 @@ from ffrecord.archive.names import absolute
 from ffrecord_fuse.kernel import mount as kernel
 from ffrecord_fuse.kernel.probe import Refused
 from ffrecord_fuse.mounting.lifeline import Caller
-from ffrecord_fuse.mounting.options import Options
+from ffrecord_fuse.mounting.mounttable import connection_of
+from ffrecord_fuse.mounting.overlay import Place
 from ffrecord_fuse.process import watch
 from ffrecord_fuse.process.undoing import undone_if_interrupted
 from ffrecord_fuse.serve.report import Log, tell_place
@@ -28,8 +29,7 @@ class ByKernel:
 
     opened: Archive
     archive: str
-    mountpoint: str
-    options: Options
+    place: Place
     root: int
     log: Log
     caller: Caller | None
@@ -37,35 +37,41 @@ class ByKernel:
 
     def serve(self, *, foreground: bool) -> bool:
         """Mount; return False if FUSE must serve. In the foreground, never return."""
-        with undone_if_interrupted(self.mountpoint):
+        mountpoint, log = self.place.mountpoint, self.place.options.log
+        with undone_if_interrupted(mountpoint):
             mounted = self._mounted()
             if mounted is None:
                 return False
+            self.place.cover()
+            number = connection_of(mountpoint)
             self._tell(mounted)
-            log_file = "" if self.options.log is None else absolute(self.options.log)
+            log_file = "" if log is None else absolute(log)
             if self.caller is not None:
-                watch.start(self.mountpoint, mounted.number, log_file, self.caller)
+                watch.start(mountpoint, number, log_file, self.caller)
             elif foreground:
-                watch.become(self.mountpoint, mounted.number, log_file)
+                watch.become(mountpoint, number, log_file)
         return True
 
     def _mounted(self) -> kernel.Mounted | None:
         """Mount. If the kernel cannot serve the archive, return None, or raise an error."""
+        place, mountpoint = self.place, self.place.mountpoint
         try:
-            return kernel.mount(self.opened, self.archive, self.mountpoint, self.options, self.root)
+            return kernel.mount(self.opened, self.archive, place.lower, place.options, self.root)
         except Refused as refused:
-            if self.options.backend == "kernel":
-                raise kernel.refusal(self.mountpoint, refused) from None
-            self.log.line(f"{self.mountpoint}: the kernel back end is not used: {refused}")
+            if place.options.backend == "kernel":
+                raise kernel.refusal(mountpoint, refused) from None
+            self.log.line(f"{mountpoint}: the kernel back end is not used: {refused}")
             return None
 
     def _tell(self, mounted: kernel.Mounted) -> None:
+        mountpoint = self.place.mountpoint
         facts = f"{len(self.opened.index)} inodes, by the kernel ({mounted.layout})"
-        where = f"{self.archive} on {self.mountpoint}"
+        facts += self.place.facts
+        where = f"{self.archive} on {mountpoint}"
         self.log.line(f"mounted {where}: {facts}, {VERIFIED[mounted.verified]}")
         if mounted.verified is None:
-            self.note(f"{self.mountpoint}: the kernel serves this mount; bytes are not verified")
+            self.note(f"{mountpoint}: the kernel serves this mount; bytes are not verified")
         if mounted.left_out is not None:
-            self.log.line(f"{self.mountpoint}: {mounted.left_out}")
-            self.note(f"{self.mountpoint}: {mounted.left_out}")
+            self.log.line(f"{mountpoint}: {mounted.left_out}")
+            self.note(f"{mountpoint}: {mounted.left_out}")
         tell_place(self.log, self.note)

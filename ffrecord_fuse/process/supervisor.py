@@ -103,6 +103,11 @@ class Supervisor:
         self._connection = connection
         self._caller = caller
 
+    def moved(self, mountpoint: str, connection: int | None) -> None:
+        """Take another mount for the one to unmount: an overlay that ends this one with it."""
+        self._mountpoint = mountpoint
+        self._connection = connection
+
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Start the workers, call `ready`, and return when the file system is unmounted."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)

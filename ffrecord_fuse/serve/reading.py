@@ -71,6 +71,7 @@ class Reading:
         self._kernel = kernel
         self._send = kernel.send
         self._inodes = len(filesystem)
+        self._file = filesystem.file
         self._content = content
         self._counts = counts
         self._log = log
@@ -112,7 +113,7 @@ class Reading:
         offset, size = request.argument
         inode = request.node - abi.ROOT_ID
         if not 0 <= inode < self._inodes:
-            raise OSError(errno.ESTALE, "no such inode")
+            inode = self._file(inode)
         if self._content.must_learn(inode):
             if inode not in self._unlearned:
                 # Start the thread first: if that fails, no request may be left waiting for it.

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ffrecord import FileReader, FileWriter, TruncatedError
-from ffrecord.disk import costs, fetch
+from ffrecord.disk import costs, fetch, pagecache
 from ffrecord.disk.costs import CERTAIN, FIRST_READS, Meter
 from ffrecord.disk.pieces import GRANULE, Pieces
 from ffrecord.disk.source import SourceSet
@@ -199,6 +199,16 @@ def test_bytes_of_the_background_are_counted_once(stored: Path) -> None:
         offset = step[1]
     assert pieces.stats()["piece_bytes"] == -(-size // GRANULE) * GRANULE
     assert pieces.have(None, np.array([0, size - SIZE]), np.array([SIZE, SIZE])).all()
+
+
+def test_pieces_that_another_process_has_read_are_not_measured(stored: Path) -> None:
+    sources = SourceSet([str(stored)], direct=True)
+    stored.read_bytes()
+    if pagecache.cached_bytes(sources[0].fd, 0, SIZE) != SIZE:
+        pytest.skip("the kernel does not tell what is cached")
+    pieces = Pieces(sources.each, limit=1 << 40)
+    assert pieces.fill(None, np.array([0]), np.array([SIZE]), 16 * GRANULE) == (0, 0)
+    assert pieces.stats()["piece_bytes"] == 16 * GRANULE
 
 
 def test_pieces_that_were_requested_before_are_not_measured(stored: Path) -> None:

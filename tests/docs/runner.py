@@ -78,8 +78,15 @@ def _can_use_mount8() -> bool:
     return os.geteuid() == 0 and shutil.which("mount.fuse3") is not None and _can_mount()
 
 
+def _can_overlay() -> bool:
+    from tests.support import overlays  # needed by one block
+
+    return overlays.why_not(Path.cwd()) is None
+
+
 _NEEDS: tuple[tuple[str, Callable[[], bool], str], ...] = (
     (r"ffrecord mount|ffrecord_fuse", _can_mount, "/dev/fuse is missing"),
+    (r"--overlay\b", _can_overlay, "no overlay can keep its changes here"),
     (r"\bmount\.fuse3\b", _can_use_mount8, "needs root and mount.fuse3"),
     (r"\bunshare\b", _has_user_namespaces, "needs user namespaces with /dev/fuse"),
 )

@@ -184,9 +184,15 @@ def test_an_invalid_value_is_reported_with_the_valid_ones(text: str, reason: str
     assert str(caught.value).startswith(f"{text} is not valid; {name} must be {reason}")
 
 
-def test_allow_other_and_allow_root_exclude_each_other() -> None:
+@pytest.mark.parametrize("text", ["allow_other,allow_root", "allow_root,overlay=/changes"])
+def test_options_that_exclude_each_other(text: str) -> None:
     with pytest.raises(OptionError, match="exclude each other"):
-        parse("allow_other,allow_root")
+        parse(text)
+
+
+@pytest.mark.parametrize(("text", "flags"), [("", ()), ("rw", ()), ("ro", ("ro",)), ("ro,rw", ())])
+def test_an_overlay_can_be_changed_unless_ro_is_given(text: str, flags: tuple[str, ...]) -> None:
+    assert parse([text, "overlay=/a\\,b"]) == Options(overlay="/a,b", kernel=flags)
 
 
 def test_an_option_error_is_a_value_error_and_an_ffrecord_error_with_exit_code_2() -> None:

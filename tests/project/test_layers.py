@@ -23,7 +23,7 @@ ffrecord.disk
 ffrecord.atomic
 ffrecord.records
 ffrecord.archive ffrecord.dataset
-ffrecord.torch ffrecord.convert
+ffrecord.torch ffrecord.convert ffrecord.fsspec
 ffrecord_fuse.errors
 ffrecord_fuse.mounting
 ffrecord_fuse.filesystem

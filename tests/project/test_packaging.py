@@ -86,11 +86,15 @@ def test_the_metadata_has_the_fields_that_a_package_index_shows(built: Path) -> 
     assert found["License-Expression"] == "MIT"
     assert found["Requires-Python"] == ">=3.10"
     assert str(found.get_payload()).strip() == (ROOT / "README.md").read_text().strip()
-    assert {"torch", "fuse", "convert", "dataset"} <= set(found.get_all("Provides-Extra") or [])
+    assert {"torch", "fsspec", "fuse", "convert", "dataset"} <= set(
+        found.get_all("Provides-Extra") or []
+    )
     assert not any("torch" in each for each in found.get_all("Requires-Dist") or []
                    if "extra" not in each)  # fmt: skip
     assert "ffrecord = ffrecord.__main__:command" in scripts
     assert "ffrecord-fuse = ffrecord_fuse.cli:main" in scripts
+    assert "ffr = ffrecord.fsspec:PackedFolderFileSystem" in scripts
+    assert "ffr = ffrecord.fsspec.upath:PackedFolderPath" in scripts
 
 
 def test_without_torch_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ import pytest
 STORED = Path(__file__).with_name("public_names.txt")
 MODULES = (
     "ffrecord", "ffrecord.convert", "ffrecord.dataset", "ffrecord.errors", "ffrecord.fileio",
-    "ffrecord.package", "ffrecord.torch", "ffrecord.utils", "ffrecord_fuse",
+    "ffrecord.fsspec", "ffrecord.package", "ffrecord.torch", "ffrecord.utils", "ffrecord_fuse",
 )  # fmt: skip
 PLAIN = (bool, int, float, str, bytes, type(None))
 SPECIAL = (
@@ -107,8 +107,8 @@ def members_of(class_: type) -> Iterator[str]:
 def first_place(name: str, value: object, module_name: str) -> str:
     """Return the first earlier module with the same object under the same name, or ""."""
     for other in MODULES[: MODULES.index(module_name)]:
-        # importing ffrecord.torch imports torch, which may not be installed
-        if other != "ffrecord.torch" and vars_of(other).get(name) is value:
+        # importing these imports other packages, which may not be installed
+        if other not in ("ffrecord.fsspec", "ffrecord.torch") and vars_of(other).get(name) is value:
             return other
     return ""
 
@@ -147,8 +147,8 @@ def stored(module_name: str) -> list[str]:
 
 @pytest.mark.parametrize("module_name", MODULES)
 def test_public_names_have_the_signatures_of_the_list(module_name: str) -> None:
-    if module_name == "ffrecord.torch":
-        pytest.importorskip("torch")
+    if module_name in ("ffrecord.fsspec", "ffrecord.torch"):
+        pytest.importorskip(module_name.partition(".")[2])
     now, then = set(lines_of(module_name)), set(stored(module_name))
     assert (sorted(then - now), sorted(now - then)) == ([], []), "(lost or changed, new)"
 

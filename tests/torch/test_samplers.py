@@ -6,7 +6,7 @@ import pickle
 from collections import Counter
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -15,19 +15,49 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from ffrecord.errors import StateError
-from ffrecord.torch import DataLoader, DistributedShuffleSampler, ShuffleSampler
+from ffrecord.torch import (
+    BlockShuffleSampler,
+    DataLoader,
+    DistributedBlockShuffleSampler,
+    DistributedShuffleSampler,
+    ShuffleSampler,
+)
+from ffrecord.torch.block_permutation import BlockPermutation
 from ffrecord.torch.permutation import Permutation
 from ffrecord.torch.samplers import STRETCH
 from tests.torch.datasets import N, Processed, shut_down, write_numbers
 
+Blocks: TypeAlias = "tuple[int, int] | None"
 
-def whole_order(n: int, seed: int, epoch: int) -> list[int]:
-    order: list[int] = Permutation(n, seed, epoch)(range(n)).tolist()
-    return order
+KINDS: list[Blocks] = [None, (4, 3)]  # without blocks; with block and window
+blocks_of_any_size = st.none() | st.tuples(st.integers(1, 12), st.integers(1, 5))
 
 
-def samplers(n: int, ranks: int, **options: Any) -> list[DistributedShuffleSampler]:
-    return [DistributedShuffleSampler(range(n), ranks, rank, **options) for rank in range(ranks)]
+def whole_order(n: int, seed: int, epoch: int, blocks: Blocks = None) -> list[int]:
+    if blocks is None:
+        order = Permutation(n, seed, epoch)(range(n))
+    else:
+        order = BlockPermutation(n, *blocks, seed, epoch)(range(n))
+    found: list[int] = order.tolist()
+    return found
+
+
+def sampler_of(data: Any, blocks: Blocks = None, **options: Any) -> ShuffleSampler:
+    if blocks is None:
+        return ShuffleSampler(data, **options)
+    return BlockShuffleSampler(data, block=blocks[0], window=blocks[1], **options)
+
+
+def samplers(
+    n: int, ranks: int, blocks: Blocks = None, **options: Any
+) -> list[DistributedShuffleSampler]:
+    kind: Any = DistributedShuffleSampler
+    if blocks is not None:
+        kind, options = (
+            DistributedBlockShuffleSampler,
+            options | dict(zip(("block", "window"), blocks, strict=True)),
+        )
+    return [kind(range(n), ranks, rank, **options) for rank in range(ranks)]
 
 
 def together(shares: list[list[int]]) -> list[int]:
@@ -39,12 +69,15 @@ def together(shares: list[list[int]]) -> list[int]:
 # ---- one process -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("blocks", [*KINDS, (64, 7)])
 @pytest.mark.parametrize("n", [0, 1, 2, 100, STRETCH, 2 * STRETCH + 3])
-def test_every_index_comes_once_and_each_epoch_has_another_order(n: int) -> None:
-    sampler = ShuffleSampler(n, seed=5)
+def test_every_index_comes_once_and_each_epoch_has_another_order(n: int, blocks: Blocks) -> None:
+    sampler = sampler_of(n, blocks, seed=5)
     assert len(sampler) == n
-    for epoch in range(3):
-        assert list(sampler) == whole_order(n, 5, epoch)
+    orders = [list(sampler) for _ in range(3)]
+    assert orders == [whole_order(n, 5, epoch, blocks) for epoch in range(3)]
+    assert all(sorted(order) == list(range(n)) for order in orders)
+    assert n < 100 or len(set(map(tuple, orders))) == 3
 
 
 def test_a_sampler_takes_a_length_or_a_dataset(numbers: Path) -> None:
@@ -73,21 +106,23 @@ def test_skip_leaves_out_the_beginning_of_one_iteration() -> None:
     assert list(sampler) == []
 
 
-@given(st.integers(0, 30), st.integers(0, 3), st.data())
-def test_a_shuffle_continues_from_its_state(n: int, epoch: int, data: st.DataObject) -> None:
+@given(st.integers(0, 30), st.integers(0, 3), blocks_of_any_size, st.data())
+def test_a_shuffle_continues_from_its_state(
+    n: int, epoch: int, blocks: Blocks, data: st.DataObject
+) -> None:
     given_out = data.draw(st.integers(0, n))
-    first = ShuffleSampler(n, seed=9)
+    first = sampler_of(n, blocks, seed=9)
     first.set_epoch(epoch)
     iterator = iter(first)
     seen = [next(iterator) for _ in range(given_out)]
     state = pickle.loads(pickle.dumps(first.state_dict()))
     assert all(isinstance(value, (int, str)) for value in state.values())
-    second = ShuffleSampler(n, seed=1)
+    second = sampler_of(n, blocks, seed=1)
     second.load_state_dict(state)
     second.set_epoch(epoch)  # the same epoch, as in a loop over epochs, keeps the position
     assert len(second) == n - given_out
-    assert seen + list(second) == whole_order(n, 9, epoch)
-    assert list(second) == whole_order(n, 9, epoch + 1)
+    assert seen + list(second) == whole_order(n, 9, epoch, blocks)
+    assert list(second) == whole_order(n, 9, epoch + 1, blocks)
 
 
 def test_state_dict_takes_a_number_of_yielded_indices() -> None:
@@ -113,17 +148,18 @@ def test_set_epoch_to_another_epoch_forgets_the_position() -> None:
 
 
 @given(
-    st.integers(1, 40), st.integers(1, 7), st.booleans(), st.booleans(), st.integers(0, 3)
+    st.integers(1, 40), st.integers(1, 7), st.booleans(), st.booleans(), st.integers(0, 3),
+    blocks_of_any_size,
 )  # fmt: skip
 def test_shares_and_padding_are_the_same_as_in_torch(
-    n: int, ranks: int, drop_last: bool, shuffle: bool, epoch: int
+    n: int, ranks: int, drop_last: bool, shuffle: bool, epoch: int, blocks: Blocks
 ) -> None:
     """Both samplers pad the order with its own beginning, and give indices to the ranks in turn."""
-    for rank, ours in enumerate(samplers(n, ranks, drop_last=drop_last, shuffle=shuffle)):
+    for rank, ours in enumerate(samplers(n, ranks, blocks, drop_last=drop_last, shuffle=shuffle)):
         theirs: DistributedSampler[int] = DistributedSampler(
             range(n), ranks, rank, shuffle=False, drop_last=drop_last  # type: ignore[arg-type]
         )  # fmt: skip
-        order = whole_order(n, 0, epoch) if shuffle else list(range(n))
+        order = whole_order(n, 0, epoch, blocks) if shuffle else list(range(n))
         ours.set_epoch(epoch)
         assert list(ours) == [order[position] for position in theirs]
         assert len(ours) == len(theirs)
@@ -154,19 +190,20 @@ def test_a_rank_out_of_range_is_torchs_error() -> None:
     st.lists(st.tuples(st.integers(1, 5), st.integers(0, 12)), min_size=1, max_size=4),
     st.integers(1, 5),
     st.integers(0, 2),
+    blocks_of_any_size,
 )
 def test_runs_with_changing_numbers_of_ranks_lose_and_repeat_nothing(
-    n: int, stops: list[tuple[int, int]], last_ranks: int, epoch: int
+    n: int, stops: list[tuple[int, int]], last_ranks: int, epoch: int, blocks: Blocks
 ) -> None:
     """A run is (ranks, indices per rank) and resumes the one before. The last ends the epoch."""
-    order = whole_order(n, 6, epoch)
+    order = whole_order(n, 6, epoch, blocks)
     seen: list[int] = []
     state = None
     for ranks, share in [*stops, (last_ranks, n + 1)]:
         left = len(order) - len(seen)
         share = min(share, -(-left // ranks))
         shares, states = [], []
-        for sampler in samplers(n, ranks, seed=6):
+        for sampler in samplers(n, ranks, blocks, seed=6):
             if state is not None:
                 sampler.load_state_dict(state)
             sampler.set_epoch(epoch)
@@ -184,19 +221,29 @@ def test_runs_with_changing_numbers_of_ranks_lose_and_repeat_nothing(
     assert not n or Counter(seen) == Counter(range(n))
 
 
-def test_one_process_continues_from_ranks_and_the_other_way_round() -> None:
-    order = whole_order(30, 6, 0)
-    ranks = samplers(30, 4, seed=6)
+@pytest.mark.parametrize("blocks", KINDS)
+def test_one_process_continues_from_ranks_and_the_other_way_round(blocks: Blocks) -> None:
+    order = whole_order(30, 6, 0, blocks)
+    ranks = samplers(30, 4, blocks, seed=6)
     iterator = iter(ranks[2])
     next(iterator), next(iterator)
-    alone = ShuffleSampler(range(30))
+    alone = sampler_of(range(30), blocks)
     alone.load_state_dict(ranks[2].state_dict())
     assert list(alone) == order[8:]
     next(iter(alone))
-    pair = samplers(30, 2)
+    pair = samplers(30, 2, blocks)
     for sampler in pair:
         sampler.load_state_dict(alone.state_dict(1))
-    assert together([list(sampler) for sampler in pair])[:29] == whole_order(30, 6, 1)[1:]
+    assert together([list(sampler) for sampler in pair])[:29] == whole_order(30, 6, 1, blocks)[1:]
+
+
+@pytest.mark.parametrize(("window", "ranks"), [(8, 1), (8, 2), (8, 8), (12, 3)])
+def test_ranks_that_divide_the_window_read_different_blocks(window: int, ranks: int) -> None:
+    n, block = 10 * window * 5, 5
+    taken = [
+        {index // block for index in sampler} for sampler in samplers(n, ranks, (block, window))
+    ]
+    assert sum(len(each) for each in taken) == len(set().union(*taken)) == n // block
 
 
 def test_with_drop_last_indices_that_do_not_divide_are_left_out() -> None:
@@ -231,6 +278,24 @@ def test_a_shuffled_state_is_refused_by_a_sampler_that_does_not_shuffle() -> Non
 
 
 @pytest.mark.parametrize(
+    ("saved", "loaded"), [(None, (4, 3)), ((4, 3), None), ((4, 3), (4, 2)), ((4, 3), (5, 3))]
+)
+def test_a_state_with_other_blocks_is_refused(saved: Blocks, loaded: Blocks) -> None:
+    sampler = sampler_of(20, loaded)
+    with pytest.raises(StateError, match="block=4 and window=3"):
+        sampler.load_state_dict(sampler_of(20, saved).state_dict())
+    assert list(sampler) == whole_order(20, 0, 0, loaded)
+
+
+@pytest.mark.parametrize(("block", "window"), [(0, 1), (1, 0), (-1, 5)])
+def test_blocks_and_windows_have_at_least_one_member(block: int, window: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        BlockShuffleSampler(20, block=block, window=window)
+    with pytest.raises(ValueError, match="at least 1"):
+        DistributedBlockShuffleSampler(range(20), 1, 0, block=block, window=window)
+
+
+@pytest.mark.parametrize(
     "change",
     [{"position": -1}, {"position": 11}, {"seed": "x"}, {"epoch": None}, {"length": []}],
     ids=repr,
@@ -260,13 +325,16 @@ def test_a_length_may_be_any_integer_type_but_not_negative() -> None:
         ShuffleSampler(-5)
 
 
+@pytest.mark.parametrize("blocks", KINDS)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_resumed_loader_has_its_full_length_after_iter(workers: int, numbers: Path) -> None:
+def test_a_resumed_loader_has_its_full_length_after_iter(
+    workers: int, blocks: Blocks, numbers: Path
+) -> None:
     """Lightning asks for the length after `iter`, and uses it for every epoch."""
 
     def made() -> DataLoader[int]:
         dataset = Processed(numbers)
-        return DataLoader(dataset, 4, sampler=ShuffleSampler(dataset), num_workers=workers)
+        return DataLoader(dataset, 4, sampler=sampler_of(dataset, blocks), num_workers=workers)
 
     first = made()
     begun = iter(first)

@@ -26,7 +26,12 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from ffrecord.errors import StateError
-from ffrecord.torch import DataLoader, DistributedShuffleSampler, ShuffleSampler
+from ffrecord.torch import (
+    BlockShuffleSampler,
+    DataLoader,
+    DistributedShuffleSampler,
+    ShuffleSampler,
+)
 from ffrecord.torch.randomness import decoded
 from tests.torch.datasets import (
     N,
@@ -73,6 +78,9 @@ KINDS: dict[str, Kind] = {
         "generator": seeded(seed),
     },
     "DistributedSampler": lambda data, seed: {"sampler": DistributedSampler(data, 2, 1, seed=7)},
+    "BlockShuffleSampler": lambda data, seed: {
+        "sampler": BlockShuffleSampler(data, block=4, window=3, seed=seed)
+    },
     "DistributedShuffleSampler": lambda data, seed: {
         "sampler": DistributedShuffleSampler(data, 2, 1, seed=seed)
     },

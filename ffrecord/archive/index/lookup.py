@@ -255,11 +255,16 @@ class Index:
         return crc
 
     def _search(self, folder: int, name: bytes) -> int:
+        entry = self.entry(folder, name)
+        return MISSING if entry == MISSING else self._entry(entry)[1]
+
+    def entry(self, folder: int, name: bytes) -> int:
+        """Return the number of a folder's entry; MISSING if there is no such name."""
         entries = self.entries(folder)
-        entry = bisect_left(entries, name, key=self.name)
-        if entry == len(entries) or self.name(entries[entry]) != name:
+        at = bisect_left(entries, name, key=self.name)
+        if at == len(entries) or self.name(entries[at]) != name:
             return MISSING
-        return self._entry(entries[entry])[1]
+        return entries[at]
 
     # ---- batches of paths ----------------------------------------------------------------
 

@@ -253,7 +253,7 @@ def option_strings() -> Target:
             assert getattr(found, name) == (due[-1] if due else None)
         assert found.allow_other == ("allow_other" in words)
         assert not (found.allow_other and found.allow_root)
-        assert found.verify in ("first", "always", "off")
+        assert found.verify in (None, "first", "always", "off", "before")
         logs = [word[4:] for word in words if word.startswith("log=")]
         assert found.log == (logs[-1] if logs else None)
         if found.log is not None:
