@@ -12,6 +12,7 @@ from .pictures import PictureSet
 
 FOLDER = "folder"
 PACKED = "packed"
+ALIGNED = "aligned"
 SHARDS = "webdataset"
 ARRAY_RECORD = "array_record"
 
@@ -26,7 +27,12 @@ def source(layout: str, taken: PictureSet, root: Path) -> Path:
     """Return the path that a contestant opens: a file, or a folder of files."""
     if layout == FOLDER:
         return taken.top(root)
-    names = {PACKED: packers.OURS.result, SHARDS: "shards", ARRAY_RECORD: peers.ARRAY_RECORD.file}
+    names = {
+        PACKED: packers.OURS.result,
+        ALIGNED: packers.OURS_ALIGNED.result,
+        SHARDS: "shards",
+        ARRAY_RECORD: peers.ARRAY_RECORD.file,
+    }
     return taken.place(root) / layout / names[layout]
 
 
@@ -37,6 +43,7 @@ def create(layout: str, root: str, mean: int, count: int, per_class: int) -> Non
     makers: dict[str, Callable[[], None]] = {
         FOLDER: lambda: taken.write(data),
         PACKED: packers.OURS.ready(taken.top(data), out),
+        ALIGNED: packers.OURS_ALIGNED.ready(taken.top(data), out),
         SHARDS: lambda: _write_shards(taken, data, out),
         ARRAY_RECORD: lambda: peers.ARRAY_RECORD.write(out, taken.files(data), taken.count),
     }

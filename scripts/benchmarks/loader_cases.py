@@ -19,6 +19,7 @@ MEASURE_TIMEOUT = 300.0
 LAYOUTS = (
     loader_archives.FOLDER,  # first, because the others are made from it
     loader_archives.PACKED,
+    loader_archives.ALIGNED,
     loader_archives.SHARDS,
     loader_archives.ARRAY_RECORD,
 )

@@ -92,11 +92,14 @@ class PlainFolder(Contestant):
 class Mounted(PlainFolder):
     """The same code on the mounted archive."""
 
-    layout = loader_archives.PACKED
+    def __init__(self, name: str, layout: str, mounter: mounters.Mounter) -> None:
+        super().__init__(name)
+        self.layout = layout
+        self.mounter = mounter
 
     @contextmanager
     def opened(self, source: Path, point: Path, witness: str) -> Iterator[Path]:
-        with mounters.OURS.mounted(source, point, witness) as mount:
+        with self.mounter.mounted(source, point, witness) as mount:
             yield mount.top
 
 
@@ -202,7 +205,8 @@ def _torchs(dataset: Any, task: Task) -> Loaded:
 
 OURS = Ours("ours")
 OURS_TORCHS = Ours("ours, torch's DataLoader", torchs=True)
-MOUNTED = Mounted("ours, mounted")
+MOUNTED = Mounted("ours, mounted", loader_archives.PACKED, mounters.OURS)
+MOUNTED_KERNEL = Mounted("ours, mounted, kernel", loader_archives.ALIGNED, mounters.OURS_ALIGNED)
 PLAIN_FOLDER = PlainFolder("plain folder")
 WEBDATASET = WebDataset("WebDataset")
 ARRAY_RECORD = ArrayRecord("array_record")
@@ -214,6 +218,7 @@ CONTESTANTS: dict[str, Contestant] = {
         Ours("ours, no read-ahead", read_ahead=False),
         OURS_TORCHS,
         MOUNTED,
+        MOUNTED_KERNEL,
         PLAIN_FOLDER,
         WEBDATASET,
         ARRAY_RECORD,

@@ -1,4 +1,4 @@
-"""Reading a packed folder through a mount, against squashfuse, ratarmount and fuse-zip."""
+"""Reading a packed folder through a mount, against squashfs, erofs, ratarmount and fuse-zip."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from .benchmark import Benchmark, Chart, Outcome
 from .mount_cases import (
     CLIENTS,
     COLD,
+    COLD_ALONE,
+    COLD_MEDIUM,
+    COLD_MEDIUM_ALONE,
     DEPTH,
     DIRECT,
     FULL,
@@ -38,12 +41,15 @@ FILES = "files_per_s"
 AGAIN = "again_files_per_s"
 ENTRIES = "entries_per_s"
 BYTES = "bytes_per_s"
+BYTES_AGAIN = "again_bytes_per_s"
 READS = "reads_per_s"
 MOUNT = "mount_s"
 READ = "read_per_byte"
 PACKAGES = ("ffrecord", "numpy", "isal", "libaio", "mfusepy", "ratarmount")
 
 OURS = mounters.OURS.name
+KERNEL = mounters.OURS_KERNEL.name
+ALIGNED = mounters.OURS_ALIGNED.name
 SQUASHFUSE = mounters.SQUASHFUSE.name
 RATARMOUNT = mounters.RATARMOUNT.name
 SOURCE = mounters.SOURCE.name
@@ -52,6 +58,22 @@ REFERENCES = (SQUASHFUSE, RATARMOUNT, SOURCE)
 TICK_MS = 10
 """One tick of the clock that usually counts processor time."""
 FLAT_MB = 1
+# For the kernel and an aligned archive: cases, metrics, and shares of the source folder's speed.
+KERNEL_GOALS = (
+    (PINNED, FILES, 0.4),
+    (UNPINNED, FILES, 0.4),
+    (PINNED, AGAIN, 0.9),
+    (UNPINNED, AGAIN, 0.9),
+    (WALK_PINNED, ENTRIES, 0.5),
+    (WALK_UNPINNED, ENTRIES, 0.5),
+    (LARGE, BYTES_AGAIN, 0.9),
+    (COLD_ALONE, FILES, 0.9),
+    (COLD, FILES, 0.9),
+    (COLD_MEDIUM_ALONE, FILES, 0.9),
+    (COLD_MEDIUM, FILES, 0.9),
+)
+UNALIGNED_SHARE = 0.7
+"""The least speed of the kernel with an archive as it is, × the speed with an aligned one."""
 GOALS: tuple[Goal | Limit, ...] = (
     Goal(PINNED, OURS, SQUASHFUSE, FILES, 2),
     Goal(PINNED, OURS, RATARMOUNT, FILES, 5),
@@ -73,6 +95,9 @@ GOALS: tuple[Goal | Limit, ...] = (
     Limit(MOUNT_MANY, OURS, "mounted_mb", 100),
     Limit(MEMORY, OURS, "growth_mb", FLAT_MB),
     Limit(IDLE, OURS, "cpu_ms", TICK_MS),
+    *(Goal(case, ALIGNED, SOURCE, metric, share) for case, metric, share in KERNEL_GOALS),
+    *(Goal(case, KERNEL, ALIGNED, metric, UNALIGNED_SHARE) for case, metric, _ in KERNEL_GOALS),
+    Limit(MOUNT_MANY, KERNEL, MOUNT, 1.5),
 )
 
 # For each case: metrics, headings of their columns, factors, and digits.
@@ -93,10 +118,14 @@ COLUMNS: dict[str, Columns] = {
     LISTED_UNPINNED: LISTED_COLUMNS,
     WALK_PINNED: WALK_COLUMNS,
     WALK_UNPINNED: WALK_COLUMNS,
+    COLD_ALONE: COLD_COLUMNS,
     COLD: COLD_COLUMNS,
+    COLD_MEDIUM_ALONE: COLD_COLUMNS,
+    COLD_MEDIUM: COLD_COLUMNS,
     IN_ORDER: COLD_COLUMNS,
     LARGE: {
         BYTES: ("MB/s", 1e-6, 0),
+        BYTES_AGAIN: ("again, MB/s", 1e-6, 0),
         "seconds": ("s", 1, 2),
         "client_s": ("client's CPU, s", 1, 2),
     },
@@ -124,13 +153,21 @@ FOOTNOTES = f"""
   client is a fresh process that times only its own reading.
 - The ratios compare the first column: they are medians of each repeat's own ratio.
 - {SOURCE}: the packed files on the disk's own file system, also in the page cache.
+- {KERNEL}: `ffrecord mount --backend kernel`; aligned: of an archive packed with `--align 512`.
+  The kernel reads such an archive past the page cache, and does not verify checksums. FUSE does.
+- {mounters.SQUASHFS.name}; {mounters.EROFS.name}: images of mksquashfs and mkfs.erofs, mounted with
+  `mount -o loop`. These file systems do not verify either.
+- Without a daemon, its columns are empty. The kernel's own threads are not in any column.
+- A contestant without a goal in a case is measured in half of the repeats, unless it is ours.
 - one core: client and daemon share it. two cores: both may run on either.
-- again: the same client reads the same files again, as often as half a second allows.
+- again: the same client reads the same files again, as often as half a second allows; the large
+  file once.
 - client, daemon: processor time for a file at its first read, including the kernel's part.
 - listed: os.walk lists all folders, which does not count for files/s. Then files are read as above.
 - cold: caches are dropped after mounting, when all clients wait for the start. In the order of
   names: one client reads neighbours one after another, as tar and grep -r do.
-- read: bytes read from the disk, by the daemon or the clients, for each byte of the files.
+- read: bytes read from the disk, by the daemon or the clients, for each byte of the files. For a
+  loop device, no process is charged for them.
 - O_DIRECT: fio reads random 4 KiB pages of the large file with libaio, {DEPTH} at a time. Mounts
   read them from the page cache of the archive, the source folder from the disk.
 - mounting many files: time from the start of the command until a stat of a file in it succeeds.
@@ -139,8 +176,8 @@ FOOTNOTES = f"""
   so that the kernel asks the daemon for everything. shared MB: shared mappings of memory, which PSS
   counts only as far as their pages are mapped.
 - idle: processor time of all processes that serve the mount, while no client uses it.
-- Archives: tar cf; mksquashfs {" ".join(packers.SQUASHFS_OPTIONS)}; zip -0 -r. ratarmount has its
-  index from an earlier mount.
+- Archives: tar cf; mksquashfs {" ".join(packers.SQUASHFS_OPTIONS)}; zip -0 -r;
+  mkfs.erofs. ratarmount has its index from an earlier mount.
 - Goals are for the full amounts: --quick only shows that everything works.
 """
 
@@ -150,7 +187,7 @@ def measure(options: argparse.Namespace) -> Outcome:
     plan = QUICK if options.quick else FULL
     plan = replace(plan, repeats=options.repeats or plan.repeats)
     load = rounds.load_before()
-    measuring = prepare(plan, options.data.resolve())
+    measuring = prepare(plan, options.data.resolve(), GOALS)
     results = Results(samples(measuring))
     title = "Reading a packed folder through a mount"
     chart = Chart(title, "per second", OURS, _panels(results, plan))
@@ -189,8 +226,11 @@ def _amount(name: str, plan: Plan) -> str:
         return f"{plan.many.count:,} names, {plan.sampled:,} files each time, {CLIENTS} clients"
     if name == IDLE:
         return f"{plan.idle:g} s"
-    files = f"{plan.small.count:,} × {plan.small.mean / 1e3:g} kB"
-    return files if name in (WALK_PINNED, WALK_UNPINNED) else f"{plan.reads:,} of {files}"
+    tree = plan.medium if name in (COLD_MEDIUM, COLD_MEDIUM_ALONE) else plan.small
+    files = f"{tree.count:,} × {tree.mean / 1e3:g} kB"
+    reads = plan.reads_of(tree)
+    whole = reads == tree.count or name in (WALK_PINNED, WALK_UNPINNED)
+    return files if whole else f"{reads:,} of {files}"
 
 
 def _table(results: Results, name: str) -> str:
@@ -234,18 +274,23 @@ def _document(results: Results, measured: Run, load: float) -> dict[str, Any]:
 
 def _panels(results: Results, plan: Plan) -> list[plot.Panel]:
     """Return the charts of all speeds."""
-    read = [(PINNED, FILES), (UNPINNED, FILES), (COLD, FILES), (IN_ORDER, FILES), (PINNED, AGAIN)]
+    cases = (PINNED, UNPINNED, COLD_ALONE, COLD, IN_ORDER)
+    read = [*((case, FILES) for case in cases), (PINNED, AGAIN)]
+    cold = [(COLD_MEDIUM_ALONE, FILES), (COLD_MEDIUM, FILES)]
     walk = [(WALK_PINNED, ENTRIES), (WALK_UNPINNED, ENTRIES)]
-    return [
+    large = [(LARGE, BYTES), (LARGE, BYTES_AGAIN)]
+    panels = [
         _panel(results, f"Files: {_amount(PINNED, plan)}", read),
+        _panel(results, f"Larger files: {_amount(COLD_MEDIUM, plan)}", cold),
         _panel(results, f"Entries with their attributes: {_amount(WALK_PINNED, plan)}", walk),
-        _panel(results, f"Bytes: one file of {_amount(LARGE, plan)}", [(LARGE, BYTES)]),
+        _panel(results, f"Bytes: one file of {_amount(LARGE, plan)}", large),
     ]
+    return [panel for panel in panels if panel.groups]
 
 
 def _panel(results: Results, title: str, bars: Sequence[tuple[str, str]]) -> plot.Panel:
     bars = [(case, metric) for case, metric in bars if case in results.cases()]
-    named = {(PINNED, AGAIN): "again, one core"}
+    named = {(PINNED, AGAIN): "again, one core", (LARGE, BYTES_AGAIN): "large file, again"}
     groups = [named.get((case, metric), case) for case, metric in bars]
     present = {name for case, _ in bars for name in results.contestants(case)}
     series = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 from . import folder_archives, harness, mount_archives, mount_worker, mounters, rounds, trees
 from .folder_archives import FolderArchive
 from .mounters import MOUNTERS, Mounter
-from .results import Sample
+from .results import Goal, Limit, Sample
 from .rounds import Contestant, Values
 from .trees import FileTree
 
@@ -44,37 +44,54 @@ IDLE = "idle"
 MOUNT_MANY = "mounting many files"
 MEMORY = "memory, many files"
 COLD = "cold, 8 clients"
+COLD_ALONE = "cold, 1 client"
+COLD_MEDIUM = "cold, larger files, 8 clients"
+COLD_MEDIUM_ALONE = "cold, larger files, 1 client"
 IN_ORDER = "cold, in the order of names"
 
 RIVALS = (mounters.OURS, mounters.SQUASHFUSE, mounters.RATARMOUNT, mounters.SOURCE)
-"""The contestants that have goals. Slow cases measure only these."""
+"""The contestants that have goals with FUSE. Slow cases measure only these."""
+OURS_IN_KERNEL = (mounters.OURS_KERNEL, mounters.OURS_ALIGNED)
+IN_KERNEL = (*OURS_IN_KERNEL, mounters.SQUASHFS, mounters.EROFS)
+ALWAYS = (mounters.OURS, *OURS_IN_KERNEL)
+"""The contestants that every repeat measures, whether they have goals or not."""
 DIRECT_READERS = (mounters.OURS, mounters.OURS_FUSEPY, mounters.SQUASHFUSE, mounters.SOURCE)
 OWN = (mounters.OURS, mounters.OURS_FUSEPY)
-"""The contestants that can read an archive that was made without its files."""
+"""The contestants with a daemon that can read an archive that was made without its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The amount that is measured.
 
-    `reads` are random files of the small ones, `sampled` of the many. `idle` and `direct` are the
-    seconds of rest and of O_DIRECT reads.
+    `reads` are random files of the small ones, `sampled` of the many; all medium ones are read.
+    `idle` and `direct` are the seconds of rest and of O_DIRECT reads.
     """
 
     repeats: int
     small: FileTree
     reads: int
+    medium: FileTree
     large: FileTree
     many: FolderArchive
     sampled: int
     idle: float
     direct: int
 
+    @property
+    def trees(self) -> tuple[FileTree, ...]:
+        return (self.small, self.medium, self.large)
+
+    def reads_of(self, tree: FileTree) -> int:
+        """Return the number of files of a tree that a measurement reads."""
+        return min(self.reads, tree.count)
+
 
 FULL = Plan(
     repeats=5,
     small=FileTree("small files", 10_000, 50_000, 500),
     reads=10_000,
+    medium=FileTree("larger files", 110_000, 5_000, 100),
     large=FileTree("large file", 2_000_000_000, 1, 1),
     many=FolderArchive(1_000, 1_000),
     sampled=200_000,
@@ -85,6 +102,7 @@ QUICK = Plan(
     repeats=2,
     small=FileTree("small files", 10_000, 5_000, 50),
     reads=2_000,
+    medium=FileTree("larger files", 110_000, 1_000, 100),
     large=FileTree("large file", 200_000_000, 1, 1),
     many=FolderArchive(100, 1_000),
     sampled=5_000,
@@ -95,25 +113,30 @@ QUICK = Plan(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A plan, the folder of its data, and the contestants."""
+    """A plan, the folder of its data, the contestants, and the goals for them."""
 
     plan: Plan
     data: Path
     taking_part: tuple[Mounter, ...]
     skipped: dict[str, str]
     """Contestants that do not take part, with the reason."""
+    judged: frozenset[tuple[str, str]]
+    """Cases and contestants that goals compare. Others are measured less often."""
 
     @property
     def point(self) -> Path:
         return self.data / "mounted"
 
 
-def prepare(plan: Plan, data: Path) -> Run:
+def prepare(plan: Plan, data: Path, goals: Iterable[Goal | Limit]) -> Run:
     """Create missing trees and archives, and find the contestants that can mount them."""
-    for tree in (plan.small, plan.large):
+    for tree in plan.trees:
         rounds.say(f"{tree.name}: {tree.count:,} of {tree.mean:,} bytes")
         harness.call_fresh(trees.create, CREATE_TIMEOUT, root=str(data), **asdict(tree))
-    everyone = Run(plan, data, tuple(MOUNTERS.values()), {})
+    judged = frozenset(
+        (goal.case, name) for goal in goals for name in (goal.contestant, goal.over) if name
+    )
+    everyone = Run(plan, data, tuple(MOUNTERS.values()), {}, judged)
     skipped = {m.name: why for m in everyone.taking_part if (why := _reason_not_to(m, everyone))}
     for name, why in skipped.items():
         rounds.say(f"{name} is skipped: {why}")
@@ -122,7 +145,7 @@ def prepare(plan: Plan, data: Path) -> Run:
         rounds.say(f"archive of {plan.many.count:,} files")
         arguments = asdict(plan.many)
         harness.call_fresh(folder_archives.create, CREATE_TIMEOUT, root=str(data), **arguments)
-    return Run(plan, data, taking_part, skipped)
+    return Run(plan, data, taking_part, skipped, judged)
 
 
 def samples(run: Run) -> Iterator[Sample]:
@@ -145,12 +168,20 @@ def samples(run: Run) -> Iterator[Sample]:
     if shutil.which("fio") is not None:
         yield from _interleaved(run, DIRECT, DIRECT_READERS, partial(_read_direct, run))
     yield from _interleaved(run, IDLE, OWN, partial(_idle, run))
-    yield from _interleaved(run, MOUNT_MANY, OWN, partial(_mount_many, run))
+    mounting = (*OWN, mounters.OURS_KERNEL)
+    yield from _interleaved(run, MOUNT_MANY, mounting, partial(_mount_many, run))
     if "cold" in rounds.states():
         reading = partial(_read_in_order, run)
-        yield from _interleaved(run, IN_ORDER, RIVALS, reading)
-        reading = partial(_read, run, mount_worker.read_cold, cores=TWO_CORES, clients=CLIENTS)
-        yield from _interleaved(run, COLD, everyone, reading)
+        yield from _interleaved(run, IN_ORDER, (*RIVALS, *OURS_IN_KERNEL), reading)
+        rivals = (*RIVALS, *IN_KERNEL)
+        for name, tree, clients, contestants in (
+            (COLD_ALONE, small, 1, rivals),
+            (COLD, small, CLIENTS, everyone),
+            (COLD_MEDIUM_ALONE, plan.medium, 1, rivals),
+            (COLD_MEDIUM, plan.medium, CLIENTS, rivals),
+        ):
+            reading = partial(_read_cold, run, tree, clients)
+            yield from _interleaved(run, name, contestants, reading)
         remembering = partial(_remember, run)
         yield from _interleaved(run, MEMORY, (mounters.OURS,), remembering, repeats=1)
 
@@ -161,7 +192,7 @@ def _reason_not_to(mounter: Mounter, run: Run) -> str | None:
     The trial also lets a contestant build the files that it keeps between mounts, such as
     ratarmount's index.
     """
-    for tree in (run.plan.small, run.plan.large):
+    for tree in run.plan.trees:
         witness = tree.path(0)
         arguments = {
             "mounter": mounter.name,
@@ -199,8 +230,13 @@ def _interleaved(
         for mounter in mounting
         if mounter in run.taking_part
     ]
+    seldom = {
+        mounter.name
+        for mounter in mounting
+        if mounter not in ALWAYS and (case, mounter.name) not in run.judged
+    }
     if contestants:
-        yield from rounds.interleaved(case, contestants, repeats or run.plan.repeats)
+        yield from rounds.interleaved(case, contestants, repeats or run.plan.repeats, seldom)
 
 
 def _read(
@@ -210,23 +246,38 @@ def _read(
     repeat: int,
     *,
     cores: int,
-    **more: int,
 ) -> Values:
     tree = run.plan.small
-    drawn = random.Random(repeat).sample(range(tree.count), run.plan.reads)
-    size = int(tree.sizes()[np.array(drawn)].sum())
-    names = [tree.path(number) for number in drawn]
-    return _measure(run, function, tree, cores, mounter, repeat, names=names, size=size, **more)
+    what = _chosen(tree, _drawn(run, tree, repeat))
+    return _measure(run, function, tree, cores, mounter, repeat, **what)
+
+
+def _read_cold(run: Run, tree: FileTree, clients: int, mounter: Mounter, repeat: int) -> Values:
+    return _read_numbers_cold(run, tree, _drawn(run, tree, repeat), clients, mounter, repeat)
 
 
 def _read_in_order(run: Run, mounter: Mounter, repeat: int) -> Values:
     """Read neighbouring files in order, like a program that reads a whole folder."""
     tree, reads = run.plan.small, run.plan.reads
     first = repeat * reads % (tree.count - reads + 1)
-    names = [tree.path(number) for number in range(first, first + reads)]
-    size = int(tree.sizes()[first : first + reads].sum())
-    what: dict[str, Any] = {"names": names, "size": size, "clients": 1}
+    return _read_numbers_cold(run, tree, range(first, first + reads), 1, mounter, repeat)
+
+
+def _read_numbers_cold(
+    run: Run, tree: FileTree, numbers: Sequence[int], clients: int, mounter: Mounter, repeat: int
+) -> Values:
+    what = {**_chosen(tree, numbers), "clients": clients, "most": int(tree.sizes().max()) + 1}
     return _measure(run, mount_worker.read_cold, tree, TWO_CORES, mounter, repeat, **what)
+
+
+def _drawn(run: Run, tree: FileTree, repeat: int) -> list[int]:
+    """Return the files that a repeat reads, in random order."""
+    return random.Random(repeat).sample(range(tree.count), run.plan.reads_of(tree))
+
+
+def _chosen(tree: FileTree, numbers: Sequence[int]) -> dict[str, Any]:
+    size = int(tree.sizes()[np.array(numbers)].sum())
+    return {"names": [tree.path(number) for number in numbers], "size": size}
 
 
 def _read_large(run: Run, mounter: Mounter, repeat: int) -> Values:

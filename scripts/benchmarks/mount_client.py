@@ -132,15 +132,20 @@ def walk(*, top: str) -> Values:
 
 
 def read_large(*, top: str, name: str) -> Values:
-    """Read one file from start to end."""
-    buffer, size = bytearray(PIECE), 0
+    """Read one file from start to end, and again."""
+    path, buffer = f"{top}/{name}", bytearray(PIECE)
     used, began = time.process_time(), time.perf_counter()
-    fd = os.open(f"{top}/{name}", os.O_RDONLY)
-    while length := os.readv(fd, [buffer]):
-        size += length
-    os.close(fd)
+    size = _read_whole(path, buffer)
     seconds, used = time.perf_counter() - began, time.process_time() - used
-    return {"seconds": seconds, "client_cpu": used, "size": size}
+    began = time.perf_counter()
+    size_again = _read_whole(path, buffer)
+    return {
+        "seconds": seconds,
+        "again": time.perf_counter() - began,
+        "client_cpu": used,
+        "size": size,
+        "size_again": size_again,
+    }
 
 
 def _cpu(daemon: Sequence[int]) -> tuple[float, float]:
@@ -171,6 +176,15 @@ def _client(
 def _read_all(paths: Sequence[str]) -> int:
     """Open, read and close each file; return the sum of their bytes."""
     return sum(_read(path, MOST) for path in paths)
+
+
+def _read_whole(path: str, buffer: bytearray) -> int:
+    size = 0
+    fd = os.open(path, os.O_RDONLY)
+    while length := os.readv(fd, [buffer]):
+        size += length
+    os.close(fd)
+    return size
 
 
 def _read(path: str, most: int) -> int:

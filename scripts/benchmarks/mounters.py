@@ -1,6 +1,6 @@
 """The contestants of `mount`: ways to see a packed folder as files again.
 
-Each is a command line that mounts, returns and leaves a daemon behind.
+Each is a command line that mounts and returns. FUSE leaves a daemon behind, the kernel does not.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from . import harness, packers, processes
@@ -24,6 +25,16 @@ UNMOUNT_TIMEOUT = 20.0
 PATIENCE = 5.0
 """Seconds in which a daemon must end after its mount."""
 POLL = 0.001
+
+
+class Server(Enum):
+    """The part of the system that fetches the bytes of a file, and pays for it."""
+
+    DAEMON = "daemon"
+    CLIENT = "client"
+    """The kernel, on behalf of the process that reads."""
+    LOOP = "loop"
+    """The kernel through a loop device. No process is charged for the bytes from the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,7 @@ class Mounter:
     packer: Packer
     command: Sequence[str]
     unmount: Sequence[str] = ("fusermount3", "-u", "{point}")
+    server: Server = Server.DAEMON
 
     @contextmanager
     def mounted(self, archive: Path, point: Path, witness: str) -> Iterator[Mounted]:
@@ -88,6 +100,7 @@ def versions() -> dict[str, str]:
     asked = {
         "squashfuse": ["squashfuse_ll", "--help"],
         "mksquashfs": ["mksquashfs", "-version"],
+        "mkfs.erofs": ["mkfs.erofs", "--help"],
         "fuse-zip": ["fuse-zip", "-V"],
         "fusermount3": ["fusermount3", "-V"],
         "tar": ["tar", "--version"],
@@ -169,18 +182,41 @@ def _version(program: str, command: Sequence[str]) -> str:
     return found[0] if found else "unknown"
 
 
+def _loop(kind: str) -> tuple[str, ...]:
+    return ("mount", "-t", kind, "-o", "loop,ro", "{archive}", "{point}")
+
+
 _OURS = (*FFRECORD, "mount", "{archive}", "{point}")
 _OURS_UNMOUNT = (*FFRECORD, "umount", "{point}")
+_OURS_KERNEL = (*_OURS, "--backend", "kernel")
+_UMOUNT = ("umount", "{point}")
 _RATARMOUNT = (FFRECORD[0], "-m", "ratarmount", "{archive}", "{point}")
 
 OURS = Mounter("ours", packers.OURS, _OURS, _OURS_UNMOUNT)
 OURS_FUSEPY = Mounter("ours, fusepy", packers.OURS, (*_OURS, "--backend", "fusepy"), _OURS_UNMOUNT)
+OURS_KERNEL = Mounter("ours, kernel", packers.OURS, _OURS_KERNEL, _OURS_UNMOUNT, Server.CLIENT)
+OURS_ALIGNED = Mounter(
+    "ours, kernel, aligned", packers.OURS_ALIGNED, _OURS_KERNEL, _OURS_UNMOUNT, Server.CLIENT
+)
+SQUASHFS = Mounter("squashfs, kernel", packers.SQUASHFS, _loop("squashfs"), _UMOUNT, Server.LOOP)
+EROFS = Mounter("erofs, kernel", packers.EROFS, _loop("erofs"), _UMOUNT, Server.LOOP)
 SQUASHFUSE = Mounter("squashfuse_ll", packers.SQUASHFS, ("squashfuse_ll", "{archive}", "{point}"))
 RATARMOUNT = Mounter("ratarmount", packers.TAR, _RATARMOUNT)
 FUSE_ZIP = Mounter("fuse-zip", packers.ZIP, ("fuse-zip", "-r", "{archive}", "{point}"))
-SOURCE = SourceFolder("source folder", packers.CP, ())
+SOURCE = SourceFolder("source folder", packers.CP, (), (), Server.CLIENT)
 
 MOUNTERS = {
     mounter.name: mounter
-    for mounter in (OURS, OURS_FUSEPY, SQUASHFUSE, RATARMOUNT, FUSE_ZIP, SOURCE)
+    for mounter in (
+        OURS,
+        OURS_FUSEPY,
+        OURS_KERNEL,
+        OURS_ALIGNED,
+        SQUASHFS,
+        EROFS,
+        SQUASHFUSE,
+        RATARMOUNT,
+        FUSE_ZIP,
+        SOURCE,
+    )
 }

@@ -45,11 +45,15 @@ class Packer(ABC):
 class Library(Packer):
     """A call of `pack_folder`, which does its own fsync."""
 
+    def __init__(self, name: str, result: str, *, align: int | None = None) -> None:
+        super().__init__(name, result)
+        self.align = align
+
     def ready(self, folder: Path, out: Path) -> Callable[[], None]:
         from ffrecord.archive.pack import pack_folder
 
         def pack() -> None:
-            pack_folder(folder, out)
+            pack_folder(folder, out, align=self.align)
 
         return pack
 
@@ -155,6 +159,7 @@ _TAR = ("tar", "cf", "{out}", ".")
 _CP = ("cp", "-r", "{folder}", "{out}")
 
 OURS = Library("ours", "packed.ffr")
+OURS_ALIGNED = Library("ours, aligned", "packed.aligned", align=512)
 OURS_COMMAND = Command(
     "ours, command line", "packed.ffr", [*FFRECORD, "pack", "{folder}", "{out}", "--no-progress"]
 )
@@ -171,6 +176,7 @@ SQUASHFS = Command(
     "packed.squashfs",
     ["mksquashfs", ".", "{out}", *SQUASHFS_OPTIONS, "-noappend", "-no-progress", "-quiet"],
 )
+EROFS = Command("mkfs.erofs", "packed.erofs", ["mkfs.erofs", "--quiet", "{out}", "."])
 ZIP = Command("zip -0", "packed.zip", ["zip", "-0", "-r", "-q", "{out}", "."])
 
 PACKERS: dict[str, Packer] = {

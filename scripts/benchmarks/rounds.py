@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from . import harness
 from .results import Sample
@@ -31,10 +31,14 @@ def states() -> list[str]:
     return ["warm"]
 
 
-def interleaved(case: str, contestants: Sequence[Contestant], repeats: int) -> Iterator[Sample]:
-    """Measure all contestants once in every repeat."""
+def interleaved(
+    case: str, contestants: Sequence[Contestant], repeats: int, seldom: Collection[str] = ()
+) -> Iterator[Sample]:
+    """Measure all contestants once in every repeat, those of `seldom` in the first half of them."""
     for repeat in range(repeats):
         say(f"{case}: repeat {repeat + 1} of {repeats}")
+        if 2 * repeat >= repeats:
+            contestants = [one for one in contestants if one[0] not in seldom]
         for name, take in harness.rotated(contestants, repeat):
             yield _sample(case, name, repeat, take)
 
