@@ -158,7 +158,8 @@ FOOTNOTES = f"""
 - {mounters.SQUASHFS.name}; {mounters.EROFS.name}: images of mksquashfs and mkfs.erofs, mounted with
   `mount -o loop`. These file systems do not verify either.
 - Without a daemon, its columns are empty. The kernel's own threads are not in any column.
-- A contestant without a goal in a case is measured in half of the repeats, unless it is ours.
+- Contestants that no goal of a case compares are measured in half of the repeats, rounded down, but
+  at least once. Ours are measured in all of them.
 - one core: client and daemon share it. two cores: both may run on either.
 - again: the same client reads the same files again, as often as half a second allows; the large
   file once.

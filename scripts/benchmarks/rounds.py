@@ -34,10 +34,13 @@ def states() -> list[str]:
 def interleaved(
     case: str, contestants: Sequence[Contestant], repeats: int, seldom: Collection[str] = ()
 ) -> Iterator[Sample]:
-    """Measure all contestants once in every repeat, those of `seldom` in the first half of them."""
+    """Measure all contestants once in every repeat.
+
+    Those of `seldom` are measured in half of the repeats, rounded down, but at least once.
+    """
     for repeat in range(repeats):
         say(f"{case}: repeat {repeat + 1} of {repeats}")
-        if 2 * repeat >= repeats:
+        if repeat >= max(1, repeats // 2):
             contestants = [one for one in contestants if one[0] not in seldom]
         for name, take in harness.rotated(contestants, repeat):
             yield _sample(case, name, repeat, take)
