@@ -21,7 +21,14 @@ ATTRIBUTES = {
 }  # fmt: skip
 
 
-def opened(image: int, devices: Sequence[int], label: str, attributes: Sequence[str]) -> int:
+def opened(
+    image: int,
+    devices: Sequence[int],
+    label: str,
+    attributes: Sequence[str],
+    *,
+    direct: bool = True,
+) -> int:
     """Return the descriptor of a new mount without a place.
 
     Args:
@@ -29,6 +36,7 @@ def opened(image: int, devices: Sequence[int], label: str, attributes: Sequence[
         devices: the descriptors of the files that the image refers to.
         label: the source of the mount, which the mount table shows.
         attributes: names of `ATTRIBUTES`.
+        direct: read the files past their page cache, so that their pages are not cached twice.
 
     Raises:
         OSError: with ENODEV if the kernel has no EROFS, ENOTBLK if it cannot use such an image.
@@ -37,8 +45,8 @@ def opened(image: int, devices: Sequence[int], label: str, attributes: Sequence[
     try:
         for device in devices:
             libc.fsconfig(fd, "device", f"/proc/self/fd/{device}")
-        # Without this, the pages of the archive would be cached a second time.
-        libc.fsconfig(fd, "directio")
+        if direct:
+            libc.fsconfig(fd, "directio")
         libc.fsconfig(fd, "source", label)
         with _named(image, label), tuned():
             libc.fscreate(fd)

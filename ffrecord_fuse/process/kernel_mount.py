@@ -66,6 +66,7 @@ class ByKernel:
     def _tell(self, mounted: kernel.Mounted) -> None:
         mountpoint = self.place.mountpoint
         facts = f"{len(self.opened.index)} inodes, by the kernel ({mounted.layout})"
+        facts += ", through the page cache" if mounted.is_cached else ""
         facts += self.place.facts
         where = f"{self.archive} on {mountpoint}"
         self.log.line(f"mounted {where}: {facts}, {VERIFIED[mounted.verified]}")

@@ -88,7 +88,7 @@ class Report:
             )
         yield ""
         yield ", ".join(f"{name}: {count}" for name, count in self.disturbances.items())
-        served = {name: f"{count:,}" for name, count in self.mount.items()}
+        served = {name: f"{count:,}" for name, count in self.mount.items() if name != "disk"}
         yield "the mount's counts: " + ", ".join(f"{name} {n}" for name, n in served.items())
         for problem in self.first_problems[:SHOWN]:
             yield f"after {problem.seconds} s: {problem.reader}: {problem.kind}: {problem.what}"

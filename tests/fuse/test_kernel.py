@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from ffrecord.archive.archive import Archive
-from ffrecord.disk import libc
+from ffrecord.disk import libc, pagecache
 from ffrecord.errors import TruncatedError
 from ffrecord.format import erofs
 from ffrecord_fuse.filesystem import Ownership
 from ffrecord_fuse.kernel import probe
-from ffrecord_fuse.kernel.image import Image
-from ffrecord_fuse.kernel.mount import refuse_options
+from ffrecord_fuse.kernel.image import Devices, Image
+from ffrecord_fuse.kernel.mount import in_page_cache, refuse_options
 from ffrecord_fuse.kernel.probe import Refused
 from ffrecord_fuse.mounting.mounttable import MountEntry, label
 from ffrecord_fuse.mounting.options import parse
@@ -71,6 +71,21 @@ def test_an_image_has_every_name_attribute_and_byte_of_the_tree(form: str, tmp_p
             assert node.links == file.links
         elif file.kind == "symlink":
             assert node.target == file.target
+
+
+def test_only_an_archive_in_the_page_cache_is_read_through_it(tmp_path: Path) -> None:
+    size = 1 << 22
+    (tmp_path / "a").write_bytes(bytes(size))
+    fd = os.open(tmp_path / "a", os.O_RDONLY)
+    try:
+        if pagecache.cached_bytes(fd, 0, size) != size:
+            pytest.skip("the kernel does not tell what is cached")
+        assert in_page_cache(Devices((fd,), (size,)))
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, size // 4, os.POSIX_FADV_DONTNEED)
+        assert not in_page_cache(Devices((fd,), (size,)))
+    finally:
+        os.close(fd)
 
 
 def test_an_archive_that_shrinks_meanwhile_gets_no_image(tmp_path: Path) -> None:

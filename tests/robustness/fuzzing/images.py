@@ -86,7 +86,7 @@ def image_of(index: Index, table: Table, layout: erofs.Layout, own: Ownership) -
             for number, (size, fd) in enumerate(zip(table.sizes, fds, strict=True))
         )
         opened = SimpleNamespace(each=devices)
-        kept = SimpleNamespace(places=table.places, require_open=lambda: opened)
+        kept = SimpleNamespace(places=table.places, require_files=lambda: opened)
         reader = SimpleNamespace(_table=kept, get_offsets=lambda number: [table.sizes[number]])
         archive = SimpleNamespace(index=index, reader=reader)
         image = Image(cast(Archive, archive), layout, own)
