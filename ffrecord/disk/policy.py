@@ -27,7 +27,7 @@ JUDGED_AFTER = 64
 LEAST_USE = 1 / 4
 
 # When pieces have this share of all files' bytes, the rest is read in the background, in order.
-MOST_OF_A_FILE = 1 / 2
+MUCH_OF_A_FILE = 1 / 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def decide(
     why = f"a request to this disk takes at least as long as reading {human(piece)}"
     if is_trial:
         why = f"the disk is measured with pieces of {human(piece)}"
-    return Decision(piece, why, rest=pattern.filled >= MOST_OF_A_FILE * size)
+    return Decision(piece, why, rest=pattern.filled >= MUCH_OF_A_FILE * size)
 
 
 def extent(begin: int, end: int, piece: int, size: int) -> tuple[int, int]:

@@ -57,7 +57,7 @@ def test_costs_memory_and_pattern_decide(
     assert (decision.piece, why in decision.why) == (piece, True), decision
 
 
-@pytest.mark.parametrize(("filled", "rest"), [(GIB // 2 - 1, False), (GIB // 2, True)])
+@pytest.mark.parametrize(("filled", "rest"), [(GIB // 4 - 1, False), (GIB // 4, True)])
 def test_the_rest_is_read_when_most_of_the_files_was(filled: int, rest: bool) -> None:
     assert decide(HARD_DISK, GIB, GIB, replace(RANDOM, filled=filled)).rest is rest
 
