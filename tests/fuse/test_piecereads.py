@@ -15,7 +15,7 @@ from ffrecord.disk.source import SourceSet
 from ffrecord.records.reader import table_of
 from ffrecord_fuse.serve import piecereads
 from ffrecord_fuse.serve.piecereads import LEAST_REQUEST, READS, Facts, PieceReads
-from tests.support import archives, kernel, trees
+from tests.support import archives, handmade, kernel, trees
 from tests.support.kernel import Reply
 from tests.support.session import content, talk
 
@@ -30,10 +30,7 @@ def packed(tmp_path: Path) -> tuple[Path, list[bytes]]:
     trees.plain_tree(tmp_path / "top", {f"{n:03d}": each for n, each in enumerate(contents)})
     archive = tmp_path / "a.ffr"
     archives.pack(tmp_path / "top", archive)
-    fd = os.open(archive, os.O_RDONLY)
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
+    handmade.evict(archive)
     return archive, contents
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ffrecord.archive.index.build import Tree, build
+from ffrecord.disk import pagecache
 from ffrecord.format import index as index_layout
 from ffrecord.format.checksum import crc32
 from ffrecord_fuse.kernel import tuning
@@ -39,18 +40,30 @@ def source_of(path: Path) -> str:
 # ---- choice ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("cached", [True, False], ids=["cached", "cold"])
 @pytest.mark.parametrize("form", ["whole", "shards", "aligned"])
-def test_the_archive_decides_about_the_layout(
-    form: str, tmp_path: Path, request: pytest.FixtureRequest
+def test_the_archive_decides_about_the_layout_and_the_page_cache(
+    form: str, cached: bool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     packed: Packed = request.getfixturevalue(form)
+    for file in packed.archive.iterdir() if packed.archive.is_dir() else [packed.archive]:
+        file.read_bytes()
+        if not cached:
+            handmade.evict(file)
+            with open(file, "rb") as opened:
+                if pagecache.cached_bytes(opened.fileno(), 0, file.stat().st_size):
+                    pytest.skip("the file system keeps its files in memory")
     log = tmp_path / "log"
     with mounting.mounted(packed.archive, tmp_path / "mnt", backend="auto", log=log) as path:
         assert source_of(path) == f"ffrecord:{packed.archive}"
         assert mounting.processes(path) == []
+        for file in filter(Path.is_file, packed.source.rglob("*")):
+            assert (path / file.relative_to(packed.source)).read_bytes() == file.read_bytes()
     layout = "chunks" if form == "aligned" else "extents"
     (line,) = log.read_text().splitlines()
-    assert f"by the kernel ({layout}), not verified" in line
+    # Other programs may evict pages, so a cached archive need not be read through the page cache.
+    ways = [", through the page cache, ", ", "] if cached else [", "]
+    assert any(f"by the kernel ({layout}){way}not verified" in line for way in ways)
 
 
 @pytest.mark.parametrize("options", ["verify=first", "verify=always", "warm"])
