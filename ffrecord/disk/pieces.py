@@ -134,6 +134,10 @@ class Pieces:
             self._start_rest()
         return requests, total
 
+    def fill_one(self, file: int, offset: int, length: int, piece: int) -> tuple[int, int]:
+        """Do the same as `fill` for one read."""
+        return self.fill(np.array([file]), np.array([offset]), np.array([length]), piece)
+
     def _mark(self, begin: int, end: int) -> int:
         """Mark granules as requested, and return the bytes of those that were not marked yet."""
         assert self._filled is not None

@@ -18,8 +18,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ffrecord.aliases import Bytes
 from ffrecord.disk.costs import seconds_without_core
 
@@ -80,8 +78,7 @@ class SingleReads:
         pieces.note(0, 1, judged=True)
         began, asked_for = time.perf_counter(), (0, 0)
         if self._piece:
-            where = np.array([file]), np.array([offset]), np.array([len(memory)])
-            asked_for = pieces.fill(*where, self._piece)
+            asked_for = pieces.fill_one(file, offset, len(memory), self._piece)
         source.fill(memory, offset)
         pieces.arrived(*asked_for, time.perf_counter() - began, single=True)
 

@@ -1,9 +1,9 @@
 """The folder with the changes to a mounted archive: kept between mounts, used by one at a time.
 
-    CHANGES/about.json   the archive that these changes belong to, and the program that keeps them
-    CHANGES/upper/       new and changed files, and marks for deleted ones
-    CHANGES/work/        scratch space of the overlay
-    CHANGES/lower/       mountpoint of the archive while the overlay is being mounted
+    about.json   the archive that these changes belong to, and the program that keeps them
+    upper/       new and changed files, and marks for deleted ones
+    work/        scratch space of the overlay
+    lower/       mountpoint of the archive while the overlay is being mounted
 
 The open folder is locked. Processes that serve the overlay inherit its descriptor, so the lock ends
 with them. Errors are `MountError`, with the path of the folder.

@@ -14,8 +14,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from ffrecord.aliases import Bytes
 from ffrecord.disk.costs import seconds_without_core
 from ffrecord.disk.policy import READS_IN_A_PIECE
@@ -73,9 +71,8 @@ class PieceReads:
         """Fill `memory` from `begin` on. Let the disk read the piece around it into the cache."""
         assert self._pieces is not None
         self._pieces.note(0, 1, judged=True)
-        place = np.array([file]), np.array([begin]), np.array([len(memory)])
         with contextlib.suppress(MemoryError):  # the piece is not needed for the answer
-            requests, size = self._pieces.fill(*place, piece)
+            requests, size = self._pieces.fill_one(file, begin, len(memory), piece)
             self._requests += requests
             self._piece_bytes += size
         self._sources[file].read_into(memory, begin)
