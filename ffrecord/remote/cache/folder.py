@@ -293,10 +293,10 @@ class CacheFolder:
         """
         self.make()
         with self.locked():
+            self._full_until = 0.0  # other readers may have been closed
             try:
                 return self._open(name, header)
             except (FileNotFoundError, DamagedMapError):
-                self._full_until = 0.0
                 self.remove(name)
                 return self._create(name, header)
 
