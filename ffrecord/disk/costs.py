@@ -11,7 +11,7 @@ import contextlib
 import math
 from ctypes import Array, c_double, c_int64
 
-from ffrecord.disk.policy import READS_IN_A_PIECE, Costs
+from ffrecord.disk.policy import READS_IN_A_PIECE, READS_IN_A_TRIAL, Costs
 from ffrecord.disk.shared import Shared
 
 # Seconds of reading after which an observation has lost two thirds of its weight. Rate limits
@@ -144,6 +144,15 @@ class Meter(Shared):
         each, length = seconds / pieces, size / pieces
         self._pieces = self._piece_bytes = 0
         self._piece_seconds = 0.0
+        is_trial = READS_IN_A_TRIAL * self._read_bytes <= length <= SMALL
+        if is_trial and each * self._read_bytes > self._read_seconds * length:
+            # The pieces took longer than reading all their bytes by small reads. So those reads
+            # were a burst, and the pieces show what a request costs now.
+            self._requests, self._seconds = pieces, seconds
+            self._read_seconds, self._read_bytes = each, length
+            self._byte, self._sampled, self._slow_for = GUESSED_BYTE, 0, CERTAIN
+            self._request = self._without_bytes()
+            return
         self._sampled_at = self._read_seconds
         # A hard disk first seeks, then reads the bytes. A disk with rate limits waits for both
         # limits at once. So at least a quarter of the time counts for the bytes.

@@ -175,10 +175,22 @@ def test_a_disk_that_becomes_slower_is_measured_again() -> None:
     meter = Meter()
     meter.observe_reads(512, 512 * KIB, 512 * 10e-6)
     for _ in range(TRIALS):
-        meter.observe_pieces(MANY, MANY * SMALLEST, MANY * 300e-6)
+        meter.observe_pieces(MANY, MANY * SMALLEST, MANY * 150e-6)
     assert not meter.is_guess
     meter.observe_reads(5000, 5000 * KIB, 5000 * 60e-6)
     assert meter.is_guess
+
+
+def test_a_trial_ends_a_burst() -> None:
+    """The first reads came from a burst. A trial that takes longer shows the real costs."""
+    meter = Meter()
+    meter.observe_reads(512, 512 * KIB, 512 * 10e-6)
+    assert decide(meter.costs, GIB, GIB, Pattern(KIB)).piece == SMALLEST, "a trial"
+    meter.observe_pieces(256, 256 * SMALLEST, 256 / 3000)
+    costs = meter.costs
+    assert costs is not None
+    assert 200e-6 < costs.request < 400e-6
+    assert decide(costs, GIB, GIB, Pattern(KIB)).piece >= 4 * SMALLEST
 
 
 def test_an_unmeasured_disk_has_no_costs() -> None:
