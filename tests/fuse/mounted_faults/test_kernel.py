@@ -36,8 +36,15 @@ def own(request: pytest.FixtureRequest, packed: Packed, tmp_path: Path) -> Packe
     return Packed(packed.source, tmp_path / "own.ffr")
 
 
+@pytest.fixture(params=["cached", "direct"])
+def prepare(request: pytest.FixtureRequest) -> Callable[[Path], object]:
+    """Return a function that lets the kernel read an archive through its page cache or past it."""
+    return Path.read_bytes if request.param == "cached" else mounting.uncache
+
+
 @pytest.fixture
-def mounted(own: Packed, tmp_path: Path) -> Iterator[Path]:
+def mounted(own: Packed, prepare: Callable[[Path], object], tmp_path: Path) -> Iterator[Path]:
+    prepare(own.archive)
     with mounting.mounted(own.archive, tmp_path / "mnt", backend="kernel") as path:
         yield path
 
@@ -176,13 +183,16 @@ def fuse_mount(own: Packed, top: Path) -> Iterator[Disk]:
 def test_a_failing_disk_gives_errors_and_no_wrong_bytes(
     kind: Callable[[Packed, Path], contextlib.AbstractContextManager[Disk]],
     own: Packed,
+    prepare: Callable[[Path], object],
     tmp_path: Path,
 ) -> None:
     due = files_of(own)
-    with (
-        kind(own, tmp_path) as disk,
-        mounting.mounted(disk.archive, tmp_path / "mnt", backend="kernel") as mounted,
-    ):
+    with contextlib.ExitStack() as undo:
+        disk = undo.enter_context(kind(own, tmp_path))
+        prepare(disk.archive)
+        mounted = undo.enter_context(
+            mounting.mounted(disk.archive, tmp_path / "mnt", backend="kernel")
+        )
         disk.fail()
         for _ in range(2):  # a failed read must not leave pages that count as read
             handmade.evict(disk.archive)
