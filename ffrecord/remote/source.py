@@ -152,7 +152,7 @@ class RemoteSource:
             answer = await self._link.get(self.place, span, self.version)
             target[:] = np.frombuffer(answer.body, np.uint8)
 
-        await asyncio.gather(*(part(at) for at in range(0, len(memory), PART)))
+        await loop.together(*(part(at) for at in range(0, len(memory), PART)))
 
     def _require(self, offset: int, length: int) -> None:
         if offset + length > self.version.size:
@@ -216,13 +216,9 @@ def open_places(link: Link, places: Sequence[Place]) -> RemoteSources:
     """Open objects, all at once. The last one may have an index at its end."""
     guess = max(SMALLEST_GUESS, min(GUESS, GUESSES // len(places)))
 
-    async def together() -> list[_Opened]:
-        last = len(places) - 1
-        return await asyncio.gather(
-            *(_open(link, place, guess, k == last) for k, place in enumerate(places))
-        )
-
-    opened = loop.wait(together())
+    last = len(places) - 1
+    opening = (_open(link, place, guess, k == last) for k, place in enumerate(places))
+    opened = loop.wait(loop.together(*opening))
     pairs = zip(places, opened, strict=True)
     return RemoteSources(link, [RemoteSource(place, link, each) for place, each in pairs])
 
