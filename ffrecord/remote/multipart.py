@@ -64,6 +64,7 @@ class Unfinished:
             with urllib.request.urlopen(request, timeout=SECONDS) as answer:
                 return bytes(answer.read(LONGEST_LIST))
         except urllib.error.HTTPError as error:
+            error.close()
             raise of_status(error.code) from None
         except (OSError, ValueError):
             raise Trouble(Kind.CONNECT, "no connection to the server") from None
