@@ -14,7 +14,7 @@ from ffrecord.errors import (
     MissingFolderError, MissingPackageError, MissingShardWarning, NoRoomError, NotFFRecordError,
     NotPackedFolderError, ReadFailedError, RemoteError, ReplacedLoaderWarning, SampleChecksumError,
     SkippedWarning, SpecError, StateError, StructureError, TimedOutError, TruncatedError,
-    UnclosedWarning, UnfinishedError, UrlError, WriteFailedError,
+    UnclosedWarning, UnfinishedError, UploadError, UrlError, WriteFailedError,
 )  # fmt: skip
 from ffrecord.version import __version__
 # isort: on
@@ -47,8 +47,8 @@ __all__ = [
     "ReplacedLoaderWarning", "SalvageReport", "SampleChecksumError", "ShardedDatasetReader",
     "ShardedDatasetWriter", "SkippedWarning", "SpecError", "StateError", "StructureError",
     "TimedOutError", "Transform", "TruncatedError", "UnclosedWarning", "UnfinishedError",
-    "UrlError", "WriteFailedError", "__version__", "checkFsAlign", "decoders", "encoders",
-    "pack_folder", "packing_bar", "salvage_file", "view_decoder", "write_dataset",
+    "UploadError", "UrlError", "WriteFailedError", "__version__", "checkFsAlign", "decoders",
+    "encoders", "pack_folder", "packing_bar", "salvage_file", "view_decoder", "write_dataset",
 ]  # fmt: skip
 
 # These names are loaded on first use. A command or a worker process that needs one part does not

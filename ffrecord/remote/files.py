@@ -25,10 +25,11 @@ SUFFIX = ".ffr"
 
 
 class Access:
-    """The stores of one reader, by their roots."""
+    """The stores of one reader or of one upload, by their roots."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, writing: bool = False) -> None:
         self._options = options
+        self._upload = options.deadline if writing else None
         self._stores: dict[Any, Store] = {}
         self.link = Link(options.requests, options.deadline)
 
@@ -51,7 +52,9 @@ class Access:
             return Place(store, key, urls.shown(path))
         root, key = obstores.from_url(path)
         if root not in self._stores:
-            self._stores[root] = obstores.open_store(root, options.storage_options)
+            self._stores[root] = obstores.open_store(
+                root, options.storage_options, upload=self._upload
+            )
         return Place(self._stores[root], key, urls.shown(path))
 
 
