@@ -278,7 +278,9 @@ class ObjectStore:
         if scheme == "gs" and not isinstance(store, obstore.store.GCSStore):
             return None, {}
         config = store.config
-        options = {name: urls.shown(config[name]) for name in ("endpoint", "region") if name in config}
+        options = {
+            name: urls.shown(config[name]) for name in ("endpoint", "region") if name in config
+        }
         whole = f"{store.prefix}/{key}" if store.prefix else key
         return f"{scheme}://{config['bucket']}/{whole}", options
 
