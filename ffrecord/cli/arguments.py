@@ -173,7 +173,8 @@ def _field_type(text: str) -> tuple[str, str]:
 def _pack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="folder to pack")
     parser.add_argument("out", metavar="OUT",
-        help="archive to write; with --shard-size, a new folder for the shards")  # fmt: skip
+        help="archive to write, or its URL; with --shard-size, a new folder for the shards",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=_count, metavar="N",
         help="number of files to read at once (default: 8)")  # fmt: skip
     what = "follow symlinks: pack the files and folders that they point to"
@@ -247,7 +248,7 @@ def _convert(parser: argparse.ArgumentParser) -> None:
     names = [*FORMATS, "webdataset"]
     parser.description += f"\nFormats:\n  {', '.join(names[:7])},\n  {', '.join(names[7:])}"
     parser.add_argument("paths", nargs="+", metavar=SOURCES_AND_TARGET,
-        help="one or more files or folders to convert, then the file or folder to write",
+        help="one or more files or folders to convert, then the file or folder to write; URLs too",
     )  # fmt: skip
     parser.add_argument("--from", dest="source", choices=names, metavar="FORMAT",
         help="format of SRC (default: found from its name and content)")  # fmt: skip

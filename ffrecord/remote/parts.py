@@ -27,15 +27,20 @@ class Parts:
         self.length = max(PART, -(-self.size // MOST_PARTS // MIB) * MIB)
         self.is_single = self.size <= self.length
         self._tell = tell
+        self._told = 0
         self._digests: list[bytes] = []
 
     def __iter__(self) -> Iterator[bytes]:
         self._digests.clear()
+        done = 0
         with open(self.path, "rb", buffering=0) as file:
             while part := file.read(self.length):
                 self._digests.append(_md5(part))
                 yield part
-                self._tell(len(part))
+                done += len(part)
+                if done > self._told:  # not again if the file is sent once more
+                    self._tell(done - self._told)
+                    self._told = done
 
     @property
     def content(self) -> bytes:

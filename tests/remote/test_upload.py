@@ -615,7 +615,7 @@ def test_signatures_are_those_of_amazon(environment: None, monkeypatch: pytest.M
         signer.add_auth(request)
         again = parse_qs(urlsplit(request.url).query)["X-Amz-Signature"][0]
         assert query["X-Amz-Signature"] == again
-    assert unquote(urlsplit(asked[1][0]).path) == "/bucket/a b/ä/k+&.ffr"
+    assert unquote(urlsplit(asked[1][0]).path).endswith("/bucket/a b/ä/k+&.ffr")
 
 
 # ---- commands --------------------------------------------------------------------------------
