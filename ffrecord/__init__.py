@@ -48,7 +48,8 @@ __all__ = [
     "ShardedDatasetReader", "ShardedDatasetWriter", "SkippedWarning", "SpecError", "StateError",
     "StructureError", "TimedOutError", "Transform", "TruncatedError", "UnclosedWarning",
     "UnfinishedError", "UploadError", "UrlError", "WriteFailedError", "__version__", "checkFsAlign",
-    "decoders", "encoders", "pack_folder", "packing_bar", "salvage_file", "view_decoder", "write_dataset",
+    "decoders", "encoders", "pack_folder", "packing_bar", "salvage_file", "view_decoder",
+    "write_dataset",
 ]  # fmt: skip
 
 # These names are loaded on first use. A command or a worker process that needs one part does not

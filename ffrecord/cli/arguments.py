@@ -337,6 +337,7 @@ COMMANDS = {
             "ffrecord pack photos photos.ffr --force    # replace the old archive",
             "ffrecord pack photos clean.ffr --exclude '*.tmp' --exclude 'logs/*'",
             "ffrecord pack photos shards --shard-size 10GB",
+            "ffrecord pack photos s3://bucket/photos.ffr    # made in $TMPDIR, then uploaded",
             "ffrecord pack photos aligned.ffr --align 512    # the kernel can serve it in place",
         ),
     ),
@@ -367,6 +368,7 @@ COMMANDS = {
         "convert files from one format to another", _convert, (
             "ffrecord convert photos.ffr photos.tar",
             "ffrecord convert train.ffr train.tfrecord",
+            "ffrecord convert photos.tar s3://bucket/photos.ffr",
             "ffrecord convert photos.ffr tars --to webdataset --shard-size 1GB",
             "ffrecord convert --align 512 photos.ffr photos-aligned.ffr",
         ),
