@@ -225,9 +225,7 @@ class ObjectStore:
         obstore, store = self._now()
         try:
             if parts.is_single:
-                mode = "create" if new else "overwrite"
-                content = parts.content
-                await obstore.put_async(store, key, content, mode=mode, use_multipart=False)
+                await self._put_single(key, parts.content, new=new)
             else:
                 if self._make_for_parts is not None:
                     store = self._make_for_parts(obstore)
@@ -237,6 +235,20 @@ class ObjectStore:
                 )  # fmt: skip
         except Exception as error:
             raise of_obstore(error, None) from None
+
+    async def _put_single(self, key: str, content: bytes, *, new: bool) -> None:
+        obstore, store = self._now()
+        if new:
+            try:
+                await obstore.put_async(store, key, content, mode="create", use_multipart=False)
+                return
+            except Exception as error:
+                # Some stores do not know the condition. The caller has looked for the object.
+                if not isinstance(error, NotImplementedError) and "status code: 501" not in str(
+                    error
+                ):
+                    raise
+        await obstore.put_async(store, key, content, mode="overwrite", use_multipart=False)
 
     async def delete(self, key: str) -> None:
         obstore, store = self._now()

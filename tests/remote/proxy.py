@@ -29,7 +29,7 @@ Fault = Callable[[Request], "str | None"]
 """Returns the fault for a request, or None to answer rightly."""
 
 STATUSES = {"429": "Too Many Requests", "500": "Internal", "503": "Slow Down", "400": "Bad",
-            "403": "Forbidden"}  # fmt: skip
+            "403": "Forbidden", "501": "Not Implemented"}  # fmt: skip
 REPEATED = ("429", "500", "503", "reset", "short", "long", "lie", "shift", "garbage", "200")
 """Faults that an honest second answer repairs."""
 
