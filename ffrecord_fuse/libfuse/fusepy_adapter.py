@@ -2,6 +2,7 @@
 
 This back end is for systems where the native back end does not work. Tests also compare the two.
 This one is slower: one thread runs all callbacks one after the other, and each waits for the disk.
+If the archive has a URL, libfuse runs callbacks in several threads, and each waits for its answer.
 
 libfuse names files by their paths, as text: see `binding.ENCODING`.
 """
@@ -28,6 +29,7 @@ from ffrecord_fuse.mounting.lifeline import Caller
 from ffrecord_fuse.mounting.options import Options
 from ffrecord_fuse.serve import report, warm
 from ffrecord_fuse.serve.blocks import CheckedContent, DamageError
+from ffrecord_fuse.serve.outage import Outage, errno_of
 from ffrecord_fuse.serve.report import DamageLog
 from ffrecord_fuse.wire import abi
 from ffrecord_fuse.wire.reply import MOST_BACKGROUND
@@ -55,7 +57,8 @@ def prepare(
     else:  # libfuse 3.3 and later accepts /dev/fd/N. It waits in read(2), which must block.
         os.set_blocking(mounting.mount(source, mountpoint, options), True)
     library = binding.load(mountpoint)
-    settings = binding.settings(source, options)
+    # A callback waits for its answer over the network, and others must not wait with it.
+    settings = binding.settings(source, options, threads=not filesystem.archive.is_local)
 
     def run(ready: Ready) -> None:
         stderr = binding.Overheard()
@@ -136,6 +139,7 @@ class Callbacks:
         self._counts = counts
         self._started = started
         self._damages = DamageLog(filesystem, counts, log)
+        self._outage = Outage(filesystem.archive.path, counts, log)
         self._inode = functools.lru_cache(KNOWN_PATHS)(self._find)
 
     def init(self, path: str) -> None:
@@ -206,9 +210,16 @@ class Callbacks:
             if piece is None:
                 return b""
             memory = self._content.read(piece)
-        except (DamageError, FFRecordError) as error:
+        except (DamageError, FFRecordError, OSError) as error:
+            code = errno_of(error)
+            if code is not None:
+                self._outage.tell(error)
+                raise OSError(code, "not read") from error
+            if not isinstance(error, (DamageError, FFRecordError)):
+                raise
             self._damages.tell(inode, str(error))
             raise OSError(errno.EIO, "damaged") from error
+        self._outage.ends()
         self._counts[report.VERIFIED_BLOCKS] += len(piece.checksums or ())
         self._counts[report.BYTES_READ] += piece.asked
         return memory.tobytes()

@@ -13,6 +13,7 @@ import numpy as np
 
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.blocks import UNNUMBERED, FilePiece
+from ffrecord.disk.source import Source
 from ffrecord.format.checksum import crc32
 from ffrecord.format.index import BLOCK
 from ffrecord.records.reader import table_of
@@ -82,10 +83,17 @@ class CheckedContent:
         return len(piece.checksums)
 
     def read(self, piece: FilePiece) -> memoryview:
-        """Read a piece, check it, and return the requested bytes. Waits for the disk."""
+        """Read a piece, check it, and return the requested bytes. Waits for disk or network."""
         memory = np.empty(piece.length, np.uint8)
-        table_of(self._reader).require_open()[piece.file].read_into(memory, piece.begin)
-        self.check(piece, memory.data)
+        source = table_of(self._reader).require_open()[piece.file]
+        source.read_into(memory, piece.begin)
+        try:
+            self.check(piece, memory.data)
+        except DamageError:
+            if isinstance(source, Source):
+                raise
+            source.read_again(memory, piece.begin)  # perhaps only the transfer was wrong
+            self.check(piece, memory.data)
         return memory.data[piece.skip : piece.skip + piece.asked]
 
     def _are_right(self, block: int, count: int) -> bool:

@@ -1,0 +1,53 @@
+"""Open the archive of a mount: a local one, or one with a URL."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from threading import Thread
+from typing import Any, TypeVar
+
+from ffrecord.archive.archive import Archive
+from ffrecord.archive.names import absolute
+from ffrecord.remote.urls import is_url, shown
+from ffrecord_fuse.errors import OptionError
+from ffrecord_fuse.mounting.options import Options
+
+Result = TypeVar("Result")
+
+
+def opened(
+    archive: str, options: Options, storage_options: Mapping[str, Any] | None = None
+) -> tuple[Archive, str]:
+    """Open an archive. Return it with its name: an absolute path, or a URL without secrets."""
+    if not is_url(archive):
+        if options.remote:
+            name = next(iter(options.remote))
+            raise OptionError(f"{name} is for URLs, but the archive is a local file; leave it out")
+        path = absolute(archive)
+        return Archive.open(path, memory=options.memory), path
+    if options.warm:
+        raise OptionError("warm is for local archives, but this one has a URL; leave it out")
+    remote: dict[str, Any] = {**options.remote, "storage_options": storage_options}
+    return without_signals(partial(Archive.open, archive, **remote)), shown(archive)
+
+
+def without_signals(work: Callable[[], Result]) -> Result:
+    """Call `work` in a thread that gets no signals, and return its result.
+
+    The libraries for URLs start threads, which inherit this. Signals must reach the main thread,
+    because it waits for them: in any other thread, SIGTERM would end the mount without unmounting.
+    """
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, name="ffrecord-open", daemon=True).start()
+    return future.result()

@@ -1,0 +1,52 @@
+"""Failed reads over the network: their errno, and the lines in the log.
+
+A lost network makes every read fail. So the log has one line when failures begin, and one when
+reads work again.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from ffrecord.errors import ChangedError, RemoteError
+from ffrecord.text import counted
+from ffrecord_fuse.serve import report
+
+CHANGED = "mount it again to read the new version"
+
+
+def errno_of(error: Exception) -> int | None:
+    """Return the errno for a program whose read failed over the network; None for other errors.
+
+    ESTALE tells a replaced or deleted object from a lost network and from damage.
+    """
+    if isinstance(error, (ChangedError, FileNotFoundError)):
+        return errno.ESTALE
+    return errno.EIO if isinstance(error, (RemoteError, PermissionError)) else None
+
+
+class Outage:
+    """Counts one worker's failed reads, and logs the first one since a read worked."""
+
+    def __init__(self, path: str, counts: memoryview, log: Callable[[str], None]) -> None:
+        self._path = path
+        self._counts = counts
+        self._log = log
+        self._failed = 0
+
+    def tell(self, error: Exception) -> None:
+        """Count a failed read."""
+        self._counts[report.ERRORS] += 1
+        self._failed += 1
+        if self._failed == 1:
+            advice = f"; {CHANGED}" if errno_of(error) == errno.ESTALE else ""
+            self._log(f"reading fails: {error}{advice}")
+
+    def ends(self) -> None:
+        """Take note of a read that worked."""
+        if self._failed:
+            self._log(
+                f"{self._path}: reading works again after {counted(self._failed, 'failed read')}"
+            )
+            self._failed = 0
