@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 
 from ffrecord.cli.common import refuse_datasets
-from ffrecord.errors import NotFFRecordError, NotPackedFolderError
+from ffrecord.errors import FFRecordError, RemoteError
 from ffrecord.remote.urls import is_url
 from ffrecord_fuse.cli import run as mount
+from ffrecord_fuse.errors import MountError, OptionError
 
 
 def run(options: argparse.Namespace) -> int:
@@ -16,7 +17,9 @@ def run(options: argparse.Namespace) -> int:
         return mount(options)
     try:
         return mount(options)
-    except (FileNotFoundError, NotFFRecordError, NotPackedFolderError):
+    except (RemoteError, OptionError, MountError):
+        raise
+    except (FFRecordError, OSError):
         # Asked only now: most URLs are archives, and asking takes a round trip.
         refuse_datasets(options.archive)
         raise

@@ -10,6 +10,7 @@ import errno
 import sys
 
 from ffrecord.cli.quoting import print_names, quoted
+from ffrecord.remote.urls import is_url
 from ffrecord.terminal import complain
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting.mount import unmount
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _line(entry: MountEntry, raw: bool) -> str:
-    """Return the mountpoint and, for people, where its changes are or how the kernel serves it."""
+    """Return the mountpoint and, for people, its URL, its changes, or how the kernel serves it."""
     if raw:
         return entry.mountpoint
     more = ""
@@ -51,4 +52,6 @@ def _line(entry: MountEntry, raw: bool) -> str:
         more = f"  (changes in {quoted(entry.changes)})"
     elif entry.is_kernel:
         more = f"  ({HOW[entry.verified]})"
+    elif is_url(entry.archive):
+        more = f"  ({quoted(entry.archive)})"
     return quoted(entry.mountpoint) + more

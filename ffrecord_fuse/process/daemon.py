@@ -87,7 +87,7 @@ def serve(
         is_left_alone = by_libfuse and foreground
         with contextlib.nullcontext() if is_left_alone else undone_if_interrupted(mountpoint):
             if by_libfuse:
-                what = (served.filesystem, served.content, served.counters.row(0), log.line, caller)
+                what = (served.filesystem, served.content, served.counters, log.line, caller)
                 run = fusepy_adapter.prepare(archive, place.lower, place.options, *what)
                 run = logged(covered_by_thread(run, place, caller, log.line))
                 if foreground:

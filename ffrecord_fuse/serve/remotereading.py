@@ -14,10 +14,9 @@ from ffrecord.archive.archive import Archive
 from ffrecord.archive.blocks import FilePiece
 from ffrecord.records.reader import table_of
 from ffrecord.remote.source import RemoteSources
-from ffrecord_fuse.serve import report
 from ffrecord_fuse.serve.blocks import DamageError
 from ffrecord_fuse.serve.farahead import FarAhead
-from ffrecord_fuse.serve.outage import Outage, errno_of
+from ffrecord_fuse.serve.network import Outage, Traffic, errno_of
 from ffrecord_fuse.serve.readahead import ReadAhead
 from ffrecord_fuse.serve.reading import Reading
 from ffrecord_fuse.serve.remotereads import RemoteReads
@@ -31,11 +30,10 @@ class RemoteReading(Reading):
         reader = archive.reader
         sources = table_of(reader).require_open()
         assert isinstance(sources, RemoteSources)
-        self._sources = sources
         self.cold = self._network = RemoteReads(sources)
         self._outage = Outage(archive.path, self._counts, self._log)
         self._anew: set[int] = set()  # requests whose bytes are fetched for the second time
-        self._sent = (sources.link.sent, sources.link.repeated, sources.link.received)
+        self._traffic = Traffic(archive, self._counts, self._tell_disk)
         ends = [int(reader.get_offsets(file)[-1]) for file in range(len(reader.fnames))]
         ends[-1] = int(reader.get_offsets(len(ends) - 1)[-2])  # the index is in memory already
         return FarAhead(self._network, archive.blocks.last_start, ends)
@@ -43,7 +41,7 @@ class RemoteReading(Reading):
     def go_on(self) -> bool:
         any_landed = super().go_on()
         if any_landed:
-            self._count()
+            self._traffic.note()
         return any_landed
 
     def waited(self, seconds: float) -> None:
@@ -84,13 +82,3 @@ class RemoteReading(Reading):
         else:
             self._outage.tell(error)
             self._send(reply.failure(unique, code))
-
-    def _count(self) -> None:
-        """Add the requests since the last call to the counters, and tell the measurements."""
-        link, before = self._sources.link, self._sent
-        self._sent = (link.sent, link.repeated, link.received)
-        columns = (report.REQUESTS, report.REPEATED, report.RECEIVED)
-        for column, now, then in zip(columns, self._sent, before, strict=True):
-            self._counts[column] += now - then
-        facts = self._sources.stats()
-        self._tell_disk({name: facts[name] for name in ("request_seconds", "bytes_per_second")})

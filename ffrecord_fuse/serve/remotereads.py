@@ -52,6 +52,10 @@ class Joint:
     submitted: float = 0.0
     result: memoryview | Exception | None = None
 
+    def has(self, read: Wanted) -> bool:
+        """Return True if the answer has all bytes of a read."""
+        return self.file == read.file and self.begin <= read.begin and read.end <= self.end
+
 
 def joined(reads: list[Wanted], gap: int) -> list[Joint]:
     """Join neighbours: at most `gap` bytes lie between them, and a request stays below `PART`."""
@@ -80,7 +84,7 @@ class RemoteReads:
         self._added: list[Wanted] = []
         self._failed: deque[tuple[float, Joint]] = deque(maxlen=MOST_FAILURES)
         self._done: list[tuple[Any, memoryview | Exception]] = []
-        self._under_way = 0  # requests that were submitted and have not been taken from `_arrived`
+        self._flying: list[Joint] = []  # submitted, and not yet taken from `_arrived`
         # The loop's thread uses the fields below.
         self._arrived: deque[Joint] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -91,12 +95,12 @@ class RemoteReads:
     @property
     def busy(self) -> bool:
         """True while requests are in flight, or have ended but were not yielded by `landed`."""
-        return bool(self._under_way or self._added or self._done)
+        return bool(self._flying or self._added or self._done)
 
     @property
     def has_room(self) -> bool:
         """True if over half of the permitted requests are free. Reading ahead leaves the rest."""
-        return self._under_way + len(self._added) < max(self._link.requests // 2, 1)
+        return len(self._flying) + len(self._added) < max(self._link.requests // 2, 1)
 
     def add(
         self, token: object, file: int, begin: int, length: int, *, kept: bool = False,
@@ -106,11 +110,19 @@ class RemoteReads:
 
         With `again`, bytes that arrived before were wrong: the object may have been replaced.
         """
-        failure = None if again else self._recent_failure(file, begin, begin + length)
+        read = Wanted(file, begin, begin + length, token, again)
+        if again:
+            self._added.append(read)
+            return
+        failure = self._recent_failure(read)
         if failure is not None:
             self._done.append((token, failure))
-        else:
-            self._added.append(Wanted(file, begin, begin + length, token, again))
+            return
+        for request in self._flying:
+            if request.has(read):
+                request.reads.append(read)
+                return
+        self._added.append(read)
 
     def submit(self) -> None:
         """Send all reads that were added since the last call."""
@@ -121,7 +133,7 @@ class RemoteReads:
         now = time.monotonic()
         for request in requests:
             request.submitted = now
-        self._under_way += len(requests)
+        self._flying += requests
         loop.loop().call_soon_threadsafe(self._launch, requests)
 
     def landed(self) -> Iterator[tuple[Any, memoryview | Exception]]:
@@ -134,7 +146,7 @@ class RemoteReads:
         """Return True if `landed` has something to yield."""
         while self._arrived:
             request = self._arrived.popleft()
-            self._under_way -= 1
+            self._flying.remove(request)
             result = request.result
             if isinstance(result, memoryview):
                 for read in request.reads:
@@ -163,13 +175,13 @@ class RemoteReads:
         loop.wait(cancel())
         os.close(self.eventfd)
 
-    def _recent_failure(self, file: int, begin: int, end: int) -> Exception | None:
+    def _recent_failure(self, read: Wanted) -> Exception | None:
         """Return the error of a request for these bytes that failed just now."""
         since = time.monotonic() - SAME_FAILURE
         while self._failed and self._failed[0][0] < since:
             self._failed.popleft()
         for _, request in self._failed:
-            if request.file == file and request.begin <= begin and end <= request.end:
+            if request.has(read):
                 assert isinstance(request.result, Exception)
                 return request.result
         return None

@@ -1,4 +1,4 @@
-"""Failed reads over the network: their errno, and the lines in the log.
+"""Reads over the network: the errno and the log of failures, and the counters of requests.
 
 A lost network makes every read fail. So the log has one line when failures begin, and one when
 reads work again.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
+from ffrecord.archive.archive import Archive
 from ffrecord.errors import ChangedError, RemoteError
 from ffrecord.text import counted
 from ffrecord_fuse.serve import report
+from ffrecord_fuse.serve.piecereads import Facts
 
 CHANGED = "mount it again to read the new version"
 
@@ -50,3 +52,24 @@ class Outage:
                 f"{self._path}: reading works again after {counted(self._failed, 'failed read')}"
             )
             self._failed = 0
+
+
+class Traffic:
+    """Adds one worker's requests to the counters, and tells the measurements."""
+
+    def __init__(self, archive: Archive, counts: memoryview, tell: Callable[[Facts], None]) -> None:
+        self._reader = archive.reader
+        self._counts = counts
+        self._tell = tell
+        self._before = self._reader.stats()  # requests of the process that mounted
+
+    def note(self) -> None:
+        """Add the requests since the last call."""
+        now, before = self._reader.stats(), self._before
+        self._before = now
+        columns = zip(
+            report.NETWORK, (report.REQUESTS, report.REPEATED, report.RECEIVED), strict=True
+        )
+        for name, column in columns:
+            self._counts[column] += now[name] - before[name]
+        self._tell({name: now[name] for name in ("request_seconds", "bytes_per_second")})
