@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ from pathlib import Path
 import obstore
 import pytest
 
+import ffrecord
 from ffrecord_fuse import MountError, mount
 from ffrecord_fuse.mounting.mounttable import MOUNTINFO
 from tests.fuse.mounted import mounting
@@ -499,9 +499,9 @@ def test_a_url_that_is_no_archive_is_one_line_of_error(
     site: tuple[Path, str], mountpoint: Path, name: str, message: str
 ) -> None:
     (site[0] / "text.ffr").write_bytes(b"text\n")
-    with contextlib.suppress(FileExistsError):
-        (site[0] / "set").mkdir()
-        (site[0] / "set/spec.json").write_text(json.dumps({"number": "int"}))
+    if not (site[0] / "set").exists():
+        with ffrecord.DatasetWriter(site[0] / "set", {"number": "int"}) as points:
+            points.append({"number": 1})
     done = command("mount", f"{site[1]}/{name}", mountpoint)
     assert done.returncode != 0
     assert message in done.stderr
